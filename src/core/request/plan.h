@@ -40,31 +40,41 @@ struct pst_plan {
 	bool residency_matters; /* a listed path uses the page cache: lanes query each chunk */
 };
 
-#define PST_CLASSES 3 /* values of enum penstock_class */
-#define PST_EFFORTS 2 /* values of enum penstock_effort */
+#define PST_CLASSES 3 /* number of values of enum penstock_class */
+#define PST_EFFORTS 2 /* number of values of enum penstock_effort */
 
 /* What was found out about a storage, a device and a direction, and the plans made of it. route.c
  * makes it and documents its life. */
 struct pst_route {
 	struct penstock_storage *st;
-	struct penstock_device *dev; /* may close before the storage does */
+	struct penstock_device *dev; /* may be closed while the route exists */
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	/* Reads back a write chunk of a path with a canary, before it completes. */
+	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
+	 * calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	_Atomic int write_proof[PST_PATHS_MAX]; /* negated reason of a write that did not arrive; 0:
-						   none */
-	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* bit i: a write to drive i was read back */
-	void *path_priv[PST_PATHS_MAX];	  /* the path's state, freed by its route_close */
-	bool unproven;			  /* a path could not be tested for lack of written bytes */
-	_Atomic uint64_t stamp;		  /* the storage's stamp before the last test */
-	_Atomic uint64_t retest_after_ns; /* no new test before this time; 0: at any time */
-	uint64_t retest_pause_ns;	  /* the last pause between tests */
-	unsigned retests_failed;	  /* retests that found no written bytes */
-	struct pst_route *older; /* the route that this one replaced; requests may still use it */
-	char apart[64];		 /* separates refs from the cache lines that all lanes read */
-	_Atomic unsigned refs;	 /* one of the storage, and one of each report that contains it */
+	/* For each path: the negated reason if a write was read back and had not
+	 * arrived, else 0. */
+	_Atomic int write_proof[PST_PATHS_MAX];
+	/* For each path: bit i is set if a write to drive i was read back and had arrived. */
+	_Atomic uint32_t write_drives[PST_PATHS_MAX];
+	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
+	/* whether a path could not be tested because the storage had no written bytes */
+	bool unproven;
+	/* what the storage's function `stamp` returned before the last test */
+	_Atomic uint64_t stamp;
+	/* earliest time of the next test; 0 if it may run at any time */
+	_Atomic uint64_t retest_after_ns;
+	uint64_t retest_pause_ns; /* length of the last pause between tests */
+	unsigned retests_failed;  /* number of retests that found no written bytes */
+	/* route that this one replaced, or NULL; requests may still use the older one */
+	struct pst_route *older;
+	/* padding that keeps refs out of the cache lines that all lanes read */
+	char apart[64];
+	/* number of references: one from the storage, one from each request whose report uses
+	 * the route */
+	_Atomic unsigned refs;
 };
 
 /* Computes the plan for one operation, class and effort. */
