@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order: a request waits for the work queued before it on its stream, and work queued
- * after it waits for the request. Late values are read when the stream reaches the request.
- * Many waiting streams on few hardware queues must not block each other's copies. With
- * PENSTOCK_STANDIN=0 the tests run against the machine's own driver.
+ * Tests stream order: a request waits for the work queued before it on its stream, and work
+ * queued after it waits for the request. The library reads late values (a length or offset that
+ * the application sets after the submit) when the stream reaches the request. Many waiting
+ * streams on few hardware queues must not block each other's copies. With PENSTOCK_STANDIN=0
+ * the tests run against the machine's own driver.
  */
 #include "streams.h"
 
@@ -15,8 +16,8 @@
 
 #define STREAMS 64
 
-/* Each of 64 streams has a wait for the gate, a read request, and a copy back after it. The
- * gate opens only after all are submitted, so that all streams wait at once. */
+/* Each of 64 streams waits for a gate (a word in memory), then for a read request, and then copies
+ * the bytes back. The gate opens only after all is queued, so that all streams wait at once. */
 static void many_streams_wait_at_once(void **state)
 {
 	struct pst_cu_stream *streams[STREAMS];
@@ -61,7 +62,8 @@ static void many_streams_wait_at_once(void **state)
 							streams[i]),
 				 PST_CU_OK);
 	}
-	assert_int_equal(penstock_poll(q, done, STREAMS), 0); /* all wait for the gate */
+	assert_int_equal(penstock_poll(q, done, STREAMS),
+			 0); /* returns 0 because all streams wait for the gate */
 	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 	while (got < STREAMS) {
 		int n = penstock_wait(q, done, 1, STREAMS, 20000000000);
@@ -92,7 +94,7 @@ static void set_late(void *arg)
 	late_now = *(struct late_length_and_offset *)arg;
 }
 
-/* Work on the stream before the request decides its length and offset. */
+/* Work that is queued on the stream before the request sets the request's length and offset. */
 static void late_length_and_offset(void **state)
 {
 	static struct late_length_and_offset want = {12345, 777};
@@ -122,15 +124,15 @@ static void late_length_and_offset(void **state)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_int_equal(result, 12345);
-	/* Detached: no completion is listed. */
+	/* The request is detached, so the queue lists no completion. */
 	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	assert_int_equal(api->cuMemcpyDtoHAsync(back, (pst_cu_ptr)(uintptr_t)mem, 12345, stream),
 			 PST_CU_OK);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_memory_equal(back, bytes + 777, 12345);
 
-	/* A length above the submitted one sets an error as the result, and the stream
-	 * continues. */
+	/* A late length that is greater than the length given at the submit makes the result an
+	 * error. The stream continues. */
 	want.row_len = 16385;
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -141,7 +143,7 @@ static void late_length_and_offset(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A late length applies to each row, even when the rows are contiguous. */
+/* A late length shortens each row, even if the rows are contiguous. */
 static void late_length_applies_to_each_row(void **state)
 {
 	static struct late_length_and_offset want = {300, 0};
@@ -182,8 +184,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset must stay within the allocation of the segment: the next allocation,
- * which may follow closely, belongs to another user. */
+/* A late buffer offset must stay within the allocation of the segment, because the next allocation
+ * in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -332,9 +334,9 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* More requests than there are semaphores are refused after the stream has its wait before the
- * request. The stream must continue, and the semaphores must serve later requests, each of
- * which waits for its own stream. */
+/* If no semaphore is left, a request is refused after the stream has got its wait for the request.
+ * The stream must continue, and the semaphores must serve later requests, each of which waits for
+ * its own stream. */
 static void refused_requests_free_their_semaphores(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
@@ -351,7 +353,7 @@ static void refused_requests_free_their_semaphores(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		return; /* the machine's own driver cannot fail on demand */
+		return; /* The machine's own driver cannot fail on demand. */
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
