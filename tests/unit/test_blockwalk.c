@@ -451,8 +451,7 @@ static void data_journal_by_default(void **state)
 	tree_close(&t);
 }
 
-/* Files of btrfs have an anonymous device number. The source in the mount table names the device.
- */
+/* Files of btrfs have an anonymous device number. The mount's source names the device. */
 static void btrfs_source_device(void **state)
 {
 	struct pst_blockstack_in in = {.minor = 77, .fs_magic = 0x9123683e, .mount_id = 22};

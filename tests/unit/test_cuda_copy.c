@@ -179,7 +179,7 @@ static void later_ticket_includes_earlier_copies(void **state)
 	memset(host, 0x5a, BIG);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	into = ticket_record();
-	assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0); /* No blocked queue. */
+	assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0); /* Not blocked. */
 	from = ticket_record();
 	assert_true(from > into);
 	assert_false(ticket_done_within(from, HELD_MS));
