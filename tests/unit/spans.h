@@ -43,7 +43,7 @@ static void route_make(enum penstock_op op, unsigned d)
 	route->st = &st;
 	route->dev = &devices[d];
 	route->op = op;
-	route->paths[0].facts.off_align = 512; /* A direct path; the next one is not direct. */
+	route->paths[0].facts.off_align = 512; /* Path 0 is direct, path 1 is not. */
 	route->paths[1].facts.off_align = 1;
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {

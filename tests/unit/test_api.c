@@ -333,7 +333,7 @@ static void expect_class_refused(struct penstock_req *req, struct penstock_devic
 	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
 	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	e.paths[i].text[100] = 0; /* The message has space for at least 100 bytes of it. */
+	e.paths[i].text[100] = 0; /* The message may have only 100 bytes of it. */
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
 		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
 			 e.paths[i].text);
@@ -403,7 +403,7 @@ static void harvest_without_capacity(void **state)
 	req.seg_count = 1;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	seg.buf = &bytes[1]; /* Two lanes may write at the same time. */
+	seg.buf = &bytes[1]; /* Two requests must not write the same byte. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
 	assert_int_equal(penstock_poll(q, &done, 0), 0);

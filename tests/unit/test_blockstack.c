@@ -127,7 +127,7 @@ static void transports(void **state)
 	static const struct {
 		enum pst_layer_kind kind;
 		const char *transport;
-		/* 1: direct; 0: not direct; 2: direct unless the RDMA device is software. */
+		/* 1 if direct, 0 if not direct, 2 if direct unless the RDMA device is software. */
 		int want;
 	} cases[] = {
 		{PST_LAYER_NVME, "pcie", 1},

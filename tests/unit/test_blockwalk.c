@@ -114,7 +114,8 @@ static void nvme_multipath(void **state)
 	assert_not(&stack, "no path of nvme3n2");
 	plant_nvme_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
 	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
-	plant_nvme_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* A path to another namespace. */
+	plant_nvme_path(&t, "nvme7", "nvme3c7n1",
+			"tcp\n"); /* This is a path of another namespace. */
 	tree_text(&t, "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme-x", "");
 	tree_disk(&t, "virtual/nvme-fabrics/ctl/nvme-x/nvme3c-xn2", NULL);
 	stack = walk(&t, 259, 9);

@@ -216,7 +216,7 @@ static void known_ticket_makes_no_driver_call(void **state)
 	uint64_t ticket;
 
 	(void)state;
-	assert_int_equal(ticket_record(), 0); /* No copy was ever queued. */
+	assert_int_equal(ticket_record(), 0); /* No copy has been queued yet. */
 	assert_int_equal(ops->query(cp, 0), 1);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
@@ -276,7 +276,7 @@ static void more_tickets_than_events(void **state)
 	pthread_t thread;
 
 	(void)state;
-	copies_wait(); /* Queued copies might still read `host`. */
+	copies_wait(); /* A queued copy may still read `host`. */
 	for (int i = 0; i < 26000; i++)
 		host[i] = (char)(i % 251);
 	s = stream_hold(TO_DEVICE);
@@ -354,7 +354,8 @@ static void failed_copies_report_errors(void **state)
 	for (unsigned i = 0; i < 20; i++) /* Needs more events than the copier opened with. */
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
-	for (unsigned i = 0; i < 600; i++) /* Then the copier creates no more events. */
+	/* After these copies the copier has as many events as it may create. */
+	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventRecord:1:999", -EIO, copy_and_record());
 	FAILS("cuEventRecord:2:999", -EIO, copy_and_record());
@@ -377,7 +378,7 @@ static void failed_copies_report_errors(void **state)
 	FAILS_WITH("cuEventQuery:1:719", -EIO, "CUDA_ERROR", ops->copy_peer(dev, dev, &one, &err));
 	FAILS_WITH("cuEventQuery:1+:600,cuEventSynchronize:1:999", -EIO, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
-	/* After a number of failed queries copy_peer sleeps until the copy is done. */
+	/* If many queries find the copy not done, copy_peer sleeps until the copy is done. */
 	standin_fail("cuEventQuery:1+:600");
 	assert_int_equal(ops->copy_peer(dev, dev, &one, &err), 0);
 	standin_fail(NULL);
@@ -402,8 +403,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		for (unsigned k = 0; i && k < 8;
-		     k++) { /* Puts all of the copier's events to use. */
+		/* In the second round, puts all of the copier's events to use. */
+		for (unsigned k = 0; i && k < 8; k++) {
 			assert_int_equal(queue_out(host, mem, BIG), 0);
 			ticket_record();
 		}
@@ -413,7 +414,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 		last = ticket_record();
 		assert_int_equal(ops->query(cp, first), 0);
-		delay(20000, 3); /* The second copy finishes later. */
+		delay(20000, 3); /* Makes the second copy finish later. */
 		stream_release(s);
 		standin_fail(fails[i]);
 		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);

@@ -103,12 +103,12 @@ static void turns_that_measure_nothing(void **state)
 	(void)state;
 	drive_read(512, 4000, 2000, 4); /* With 4 calls in flight nothing is measured. */
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 8; i++) { /* A pause spoils each turn of measurement. */
+	for (unsigned i = 0; i < 8; i++) { /* A pause makes each turn of measurement invalid. */
 		drive_read(40, 4000, 2000, 16);
 		clock_ns += 3000000;
 	}
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 50; i++) { /* The caller itself makes short calls. */
+	for (unsigned i = 0; i < 50; i++) { /* The caller requests 64 KiB at a time. */
 		pst_io_size_started(&grain, 65536, 0, fake_now);
 		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}

@@ -123,10 +123,11 @@ static void overlay_upper(void **state)
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_string_equal(mount.upper, "/data of\tmine/up");
 	assert_string_equal(mount.upper_fs, "ext4");
-	/* Inside a container the path of the upper directory has no meaning. */
+	/* In a container the overlay is mounted on /, and its upper directory's path means nothing.
+	 */
 	mount = mount_find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "");
-	/* "/varied" is not below "/var". */
+	/* The upper directory "/varied/up" is not below the mount point "/var". */
 	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
 			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
 			   "3 0 8:2 / / rw - xfs /dev/sdb rw\n",

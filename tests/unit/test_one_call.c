@@ -72,7 +72,7 @@ static void unmapped_destination_fails(void **state)
 	penstock_close(st);
 }
 
-/* After penstock_prepare the first read creates no stream. */
+/* penstock_prepare creates the CUDA streams, so that the first read creates none. */
 static void prepare_creates_the_streams(void **state)
 {
 	unsigned long (*calls)(const char *);
@@ -153,7 +153,7 @@ static void abort_keeps_a_file_that_took_the_name(void **state)
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	close(open(other, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(rename(other, made), 0);
-	assert_int_equal(penstock_abort(st), 0); /* Nothing left to remove. */
+	assert_int_equal(penstock_abort(st), 0); /* The created file no longer exists. */
 	penstock_close(st);
 	assert_int_equal(unlink(made), 0);
 }
@@ -257,7 +257,7 @@ static void replacement_permissions(void **state)
 	(void)state;
 	replace_and_check_mode(-1, 0, 0640, 0);
 	replace_and_check_mode(-1, 0664, 0640, 0);
-	replace_and_check_mode(-1, 0444, 0440, 0); /* The mode forbids writing. */
+	replace_and_check_mode(-1, 0444, 0440, 0); /* The requested mode forbids writing. */
 	replace_and_check_mode(0600, 0, 0600, other);
 	replace_and_check_mode(0444, 0, 0444, other);
 	/* The umask is not applied to the mode of the replaced file. */

@@ -32,7 +32,7 @@ static void no_bytes(void **state)
 	assert_int_equal(req.total, 0);
 	seg_add(100, 10, arena);
 	seg_add(0, 0, NULL);
-	seg_add(110, 10, arena + 10); /* Joins the first segment's span. */
+	seg_add(110, 10, arena + 10); /* Extends the span of bytes 100 to 109. */
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 20);
@@ -133,7 +133,8 @@ static void rows_without_gaps_are_merged(void **state)
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(segs[0].rows, 1);
 	assert_false(spans[0].shared);
-	setup(state); /* Rows with gaps in the buffer only. */
+	/* The rows have gaps in the buffer, but not in the storage. */
+	setup(state);
 	seg_add_rows(3, 700, 20, 700, arena, 1024);
 	check_all();
 	assert_int_equal(req.total, 14000);
@@ -458,7 +459,8 @@ static void overflow_is_refused(void **state)
 		{0, 10, (1ull << 44) + 1, 1 << 20, 0, 10},
 		{0, 10, 2, INT64_MAX - 9, 0, 10},
 		{0, UINT64_MAX, 2, UINT64_MAX, 0, UINT64_MAX},
-		{0, 10, 1ull << 44, 10, 0, 1ull << 30}, /* Overflows in the buffer only. */
+		{0, 10, 1ull << 44, 10, 0,
+		 1ull << 30}, /* Only the offset in the buffer overflows. */
 		{0, 10, 1, 0, UINT64_MAX - 15, 0},
 		{0, 10, 1, 0, UINT64_MAX, 0},
 	};
@@ -491,7 +493,8 @@ static void oversized_total_is_refused(void **state)
 	assert_int_equal(req.total, half);
 	seg_add(0, 1, arena);
 	expect_refusal(-EOVERFLOW, "segment 2");
-	setup(state); /* Gaps that are read count, too. */
+	/* The gaps between these rows are read, so their bytes count, too. */
+	setup(state);
 	for (unsigned i = 0; i < 3; i++)
 		seg_add_rows((i % 2) * half, 1, half / 4096, 4096, arena, 1);
 	expect_refusal(-EOVERFLOW, "segment 2");
@@ -509,7 +512,7 @@ static void invalid_segments_are_refused(void **state)
 	seg_add(0, 1, arena);
 	seg_add_rows(0, 100, 2, 100, arena, 99);
 	expect_refusal(-EINVAL, "segment 1");
-	setup(state); /* The device has no route. */
+	setup(state); /* The device of the next request has no route. */
 	seg_add(0, 1, arena);
 	atomic_store(&st.routes[PENSTOCK_READ][0], NULL);
 	expect_refusal(-EOPNOTSUPP, "route");
@@ -522,7 +525,7 @@ static void too_many_spans_are_refused(void **state)
 		seg_add(100000 * i, 10, arena + 10 * i);
 	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
-	req.op = PENSTOCK_WRITE; /* All five segments are edges. */
+	req.op = PENSTOCK_WRITE; /* As writes, all five segments are edges. */
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
 		segs[i].row_len = 3 * EDGE; /* Each has at most a head, a body and a tail. */

@@ -285,7 +285,7 @@ static void buffer_ids_are_unique(void **state)
 	(void)state;
 	cu->cuMemFree(a);
 	b = alloc_dev(8 * MIB);
-	assert_int_equal(b, a); /* The driver must reuse the address. */
+	assert_int_equal(b, a); /* The driver has reused the address. */
 	assert_true(ptr_attrs_query(b).id != id);
 	cu->cuMemFree(b);
 	assert_int_equal(cu->cuMemHostRegister(host, 4096, 0), PST_CU_OK);

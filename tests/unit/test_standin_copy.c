@@ -94,7 +94,7 @@ static void pitched_copies(void **state)
 		assert_memory_equal(host + 2048 + row * 100 + 3, host + (row + 1) * 16 + 2, 10);
 		assert_int_equal(host[2048 + row * 100 + 13], 0xee);
 	}
-	c.width_bytes = 15; /* A row would end behind the pitch: 2 + 15 > 16. */
+	c.width_bytes = 15; /* A row would exceed the pitch: 2 + 15 > 16. */
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_INVALID_VALUE);
 	c.width_bytes = 10;
 	c.dst_pitch = 1100; /* The fifth row would be beyond the end of the allocation. */

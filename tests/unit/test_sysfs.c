@@ -17,8 +17,8 @@
 static void pci_addresses(void **state)
 {
 	static const struct {
-		const char *text,
-			*want; /* `want`: normal form of the address, NULL if `text` is refused. */
+		/* `want`: normal form of the address, NULL if `text` is refused. */
+		const char *text, *want;
 	} cases[] = {
 		{"0000:04:00.0", "0000:04:00.0"},
 		{"00000000:AF:1f.7", "0000:af:1f.7"},
