@@ -231,7 +231,7 @@ static void device_of_an_address(void **state)
 		assert_int_equal(call, -EINVAL);                             \
 	} while (0)
 
-/* Opens the host device, which is already open. Returns 0 for success, where the library has 1. */
+/* Opens the host device, which is already open. Returns 0 in place of 1 (success). */
 static int host_reopen(const struct penstock_device_opts *opts, struct penstock_device **dev)
 {
 	int ret = penstock_device_open("host", opts, dev);

@@ -403,7 +403,7 @@ static void ticket_without_event_is_waited_for(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		/* In the second round, puts all of the copier's events to use. */
+		/* In the second round the copier has no unused event left. */
 		for (unsigned k = 0; i && k < 8; k++) {
 			assert_int_equal(queue_out(host, mem, BIG), 0);
 			ticket_record();

@@ -115,7 +115,8 @@ static int every_stream(void)
 	ctx_stream_destroy(s, prim);
 	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_LEGACY, prim), 0);
 	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_PER_THREAD, prim), 0);
-	/* Uses a stream of another context of this GPU, first while that context is current. */
+	/* Uses a stream of another context of this GPU, while that context is current, then while
+	 * none is. */
 	EXPECT_EQ(make(&other_ctx, 0, 0), PST_CU_OK);
 	s = ctx_stream_new(other_ctx);
 	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);

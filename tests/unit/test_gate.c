@@ -97,7 +97,7 @@ static void direct_and_cached_exclude_each_other(void **state)
 	/* Two direct writes in the same place pass. */
 	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	/* Cached writes in the place after it and in the place before it pass. */
+	/* Cached writes in the next place and in the previous place pass. */
 	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
 	/* A cached write in the same place of another file passes. */

@@ -25,7 +25,7 @@ static void past_deadline_fails(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	/* The second time the device's lanes have been started. */
+	/* In the second round the device's lanes have been started. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.deadline_ns = 1;
 		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
@@ -320,7 +320,7 @@ static void links_to_other_kinds_are_refused(void **state)
 
 	(void)state;
 	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
-	/* /dev/stdout is a link to such a name. */
+	/* Like /dev/stdout, the link leads to a name in /proc/self/fd. */
 	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
 	opts.flags = PENSTOCK_O_REPLACE;
 	for (unsigned i = 0; i < COUNT(others); i++) {

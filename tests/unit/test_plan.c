@@ -143,7 +143,7 @@ static void slow_paths_come_last(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_FAST;
 	expect_paths(PST_WARM, "bounce p2p staged mapped");
-	/* A slow path bounce no longer precedes the other paths. */
+	/* If path bounce is slow, it does not come first. */
 	path_state("bounce")->facts.quick = false;
 	expect_paths(PST_WARM, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_THRIFTY;
@@ -253,7 +253,7 @@ static void class_is_that_of_the_route(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < pst_path_count; i++)
-		/* As on a block stack that is not on the allow-list. */
+		/* If a block stack is not on the allow-list, paths have class PENSTOCK_ANY. */
 		states[i].facts.class_ = PENSTOCK_ANY;
 	expect_paths(PST_COLD, "p2p staged mapped bounce");
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
@@ -438,7 +438,7 @@ static bool may_be_planned(unsigned i)
 	       states[i].facts.class_ >= in.require;
 }
 
-/* Returns whether path a precedes path b, by the rules and without the arithmetic of plan.c. */
+/* Returns whether the rules put path a before path b, without the arithmetic of plan.c. */
 static bool precedes(unsigned a, unsigned b, bool warm)
 {
 	bool a_first = random_paths[a].traits.uses_cache == warm;

@@ -399,7 +399,7 @@ static void files_are_pinned_read_only(void **state)
 	assert_int_equal(cu->cuMemcpyDtoHAsync(at, dev, 4096, stream), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, at, MIB, stream), PST_CU_OK);
 	assert_int_equal(byte_at(dev + 4096), 0x5a);
-	/* After it is truncated and written again, the file consists of other pages. */
+	/* When a file is truncated and written again, it gets other pages in memory. */
 	assert_int_equal(ftruncate(fd, 0), 0);
 	assert_int_equal(ftruncate(fd, MIB), 0);
 	assert_int_equal(pwrite(fd, "new", 3, 4096), 3);

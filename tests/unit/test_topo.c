@@ -90,7 +90,8 @@ static void cpus_near_device(void **state)
 	pst_topo_close(topo);
 }
 
-/* The firmware of a virtual machine names no NUMA node for a device. A single node is used. */
+/* The firmware of a virtual machine names no NUMA node for a device. If there is one node, it is
+ * used. */
 static void cloud_vm(void **state)
 {
 	struct pst_topo *topo = machine_open("cloud-vm");
