@@ -28,7 +28,7 @@
 struct pst_lane;    /* a loop that moves chunks: core/lane/lane.h */
 struct pst_chunk;   /* a range of bytes that moves as one: below */
 struct pst_request; /* core/request/request.h */
-struct pst_route;   /* core/route/route.h */
+struct pst_route;   /* core/request/plan.h */
 struct pst_slot;    /* a piece of a lane's ring: core/lane/ring.h */
 
 #define PST_PATHS_MAX PENSTOCK_PATHS_MAX
@@ -225,7 +225,7 @@ struct penstock_device {
 	_Atomic unsigned streams_waiting; /* streams that wait for requests */
 	_Atomic unsigned syncs;		/* running calls that wait for all streams of the device */
 	_Atomic uint64_t sync_first_ns; /* until this time no further stream may start to wait */
-	_Atomic(void *) scratch;	/* memory kept by core/lane/scratch.c; NULL: none */
+	_Atomic(void *) scratch;	/* memory kept by core/base/scratch.c; NULL: none */
 	_Atomic uint64_t page_cache;	/* bytes of page cache that path mapped has registered */
 };
 

@@ -88,7 +88,7 @@ static int peermem_open(struct penstock_device *dev, struct pst_err *err)
 	mem->fd = open(path, O_RDWR | O_CLOEXEC);
 	if (mem->fd < 0) {
 		free(mem);
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno),
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
 				      "%s: %m (its group and mode decide who may)", path);
 	}
 	pthread_mutex_init(&mem->lock, NULL);

@@ -175,11 +175,13 @@ static int threads_poll(struct pst_engine *handle)
 
 	if (!engine->inflight)
 		return 0;
-	pthread_mutex_lock(&engine->lock);
+	if (engine->workers) /* else only this thread touches the list */
+		pthread_mutex_lock(&engine->lock);
 	list = engine->completed;
 	engine->completed = NULL;
 	engine->completed_tail = &engine->completed;
-	pthread_mutex_unlock(&engine->lock);
+	if (engine->workers)
+		pthread_mutex_unlock(&engine->lock);
 	while (list) {
 		struct pst_call *call = list;
 

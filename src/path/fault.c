@@ -32,7 +32,6 @@
 #include "core/lane/lane.h"
 #include "core/request/plan.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
 #include "path/fault.h"
 
 #define BLOCK 4096u /* Alignment of the halves, for paths that need one. */

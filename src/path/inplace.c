@@ -11,7 +11,7 @@
 #include "core/lane/chunk.h"
 #include "core/request/request.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 #define CHUNK_MAX (4u << 20) /* Bytes of one system call if the storage prefers no length. */
 

@@ -36,7 +36,7 @@
 #include "core/lane/pump.h"
 #include "core/request/request.h"
 #include "core/request/residency_probe.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/mapped.h"
 
 #ifndef MADV_POPULATE_READ

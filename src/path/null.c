@@ -5,7 +5,7 @@
  */
 #include "path/null.h"
 #include "core/lane/chunk.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 static int null_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)

@@ -3,7 +3,7 @@
  * Path odirect: the drive's DMA writes the caller's host memory, or reads from it. Device host
  * only.
  */
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/inplace.h"
 #include "path/odirect.h"
 

@@ -7,7 +7,7 @@
  */
 #include <stdio.h>
 
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/inplace.h"
 #include "path/p2p.h"
 

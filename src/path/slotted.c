@@ -29,7 +29,7 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/bounce_l2.h"
 #include "path/inplace.h"
 
@@ -119,7 +119,7 @@ static void slotted_copied_out(struct pst_chunk *chunk, int result)
 	ret = pst_chunk_io_start(chunk);
 	if (ret) {
 		if (!chunk->err.code)
-			pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "write: %m");
+			pst_fail_errno(&chunk->err, ret, pst_why_from_errno(ret), "write: %m");
 		pst_chunk_done(chunk, ret);
 	}
 }

@@ -13,9 +13,9 @@
 
 #include "core/backends.h"
 #include "core/lane/chunk.h"
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/vendor.h"
 #include "path/vendor_lib.h"
 
@@ -63,7 +63,7 @@ static int64_t vendor_call_run(struct penstock_device *dev, struct vendor_call *
 		return c->result;
 	if (c->result == -1)
 		return pst_fail_errno(err, c->errnum ? c->errnum : EIO,
-				      pst_why_of_errno(c->errnum ? c->errnum : EIO),
+				      pst_why_from_errno(c->errnum ? c->errnum : EIO),
 				      "libcufile: %llu bytes at %llu: %m",
 				      (unsigned long long)c->len, (unsigned long long)c->off);
 	return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,

@@ -49,7 +49,7 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	if (pst_file_io(io)->held)
+	if (pst_file_io(io)->held) /* spares reads the call */
 		pst_gate_leave(io);
 	io->done(io);
 }
@@ -60,7 +60,7 @@ static void io_fail(struct pst_io *io, int code)
 	static const char *const verbs[] = {"reading", "writing", "syncing"};
 	uint64_t off = pst_file_io(io)->call.off, rest = io->len - (off - io->off);
 
-	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
+	pst_fail_errno(&io->err, code, pst_why_from_errno(code), "%s %llu bytes at %llu of %s: %m",
 		       verbs[io->op], (unsigned long long)rest, (unsigned long long)off,
 		       file->path ? pst_path_tail(file->path) : "descriptor");
 	io_end(io, io->err.code);

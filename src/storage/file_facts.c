@@ -253,7 +253,7 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 	memset(&stx, 0, sizeof(stx));
 	if (syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH,
 		    STATX_BASIC_STATS | STATX_DIOALIGN | STATX_MNT_ID, &stx))
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "statx: %m");
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno), "statx: %m");
 	if (ioctl(file->fd, FS_IOC_GETFLAGS, &inode_flags))
 		/* The file system refuses this ioctl: statx's attributes must suffice. */
 		inode_flags = 0;

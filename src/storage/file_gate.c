@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/fork.h"
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 #include "storage/file_gate.h"
@@ -45,8 +46,6 @@ static struct pst_io *waiters, **waiters_end = &waiters; /* Waiting writes, olde
 static uint32_t admit_round, waits_in_round[2][COUNTS];
 static _Atomic unsigned waiting;
 
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
 /* In the child of a fork: the writes in flight belong to the parent. */
 static void gate_forked(void)
 {
@@ -58,14 +57,13 @@ static void gate_forked(void)
 	atomic_store(&waiting, 0);
 }
 
-static void gate_watch_forks(void)
+__attribute__((constructor)) static void gate_hook_fork(void)
 {
-	pthread_atfork(NULL, NULL, gate_forked);
+	pst_fork_hook(gate_forked);
 }
 
 void pst_gate_open(struct pst_file *file, const struct stat *stat)
 {
-	pthread_once(&fork_once, gate_watch_forks);
 	file->place_bytes = PLACE_PAGES * (uint64_t)sysconf(_SC_PAGESIZE);
 	file->place_key = S_ISBLK(stat->st_mode) ? ~(uint64_t)stat->st_rdev
 						 : (uint64_t)stat->st_dev << 32 ^ stat->st_ino;

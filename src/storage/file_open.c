@@ -28,7 +28,7 @@
 
 static int path_fail(struct pst_err *err, int code, const char *what, const char *path)
 {
-	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what,
+	return pst_fail_errno(err, code, pst_why_from_errno(code), "%s %s: %m", what,
 			      pst_path_tail(path));
 }
 
@@ -114,7 +114,7 @@ static int file_reserve(const struct pst_file *file, uint64_t length, struct pst
 	if (ret == EOPNOTSUPP) /* The file system has no fallocate: set the length only. */
 		ret = ftruncate(file->fd, (off_t)length) ? errno : 0;
 	if (ret)
-		return pst_fail_errno(err, ret, pst_why_of_errno(ret),
+		return pst_fail_errno(err, ret, pst_why_from_errno(ret),
 				      "cannot reserve %llu bytes for %s: %m",
 				      (unsigned long long)length, pst_path_tail(name));
 	return 0;
@@ -276,7 +276,7 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 		       "descriptor %d cannot be opened again (%m): it is used as it is", fd);
 	file->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (file->fd < 0)
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno),
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
 				      "descriptor %d can be neither reopened nor duplicated: %m",
 				      fd);
 	file->fd_borrowed = true;

@@ -104,7 +104,7 @@ int pst_file_sync_all(struct pst_file *file, struct pst_err *err)
 	int ret = atomic_load(&file->lost_errno);
 
 	if (ret)
-		ret = pst_fail_errno(err, ret, pst_why_of_errno(ret),
+		ret = pst_fail_errno(err, ret, pst_why_from_errno(ret),
 				     "an earlier sync of %s failed, and the data that it could not "
 				     "write is lost: %m (open it anew and write it again)",
 				     file_name(file));
@@ -115,7 +115,7 @@ int pst_file_sync_all(struct pst_file *file, struct pst_err *err)
 			continue;
 		if (code != EINTR)
 			pst_file_mark_lost(file, code);
-		ret = pst_fail_errno(err, code, pst_why_of_errno(code), "cannot sync %s: %m",
+		ret = pst_fail_errno(err, code, pst_why_from_errno(code), "cannot sync %s: %m",
 				     file_name(file));
 	}
 	return ret;

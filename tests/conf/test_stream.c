@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "core/ops.h"
+
 #define STREAMS 64
 
 /* Each of 64 streams has a wait for the gate, a read request, and a copy back after it. The
@@ -280,6 +282,56 @@ static void null_path_in_stream_order(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
+static const struct pst_storage_ops *real_ops;
+static unsigned sync_count;
+
+static int count_sync(struct pst_io *io)
+{
+	sync_count++;
+	return real_ops->sync(io);
+}
+
+/* A durable write in stream order is synced also if its path moves no bytes, because a lane
+ * carries the request. */
+static void null_path_in_stream_order_syncs(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1000000};
+	struct penstock_storage *writable;
+	struct pst_storage_ops counted;
+	struct pst_cu_stream *stream;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	struct penstock_req req;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(path, &opts, &writable), 0);
+	real_ops = writable->ops;
+	counted = *real_ops;
+	counted.sync = count_sync;
+	writable->ops = &counted;
+	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	req.storage = writable;
+	req.op = PENSTOCK_WRITE;
+	req.flags = PENSTOCK_R_DURABLE;
+	req.path = "null";
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, 20000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	assert_int_equal(sync_count, 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+	writable->ops = real_ops;
+	penstock_close(writable);
+}
+
 /* More requests than there are semaphores are refused after the stream has its wait before the
  * request. The stream must continue, and the semaphores must serve later requests, each of
  * which waits for its own stream. */
@@ -360,6 +412,7 @@ int main(void)
 		cmocka_unit_test(late_length_applies_to_each_row),
 		cmocka_unit_test(late_buffer_offset_stays_in_allocation),
 		cmocka_unit_test(null_path_in_stream_order),
+		cmocka_unit_test(null_path_in_stream_order_syncs),
 		cmocka_unit_test(refused_requests_free_their_semaphores),
 		cmocka_unit_test(invalid_stream_requests_are_refused),
 	};

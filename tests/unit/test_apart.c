@@ -412,6 +412,51 @@ static void descriptor_without_reopen(void **state)
 	assert_int_equal(status, 0);
 }
 
+#ifdef FORK_WHILE_LOCKED
+static void *device_lookup_loop(void *ptr)
+{
+	struct penstock_device *owner;
+
+	for (;;)
+		penstock_device_of(ptr, &owner);
+	return NULL;
+}
+
+/* Runs in a child: forks while two threads look up the device of a pointer, before any device is
+ * open. Each forked child must be able to open a device. An alarm ends a child that hangs on a
+ * lock. */
+static int role_lookup(const char *what)
+{
+	struct penstock_storage *file;
+	pthread_t thread;
+
+	if (penstock_open(what, NULL, &file))
+		return 1;
+	for (unsigned i = 0; i < 2; i++)
+		if (pthread_create(&thread, NULL, device_lookup_loop, file_name))
+			return 2;
+	for (unsigned i = 0; i < 100; i++) {
+		struct penstock_device *dev;
+		int status = -1;
+		pid_t pid = fork();
+
+		if (!pid) {
+			alarm(10);
+			_exit(penstock_device_open("host", NULL, &dev) < 0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			return 3;
+	}
+	return 0;
+}
+
+static void fork_during_device_lookups(void **state)
+{
+	(void)state;
+	assert_int_equal(run_as("lookup", file_name), 0);
+}
+#endif
+
 /* Runs in a child: a queue that is opened before all other objects also belongs to its process. */
 static int role_queue(const char *what)
 {
@@ -449,12 +494,16 @@ int main(int argc, char **argv)
 	} roles[] = {{"import", role_import},
 		     {"engine", role_engine},
 		     {"reopen", role_reopen},
+#ifdef FORK_WHILE_LOCKED
+		     {"lookup", role_lookup},
+#endif
 		     {"queue", role_queue}};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(exported_memory_is_imported),
 		cmocka_unit_test(child_closes_inherited_objects),
 #ifdef FORK_WHILE_LOCKED
 		cmocka_unit_test(fork_while_locks_are_held),
+		cmocka_unit_test(fork_during_device_lookups),
 #endif
 		cmocka_unit_test(engine_reports_refused_calls),
 		cmocka_unit_test(descriptor_without_reopen),

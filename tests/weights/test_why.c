@@ -22,8 +22,8 @@ static void test_same_reason(void **state)
 		const enum penstock_why why = pst_why_from_errno(code);
 
 		assert_int_equal(pst_why_from_errno(-code), why);
-		assert_int_equal(pst_why_of_errno(code), why);
-		assert_int_equal(pst_why_of_errno(-code), why);
+		assert_int_equal(pst_why_from_errno(code), why);
+		assert_int_equal(pst_why_from_errno(-code), why);
 		assert_int_equal(pst_weights_fail_errno(code, "file", NULL, PST_NO_OFF, "%m"),
 				 -code);
 		assert_int_equal(penstock_errwhy(), why);

@@ -52,12 +52,12 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 
 	if (ret)
 		return ret;
-	lane = pst_lane_borrow_wait(atomic_load(&by->pump), err);
+	lane = pst_pump_borrow_wait(atomic_load(&by->pump), err);
 	if (!lane)
 		return err->code;
 	slot = pst_slot_get(&lane->slots, lane->slot_bytes);
 	if (!slot) {
-		pst_lane_return(lane);
+		pst_pump_return(lane);
 		return pst_fail(err, PENSTOCK_WHY_FULL, "all staging slots of the lane are in use");
 	}
 	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
@@ -71,7 +71,7 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 		}
 	}
 	pst_slot_put(&lane->slots, slot);
-	pst_lane_return(lane);
+	pst_pump_return(lane);
 	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
 				    "copying from %s to %s: %m", c->src_dev->name, c->dst_dev->name)
 		   : 0;

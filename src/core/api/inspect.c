@@ -52,11 +52,11 @@ int penstock_topo(const char *sys_root, int json, int fd)
 	FILE *f;
 
 	if (ret < 0)
-		return pst_fail_errno(NULL, ret, pst_why_of_errno(ret), "%s", why);
+		return pst_fail_errno(NULL, ret, pst_why_from_errno(ret), "%s", why);
 	f = output_open(fd);
 	if (!f) {
 		pst_topo_close(topo);
-		return pst_fail_errno(NULL, errno, pst_why_of_errno(errno), "descriptor %d: %m",
+		return pst_fail_errno(NULL, errno, pst_why_from_errno(errno), "descriptor %d: %m",
 				      fd);
 	}
 	if (json)

@@ -52,7 +52,6 @@ static int storage_open(const char *url, int fd, const struct penstock_storage_o
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret;
 
-	pst_fork_watch();
 	if (!out || (!url && fd < 0))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the URL or the output pointer is NULL");

@@ -142,8 +142,8 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
 	/* This opens a lane, so that the first transfer need not. */
-	lane = pst_lane_borrow(atomic_load(&dev->pump));
+	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
-		pst_lane_return(lane);
+		pst_pump_return(lane);
 	return 0;
 }

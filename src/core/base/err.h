@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdarg.h>
 
+#include "common/why.h"
 #include "penstock.h"
 
 #define PST_WHY_ONE(code, name, text) +1
@@ -40,8 +41,5 @@ int pst_err_publish(const struct pst_err *err);
 /* Returns the end of a long name, so that the rest of a message fits its buffer. The end of a
  * path identifies a file better than its beginning. */
 const char *pst_path_tail(const char *name);
-
-/* The reason that fits an errno which a system call on a storage gave. */
-enum penstock_why pst_why_of_errno(int code);
 
 #endif

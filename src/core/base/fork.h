@@ -28,11 +28,8 @@ static inline int pst_fork_check(unsigned generation, struct pst_err *err)
 	return generation == pst_fork_generation() ? 0 : pst_fork_refuse(err);
 }
 
-/* Starts counting forks. Call it before an object stores its generation. */
-void pst_fork_watch(void);
-
-/* Runs `hook` in the child of every later fork. Call it once for each hook, before the lock
- * that it makes anew is first taken; it may be called before main(). */
+/* Runs `hook` in the child of every later fork. A file with a lock calls it in a constructor, so
+ * that the hook is registered before any thread can take the lock. */
 void pst_fork_hook(void (*hook)(void));
 
 #endif

@@ -9,7 +9,7 @@
 #include "core/lane/lane.h"
 
 /* Wakes a lane after a change that it must see, such as a push onto its inbox. Any thread. */
-void pst_lane_wake(struct pst_lane *lane);
+void pst_inbox_wake(struct pst_lane *lane);
 
 /* Prepares a request's entry for the lane's inbox, and counts it. Must be called before other
  * threads may complete the request. Any thread. */
@@ -21,12 +21,12 @@ void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry);
 int pst_inbox_take(struct pst_lane *lane);
 
 /* Puts a request on the lane's own list, unless it is on it. */
-void pst_lane_list(struct pst_lane *lane, struct pst_request *req);
+void pst_inbox_list(struct pst_lane *lane, struct pst_request *req);
 /* Removes the entry at *at from list `priority`. Drops the list's reference and `holds`. */
-void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
-		     uint64_t holds);
+void pst_inbox_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
+		      uint64_t holds);
 /* Empties all lists before the lane closes. Their requests have completed already. */
-void pst_lane_unlist_all(struct pst_lane *lane);
+void pst_inbox_unlist_all(struct pst_lane *lane);
 
 /* Completes a transfer from any thread, for storages that have threads. Fills io->err if the
  * transfer failed without a text. */

@@ -98,11 +98,11 @@ void pst_pump_submit(struct pst_request *req);
 void pst_pump_cancel(struct pst_pump *pump);
 
 /* Borrows a lane for this thread, which must return it. NULL: all are in use, or none opens. */
-struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
+struct pst_lane *pst_pump_borrow(struct pst_pump *pump);
 /* Borrows a lane, and waits while all are in use. NULL: none opens, for the reason in err. */
-struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err);
-void pst_lane_return(struct pst_lane *lane);
+struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err);
+void pst_pump_return(struct pst_lane *lane);
 /* Opens the request and runs it on a borrowed lane until it has completed. */
-void pst_lane_run(struct pst_lane *lane, struct pst_request *req);
+void pst_pump_run(struct pst_lane *lane, struct pst_request *req);
 
 #endif

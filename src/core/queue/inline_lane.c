@@ -131,7 +131,7 @@ void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req
 {
 	req->report.engine_why = il->lane.engine_why.why;
 	inline_lane_lock(il);
-	pst_lane_list(&il->lane, req);
+	pst_inbox_list(&il->lane, req);
 	pst_req_open(req);
 	inline_lane_unlock(il);
 }
@@ -153,13 +153,13 @@ static void member_help(struct pst_pump_member *member)
 
 void pst_inline_lane_wake(struct pst_inline_lane *il)
 {
-	pst_lane_wake(&il->lane);
+	pst_inbox_wake(&il->lane);
 }
 
 void pst_inline_lane_cancel(struct pst_inline_lane *il)
 {
 	atomic_fetch_add_explicit(&il->lane.pump->cancel_turn, 1, memory_order_release);
-	pst_lane_wake(&il->lane);
+	pst_inbox_wake(&il->lane);
 }
 
 /* Waits until the lane has dropped its caches: the owner does so in its next turn, or this thread
@@ -183,7 +183,7 @@ static void member_invalidate(struct pst_pump_member *member, struct penstock_st
 			inline_lane_unlock(il);
 			return;
 		}
-		pst_lane_wake(&il->lane);
+		pst_inbox_wake(&il->lane);
 		sched_yield();
 	}
 }

@@ -169,9 +169,9 @@ static void req_abandon(struct pst_request *req)
 	}
 	if (!pst_req_is_abandoned(req, &err))
 		return;
-	pst_req_abandon_rest(req, &err);
+	pst_req_fail_unclaimed(req, &err);
 	if (req->phase == PST_PHASE_SYNC && pst_req_cancelled(req))
-		pst_req_abandon_sync(req, &err);
+		pst_req_fail_sync(req, &err);
 }
 
 /* Makes the lanes that may carry the request check it: for chunks in flight or without a slot. */
@@ -361,7 +361,7 @@ static void req_run_now(struct pst_request *req)
 	chunk.len = req->total;
 	pst_paths[req->forced]->start(&chunk);
 	pst_req_count(req, &chunk);
-	pst_req_bytes_done(req, req->total); /* such a path has one phase */
+	pst_req_last_bytes_done(req, req->total);
 }
 
 /* Passes the request to a lane of the pump or to the inline lane, unless it needs no lane. */
@@ -391,7 +391,7 @@ static bool req_run_here(struct pst_request *req)
 	    req->total > req->pump->spare[0].slot_bytes ||
 	    (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous))
 		return false;
-	lane = pst_lane_borrow(req->pump);
+	lane = pst_pump_borrow(req->pump);
 	if (!lane)
 		return false;
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
@@ -399,8 +399,8 @@ static bool req_run_here(struct pst_request *req)
 	/* The borrowed lane has another engine than the pump's first lane, for another reason. */
 	req->report.engine_why = lane->engine_why.why;
 	req->alone = true;
-	pst_lane_run(lane, req);
-	pst_lane_return(lane);
+	pst_pump_run(lane, req);
+	pst_pump_return(lane);
 	return true;
 }
 
@@ -457,15 +457,16 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 static int queue_submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
 			    struct pst_err *err)
 {
-	struct pst_request *req = pool_get(q, err);
+	struct pst_request *req;
 	uint64_t deadline_ns;
-	int ret;
+	int ret = pst_fork_check(q->generation, err);
 
+	if (ret)
+		return ret;
+	req = pool_get(q, err);
 	if (!req)
 		return err->code;
-	ret = pst_fork_check(q->generation, err);
-	if (!ret)
-		ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
+	ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
 	if (!ret && req->stream)
 		ret = pst_stream_arm(req, err);
 	if (ret) {
@@ -748,7 +749,6 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	struct pst_err err;
 	int ret = 0;
 
-	pst_fork_watch();
 	if (pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
 		return pst_err_publish(&err);
 	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;
@@ -776,7 +776,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
 			       opts.requests_max);
 	else if ((q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
-		ret = pst_fail_errno(&err, errno, pst_why_of_errno(errno),
+		ret = pst_fail_errno(&err, errno, pst_why_from_errno(errno),
 				     "a queue needs an eventfd: %m");
 	else if (opts.own_lane)
 		ret = pst_inline_lane_open(opts.own_lane, &q->completed, &q->inflight,

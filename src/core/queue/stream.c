@@ -29,7 +29,6 @@ struct pst_semaphores {
 
 /* Serialises semaphores_open. No other lock is taken under it. */
 static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static const struct pst_stream_hooks stream_hooks;
 
@@ -39,7 +38,7 @@ static void semaphores_lock_reset(void)
 	pthread_mutex_init(&semaphores_lock, NULL);
 }
 
-static void stream_hook_fork(void)
+__attribute__((constructor)) static void stream_hook_fork(void)
 {
 	pst_fork_hook(semaphores_lock_reset);
 }
@@ -47,13 +46,13 @@ static void stream_hook_fork(void)
 /* Allocates the pump's semaphores, and sets its stream hooks first. */
 static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 {
-	struct pst_lane *lane = pst_lane_borrow_wait(pump, err);
+	struct pst_lane *lane = pst_pump_borrow_wait(pump, err);
 	struct pst_semaphores *sems;
 	int ret;
 
 	if (!lane)
 		return err->code;
-	pst_lane_return(lane); /* it stays open; no lane can open while a stream waits */
+	pst_pump_return(lane); /* it stays open; no lane can open while a stream waits */
 	sems = calloc(1, sizeof(*sems));
 	if (!sems)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for semaphores");
@@ -81,7 +80,6 @@ static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 	if (!pump->dev->ops->stream_write || !pump->dev->ops->semaphores_alloc)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
 				pump->dev->name);
-	pthread_once(&fork_once, stream_hook_fork);
 	pthread_mutex_lock(&semaphores_lock);
 	if (!atomic_load_explicit(&pump->semaphores, memory_order_acquire))
 		ret = semaphores_make(pump, err);
@@ -253,7 +251,7 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
-	ret = pst_req_make_spans(req, req->q->spans_max, err); /* also checks for overflow */
+	ret = pst_admit_spans(req, req->q->spans_max, err); /* also checks for overflow */
 	return !ret && late->buf_off ? req_check_late_place(req, err) : ret;
 }
 
@@ -285,7 +283,7 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 		req->total = 0; /* its spans may be incomplete, so no offset is recorded */
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
-		pst_lane_list(lane, req);
+		pst_inbox_list(lane, req);
 		pst_req_open_phase(req);
 	} else {
 		pst_req_put(req, PST_HOLD);

@@ -8,6 +8,8 @@
 #ifndef PST_CORE_PLAN_H
 #define PST_CORE_PLAN_H
 
+#include <stdatomic.h>
+
 #include "core/ops.h"
 
 /* The state of one path on one route. */
@@ -36,6 +38,33 @@ struct pst_plan {
 	uint8_t count[PST_RESIDENCIES];
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
 	bool residency_matters; /* a listed path uses the page cache: lanes query each chunk */
+};
+
+#define PST_CLASSES 3 /* values of enum penstock_class */
+#define PST_EFFORTS 2 /* values of enum penstock_effort */
+
+/* What was found out about a storage, a device and a direction, and the plans made of it. route.c
+ * makes it and documents its life. */
+struct pst_route {
+	struct penstock_storage *st;
+	struct penstock_device *dev; /* may close before the storage does */
+	enum penstock_op op;
+	struct pst_path_state paths[PST_PATHS_MAX];
+	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
+	/* Reads back a write chunk of a path with a canary, before it completes. */
+	int (*verify_write)(struct pst_chunk *chunk);
+	_Atomic int write_proof[PST_PATHS_MAX]; /* negated reason of a write that did not arrive; 0:
+						   none */
+	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* bit i: a write to drive i was read back */
+	void *path_priv[PST_PATHS_MAX];	  /* the path's state, freed by its route_close */
+	bool unproven;			  /* a path could not be tested for lack of written bytes */
+	_Atomic uint64_t stamp;		  /* the storage's stamp before the last test */
+	_Atomic uint64_t retest_after_ns; /* no new test before this time; 0: at any time */
+	uint64_t retest_pause_ns;	  /* the last pause between tests */
+	unsigned retests_failed;	  /* retests that found no written bytes */
+	struct pst_route *older; /* the route that this one replaced; requests may still use it */
+	char apart[64];		 /* separates refs from the cache lines that all lanes read */
+	_Atomic unsigned refs;	 /* one of the storage, and one of each report that contains it */
 };
 
 /* Computes the plan for one operation, class and effort. */

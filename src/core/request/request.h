@@ -179,18 +179,22 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
  * another phase follows. The caller, a lane, must then put the request on its list and call
  * pst_req_begin_phase. After false the request may have completed and be gone.
  */
-bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes);
+__attribute__((warn_unused_result)) bool pst_req_bytes_done(struct pst_request *req,
+							    uint64_t bytes);
 /* Begins the next phase: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
+/* The same for bytes after which no phase follows: those of the last phase, or of a request that
+ * has failed. */
+void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes);
 
 /* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller
  * must have claimed bytes of this phase that are not complete. */
 void pst_req_fail(struct pst_request *req, const struct pst_err *err);
 /* Does the same for a caller without claimed bytes, on any thread. Does nothing if all bytes of
  * the phase are claimed. */
-void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err);
+void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err);
 /* Fails a request in phase SYNC whose sync no lane has started. Any thread that holds it. */
-void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err);
+void pst_req_fail_sync(struct pst_request *req, const struct pst_err *err);
 
 /* Adds a hold. Returns false if the request has completed. */
 bool pst_req_hold(struct pst_request *req);

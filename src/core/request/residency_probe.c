@@ -11,7 +11,7 @@
 
 #include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* A call that takes longer than 10 us plus its bytes at this rate (4.5 GB/s) did not find them
  * cached. One thread reads the page cache at 8 to 10 GB/s, and cold bytes through it at less

@@ -272,7 +272,7 @@ int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, u
 	return 1;
 }
 
-int pst_req_make_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err)
+int pst_admit_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	int ret = pst_spans_make(req, spans_max, err);
 
@@ -319,5 +319,5 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, uns
 	req->pump = req->seg_count
 			    ? atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire)
 			    : NULL;
-	return pst_req_make_spans(req, spans_max, err);
+	return pst_admit_spans(req, spans_max, err);
 }

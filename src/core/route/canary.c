@@ -17,7 +17,7 @@
 #include "core/lane/chunk.h"
 #include "core/lane/lane.h"
 #include "core/lane/pump.h"
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 #include "core/request/spans.h"
 
 /* The state of one test of a path. */
@@ -49,7 +49,7 @@ static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t l
 	ret = pst_lane_io_now(t->lane, &io);
 	if (ret)
 		return pst_fail_errno(
-			&t->err, ret, pst_why_of_errno(ret),
+			&t->err, ret, pst_why_from_errno(ret),
 			"reading the canary's reference bytes through host memory: %m%s",
 			ret == -EBADF ? " (open the storage for reading too)" : "");
 	if ((uint64_t)io.result < len)
@@ -221,7 +221,7 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	int ret;
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
-	t.lane = pst_lane_borrow_wait(atomic_load(&dev->pump), &t.err);
+	t.lane = pst_pump_borrow_wait(atomic_load(&dev->pump), &t.err);
 	t.want = aligned_alloc(4096, 2 * PST_SCRATCH_BYTES);
 	t.got = t.want ? t.want + PST_SCRATCH_BYTES : NULL;
 	if (!t.lane)
@@ -239,7 +239,7 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	if (t.scratch)
 		pst_scratch_put(dev, t.scratch);
 	if (t.lane)
-		pst_lane_return(t.lane);
+		pst_pump_return(t.lane);
 	free(t.want);
 	state->proven = ret ? -1 : 1;
 	if (!ret)

@@ -10,7 +10,7 @@
 #ifndef PST_CORE_CANARY_H
 #define PST_CORE_CANARY_H
 
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* Tests path `index` of a read route on scratch memory, and sets route->paths[index].proven. A path
  * that fails becomes unusable, with the reason in its err. */

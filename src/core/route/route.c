@@ -21,7 +21,6 @@
 #include "core/route/canary.h"
 
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* The search for written bytes (FIEMAP) makes the file system write out the file's dirty pages.
  * While another program writes the file, each request would cause that. So a pause follows a
@@ -37,7 +36,7 @@ static void route_lock_reset(void)
 	pthread_mutex_init(&route_lock, NULL);
 }
 
-static void route_hook_fork(void)
+__attribute__((constructor)) static void route_hook_fork(void)
 {
 	pst_fork_hook(route_lock_reset);
 }
@@ -272,7 +271,6 @@ int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enu
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");
-	pthread_once(&fork_once, route_hook_fork);
 	pthread_mutex_lock(&route_lock);
 	*out = pst_route_find(st, dev, op);
 	if (!*out)

@@ -3,7 +3,7 @@
  * Scratch memory and written blocks for test transfers: see scratch.h. canary.c and probes of
  * paths call it when a route is made. It must never touch the caller's memory.
  */
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 
 #include <errno.h>
 #include <stdatomic.h>
