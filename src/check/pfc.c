@@ -22,7 +22,7 @@
 
 /* Adds the value of one counter to the sums if `name` is the name of a PFC counter. In the
  * drivers mlx5, ice and bnxt_en, such a name contains the direction and the priority. */
-static void counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
+static void pfc_counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
 {
 	static const char *const pauses[] = {"%1[rt]x_prio%1u_pause%n",
 					     "%1[rt]x_priority_%1u_xoff.nic%n",
@@ -92,7 +92,7 @@ static void driver_read(const char *interface, struct pst_pfc *out)
 			char name[ETH_GSTRING_LEN + 1] = "";
 
 			memcpy(name, names->data + (size_t)i * ETH_GSTRING_LEN, ETH_GSTRING_LEN);
-			counter_add(out, name, values->data[i]);
+			pfc_counter_add(out, name, values->data[i]);
 		}
 	}
 	free(names);
@@ -116,7 +116,7 @@ static void capture_read(const struct pst_check_facts *f, const char *interface,
 		if (next)
 			*next++ = '\0';
 		if (sscanf(line, " %63[^:]: %18llu", name, &value) == 2)
-			counter_add(out, name, value);
+			pfc_counter_add(out, name, value);
 	}
 	free(text);
 }

@@ -278,7 +278,7 @@ static int start_read(struct group_move *m, uint64_t round)
 }
 
 /* Submits the reads of all rounds before round `end` that have not been submitted yet. */
-static int read_ahead(struct group_move *m, uint64_t end)
+static int group_read_ahead(struct group_move *m, uint64_t end)
 {
 	int ret = 0;
 
@@ -442,7 +442,7 @@ static int run_rounds(struct group_move *m, int ret)
 	const uint64_t windows = m->window_count, ahead = m->plan.ahead;
 
 	if (!ret)
-		ret = read_ahead(m, min_u64(windows, ahead));
+		ret = group_read_ahead(m, min_u64(windows, ahead));
 	for (uint64_t t = 0; t < m->plan.round_count; t++) {
 		if (!ret)
 			ret = await_read(m, t);
@@ -450,7 +450,7 @@ static int run_rounds(struct group_move *m, int ret)
 		if (ret)
 			return ret;
 		/* All ranks have copied round t - 1, so its window can be overwritten. */
-		ret = read_ahead(m, min_u64(t + windows, t + 1 + ahead));
+		ret = group_read_ahead(m, min_u64(t + windows, t + 1 + ahead));
 		if (!ret)
 			ret = copy_round(m, t);
 	}

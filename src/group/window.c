@@ -108,7 +108,7 @@ static int share_device(struct pst_windows *ws, struct penstock_group *g, struct
 
 /* ---- host memory ---- */
 
-static int window_map(struct pst_windows *ws, unsigned i, int fd)
+static int group_window_map(struct pst_windows *ws, unsigned i, int fd)
 {
 	void *ptr;
 
@@ -138,12 +138,12 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g,
 						     "a group's window: %s", strerror(errno));
 	}
 	if (!ret)
-		ret = window_map(ws, ws->rank, fd);
+		ret = group_window_map(ws, ws->rank, fd);
 	ret = pst_group_exchange(g, ret, "w", 1, fd, messages);
 	if (!ret) {
 		for (unsigned i = 0; i < ws->count && !ret; i++)
 			if (i != ws->rank)
-				ret = window_map(ws, i, messages[i].fd);
+				ret = group_window_map(ws, i, messages[i].fd);
 		ret = pst_group_barrier(g, ret);
 	}
 	pst_messages_free(g, messages);

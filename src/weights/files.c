@@ -31,7 +31,7 @@ bool pst_ends_with(const char *text, const char *tail)
 	return len > n && !strcmp(text + len - n, tail);
 }
 
-static int path_fail(const char *path, int code, const char *what)
+static int files_path_fail(const char *path, int code, const char *what)
 {
 	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s%m", what);
 }
@@ -45,7 +45,7 @@ static int path_join(char *to, const char *dir, const char *name)
 {
 	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
 
-	return n < 0 || n >= PATH_MAX ? path_fail(name, ENAMETOOLONG, "") : 0;
+	return n < 0 || n >= PATH_MAX ? files_path_fail(name, ENAMETOOLONG, "") : 0;
 }
 
 static bool is_dir(const char *path)
@@ -97,8 +97,8 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
 
 	if (fd < 0)
-		return path_fail(path, errno, "");
-	ret = fstat(fd, &st) ? path_fail(path, errno, "") : 0;
+		return files_path_fail(path, errno, "");
+	ret = fstat(fd, &st) ? files_path_fail(path, errno, "") : 0;
 	if (!ret && (!S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > INDEX_MAX))
 		ret = index_fail(path, NULL, PST_NO_OFF,
 				 "it is not a regular file of at most 100 MB");
@@ -108,7 +108,7 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	while (!ret && at < (size_t)st.st_size && n) {
 		n = pread(fd, *out + at, (size_t)st.st_size - at, (off_t)at);
 		if (n < 0 && errno != EINTR)
-			ret = path_fail(path, errno, "");
+			ret = files_path_fail(path, errno, "");
 		else if (n > 0)
 			at += (size_t)n;
 	}
@@ -347,7 +347,7 @@ static int dir_find(struct pst_file_list *files, const char *dir,
 	int n = scandir(dir, &list, is_model_entry, alphasort), ret;
 
 	if (n < 0)
-		return path_fail(dir, errno, "");
+		return files_path_fail(dir, errno, "");
 	ret = choose_index(list, n, dir, &index);
 	if (!ret && required)
 		ret = list_set_home(files, dir);
@@ -482,9 +482,9 @@ static int check_dirs(const struct penstock_weights_opts *opts)
 
 	for (unsigned i = 0; i < opts->dir_count; i++) {
 		if (stat(opts->dirs[i], &st))
-			return path_fail(opts->dirs[i], errno, "");
+			return files_path_fail(opts->dirs[i], errno, "");
 		if (!S_ISDIR(st.st_mode))
-			return path_fail(opts->dirs[i], ENOTDIR, "");
+			return files_path_fail(opts->dirs[i], ENOTDIR, "");
 	}
 	return 0;
 }
@@ -496,7 +496,7 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 	char cache[PATH_MAX];
 
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
-		return path_fail(path, code, "");
+		return files_path_fail(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
 				"%m, and it is not in the cache %.100s either", cache);
 }
@@ -517,7 +517,7 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 
 		/* ENOTDIR: the path is owner/name, and a file named "owner" exists. */
 		if (code != ENOENT && code != ENOTDIR)
-			return path_fail(path, code, "");
+			return files_path_fail(path, code, "");
 		if (!cache_find_repo(path, opts, other))
 			return fail_not_found(path, code, opts);
 		path = other;

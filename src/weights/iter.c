@@ -99,7 +99,7 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 
 /* Finds `len` contiguous free bytes in the window: between the newest batch and the window's
  * end, or else at the window's start. Returns false if there is no such range. */
-static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
+static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
 	uint64_t head;
@@ -145,7 +145,7 @@ static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 	if (!b->len)
 		return 1;
 	if (!is_long_tensor(it, b->first)) { /* A long tensor is alone in its batch. */
-		if (!window_find(it, b->len, &b->start))
+		if (!iter_window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
 		return 1;
@@ -174,7 +174,7 @@ static void batch_free(struct penstock_weights_iter *it, struct batch *b)
 	*b = (struct batch){.first = 0};
 }
 
-static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
+static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 {
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
@@ -204,7 +204,7 @@ static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 
 /* Makes the next batch and submits its read. Returns 1; 0 if no memory is free or no tensor is
  * left; or an error. */
-static int read_ahead(struct penstock_weights_iter *it)
+static int iter_read_ahead(struct penstock_weights_iter *it)
 {
 	uint64_t count = batch_tensor_count(it, it->planned);
 	struct batch *b = batch_at(it, it->batch_count);
@@ -223,7 +223,7 @@ static int read_ahead(struct penstock_weights_iter *it)
 	b->len = pst_place_tensors(it->load.w, b->first, count, it->load.opts.align, b->offs);
 	ret = batch_place(it, b);
 	if (ret > 0)
-		ret = batch_submit(it, b);
+		ret = iter_batch_submit(it, b);
 	else if (!ret)
 		ret = 1; /* The next call tries this batch again. */
 	if (ret) {
@@ -342,7 +342,7 @@ static int collect_completions(struct penstock_weights_iter *it, int64_t patienc
 
 /* Cancels all reads and waits until they have ended, so that no more bytes move after a failure
  * has been reported. */
-static void cancel_batches(struct penstock_weights_iter *it)
+static void iter_cancel_batches(struct penstock_weights_iter *it)
 {
 	for (unsigned i = 0; i < it->batch_count; i++)
 		if (!batch_at(it, i)->done)
@@ -365,7 +365,7 @@ static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 		pst_load_poll_caller(&it->load);
 	}
 	if (it->load.failed)
-		cancel_batches(it);
+		iter_cancel_batches(it);
 	return it->load.failed;
 }
 
@@ -378,7 +378,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"the iterator failed at an earlier call");
 	do {
-		ret = read_ahead(it);
+		ret = iter_read_ahead(it);
 	} while (ret > 0);
 	if (ret)
 		return it->load.failed = ret;

@@ -129,8 +129,8 @@ static int piece_check_device(const struct penstock_weights *w, const struct pen
 	return 0;
 }
 
-static int piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
-		     struct pst_extents *extents)
+static int load_piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
+			  struct pst_extents *extents)
 {
 	struct penstock_seg seg = {.buf = NULL};
 	const struct pst_tensor_entry *e;
@@ -292,7 +292,7 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 
 			p.ptr = (char *)l->bases[d] + l->offs[t] + (uintptr_t)p.ptr;
 			p.dev = l->devs[d];
-			ret = piece_add(w, &p, extents);
+			ret = load_piece_add(w, &p, extents);
 		}
 	}
 	return ret;
@@ -408,7 +408,7 @@ int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_we
 
 		ret = pst_weights_struct_in(&piece, sizeof(piece), from, "penstock_piece");
 		if (!ret)
-			ret = piece_add(w, &piece, &extents);
+			ret = load_piece_add(w, &piece, &extents);
 	}
 	if (!ret || mover) {
 		bool ready = !ret;

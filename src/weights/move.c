@@ -295,8 +295,8 @@ static int make_batches(const struct pst_extents *extents, uint64_t most, struct
 	return 0;
 }
 
-static void cancel_batches(struct penstock_queue *q, const struct batches *batches,
-			   size_t submitted)
+static void move_cancel_batches(struct penstock_queue *q, const struct batches *batches,
+				size_t submitted)
 {
 	for (size_t i = 0; i < submitted; i++)
 		if (!batches->list[i].ended)
@@ -324,7 +324,7 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 			submitted += !load->failed;
 		}
 		if (load->failed && !cancelled) {
-			cancel_batches(q, batches, submitted);
+			move_cancel_batches(q, batches, submitted);
 			cancelled = true;
 		}
 		n = ended < submitted ? penstock_wait(q, done, 1, DONE_MAX, pst_load_wait_ns(load))

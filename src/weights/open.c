@@ -158,7 +158,8 @@ static int sort_by_name(struct penstock_weights *w)
 
 /* Fails with -ENOENT if the caller named a tensor, without wildcards, that the model does not
  * have. */
-static int check_names(const struct penstock_weights *w, const struct penstock_weights_opts *opts)
+static int open_check_names(const struct penstock_weights *w,
+			    const struct penstock_weights_opts *opts)
 {
 	for (unsigned i = 0; i < opts->name_count; i++)
 		if (!strpbrk(opts->names[i], "*?[\\") &&
@@ -186,7 +187,7 @@ static int make_table(struct penstock_weights *w, const struct penstock_weights_
 				       opts->names[0], opts->name_count > 1 ? " or others" : "");
 	if (!ret)
 		ret = sort_by_name(w);
-	return ret ? ret : check_names(w, opts);
+	return ret ? ret : open_check_names(w, opts);
 }
 
 /* ---- public functions ---- */

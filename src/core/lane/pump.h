@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pump of a device: its lanes, their rings and copy queues. It starts at the device's first
- * route, and all queues of the process share it. A caller's thread may carry a request of one
- * chunk itself; it then borrows a spare lane, which has no thread.
+ * route, and all queues of the process share it. A caller's thread may carry a request of at
+ * most 1 MiB itself; it then borrows a spare lane, which has no thread.
  */
 #ifndef PST_CORE_PUMP_H
 #define PST_CORE_PUMP_H
