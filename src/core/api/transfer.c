@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls penstock_read, _write, _transfer and _prepare of the public API. A transfer submits one
- * request to a queue that the caller does not see, and waits. A request of at most 1 MiB runs on the
- * calling thread, so that no other thread must wake. This file must never carry a stream-ordered
- * request, because the thread that waits for it may be the one that feeds the stream.
+ * The calls penstock_read, _write, _transfer and _prepare of the public API. A transfer submits
+ * one request to a queue that the caller does not see, and waits. A request of at most 1 MiB
+ * runs on the calling thread, so that no other thread must wake. This file must never carry a
+ * stream-ordered request, because the thread that waits for it may be the one that feeds the
+ * stream.
  */
 #include <string.h>
 
