@@ -1,11 +1,12 @@
 #compdef penstock
 # SPDX-License-Identifier: Apache-2.0
-# Completion of penstock for zsh, installed as _penstock where zsh finds it. The script
-# reads the commands and options, with their descriptions, from the output of `penstock
-# help`. It lists only the values of the options itself.
+# Completes the words of a penstock command line in zsh. Installed as _penstock in a folder
+# from which zsh loads completions. The script reads the commands and options, with their
+# descriptions, from the output of `penstock help`. Only the values of options are listed here.
 
-# Offers the lines of a command's output. Arguments: title, sed pattern with the groups name,
-# value and description, words of the command.
+# Offers the lines that a command prints as completions. $1 is the title of the list. $2 is a
+# sed pattern for a line; its group 1 is the word to offer, its group 3 the description. The
+# remaining arguments are the command.
 _penstock_list() {
 	local -a found
 	found=(${(f)"$(_call_program list "${(@q)@[3,-1]}" 2>/dev/null |
@@ -35,7 +36,7 @@ _penstock_devices() {
 	compadd -- ${(u)found}
 }
 
-# Offers the values of an option. Returns false if the option has no value.
+# Offers the possible values of the option $1. Returns false if the option has no value.
 _penstock_value() {
 	case $1 in
 	--via | --device) _penstock_devices ;;
@@ -59,7 +60,7 @@ _penstock_value() {
 	esac
 }
 
-# Prints the number of words before the current one that are neither an option nor its value.
+# Prints the number of words before the current word that are neither options nor their values.
 _penstock_place() {
 	local -i i count=0
 

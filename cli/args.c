@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses options, sizes and numbers of the command line, and prints messages and wrapped
- * text. Called by all subcommands. A message is always one line on standard error.
+ * Parses options, sizes and numbers of the command line, and prints messages and wrapped text.
+ * Called by all subcommands. Every message is one line on standard error.
  */
 #include "args.h"
 
@@ -22,7 +22,8 @@ int fail(int code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	for (char *c = text; *c; c++) /* a file name can hold newlines and escapes */
+	/* a file name in the text can contain newlines and escape sequences */
+	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
 	fprintf(stderr, "penstock: %s\n", text);
@@ -55,7 +56,7 @@ const char *advice(enum penstock_why why)
 		return ": install the GPU's driver, or use the device host";
 	case PENSTOCK_WHY_REQUIRE:
 		return ": 'penstock explain' shows what would open such a path";
-	default: /* the message itself names an action, or there is none */
+	default: /* the message already names an action, or no action helps */
 		return "";
 	}
 }
@@ -102,7 +103,7 @@ const char *storage_path(const char *storage)
 	return strncmp(storage, "file://", 7) ? storage : storage + 7;
 }
 
-/* Returns the edit distance of two short words. */
+/* Returns the edit distance between two short words. */
 static unsigned edit_distance(const char *a, const char *b)
 {
 	unsigned row[64], la = (unsigned)strlen(a), lb = (unsigned)strlen(b);
@@ -133,7 +134,8 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	unsigned least = half < 2 ? half + 1 : 3; /* a larger distance is not a typing error */
+	/* a word at a larger distance is not a typing error */
+	unsigned least = half < 2 ? half + 1 : 3;
 
 	for (unsigned i = 0; words[i]; i++) {
 		unsigned d = edit_distance(word, words[i]);

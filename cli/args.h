@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all subcommands share: exit codes, the table of a subcommand, options, sizes,
+ * Declarations that all subcommands share: exit codes, the table of a subcommand, options, sizes,
  * messages on standard error and text on standard output.
  */
 #ifndef PENSTOCK_CLI_ARGS_H
@@ -13,7 +13,7 @@
 
 #include "penstock.h"
 
-/* Capacity of a message on standard error: enough for two long paths and a sentence. */
+/* Capacity in bytes of a message on standard error, enough for two long paths and a sentence. */
 #define LINE_MAX_BYTES 9216
 
 enum {
@@ -21,50 +21,55 @@ enum {
 	EXIT_FAILED = 1,
 	EXIT_USAGE = 2,
 	EXIT_REFUSED = 3,
-	EXIT_NOT_DIRECT = 4 /* only from check: the transfer works, but no path is direct */
+	/* only used by `penstock check`: the transfer works, but no path is direct */
+	EXIT_NOT_DIRECT = 4
 };
 
 struct command {
 	const char *name;
-	const char *usage; /* arguments, as the usage line shows them after the name */
+	const char *usage; /* the arguments, as the usage line shows them after the name */
 	const char *summary;
-	const char *help; /* options, one line each */
+	const char *help; /* the options, with one line for each */
 	int (*run)(int argc, char **argv);
-	const char *flags; /* short options for getopt; NULL: long options only */
-	bool becomes;	   /* becomes another program, which inherits the signal handling */
+	const char *flags; /* short options for getopt; NULL if there are only long options */
+	/* whether the command replaces itself by another program, which inherits the signal
+	 * handling */
+	bool becomes;
 };
 
 /* ---- messages ---- */
 
-/* Prints one line on standard error: "penstock: ...". Returns `code`. */
+/* Prints "penstock: " and the text as one line on standard error. Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Prints the library's last message and the advice for it. Returns EXIT_FAILED. */
+/* Prints the library's last message and, from advice(), an action to take. Returns EXIT_FAILED. */
 int fail_lib(void);
-/* Returns a text to append to the message of a failure: ": " and an action to take, or "" if
- * the message already names one. */
+/* Returns a text to append to an error message: ": " and an action to take, or "" if the message
+ * already names an action or none helps. */
 const char *advice(enum penstock_why why);
 const char *advice_errno(int code);
-/* Returns the exit code for a device that cannot be opened: EXIT_REFUSED if a class is
- * required, because no path meets it then. */
+/* Returns the exit code for a device that cannot be opened. It is EXIT_REFUSED if a class is
+ * required, because without the device no path meets the class. */
 int code_without_device(enum penstock_class require);
-/* Flushes standard output, so that it appears before later messages on standard error.
- * Returns 0, or the errno of the first part that was lost. */
+/* Flushes standard output, so that its text appears before later messages on standard error.
+ * Returns 0, or the errno of the first output that was lost. */
 int flush_output(void);
 
 /* ---- options ---- */
 
 void print_usage(FILE *f, const struct command *cmd);
-/* Calls getopt_long. Returns the option, -1 at the end, '?' after an error that it printed
- * (with the closest option), or 'h' after it printed the help. */
+/* Calls getopt_long. Returns the option; -1 at the end; '?' after an error, which it has printed
+ * with the most similar option; or 'h' after it has printed the help. */
 int next_option(int argc, char **argv, const struct command *cmd, const struct option *options);
-/* Returns the word of the NULL-terminated list that is closest to `word`, or NULL if none is
- * similar. */
+/* Returns the word of the NULL-terminated list that is most similar to `word`, or NULL if none
+ * is similar. */
 const char *closest(const char *word, const char *const *words);
-/* Returns the path of the file that a storage names, or NULL for mem: storage. */
+/* Returns the path of the file that a storage names, or NULL if the storage is in memory
+ * ("mem:..."). */
 const char *storage_path(const char *storage);
 
-/* Parse the value of an option. Return false after they printed the error. parse_number()
- * leaves the message to its caller. A size is like "4KiB", "1MiB", "2G" or "512". */
+/* These functions parse the value of an option. After an error they print a message and return
+ * false, except that parse_number() prints nothing. A size is for example "4KiB", "1MiB", "2G"
+ * or "512". */
 bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool parse_class(const char *text, enum penstock_class *out);
@@ -74,14 +79,14 @@ const char *class_name(enum penstock_class c);
 
 /* ---- text ---- */
 
-/* Returns the seconds of a monotonic clock. */
+/* Returns the time of a monotonic clock in seconds. */
 double seconds(void);
-/* Prints the name of a file with a '?' for each control character. */
+/* Prints the name of a file, with '?' in place of each control character. */
 void print_name(FILE *f, const char *name);
-/* Prints words and a newline, wrapped at 80 columns. The cursor must be at `column`; further
- * lines are indented to it. */
+/* Prints a text and a newline, wrapped at 80 columns. The cursor must be at `column`; the
+ * following lines are indented to that column. */
 void print_words(FILE *f, unsigned column, const char *text);
-/* Writes a size such as "12.3 GB" to `buf` and returns it. */
+/* Writes a size such as "12.3 GB" to `buf`, and returns `buf`. */
 const char *human(double bytes, char *buf, size_t len);
 
 #endif

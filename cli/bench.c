@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures one run of penstock bench: requests of one size at one depth between a storage
- * and a device, for some seconds. The result has bytes, requests, latency and CPU time.
- * Called by bench_main.c. A cold run must fail if its file cannot be proven to be out of the
- * page cache.
+ * Measures one run of `penstock bench`. A run makes requests of one size at one depth between a
+ * storage and a device for some seconds. The result has bytes, requests, latency and CPU time.
+ * Called by bench_main.c. A cold run must fail if the file's bytes may have come from the page
+ * cache.
  */
 #include "bench.h"
 
@@ -25,9 +25,10 @@ struct bench_state {
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random, step;
-	bool by_cache;		     /* uncached bytes go through the page cache */
-	double *begun;		     /* start time of the request in each slot */
-	unsigned *slots, slots_busy; /* the number of each slot, as `user` of its request */
+	bool by_cache; /* whether uncached bytes go through the page cache */
+	double *begun; /* for each slot: start time of its request */
+	/* `slots[i]` is i; its address is the `user` of the request in slot i */
+	unsigned *slots, slots_busy;
 	struct bench_result *out;
 	double until;
 	bool failed;
@@ -35,7 +36,7 @@ struct bench_state {
 
 /* ---- latency ---- */
 
-/* Each power of two has 16 buckets, so that a bucket is 6 % wide. */
+/* Number of buckets for each power of two; with 16, a bucket is 6 % wide. */
 #define SUB 16
 
 static unsigned bucket_of(double us)
@@ -70,16 +71,17 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- page cache ---- */
 
-/* On a busy machine another process can change the cache between two queries. */
+/* Number of tries, because on a busy machine another process can change the cache between two
+ * queries. */
 #define CACHE_TRIES 4
 
-/* Drops the file's pages. Returns whether they are proven to be gone. */
+/* Drops the file's pages from the page cache. Returns whether the pages are proven to be gone. */
 static bool pages_drop(int fd)
 {
 	char byte;
 
-	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
-	 * reports the page of the byte that was just read. */
+	/* overlayfs reports 0 cached pages for every file. So this code trusts cachestat(2) only
+	 * if it reports the page of the byte that was just read. */
 	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(fd, 0) <= 0)
 		return false;
 	fdatasync(fd);
@@ -87,8 +89,8 @@ static bool pages_drop(int fd)
 	return cached_pages(fd, 0) == 0;
 }
 
-/* Reads the file into the page cache. Returns whether all of it is cached, or the kernel does
- * not report it. */
+/* Reads the file into the page cache. Returns whether the whole file is then cached, or the
+ * kernel does not report whether it is. */
 static bool pages_read(int fd, uint64_t length, char *buf, size_t step)
 {
 	int64_t pages;
@@ -120,9 +122,9 @@ static bool path_uses_cache(const char *path)
 }
 
 /*
- * Returns whether the bytes of a finished cold run came from the drive. Bytes of paths that
- * bypass the cache did. Bytes that went through the cache did if each was read once and no
- * other process read the file before; then at least that many pages are cached afterwards.
+ * Returns whether all bytes of a finished cold run came from the drive. On paths that bypass the
+ * page cache they always do. On other paths they do if each byte was read once and no other process
+ * had read the file. In that case at least as many pages are cached afterwards as the run has read.
  */
 static bool run_was_cold(const struct bench_state *r)
 {
@@ -178,7 +180,8 @@ static uint64_t next_offset(struct bench_state *r)
 
 	if (!r->a->random) {
 		n = r->next++;
-	} else if (r->by_cache) { /* every block once, far from the previous one */
+		/* visits every block once, far from the previous block */
+	} else if (r->by_cache) {
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;
 	} else { /* xorshift64* */
@@ -191,7 +194,8 @@ static uint64_t next_offset(struct bench_state *r)
 }
 
 /* Returns whether to submit another request. The run ends when its time is over. A cold run
- * also ends when every block was read, because a second read would come from the cache. */
+ * through the page cache also ends when every block has been read once, because a second read
+ * would find the block in the cache. */
 static bool run_continues(const struct bench_state *r)
 {
 	if (r->failed || stop_signal || seconds() >= r->until)
@@ -200,7 +204,7 @@ static bool run_continues(const struct bench_state *r)
 		 r->next >= r->length / r->a->block);
 }
 
-/* Returns whether the failure means that the required class was not met. */
+/* Returns whether `why` means that the required class could not be met. */
 static bool class_is_refused(const struct bench_args *a, enum penstock_why why)
 {
 	return why == PENSTOCK_WHY_REQUIRE ||
@@ -225,7 +229,8 @@ static void slot_submit(struct bench_state *r, unsigned slot)
 	req.require = r->a->require;
 	req.effort = r->a->effort;
 	req.path = r->a->path;
-	req.flags = PENSTOCK_R_EXACT; /* a short read of a file that shrinks must fail */
+	/* if the file shrinks, a short read must fail */
+	req.flags = PENSTOCK_R_EXACT;
 	req.user = &r->slots[slot];
 	r->begun[slot] = seconds();
 	if (penstock_submit(r->q, &req, 1, NULL) == 1) {
@@ -307,8 +312,8 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Finds out whether uncached bytes go through the page cache, and how to visit every block once
- * in that case. Returns 0, or -1 with the library's message. */
+/* Finds out whether uncached bytes go through the page cache. In that case it also sets the step
+ * with which the run visits every block once. Returns 0, or -1 with the library's message. */
 static int cold_path_find(struct bench_state *r)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -325,7 +330,7 @@ static int cold_path_find(struct bench_state *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	if (path && !strncmp(path, "fault", 5)) { /* the path that `fault` wraps */
+	if (path && !strncmp(path, "fault", 5)) { /* for the path "fault:PATH", look at PATH */
 		path = path[5] == ':' ? inner : NULL;
 		if (path)
 			snprintf(inner, sizeof(inner), "%.*s", (int)strcspn(r->a->path + 6, "?"),
@@ -334,8 +339,8 @@ static int cold_path_find(struct bench_state *r)
 	if (!path && e.cold >= 0)
 		path = e.paths[e.cold].name;
 	r->by_cache = path && path_uses_cache(path);
-	/* A step near the golden ratio that is coprime to the number of blocks visits every block
-	 * once, far from the previous one. */
+	/* A step that has no common divisor with the number of blocks visits every block once. A
+	 * step near the golden ratio puts successive blocks far apart. */
 	r->step = (uint64_t)((double)blocks * 0.6180339887498949);
 	while (blocks > 1 && gcd(r->step, blocks) != 1)
 		r->step++;
@@ -400,7 +405,7 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	out->length = r.length;
 	penstock_queue_close(r.q);
 	if (a->write && out->error[0])
-		abort_storage(r.st); /* removes the file that this run created */
+		abort_storage(r.st); /* removes the file if this run created it */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);

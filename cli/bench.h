@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One measurement of `penstock bench`, and the state of the file in the page cache. */
+/* Declares one measurement of `penstock bench`, and the functions that cache or drop a file's
+ * pages. */
 #ifndef PENSTOCK_CLI_BENCH_H
 #define PENSTOCK_CLI_BENCH_H
 
@@ -21,21 +22,22 @@ struct bench_args {
 struct bench_result {
 	struct tally tally;
 	uint64_t ops, length;
-	uint64_t latency[BENCH_BUCKETS]; /* number of requests in each bucket */
+	uint64_t latency[BENCH_BUCKETS]; /* for each bucket: number of requests */
 	double seconds, cpu_seconds;
-	bool refused; /* no open path meets the required class */
-	int stopped;  /* exit code for the signal that ended the run early; 0: none */
+	bool refused; /* whether no open path meets the required class */
+	/* exit code for the signal that ended the run early; 0 if none did */
+	int stopped;
 	char error[LINE_MAX_BYTES];
 };
 
 /* Measures one run. Returns 0, or an exit code with the message in out->error. */
 int bench_run(const struct bench_args *a, struct bench_result *out);
-/* Returns the latency in microseconds that this share of the requests did not exceed; share
- * 0.5 is the median. */
+/* Returns the latency in microseconds that the fraction `share` of all requests did not exceed.
+ * For a share of 0.5 that is the median. */
 double bench_percentile(const struct bench_result *r, double share);
 
-/* Drop the file's pages from the page cache, or read them into it. Return 0, -errno, or -EBUSY
- * if that failed or cannot be verified. */
+/* bench_make_cold drops the file's pages from the page cache, bench_make_warm reads the file
+ * into it. Return 0, -errno, or -EBUSY if the state of the cache is wrong or cannot be verified. */
 int bench_make_cold(const char *path);
 int bench_make_warm(const char *path, uint64_t length);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limit of a benchmark run on the same machine and in the same minute, with
- * pread(2) and pwrite(2) on plain threads. Called by bench_main.c. It must never use the
- * library.
+ * Measures the limit that a benchmark run is compared with, on the same machine and within the same
+ * minute. Plain threads make the same I/O with pread(2) and pwrite(2). Called by bench_main.c. It
+ * must never use the library.
  */
 #include "bench_limits.h"
 
@@ -23,7 +23,7 @@
 struct limit_job {
 	int fd;
 	bool write, random;
-	bool once; /* read each block once, then stop */
+	bool once; /* whether to read each block once and then stop */
 	uint64_t block, from, length;
 	double until;
 	_Atomic uint64_t next, bytes;
@@ -39,7 +39,8 @@ static void *job_thread(void *arg)
 	if (buf == MAP_FAILED)
 		return NULL;
 	memset(buf, 0x5a, j->block);
-	do { /* transfer at least one block, even if the thread starts late */
+	/* transfers at least one block, even if the thread starts after the end time */
+	do {
 		uint64_t n = atomic_fetch_add(&j->next, 1);
 		ssize_t got;
 		off_t off;
@@ -60,7 +61,7 @@ static void *job_thread(void *arg)
 	return NULL;
 }
 
-/* Runs the job on threads. Returns GB/s, or NAN if no byte moved. */
+/* Runs the job on `threads` threads. Returns GB/s, or NAN if no byte moved. */
 static double job_measure(struct limit_job *j, unsigned threads, double runtime)
 {
 	pthread_t ids[THREADS * 4];
@@ -82,7 +83,8 @@ double bench_limit(const struct bench_args *a, uint64_t length, const char **wha
 {
 	struct limit_job j = {.write = a->write,
 			      .random = a->random,
-			      .once = a->cold && !a->random, /* like the run itself */
+			      /* the run that it is compared with does the same */
+			      .once = a->cold && !a->random,
 			      .block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
 	int flags = a->write ? O_WRONLY : O_RDONLY;

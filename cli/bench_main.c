@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock bench: parses the options, brings the file into the requested state, repeats the
- * run and its limit, and prints the result. bench.c measures a run, bench_limits.c the limit.
+ * Implements `penstock bench`: parses the options, caches or drops the file's pages as requested,
+ * repeats the run and the measurement of its limit, and prints the result. bench.c measures a run,
+ * bench_limits.c its limit.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 #include "bench_limits.h"
 #include "cli.h"
 
-/* With --limits the run and its limit are measured alternately, this many times each. */
+/* With --limits, a round measures the run and then its limit. This is the number of rounds. */
 #define ROUNDS 3
 
 static bool option_size(const char *option, uint64_t *out)
@@ -175,8 +176,8 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 	return 0;
 }
 
-/* Returns whether the file cannot have pages: a folder, an empty file, or a pipe, on which
- * open(2) would block. The run itself reports such a file. */
+/* Returns whether the file cannot have pages in the page cache: it is a folder, an empty file,
+ * or a pipe, on which open(2) would block. The run itself reports an error for such a file. */
 static bool has_no_pages(const char *file)
 {
 	struct stat st;
@@ -184,8 +185,8 @@ static bool has_no_pages(const char *file)
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
-/* Drops the file from the page cache, or reads it in, as the options request. Returns 0, or an
- * exit code after it printed the error. */
+/* Drops the file's pages from the page cache or reads them into it, as the options request.
+ * Returns 0, or an exit code after it has printed the error. */
 static int cache_prepare(const struct bench_args *a, uint64_t length)
 {
 	int ret = 0;
@@ -209,8 +210,9 @@ static int cache_prepare(const struct bench_args *a, uint64_t length)
 
 #define LOAD_MAX 1024
 
-/* Starts a busy process for each CPU that this process may use. Processes, because the CPU time
- * of threads would count as the run's. Returns their number. */
+/* Starts one process that keeps a CPU busy for each CPU that this process may use. Threads would
+ * not do, because their CPU time would count as CPU time of the run. Returns the number of
+ * processes. */
 static unsigned load_start(pid_t *pids)
 {
 	pid_t parent = getpid();
@@ -294,9 +296,9 @@ static int compare_doubles(const void *a, const void *b)
 }
 
 /*
- * Returns the length of the file's part to measure. A block device reports its length only
- * when it is open. It also stays open, as *held, because the kernel drops its cached pages
- * when the last descriptor closes.
+ * Returns the length in bytes of the part of the file that is measured. A block device reports its
+ * length only when it is open. The device stays open as *held, because the kernel drops its cached
+ * pages when its last descriptor is closed.
  */
 static uint64_t measured_length(const struct bench_args *a, int *held)
 {
@@ -322,7 +324,8 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *what = NULL, *file = storage_path(a->storage);
-	struct stat found; /* lstat() also finds a dangling link, which must not be removed */
+	/* lstat() also finds a symbolic link that points nowhere, which must not be removed */
+	struct stat found;
 	bool created = file && lstat(file, &found);
 	int held, ret = 0;
 	uint64_t length = measured_length(a, &held);
@@ -347,7 +350,7 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	if (held >= 0)
 		close(held);
 	if (ret && created)
-		unlink(file); /* an earlier round created it */
+		unlink(file); /* an earlier round created the file */
 	if (ret)
 		return ret;
 	qsort(ours, count, sizeof(*ours), compare_doubles);
@@ -369,7 +372,7 @@ static int bench_main(int argc, char **argv)
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return fail(EXIT_FAILED, "out of memory");
-	if (a.write) /* a read leaves nothing to remove */
+	if (a.write) /* after a read there is nothing to remove */
 		catch_signals();
 	if (a.cpu_load)
 		made = load_start(busy);

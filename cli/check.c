@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock check: parses the options, runs the check of src/check, prints the result for
- * people, as JSON or as a script, and derives the exit code. The command must never change
- * the machine, except for a scratch file next to PATH, which never stays.
+ * Implements `penstock check`: parses the options, runs the check of src/check, prints the result
+ * for people, as JSON or as a script, and derives the exit code. The command must never change the
+ * machine, except that it creates a scratch file next to PATH, which is always gone afterwards.
  */
 #include <errno.h>
 #include <string.h>
@@ -72,7 +72,8 @@ static int check_parse(int argc, char **argv, struct check_args *a)
 	return 0;
 }
 
-/* Returns the exit code. A class counts as met only if it does not depend on an unknown gate. */
+/* Returns the exit code. If it depends on an unknown gate whether a class is met, the class
+ * counts as not met. */
 static int exit_code(const struct check_args *a, const struct pst_check *check)
 {
 	if (a->expects)

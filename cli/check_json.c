@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the result of `penstock check` as one JSON object, described in penstock-json(5)
- * and docs/json.schema.json. Called by check.c. It must not remove keys.
+ * Prints the result of `penstock check` as one JSON object, which penstock-json(5) and
+ * docs/json.schema.json describe. Called by check.c. Keys of the object must never be removed.
  */
 #include "check_json.h"
 

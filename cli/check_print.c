@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the result of `penstock check` for people: one line for each gate and, if the gate
- * is not open, the reason why it matters and the one action to take. Called by check.c.
+ * Prints the result of `penstock check` for people, with one line for each gate. If a gate is not
+ * open, a further line tells why the gate matters and the action to take. Called by check.c.
  * Colours appear only on a terminal.
  */
 #include "check_print.h"
@@ -12,7 +12,7 @@
 
 #include "args.h"
 
-#define COLUMN 26 /* column where the texts of a gate start */
+#define COLUMN 26 /* column at which the text of a gate starts */
 
 static bool colours_are_wanted(FILE *f)
 {
@@ -67,7 +67,7 @@ static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 {
 	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
 	bool paint = colours_are_wanted(f);
-	/* A gate that no path needs is not highlighted. */
+	/* A gate that no path needs gets no colour. */
 	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
 
 	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output of `penstock check` for people, and the names of states, layers and needs. */
+/* Prints the output of `penstock check` for people. Also has the names of states, layers and
+ * needs. */
 #ifndef PENSTOCK_CLI_CHECK_PRINT_H
 #define PENSTOCK_CLI_CHECK_PRINT_H
 

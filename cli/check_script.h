@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output of `penstock check --fix-script`. */
+/* Prints the output of `penstock check --fix-script`. */
 #ifndef PENSTOCK_CLI_CHECK_SCRIPT_H
 #define PENSTOCK_CLI_CHECK_SCRIPT_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The headers that the subcommands share, and the tables of the subcommands. Each
- * subcommand ends with its table, and main.c lists them. The command uses only the public
- * API of the library, and src/check.
+ * Includes the headers that the subcommands share, and declares the tables of the subcommands. Each
+ * subcommand's file ends with its table; main.c lists the tables. The command `penstock` uses only
+ * the public API of the library, and src/check.
  */
 #ifndef PENSTOCK_CLI_H
 #define PENSTOCK_CLI_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock cp: copies a storage to another storage through device memory. It reads blocks
- * into a pool of device buffers and writes them from there, so that reads and writes of
- * different blocks overlap. The destination must get its name only when it is complete.
+ * Implements `penstock cp`: copies a storage to another storage through device memory. It reads
+ * blocks into a pool of device buffers and writes them from there, so that reads and writes of
+ * different blocks overlap. The destination must get its name only when the copy is complete.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,8 @@
 
 #define BLOCK (16u << 20)
 #define BLOCKS 8
-#define SLACK 4096u /* space after each block, so that an unaligned tail can be direct too */
+/* free bytes after each block, so that a block with an unaligned end can also use direct paths */
+#define SLACK 4096u
 
 struct cp_args {
 	const char *src, *dst, *via, *path, *engine;
@@ -47,8 +48,9 @@ struct copy {
 	int code; /* exit code of the first failure */
 	bool failed;
 	char text[LINE_MAX_BYTES]; /* message of the first failure */
-	char *temp;		   /* temporary name of the copy until it is verified; NULL: none */
-	bool in_place;		   /* the destination is a block device */
+	/* temporary name of the copy until it is verified; NULL if it has none */
+	char *temp;
+	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
 	double start, shown;
 };
@@ -112,7 +114,8 @@ static int cp_parse(int argc, char **argv, struct cp_args *a)
 
 /* ---- failures ---- */
 
-/* Records the library's last message as the failure of the copy, unless one is recorded. */
+/* Records the library's last message as the failure of the copy. Does nothing if a failure is
+ * already recorded. */
 static void copy_fail_lib(struct copy *c, int code, const char *what)
 {
 	if (c->failed)
@@ -123,7 +126,7 @@ static void copy_fail_lib(struct copy *c, int code, const char *what)
 		 penstock_errmsg(), advice(penstock_errwhy()));
 }
 
-/* Records a message as the failure of the copy. */
+/* Records a message as the failure of the copy. Does nothing if a failure is already recorded. */
 __attribute__((format(printf, 2, 3))) static void copy_fail(struct copy *c, const char *fmt, ...)
 {
 	va_list args;
@@ -184,7 +187,7 @@ static void via_open(struct copy *c)
 		copy_fail_device(c);
 		return;
 	}
-	/* A device with little memory gets fewer blocks, then shorter ones. */
+	/* If the device has too little memory, tries fewer blocks, then shorter blocks. */
 	while (penstock_alloc(c->dev, each * count, &mem)) {
 		if (count > 2)
 			count /= 2;
@@ -211,9 +214,8 @@ static bool is_block_device(const char *storage)
 }
 
 /* Chooses a temporary name next to the destination, which the copy keeps until it is verified.
- * The name is random, because a process of another host or container can have the same
- * process number.
- * Returns whether it succeeded. */
+ * The name is random, because processes of different hosts or containers can have the same
+ * process number. Returns whether it succeeded. */
 static bool temp_name_choose(struct copy *c)
 {
 	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
@@ -230,22 +232,23 @@ static bool temp_name_choose(struct copy *c)
 	return c->temp;
 }
 
-/* Returns the permissions of the copy: those of the file that it replaces, else those of the
- * source. 0: the library sets them. */
+/* Returns the permissions that the copy gets: those of the file that it replaces or, if there is
+ * none, those of the source. Returns 0 to let the library set them. */
 static unsigned copy_permissions(const struct copy *c)
 {
 	const char *src = storage_path(c->a->src), *dst = storage_path(c->a->dst);
 	struct stat stat_buf;
 
 	if (dst && !lstat(dst, &stat_buf) && S_ISREG(stat_buf.st_mode))
-		return c->temp ? 0600 : 0; /* private until it replaces the destination */
+		/* only the owner may read it until it replaces the destination */
+		return c->temp ? 0600 : 0;
 	if (!src || stat(src, &stat_buf) || !S_ISREG(stat_buf.st_mode))
 		return 0;
 	return stat_buf.st_mode & 0777 ? stat_buf.st_mode & 0777 : 0600;
 }
 
-/* Fails the copy if a destination device is too small. A device cannot grow, and a write to it
- * cannot be undone. */
+/* Fails the copy if the destination is a device that is too small. A device cannot grow, and
+ * bytes written to it cannot be undone. */
 static void capacity_check(struct copy *c)
 {
 	int64_t capacity = penstock_storage_length(c->to);
@@ -265,7 +268,7 @@ static void destination_open(struct copy *c)
 	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
-		/* Test whether the destination can be replaced before any byte moves. */
+		/* Test before any byte moves whether the destination can be replaced. */
 		if (penstock_open(c->a->dst, &opts, &c->to)) {
 			copy_fail_lib(c, EXIT_FAILED, NULL);
 			return;
@@ -321,7 +324,8 @@ static void block_submit(struct copy *c, struct block *b)
 		      b->writing ? c->a->dst : c->a->src);
 }
 
-/* Reads the next `len_max` bytes of the source into the block, unless the copy is over. */
+/* Starts the read of the next `len_max` bytes of the source into block `b`, unless the copy is
+ * over. */
 static void block_read(struct copy *c, struct block *b, uint64_t len_max)
 {
 	if (c->failed || stop_signal || c->next >= c->length)
@@ -346,8 +350,8 @@ static void copy_progress(struct copy *c, bool last)
 		 rate > 0 ? (double)(c->length - c->written) / rate : 0.0);
 }
 
-/* Handles a completion: writes a block that was read, reads the next one into a block that was
- * written, or records the failure. */
+/* Handles the completion of a request. If a block was read, starts to write it. If it was
+ * written, starts to read the next block into it. If the request failed, records the failure. */
 static void block_done(struct copy *c, const struct penstock_done *done, uint64_t len_max)
 {
 	struct block *b = done->user;
@@ -359,7 +363,8 @@ static void block_done(struct copy *c, const struct penstock_done *done, uint64_
 			c->failed = true;
 			c->code = done->report->why == PENSTOCK_WHY_REQUIRE ? EXIT_REFUSED
 									    : EXIT_FAILED;
-			/* If a class is required, these reasons mean that the class was not met. */
+			/* If a class is required, these two reasons also mean that no path met
+			 * the class. */
 			if (c->a->require > PENSTOCK_ANY &&
 			    (done->report->why == PENSTOCK_WHY_CANARY ||
 			     done->report->why == PENSTOCK_WHY_NO_ROUTE))
@@ -404,7 +409,8 @@ static void copy_transfer(struct copy *c)
 
 /* ---- report and cleanup ---- */
 
-/* Adds the reason of every path to the report of a copy that was refused before it began. */
+/* For a copy that was refused before it began, adds to its report why each path was not
+ * possible. */
 static void reasons_add(struct copy *c)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -474,7 +480,7 @@ static void report_print(const struct copy *c, double took)
 	tally_print(stdout, "write", &c->write);
 }
 
-/* Renames a verified copy to the destination; with --durable makes the name durable. */
+/* Renames a verified copy to the destination. With --durable, also makes the new name durable. */
 static void copy_rename(struct copy *c)
 {
 	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
@@ -529,7 +535,9 @@ static void copy_finish(struct copy *c)
 	if (c->failed)
 		abort_storage(c->to);
 	if (c->failed && c->temp)
-		unlink(c->temp); /* a failed commit can leave the name, without durability */
+		/* a failed commit can leave the file under this name without having made it
+		 * durable */
+		unlink(c->temp);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);
 	reasons_add(c);
@@ -537,7 +545,7 @@ static void copy_finish(struct copy *c)
 	penstock_close(c->from);
 }
 
-/* Prints the failure, and the state of the destination. Returns the exit code. */
+/* Prints the failure, and what has become of the destination. Returns the exit code. */
 static int failure_print(struct copy *c)
 {
 	size_t n = strlen(c->text);

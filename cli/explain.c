@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock explain: prints the path that a request would use. For every other path it prints
- * the reason against it, and the action that would open it. It must never transfer bytes,
- * except for the read canary.
+ * Implements `penstock explain`: prints the path that a request would use. For every other path it
+ * prints the reason why the path is not used, and the action that would open it. It must never
+ * transfer bytes, except for the read canary, a small test read.
  */
 #include "cli.h"
 
@@ -175,7 +175,8 @@ static int explain_main(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
-	seg.room = 4096; /* the same space after the buffer as in cp */
+	/* as much free space after the buffer as in cp.c */
+	seg.room = 4096;
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;
 	req.segs = &seg;

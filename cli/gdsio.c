@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock gdsio: accepts the flags and job files of NVIDIA's gdsio and prints the same
- * line, so that scripts for the original can use it. The report of the path goes to
- * standard error. A flag without a meaning here must be an error, never ignored.
+ * Implements `penstock gdsio`: accepts the flags and job files of NVIDIA's gdsio and prints the
+ * same result line, so that scripts written for NVIDIA's program can use it. The report of the path
+ * goes to standard error. A flag that has no meaning for Penstock must be an error, never ignored.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -65,8 +65,8 @@ static int option_xfer(struct gdsio_args *a)
 	return option_invalid("-x", "0, 1, 2, 5 or 6; 3, 4 and 7 are not supported");
 }
 
-/* Parses an option of the job that the command line describes. Returns 0, an exit code, or -1
- * if the option is of another kind. */
+/* Parses an option `c` that describes the job of the command line. Returns 0, an exit code, or
+ * -1 if `c` is an option of another kind. */
 static int job_option_parse(int c, struct gdsio_job *job)
 {
 	uint64_t n = 0;
@@ -99,8 +99,8 @@ static int job_option_parse(int c, struct gdsio_job *job)
 	}
 }
 
-/* Parses an option of the whole run. Returns 0, an exit code, or -1 if the option is of another
- * kind. */
+/* Parses an option `c` that applies to the whole run. Returns 0, an exit code, or -1 if `c` is
+ * an option of another kind. */
 static int run_option_parse(int c, struct gdsio_args *a)
 {
 	uint64_t n = 0;
@@ -145,7 +145,7 @@ static int run_option_parse(int c, struct gdsio_args *a)
 	}
 }
 
-/* Parses an option without a value. Returns 0, an exit code, or -1 if it is unknown. */
+/* Parses an option `c` that has no value. Returns 0, an exit code, or -1 if `c` is unknown. */
 static int switch_parse(int c, struct gdsio_args *a)
 {
 	switch (c) {
@@ -277,8 +277,8 @@ static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 
 /* ---- output ---- */
 
-/* Writes a size in KiB, as in the original's line, with decimals if it is not a whole
- * number. */
+/* Writes a size in KiB, as the result line of NVIDIA's gdsio has it, with decimals only if it is
+ * not a whole number. */
 static const char *kib_text(uint64_t bytes, char *buf, size_t len)
 {
 	if (bytes % 1024)
@@ -297,7 +297,8 @@ static unsigned thread_count(const struct gdsio_args *a)
 	return n;
 }
 
-/* Return the number of threads that submit batches, and the number of transfers in a batch. */
+/* batch_threads returns the number of threads that submit batches, batch_depth the number of
+ * transfers in a batch. */
 static unsigned batch_threads(const struct gdsio_args *a)
 {
 	return a->batch ? thread_count(a) : a->job_count;
@@ -373,8 +374,8 @@ static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_resu
 	json_close(&j);
 }
 
-/* Prints the path that carried the bytes, or for -x 1 and 2 the system calls, because the
- * library had no part in the transfers. */
+/* Prints the path that carried the bytes. For -x 1 and 2 prints the system calls, because the
+ * library takes no part in those transfers. */
 static void gdsio_print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 {
 	if (a->quiet || a->json)
@@ -427,7 +428,7 @@ static int gdsio_main(int argc, char **argv)
 		return fail(EXIT_FAILED, "out of memory");
 	ret = gdsio_parse(argc, argv, a);
 	if (!ret) {
-		if (a->write) /* a read leaves nothing to remove */
+		if (a->write) /* after a read there is nothing to remove */
 			catch_signals();
 		r = gdsio_open(a, error);
 		ret = r ? gdsio_run_passes(a, r) : fail(EXIT_FAILED, "%s", error);

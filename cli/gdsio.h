@@ -11,12 +11,13 @@
 #include "tally.h"
 
 #define GDSIO_JOBS_MAX 64
-#define GDSIO_THREADS_MAX 1024 /* threads of all jobs together */
+#define GDSIO_THREADS_MAX 1024 /* maximum number of threads of all jobs together */
 #define GDSIO_NAME_MAX 1024
-#define GDSIO_TEXT_MAX (GDSIO_NAME_MAX + 512) /* capacity of an error message */
-#define GDSIO_FILE_MAX (64u << 10)	      /* bytes of a job file */
+#define GDSIO_TEXT_MAX (GDSIO_NAME_MAX + 512) /* capacity of an error message in bytes */
+#define GDSIO_FILE_MAX (64u << 10)	      /* maximum length of a job file in bytes */
 
-/* The transfer types of -x, with the original's numbers. 3, 4 and 7 are not supported. */
+/* The transfer types of -x, with the numbers that NVIDIA's gdsio gives them. Types 3, 4 and 7
+ * are not supported. */
 enum gdsio_xfer {
 	GDSIO_DIRECT = 0,
 	GDSIO_CPU = 1,
@@ -28,11 +29,11 @@ enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_
 
 /* The threads that work on one file or in one folder. */
 struct gdsio_job {
-	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX]; /* one of the two is "" */
+	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX]; /* one of `file` and `dir` is "" */
 	char device[32];
 	unsigned threads;
 	enum gdsio_memory memory;
-	int node; /* NUMA node of the threads; -1: any */
+	int node; /* NUMA node to run the threads on; -1 for any node */
 };
 
 struct gdsio_args {
@@ -40,23 +41,27 @@ struct gdsio_args {
 	unsigned job_count;
 	enum gdsio_xfer xfer;
 	bool write, random, unaligned, fill, refill, verify, skip_register, cached;
-	uint64_t size; /* bytes of a file; 0: from `start` to its end */
+	/* number of bytes of each file to transfer; 0 for all from `start` to the file's end */
+	uint64_t size;
 	uint64_t start, io_min, io_max, io_step, seed;
-	unsigned runtime_s; /* 0: transfer every byte once */
-	unsigned batch;	    /* transfers in each thread's batch; 0: one thread, -w transfers */
+	unsigned runtime_s; /* duration of a pass; 0 to transfer every byte once */
+	/* number of transfers in each thread's batch; 0 if one thread submits a batch of -w
+	 * transfers */
+	unsigned batch;
 	bool json, quiet;
 };
 
 struct gdsio_result {
-	struct tally tally;  /* reports of -x 0, 5 and 6 */
-	uint64_t bytes, ops; /* bytes and transfers that were moved */
-	uint64_t size;	     /* bytes of all files together */
-	double latency_us;   /* sum over all transfers */
+	struct tally tally;  /* sum of the library's reports, for -x 0, 5 and 6 */
+	uint64_t bytes, ops; /* number of bytes moved, and number of transfers */
+	uint64_t size;	     /* number of bytes of all files together */
+	double latency_us;   /* sum of the latencies of all transfers */
 	double seconds;
 	char error[GDSIO_TEXT_MAX];
 };
 
-/* Return the number of concurrent transfers of one thread, and of all threads of a job. */
+/* gdsio_depth returns the number of concurrent transfers of one thread, gdsio_flows that of all
+ * threads of a job. */
 static inline unsigned gdsio_depth(const struct gdsio_args *a)
 {
 	return a->batch ? a->batch : 1;

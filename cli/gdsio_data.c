@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes the bytes of `penstock gdsio`. The bytes that -V writes must depend only on the seed
- * and the offset in the file. So any later run can verify them, with any number of threads,
- * transfer sizes and order.
+ * Generates the bytes that `penstock gdsio` writes. With -V the bytes must depend only on the seed
+ * and on the offset in the file. So any later run can verify them, with any number of threads, any
+ * transfer size and any order.
  */
 #include "gdsio_data.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses job files of `penstock gdsio`, and the values that flags and job files share. The
- * section [global] describes the transfers; each other section is a job with threads on a
- * file or in a folder. Keys are those of NVIDIA's gdsio. A line is "key=value", empty, or a
- * comment after # or ;. An unknown key, a key in the wrong section, or a repeated key is an
- * error that names the line. The parser must not allocate; GDSIO_FILE_MAX and
- * GDSIO_JOBS_MAX limit it.
+ * Parses job files of `penstock gdsio`, and the kinds of values that both flags and job files have.
+ * The section [global] describes the transfers. Each other section is a job, that is, some threads
+ * that work on a file or in a folder. The keys are those of NVIDIA's gdsio. A line is "key=value",
+ * empty, or a comment after # or ;. An unknown key, a key in the wrong section, or a repeated key
+ * is an error, whose message names the line. The parser must not allocate memory; GDSIO_FILE_MAX
+ * and GDSIO_JOBS_MAX limit its input.
  */
 #include "gdsio_job.h"
 
@@ -16,7 +16,8 @@
 
 /* ---- values ---- */
 
-/* The units K, M, G and T are powers of two, as in the original. A B or iB may follow. */
+/* The units K, M, G and T are powers of 1024, as in NVIDIA's gdsio. "B" or "iB" may follow the
+ * unit. */
 bool gdsio_size(const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";
@@ -105,7 +106,8 @@ struct job_reader {
 	struct gdsio_args *a;
 	struct gdsio_job *job;
 	enum section section;
-	uint64_t seen[2]; /* bit masks of the keys so far: in this job's section, in [global] */
+	/* bit masks of the keys seen so far: [0] in this job's section, [1] in [global] */
+	uint64_t seen[2];
 };
 
 enum key {
@@ -228,7 +230,7 @@ static bool global_key_parse(struct gdsio_args *a, enum key key, const char *tex
 		return bool_parse(text, &a->unaligned);
 	case START:
 		return gdsio_size(text, &a->start);
-	default: /* NAME is only a label */
+	default: /* the key NAME sets only a label, which needs no parsing */
 		return key == NAME;
 	}
 }
@@ -305,7 +307,7 @@ static int section_parse(struct job_reader *r, char *text)
 	return 0;
 }
 
-/* Returns the text without the blanks at both ends. */
+/* Removes the blanks at both ends of the text and returns its new start. */
 static char *text_trim(char *text)
 {
 	char *end = text + strlen(text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens the files, devices and buffers of a run of `penstock gdsio`, and divides the files
- * among the threads. At the end it commits the written files, or after a failure removes
- * the files that the run created. Called by gdsio.c. It must never move a byte of a file.
+ * Opens the files, devices and buffers of a run of `penstock gdsio`, and divides the files between
+ * the threads. At the end it commits the written files or, after a failure, removes the files that
+ * the run created. Called by gdsio.c. It must never transfer a byte of a file.
  */
 #include "gdsio_open.h"
 
@@ -43,14 +43,14 @@ bool gdsio_plain(const struct gdsio_args *a)
 	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 }
 
-/* Fails for a file that is neither regular nor a block device. It runs before open(2), which
- * would block on a pipe. */
+/* Fails if the file is neither a regular file nor a block device. This check comes before
+ * open(2), which would block on a pipe. */
 static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const char *path)
 {
 	struct stat st;
 
 	if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
-		return 0; /* open(2) reports a file that does not exist */
+		return 0; /* open(2) later reports a file that does not exist */
 	return gdsio_fail(r->error, "%s is %s", p->name,
 			  S_ISDIR(st.st_mode) ? "a directory: use -D for a directory, -f for a file"
 					      : "neither a regular file nor a block device: name "
@@ -87,8 +87,8 @@ static int64_t file_length(const struct gdsio_file *p)
 	return S_ISREG(st.st_mode) ? st.st_size : lseek(p->fd, 0, SEEK_END);
 }
 
-/* Extends a file that is shorter than the range to write. Random offsets may not reach the end
- * of the range, and a later read with the same -s needs the whole length. */
+/* Extends a file that is shorter than the range to write. Writes at random offsets may leave out
+ * the end of the range, but a later read with the same -s needs the whole length. */
 static int file_extend(struct gdsio_run *r, const struct gdsio_file *p)
 {
 	const char *path = storage_path(p->name);
@@ -210,8 +210,8 @@ static void flow_free(struct flow *f, struct penstock_device *gpu, uint64_t io_m
 
 /* ---- opening ---- */
 
-/* Gives the flow its share of the file: part `index` of `count`. The share is a multiple of the
- * transfer size if it is larger than one transfer. */
+/* Gives flow number `index` of `count` its share of the file. A share that is longer than one
+ * transfer is a multiple of the transfer size. */
 static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, unsigned count)
 {
 	uint64_t size = f->file->size, share = size / count, io = r->a->io_max;
@@ -228,7 +228,7 @@ static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, u
 	return 0;
 }
 
-/* Opens the device of job `j`, if the job needs one. */
+/* Opens the device of job number `j`, if the job needs a device. */
 static int job_device_open(struct gdsio_run *r, unsigned j)
 {
 	const struct gdsio_job *job = &r->a->jobs[j];
@@ -266,7 +266,7 @@ static int job_open(struct gdsio_run *r, unsigned j)
 	const struct gdsio_job *job = &r->a->jobs[j];
 	struct flow *flows = &r->flows[r->flow_count];
 	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
-	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* one thread for all flows */
+	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* one thread submits all flows */
 	int ret = job_device_open(r, j);
 
 	for (unsigned i = 0; !ret && i < count; i++) {
@@ -323,7 +323,8 @@ struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error)
 	return NULL;
 }
 
-/* Commits and closes a file, or removes it after a failure if the run created it. */
+/* Commits and closes a file. If the run has failed, removes the file instead, but only if the
+ * run created it. */
 static int file_close(struct gdsio_file *p, bool write, bool failed, char *error)
 {
 	int ret = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The open files, devices and buffers of a run of `penstock gdsio`. gdsio_open.c creates
+ * Declares the open files, devices and buffers of a run of `penstock gdsio`. gdsio_open.c creates
  * and frees them, and gdsio_run.c uses them.
  */
 #ifndef PENSTOCK_CLI_GDSIO_OPEN_H
@@ -11,26 +11,27 @@
 
 #include "gdsio.h"
 
-/* A file, opened by the library or, with -x 1 and 2, by open(2). */
+/* A file. The library has opened it or, with -x 1 and 2, open(2). */
 struct gdsio_file {
 	char name[GDSIO_NAME_MAX + 32];
 	struct penstock_storage *st;
 	int fd;
-	uint64_t size; /* bytes to read or write, from the offset of -o on */
+	uint64_t size; /* number of bytes to read or write, from the offset of -o on */
 	bool created;
 };
 
-/* A sequence of transfers, one at a time: a thread's, or with -x 6 one entry of its batch. It
- * has a range of a file and a buffer. */
+/* A sequence of transfers, of which only one at a time is in flight. A thread has one flow; with
+ * -x 6 it has one flow for each entry of its batch. A flow has a range of a file and a buffer. */
 struct flow {
 	struct gdsio_file *file;
 	struct penstock_device *dev;
-	char *mem;  /* buffer on `dev`; NULL: the transfers use `host` only */
-	char *host; /* host memory for the CPU: `mem` itself, or a copy of it */
+	char *mem; /* buffer on `dev`; NULL if the transfers use only `host` */
+	/* host memory that the CPU accesses: `mem` itself, or a copy of its content */
+	char *host;
 	bool allocated, mapped, registered;
 	uint64_t from, len; /* range of the file */
 	uint64_t pos, moved, state, io, ops, ops_max;
-	uint64_t off, n; /* offset and length of the current transfer */
+	uint64_t off, n; /* file offset and length of the current transfer */
 };
 
 struct worker {
@@ -53,24 +54,24 @@ struct gdsio_run {
 	unsigned file_count, flow_count, worker_count;
 	char *error;
 	bool write, replay;
-	double until;	     /* end of the pass; 0: transfer every byte once */
-	_Atomic bool failed; /* one thread failed, so the others stop */
+	double until;	     /* time at which the pass ends; 0 to transfer every byte once */
+	_Atomic bool failed; /* set when one thread has failed, so that the others stop */
 };
 
-/* Opens files, devices and buffers. Returns NULL with a message of at most GDSIO_TEXT_MAX bytes
- * in `error`. */
+/* Opens the files, devices and buffers of a run. On failure returns NULL, with a message of at
+ * most GDSIO_TEXT_MAX bytes in `error`. */
 struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error);
-/* Commits the written files, or with `failed` removes the files that the run created. Frees `r`.
+/* Commits the written files or, if `failed`, removes the files that the run created. Frees `r`.
  * Returns 0, or an exit code with the message in `error`. */
 int gdsio_close(struct gdsio_run *r, bool failed, char *error);
 
-/* Set the message of a failure. Return EXIT_FAILED. gdsio_fail_lib() uses the library's last
- * message. */
+/* Both functions set the message of a failure and return EXIT_FAILED. gdsio_fail_lib() takes the
+ * library's last message. */
 int gdsio_fail(char *error, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int gdsio_fail_lib(char *error);
-/* Returns whether plain system calls move the bytes, not the library. */
+/* Returns whether plain system calls transfer the bytes instead of the library. */
 bool gdsio_plain(const struct gdsio_args *a);
-/* Copies between the flow's device buffer and its host memory. */
+/* Copies `len` bytes between the flow's device buffer and its host memory. */
 int gdsio_copy(struct gdsio_run *r, const struct flow *f, bool to_device, size_t len, char *error);
 
 #endif

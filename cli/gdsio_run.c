@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a pass of `penstock gdsio`. Each thread makes the transfers of its flow; with -x 6
- * one thread submits the flows in batches. The latency covers the transfers only; the time
- * to fill and compare buffers counts in the time of the pass. Called by gdsio.c. It must
- * never print.
+ * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its flow;
+ * with -x 6 one thread submits several flows as a batch. The latency covers only the transfers. The
+ * time of the pass also includes filling and comparing buffers. Called by gdsio.c. It must never
+ * print.
  */
 #include "gdsio_run.h"
 
@@ -18,13 +18,14 @@
 #include "stop.h"
 #include "thread.h"
 
-#define PER_THREAD ((void *)2) /* CUDA's handle for the calling thread's default stream */
+/* value by which CUDA names the calling thread's default stream */
+#define PER_THREAD ((void *)2)
 #define PAGE 4096u
 
 /* ---- buffers and offsets ---- */
 
-/* Fills the buffer of a flow: with the bytes of a write without -V, or with bytes that a read
- * must replace. */
+/* Fills the buffer of a flow, either with the bytes that a write without -V writes, or with
+ * bytes that a read must overwrite. */
 static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, char *error)
 {
 	uint64_t state = f->state, value;
@@ -39,13 +40,13 @@ static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t le
 	return gdsio_copy(r, f, true, len, error);
 }
 
-/* Sets the offset and length of the flow's next transfer. Returns false when the flow is
- * done. */
+/* Sets the file offset and the length of the flow's next transfer. Returns false if the flow has
+ * no more transfers. */
 static bool flow_next(const struct gdsio_run *r, struct flow *f)
 {
 	const struct gdsio_args *a = r->a;
 	bool once = !r->until || (r->replay && !a->random);
-	uint64_t unit, choices; /* offsets are multiples of `unit` */
+	uint64_t unit, choices; /* every offset is a multiple of `unit` */
 
 	if (atomic_load(&r->failed) || stop_signal || f->ops == f->ops_max ||
 	    (once && f->moved >= f->len && !(r->replay && a->random)) ||
@@ -70,7 +71,7 @@ static bool flow_next(const struct gdsio_run *r, struct flow *f)
 	return true;
 }
 
-/* Prepares the buffer for a write. */
+/* Puts the bytes of the next write into the flow's buffer. */
 static int transfer_prepare(struct worker *w, struct flow *f)
 {
 	const struct gdsio_args *a = w->r->a;
@@ -81,8 +82,8 @@ static int transfer_prepare(struct worker *w, struct flow *f)
 		gdsio_pattern(f->host, f->n, f->off, a->seed);
 		return gdsio_copy(w->r, f, true, f->n, w->result.error);
 	}
-	/* The random bytes of -F use their own state, so that -k yields the same offsets with and
-	 * without -F. */
+	/* The random bytes of -F have a generator state of their own, so that a seed (-k) leads
+	 * to the same offsets with and without -F. */
 	if (a->refill) {
 		uint64_t state = f->state;
 		int ret;
@@ -95,7 +96,7 @@ static int transfer_prepare(struct worker *w, struct flow *f)
 	return 0;
 }
 
-/* Counts a transfer and, with -V, compares the bytes that it read. */
+/* Adds a completed transfer to the result. With -V, also compares the bytes that it read. */
 static int transfer_finish(struct worker *w, struct flow *f, double us)
 {
 	const struct gdsio_args *a = w->r->a;
@@ -140,7 +141,8 @@ static void request_set(const struct worker *w, struct flow *f, struct penstock_
 		req->stream = PER_THREAD;
 }
 
-/* Moves the current transfer with pread(2) or pwrite(2), and a copy to or from the device. */
+/* Makes the flow's current transfer with pread(2) or pwrite(2), and with a copy from or to the
+ * device. */
 static int transfer_plain(struct worker *w, struct flow *f)
 {
 	bool write = w->r->write;
@@ -188,8 +190,8 @@ static int transfer_one(struct worker *w, struct flow *f)
 	return transfer_finish(w, f, begun);
 }
 
-/* Submits one transfer of each flow as a batch and waits for all. The latency of each transfer
- * is that of the batch. */
+/* Submits one transfer of each flow as a batch, and waits until all have completed. The latency
+ * of the batch counts as the latency of each of its transfers. */
 static int transfer_batch(struct worker *w, struct flow **flows, unsigned count,
 			  struct penstock_req *reqs, struct penstock_seg *segs,
 			  struct penstock_done *done)
@@ -266,7 +268,8 @@ static int thread_bind(int node, char *error)
 	if (fd >= 0)
 		close(fd);
 	if (fd < 0 && !node && access("/sys/devices/system/node", F_OK))
-		return 0; /* a kernel without NUMA has only node 0 */
+		/* a kernel without NUMA support has only node 0 */
+		return 0;
 	CPU_ZERO(&cpus);
 	for (const char *at = text; sscanf(at, "%u%n", &first, &used) == 1; at += *at == ',') {
 		at += used;
@@ -303,7 +306,7 @@ static void *worker_thread(void *arg)
 	return NULL;
 }
 
-/* Resets every flow for a new pass. */
+/* Resets every flow before a new pass. */
 static int flows_reset(struct gdsio_run *r, char *error)
 {
 	for (unsigned i = 0; i < r->flow_count; i++) {

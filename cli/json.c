@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes JSON objects, flat or nested. Used by the commands with --json. The output must
- * always parse: strings are escaped, bytes that are not UTF-8 become U+FFFD, and numbers
- * without a JSON form (NaN, infinity) become null.
+ * Writes JSON objects, flat or nested. Used by the commands with --json. The output must always be
+ * valid JSON: strings are escaped, bytes that are not UTF-8 become U+FFFD, and numbers that JSON
+ * cannot express (NaN, infinity) become null.
  */
 #include "json.h"
 
@@ -35,7 +35,8 @@ static void write_string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-/* Writes the comma before a member, if needed, and its name. */
+/* Writes the name of a member, and before it a comma unless the member is the first of its
+ * object. */
 static void write_key(struct json *j, const char *name)
 {
 	fputs(j->first ? "" : ", ", j->f);

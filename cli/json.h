@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one JSON object as one line, with commas and escapes. */
+/* Writes one JSON object on one line, with commas and escapes. */
 #ifndef PENSTOCK_CLI_JSON_H
 #define PENSTOCK_CLI_JSON_H
 
@@ -9,7 +9,7 @@
 
 struct json {
 	FILE *f;
-	bool first; /* the next member is the first of its object */
+	bool first; /* whether the next member is the first of its object */
 };
 void json_open(struct json *j, FILE *f); /* { */
 void json_close(struct json *j);	 /* }\n */

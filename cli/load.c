@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock load`: loads a model's tensors into the memory of one device, or of
- * several, which get the same bytes read once; with --ranks by one process for each. Prints the
- * speed and the path. --verify copies everything back and compares it with plain reads of the
- * files. The memory is freed at the end: the command measures and proves, and keeps nothing
- * loaded.
+ * Implements `penstock load`: loads a model's tensors into the memory of one device or several.
+ * Several devices get the same bytes, which are read once; with --ranks each device has a process
+ * of its own. Prints the speed and the path. --verify copies all tensors back and compares them
+ * with plain reads of the files. The command only measures and verifies: it frees the memory at the
+ * end.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -37,7 +37,8 @@ static int split_words(struct words *w, const char *option, const char *text)
 	return w->text ? 0 : fail(EXIT_FAILED, "no memory");
 }
 
-/* Parses "R/N", R from 0 to N-1. Returns the text after it, or NULL if it is malformed. */
+/* Parses "R/N", with R from 0 to N-1. Returns a pointer to the text after it, or NULL if the
+ * text is malformed. */
 static const char *parse_part(const char *text, unsigned *part, unsigned *parts)
 {
 	unsigned long long values[2];
@@ -57,7 +58,8 @@ static const char *parse_part(const char *text, unsigned *part, unsigned *parts)
 	return *part < *parts ? text : NULL;
 }
 
-/* Parses an option of the group. With one of them there is a group, if only of one rank. */
+/* Parses an option of the group. If any such option is given, the process joins a group, even if
+ * it is the only rank. */
 static int parse_group(struct args *a, int c)
 {
 	struct penstock_group_opts *g = &a->group;

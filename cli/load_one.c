@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads a model in one process, for `penstock load`: opens model and devices, loads, shows the
- * progress and verifies. Called by load.c, and by load_ranks.c in each rank.
+ * Loads a model in one process for `penstock load`: opens the model and the devices, loads, shows
+ * the progress and verifies. Called by load.c, and by load_ranks.c in the process of each rank.
  */
 #include "load_one.h"
 
@@ -10,7 +10,7 @@
 
 #include "load_verify.h"
 
-#define STEP (256ull << 20) /* Bytes between two updates of the progress. */
+#define STEP (256ull << 20) /* Number of bytes between two updates of the progress. */
 
 static void show_progress(struct loading *l, bool last)
 {
@@ -102,7 +102,8 @@ static void load_tensors(struct loading *l)
 		load_note_lib(l);
 	}
 	l->took = seconds() - l->start;
-	if (l->group) { /* The report also counts the copies out of windows. */
+	/* Only l->report also counts the copies from the group's windows. */
+	if (l->group) {
 		l->tally.cpu_copied = l->report.cpu_copied;
 		l->tally.dram_laid = l->report.dram_laid;
 	}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock load --ranks`: forks a process for each rank; they join a group, load
- * together, and leave their results in shared memory, where they are added up. Called by
- * load.c. Each rank closes what it opened, and no rank outlives the command.
+ * Implements `penstock load --ranks`: forks a process for each rank. The processes join a group,
+ * load together, and leave their results in shared memory, where the parent adds the results up.
+ * Called by load.c. Each rank closes what it has opened, and no rank's process outlives the
+ * command.
  */
 #include "load_ranks.h"
 
@@ -19,17 +20,17 @@
 
 #include "load_one.h"
 
-#define NAME "load" /* The group's name. */
+#define NAME "load" /* Name of the group. */
 
-/* Makes a folder for the group's socket, which only this command uses, so that what a killed
- * rank leaves in it is removed, too. Without it the group's default folder is used. Rank 0
- * removes the folder once all ranks have joined: if the command is killed later, nothing is
- * left. */
+/* Creates a folder for the group's socket that only this command uses, so that the command can
+ * also remove a socket that a killed rank left. If it cannot be created, the group uses its
+ * default folder. Rank 0 removes the folder when all ranks have joined, so nothing is left if
+ * the command is killed later. */
 static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	/* A socket's address has 107 bytes. */
+	/* The address of a Unix socket has at most 107 bytes. */
 	snprintf(dir, len, "%s/penstock-load-XXXXXX",
 		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
 	a->group.dir = mkdtemp(dir);
@@ -41,7 +42,8 @@ static void remove_folder(const char *dir)
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
 	for (unsigned i = 0; fd >= 0 && i < sizeof(names) / sizeof(names[0]); i++)
-		unlinkat(fd, names[i], 0); /* Usually removed already. */
+		/* The group has usually removed these files already. */
+		unlinkat(fd, names[i], 0);
 	if (fd < 0)
 		return;
 	close(fd);
@@ -53,7 +55,8 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 	struct penstock_shard_opts *s = &a->shard;
 	char name[32];
 
-	/* A rank writes nothing that must be undone, and may hang in a read. */
+	/* Kills this rank if the parent exits. SIGKILL is safe because a rank writes nothing
+	 * that must be removed, and necessary because the rank may be blocked in a read. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
@@ -68,15 +71,16 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
-	load_catch_signals(false, false); /* While it only waits for the other ranks. */
+	/* While the rank waits for others to join, a signal ends it. */
+	load_catch_signals(false, false);
 	if (load_stopped)
 		raise((int)load_stopped);
 	if (penstock_group_open(name, rank, (unsigned)a->ranks, &a->group, &l->group))
 		load_note_lib(l);
 	else if (!rank)
 		remove_folder(a->group.dir);
-	/* A terminal sends the signal to each rank as well as to the command, which waits for a
-	 * rank that hangs. */
+	/* From here on a signal never ends this rank at once. A terminal sends SIGINT to the
+	 * ranks as well as to the command, so a rank can get it twice. */
 	load_catch_signals(true, true);
 	if (l->group)
 		load_run(l);
@@ -84,7 +88,7 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 	_exit(0);
 }
 
-/* Adds the results of one rank to those of the command. */
+/* Adds the results of one rank to the results of the command. */
 static void merge_rank(struct loading *l, const struct loading *r, unsigned rank)
 {
 	struct part *p = &l->parts[rank];
@@ -107,10 +111,12 @@ static void merge_rank(struct loading *l, const struct loading *r, unsigned rank
 
 struct ranks {
 	struct loading *all;
-	pid_t pids[RANKS_MAX]; /* 0: the process has ended. */
+	pid_t pids[RANKS_MAX]; /* Process id of each rank; 0 if its process has ended. */
 	unsigned count;
-	int dead;		 /* The first rank whose process did not exit with 0; -1: none. */
-	double term_at, kill_at; /* When the remaining ranks get SIGTERM and SIGKILL; 0: never. */
+	/* Number of the first rank whose process ended abnormally; -1 if none did. */
+	int dead;
+	/* Times at which the remaining ranks get SIGTERM and SIGKILL; 0 if they do not. */
+	double term_at, kill_at;
 	bool killed;
 };
 
@@ -121,15 +127,16 @@ static void signal_ranks(const struct ranks *r, int signal, bool joined)
 			kill(r->pids[i], signal);
 }
 
-/* Notes that a rank's process ended abnormally. Ranks that have joined learn that through the
- * group; those that still wait for it to join get SIGTERM. */
+/* Records that a rank's process ended abnormally. Ranks that have joined the group learn this
+ * through the group. Ranks that still wait for others to join get SIGTERM. */
 static void note_death(struct ranks *r, unsigned rank, int status)
 {
 	char text[96];
 
 	if (r->killed)
-		return; /* Killed by this command, after another rank's failure, which is noted
-			 * already. */
+		/* This command has killed the process after another rank had failed, and that
+		 * failure is already recorded. */
+		return;
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group) {
 		snprintf(text, sizeof(text), "rank %u waited for the others", rank);
 	} else {
@@ -143,11 +150,13 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 	signal_ranks(r, SIGTERM, false);
 }
 
-/* A rank that could not join has exited, and the others may wait for it. The rank that caused
- * this may be about to report it: it gets this many seconds. */
+/* When a rank has exited because it could not join the group, the other ranks may wait for it in
+ * vain. These ranks get SIGTERM after this many seconds. Until then the rank that caused the
+ * failure can still report it. */
 #define GRACE_S 5
-/* A rank has failed, and the others learn that through the group. A rank that still runs this
- * many seconds later is stopped or hangs, and would block the command. */
+/* When a rank has failed, the other ranks learn this through the group and end. A rank that
+ * still runs after this many seconds is stopped or hangs. It is killed, because the command
+ * would otherwise wait for it. */
 #define END_S 8
 
 static volatile sig_atomic_t ticked;
@@ -158,7 +167,8 @@ static void on_tick(int signal)
 	ticked = 1;
 }
 
-/* Ticks every second: a single signal could come just before waitpid and be lost. */
+/* Starts a timer that sends SIGALRM every second. A single signal would not be enough: it could
+ * arrive just before waitpid and so not interrupt it. */
 static void begin_ticks(void)
 {
 	const struct itimerval after = {.it_value.tv_sec = 1, .it_interval.tv_sec = 1};
@@ -185,7 +195,7 @@ static void check_deadlines(struct ranks *r)
 	}
 }
 
-/* Decides what the exit of a rank means for the others. */
+/* Decides what happens to the other ranks after a rank's process has ended. */
 static void handle_exit(struct ranks *r, unsigned rank, int status)
 {
 	const struct loading *l = &r->all[rank];
@@ -210,7 +220,9 @@ static void wait_for_ranks(struct ranks *r)
 		pid_t pid = waitpid(-1, &status, 0);
 
 		if (pid < 0 && errno != EINTR)
-			return; /* No more children: not all could be forked. */
+			/* There are no more children, because some processes could not be
+			 * forked. */
+			return;
 		if (pid < 0 && load_stopped && !told) {
 			signal_ranks(r, (int)load_stopped, true);
 			told = true;
@@ -227,8 +239,9 @@ static void wait_for_ranks(struct ranks *r)
 	}
 }
 
-/* Returns the rank whose failure is reported, -1: none. A rank that died comes first, then a
- * rank that failed itself, then one that only learnt of a failure in the group. */
+/* Returns the number of the rank whose failure is reported, or -1 if no rank failed. A rank
+ * whose process died comes first, then a rank that failed itself, then a rank that only learned
+ * of another's failure through the group. */
 static int first_failure(const struct ranks *r)
 {
 	int heard = -1;
@@ -243,7 +256,8 @@ static int first_failure(const struct ranks *r)
 	return r->dead >= 0 ? r->dead : heard;
 }
 
-/* Takes over the reported failure, with the rank's number unless all ranks failed alike. */
+/* Copies the failure to report from its rank to `l`. Adds the rank's number, unless all ranks
+ * failed in the same way. */
 static void choose_failure(struct loading *l, const struct ranks *r)
 {
 	int which = first_failure(r);
@@ -292,7 +306,8 @@ void load_by_ranks(struct loading *l, struct args *a)
 	choose_failure(l, &r);
 	for (unsigned i = 0; i < r.count; i++)
 		merge_rank(l, &r.all[i], i);
-	if (load_stopped) { /* Whatever errors the ranks report. */
+	/* The signal is reported instead of the errors that it caused in the ranks. */
+	if (load_stopped) {
 		l->code = 0;
 		load_note(l, 128 + (int)load_stopped, "stopped by %s",
 			  strsignal((int)load_stopped));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The failures of `penstock load` and the signals that stop it. Called by the other load files.
- * It prints nothing: load.c prints the first failure.
+ * Records the failures of `penstock load` and the signals that stop it. Called by the other load
+ * files. It prints nothing: load.c prints the first failure.
  */
 #include "load_state.h"
 
@@ -14,8 +14,8 @@ static void on_signal(int signal)
 	load_stopped = signal;
 }
 
-/* Signals that were ignored at the start stay ignored (nohup, a job in the background). The
- * exception is SIGTERM, which ends a rank that waits for others that never come. */
+/* Signals that were ignored at the start stay ignored, as after nohup or in a background job.
+ * SIGTERM is an exception: it must be able to end a rank that waits for others to join. */
 void load_catch_signals(bool caught, bool always)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
@@ -57,11 +57,11 @@ void load_note_lib_code(struct loading *l, int code)
 	load_note(l, code, "%s", text);
 }
 
-/* A class that cannot be met exits with EXIT_REFUSED. */
+/* If the required class cannot be met, the exit code is EXIT_REFUSED. */
 void load_note_lib(struct loading *l)
 {
-	load_note_lib_code(l,
-		      l->a->load.require > PENSTOCK_ANY && penstock_errwhy() == PENSTOCK_WHY_REQUIRE
-			      ? EXIT_REFUSED
-			      : EXIT_FAILED);
+	load_note_lib_code(l, l->a->load.require > PENSTOCK_ANY &&
+					      penstock_errwhy() == PENSTOCK_WHY_REQUIRE
+				      ? EXIT_REFUSED
+				      : EXIT_FAILED);
 }

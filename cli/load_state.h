@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of `penstock load` share: its arguments, the state of one process's load (which
- * is in shared memory with --ranks), its failures, and the signal that stops it.
+ * Declares what the files of `penstock load` share: the arguments, the state of one process's load
+ * (with --ranks, it is in shared memory), failures, and the signal that stops the command.
  */
 #ifndef PENSTOCK_CLI_LOAD_STATE_H
 #define PENSTOCK_CLI_LOAD_STATE_H
@@ -12,12 +12,12 @@
 #include "penstock_weights.h"
 
 #define RANKS_MAX PENSTOCK_GROUP_MAX
-#define DEVICES_MAX RANKS_MAX /* One for each rank. */
+#define DEVICES_MAX RANKS_MAX /* At least one for each rank. */
 #define WORDS_MAX 64
 _Static_assert(WORDS_MAX <= DEVICES_MAX, "every device that is named fits");
 
 struct words {
-	char *text; /* The option's text, with NULs for its commas. */
+	char *text; /* The text of the option, with NULs in place of its commas. */
 	const char *list[WORDS_MAX];
 	unsigned count;
 };
@@ -31,10 +31,10 @@ struct args {
 	struct penstock_shard_opts shard;
 	struct penstock_group_opts group;
 	bool verify, json, quiet, effort_asked;
-	uint64_t ranks; /* Number of processes; 0: only this one. */
+	uint64_t ranks; /* Number of processes to fork; 0 loads in this process. */
 };
 
-/* What one device got in one process. */
+/* The bytes that one device received in one process. */
 struct part {
 	char name[64];
 	uint64_t bytes;
@@ -46,11 +46,11 @@ struct loading {
 	struct penstock_weights *w;
 	struct penstock_device *devs[DEVICES_MAX];
 	unsigned dev_count;
-	struct penstock_group *group; /* NULL: no group. */
+	struct penstock_group *group; /* NULL if there is no group. */
 	struct penstock_loaded *loaded;
 	struct penstock_load_report report;
 	struct tally tally;
-	struct part parts[RANKS_MAX]; /* One for each device or rank. */
+	struct part parts[RANKS_MAX]; /* One element for each device or rank. */
 	unsigned part_count, files;
 	uint64_t total, tensors;
 	double start, shown, took;
@@ -59,17 +59,18 @@ struct loading {
 	char text[512];
 };
 
-/* The signal that stopped the command; 0: none did. */
+/* Number of the signal that stopped the command; 0 if none did. */
 extern volatile sig_atomic_t load_stopped;
-/* Makes SIGINT, SIGTERM and SIGHUP set load_stopped if `caught`; else they end the process. So
- * does the second signal of a kind, unless `always`. */
+/* If `caught`, makes SIGINT, SIGTERM and SIGHUP set load_stopped; else these signals end the
+ * process. If `caught`, the second signal of the same kind still ends the process, unless
+ * `always`. */
 void load_catch_signals(bool caught, bool always);
 
-/* Notes a failure, with the exit code. Only the first one is reported. */
+/* Records a failure and its exit code. Only the first failure is kept. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);
-/* Notes a failure of the library with its message, and what to do next. */
+/* Records a failure of the library, with its message and what to do next. */
 void load_note_lib(struct loading *l);
-/* The same, with an exit code that the caller chooses. */
+/* Does the same as load_note_lib, but with an exit code that the caller chooses. */
 void load_note_lib_code(struct loading *l, int code);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock load --verify`: copies every tensor back from its device and compares it
- * with a plain read of its file, block by block. Called by load.c. It changes nothing.
+ * Implements `penstock load --verify`: copies every tensor from its device back to host memory and
+ * compares it, block by block, with a plain read of its file. Called by load.c. It changes no
+ * tensor and no file.
  */
 #include "load_verify.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BLOCK (8u << 20) /* Bytes that are compared at once. */
+#define BLOCK (8u << 20) /* Number of bytes that are compared at a time. */
 
 static bool pread_all(int fd, char *to, size_t len, uint64_t off)
 {
@@ -33,11 +34,12 @@ struct check {
 	struct loading *l;
 	struct penstock_device *host;
 	const char *name;
-	char *blocks; /* Two blocks of BLOCK bytes. */
+	char *blocks; /* Buffer for two blocks of BLOCK bytes each. */
 	int fd;
 };
 
-/* Compares `len` bytes of device memory with the file, from `off` on. */
+/* Returns whether `len` bytes at address `at` of a device equal the bytes of the file from `off`
+ * on. */
 static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint64_t off,
 		       uint64_t len)
 {
@@ -69,7 +71,7 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 	return true;
 }
 
-/* Compares each row of a rank's part with its place in the file. */
+/* Returns whether each row of a piece in device memory equals the bytes of that row in the file. */
 static bool same_piece(const struct check *c, unsigned dev, const char *base,
 		       const struct penstock_tensor *t, const struct penstock_piece *p)
 {
@@ -126,8 +128,8 @@ void load_verify(struct loading *l)
 				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			/* O_NONBLOCK: a FIFO that took the file's name must not block the
-			 * command. */
+			/* O_NONBLOCK: if a FIFO has replaced the file, opening the FIFO must not
+			 * block. */
 			c.fd = open(f.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 			if (c.fd < 0)
 				load_note(l, EXIT_FAILED, "%s: it could not be opened again",

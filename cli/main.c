@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command `penstock`: finds the subcommand and runs it. The tables of the subcommands
- * contain their help.
+ * The main program of the command `penstock`: finds the subcommand and runs it. The help is in the
+ * tables of the subcommands.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,23 +31,25 @@ static void print_help(FILE *f)
 }
 
 /*
- * Opens /dev/null in place of standard descriptors that the caller closed. Otherwise a file
- * opened later could get such a number, and a report could overwrite that file. The
- * descriptors are read-only, so that a write fails and the command reports it. They close on
- * exec, so that another program finds them closed as before.
+ * Opens /dev/null for each of the descriptors 0 to 2 that the caller closed. Otherwise a file
+ * opened later could get such a number, and output could overwrite that file. The descriptors are
+ * read-only, so that a write to them fails and the command reports the failure. They are closed on
+ * exec, so that a program started by exec finds them closed, as the caller left them.
  */
 static void reserve_std_fds(void)
 {
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY | O_CLOEXEC) != fd)
-			_exit(EXIT_FAILED); /* standard error may be closed, so print nothing */
+			/* prints nothing, because standard error may be closed */
+			_exit(EXIT_FAILED);
 }
 
-/* Flushes standard output. Returns `code`, or a failure if output was lost, even if the
- * subcommand succeeded. */
+/* Flushes standard output. Returns `code`, or a failure code if output was lost, even if the
+ * subcommand itself succeeded. */
 static int output_close(int code)
 {
-	bool lost = ferror(stdout); /* an earlier write failed; its errno is gone */
+	/* whether an earlier write failed, whose errno is no longer known */
+	bool lost = ferror(stdout);
 
 	errno = flush_output();
 	if (!errno && !lost)
@@ -113,8 +115,8 @@ int main(int argc, char **argv)
 
 	reserve_std_fds();
 	if (!cmd || !cmd->becomes) {
-		signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes the write error EPIPE */
-		signal(SIGXFSZ, SIG_IGN); /* exceeding 'ulimit -f' becomes EFBIG */
+		signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails with EPIPE */
+		signal(SIGXFSZ, SIG_IGN); /* a write beyond 'ulimit -f' then fails with EFBIG */
 	}
 	if (argc < 2) {
 		print_help(stderr);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queries the cached pages of a file with cachestat(2), which Linux has from 6.5 on. Called
- * by bench and by the verification of cp. It must never change the page cache.
+ * Counts the pages of a file in the page cache with cachestat(2), which exists from Linux 6.5 on.
+ * Called by bench and by the verification of cp. It must never change the page cache.
  */
 #include "page_cache.h"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of penstock for bash, installed where bash-completion finds it. The script
-# reads the commands and options from the output of `penstock help`, so that no list exists
-# twice. It lists only the values of the options itself.
+# Completes the words of a penstock command line in bash. Installed in the folder of
+# bash-completion. The script reads the commands and options from the output of `penstock
+# help`, so that it need not list them. Only the values of options are listed in this file.
 # shellcheck shell=bash disable=SC2207  # the words of our own help contain no blanks
 
-# Prints the options of the command $1, from its help.
+# Prints the options of the command $1, which it reads from the command's help.
 _penstock_words() {
 	"${COMP_WORDS[0]}" help "$1" 2>/dev/null |
 		sed -n '/^  .*--/{s/[^-]*\(--[a-z-]*\)[^-]*/\1 /g;p}' | tr ' ' '\n' |
@@ -21,7 +21,7 @@ _penstock_devices() {
 	"${COMP_WORDS[0]}" topo 2>/dev/null | sed -n 's/^  GPU\([0-9]*\) .*/cuda:\1/p'
 }
 
-# Prints the number of words before word $1 that are neither an option nor its value.
+# Prints the number of words before word number $1 that are neither options nor their values.
 _penstock_place() {
 	local i count=0
 	for ((i = 2; i < $1; i++)); do
@@ -34,7 +34,7 @@ _penstock_place() {
 	echo "$count"
 }
 
-# Prints the values of the option $1; nothing for an option without a value.
+# Prints the possible values of the option $1, or nothing if the option has no value.
 _penstock_value() {
 	case $1 in
 	--via | --device) _penstock_devices ;;

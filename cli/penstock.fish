@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of penstock for fish, installed where fish finds it. The script reads the
-# commands and options, with their descriptions, from the output of `penstock help`. It
-# lists only the values of the options itself.
+# Completes the words of a penstock command line in fish. Installed in a folder from which
+# fish loads completions. The script reads the commands and options, with their descriptions,
+# from the output of `penstock help`. Only the values of options are listed in this file.
 
 function __penstock_commands
     $argv[1] --help 2>/dev/null | string replace -rf '^  ([a-z]+) +(\S.*)' '$1\t$2'
@@ -18,7 +18,7 @@ function __penstock_devices
     $argv[1] topo 2>/dev/null | string replace -rf '^  GPU([0-9]+) .*' 'cuda:$1'
 end
 
-# Prints the number of words on the line that are neither an option nor its value.
+# Prints the number of words on the line that are neither options nor their values.
 function __penstock_place
     set -l count 0
     for i in (seq 3 (count $argv))
@@ -29,7 +29,7 @@ function __penstock_place
     echo $count
 end
 
-# Succeeds if the option has a value.
+# Succeeds if the option $argv[1] takes a value.
 function __penstock_takes
     contains -- $argv[1] --via --device --require --expect --effort --engine --path --rw \
         --sys-root --root --stripe --select --shard --revision --host --size --offset \

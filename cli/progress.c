@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the progress line of a long command on a terminal. Each line overwrites the
- * previous one completely. A line must never be wider than the terminal, because it would
- * wrap and stay there.
+ * Prints the progress line of a long command on a terminal. Each new line overwrites the previous
+ * one completely. A progress line must never be wider than the terminal: it would wrap, and its
+ * first row could not be overwritten.
  */
 #include "progress.h"
 
@@ -27,7 +27,7 @@ bool progress_due(bool quiet, bool last, double *shown)
 
 void progress(bool last, const char *fmt, ...)
 {
-	static int before; /* length of the previous line */
+	static int before; /* length of the previous progress line */
 	struct winsize size = {.ws_col = 0};
 	char line[256];
 	int len, columns;

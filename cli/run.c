@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock run: preloads the drop-in libcufile.so.0 for one program, then becomes that
- * program by exec, so that exit status and signals are the program's. Children of the
- * program inherit the drop-in. If the loader would silently ignore the drop-in (a library
- * that does not load, a setuid program), the command fails first. It must never change a
- * file.
+ * Implements `penstock run`: preloads the drop-in libcufile.so.0 for a program, then replaces
+ * itself by that program with exec, so that the caller sees the program's own exit status and
+ * signals. Children of the program inherit the drop-in. The command fails before exec if the
+ * dynamic loader would silently ignore the drop-in (because a library cannot be loaded, or the
+ * program is setuid). It must never change a file.
  */
 #include <dlfcn.h>
 #include <elf.h>
@@ -21,11 +21,11 @@
 
 #include "cli.h"
 
-/* The exit codes that shells use for a program that cannot be run. */
+/* The exit codes with which shells report a program that cannot be run. */
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 #define LIBRARY "libcufile.so.0"
-#define NAME "penstock-cufile-name.so" /* has the soname libcufile.so */
+#define NAME "penstock-cufile-name.so" /* a library with the soname libcufile.so */
 #define AUDITOR "penstock-audit.so"
 
 struct run_args {
@@ -33,14 +33,14 @@ struct run_args {
 	char **program; /* NULL-terminated */
 };
 
-/* The paths of the drop-in's files. */
+/* Paths of the files that belong to the drop-in. */
 struct dropin {
 	char dir[PATH_MAX], library[PATH_MAX + 32], name[PATH_MAX + 32], auditor[PATH_MAX + 32];
 };
 
 /* ---- finding the drop-in ---- */
 
-/* Removes "/`tail`" from the end of `path`. Returns whether the path ended in it. */
+/* Removes "/" and `tail` from the end of `path`. Returns whether `path` ended in them. */
 static bool path_cut_tail(char *path, const char *tail)
 {
 	size_t len = strlen(path), more = strlen(tail);
@@ -51,7 +51,8 @@ static bool path_cut_tail(char *path, const char *tail)
 	return true;
 }
 
-/* Sets the paths of the files in p->dir. Returns whether the library is readable. */
+/* Sets the paths of the drop-in's files in the folder p->dir. Returns whether the library is
+ * readable. */
 static bool dropin_set_paths(struct dropin *p)
 {
 	snprintf(p->library, sizeof(p->library), "%s/%s", p->dir, LIBRARY);
@@ -60,8 +61,9 @@ static bool dropin_set_paths(struct dropin *p)
 	return !access(p->library, R_OK);
 }
 
-/* Finds the drop-in: in the build tree if the command is in one, else where it is installed.
- * The place is relative to the command, so that the installation can be moved. */
+/* Finds the drop-in: in the build tree if this command is in a build tree, else where it is
+ * installed. That folder is relative to the command's own path, so that the installation can be
+ * moved. */
 static int dropin_find(struct dropin *p)
 {
 	char exe[PATH_MAX];
@@ -85,8 +87,8 @@ static int dropin_find(struct dropin *p)
 		    p->library);
 }
 
-/* Loads the library, because the dynamic loader only warns about a library that it cannot
- * preload, and the program would then run with another one. */
+/* Tries to load the library. If the dynamic loader cannot preload a library, it only warns, and
+ * the program would run with a different libcufile. */
 static int library_try(const char *path)
 {
 	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -96,7 +98,8 @@ static int library_try(const char *path)
 	if (!dlsym(lib, "penstock_cufile_marker"))
 		return fail(EXIT_FAILED, "%s is not Penstock's library: install Penstock again",
 			    path);
-	return 0; /* the library stays loaded until exec replaces this process */
+	/* does not close the library: exec replaces this process anyway */
+	return 0;
 }
 
 /* ---- the program ---- */
@@ -108,8 +111,8 @@ static bool is_program(const char *file)
 	return !stat(file, &st) && !S_ISDIR(st.st_mode);
 }
 
-/* Finds the file that execvp() would run. Returns 0, or an exit code after it printed the
- * error. */
+/* Finds the file that execvp() would run for `name`. Returns 0, or an exit code after it has
+ * printed the error. */
 static int program_find(const char *name, char *out, size_t len)
 {
 	const char *path = getenv("PATH"), *end;
@@ -140,8 +143,8 @@ static int program_find(const char *name, char *out, size_t len)
 		    : fail(EXIT_NOT_FOUND, "%s: not found in PATH, check the name", name);
 }
 
-/* Returns whether exec would give the program other rights than this process has. The loader
- * then ignores the environment, and with it the drop-in. */
+/* Returns whether the program would run with other rights than this process (setuid, setgid or
+ * capabilities). The dynamic loader then ignores LD_PRELOAD, and therefore the drop-in. */
 static bool program_gains_rights(const char *file)
 {
 	struct stat st;
@@ -156,8 +159,8 @@ static bool program_gains_rights(const char *file)
 	return getuid() && getxattr(file, "security.capability", NULL, 0) > 0;
 }
 
-/* Returns whether the file is a statically linked ELF program, which has no dynamic loader. A
- * file that is not ELF or not readable counts as dynamic; exec decides about it. */
+/* Returns whether the file is a statically linked ELF program, which no dynamic loader starts. A
+ * file that is not ELF or not readable counts as dynamic, and exec reports the error. */
 static bool program_is_static(int fd, const unsigned char *ident)
 {
 	Elf64_Ehdr head;
@@ -177,7 +180,7 @@ static bool program_is_static(int fd, const unsigned char *ident)
 	return true;
 }
 
-/* Writes the interpreter of a script to `out`. Returns false if the file is not a script. */
+/* Writes the path of a script's interpreter to `out`. Returns false if the file is not a script. */
 static bool script_interpreter(const char *start, char *out, size_t len)
 {
 	if (strncmp(start, "#!", 2))
@@ -187,8 +190,8 @@ static bool script_interpreter(const char *start, char *out, size_t len)
 	return out[0] != '\0';
 }
 
-/* Checks that the drop-in can be preloaded into the program and, for a script, into its
- * interpreter. Returns 0, or an exit code after it printed the error. */
+/* Checks that the drop-in can be preloaded into the program and, if the program is a script,
+ * into its interpreter. Returns 0, or an exit code after it has printed the error. */
 static int program_check(const struct run_args *a, const char *file, unsigned depth)
 {
 	char start[256] = "", next[256];
@@ -220,8 +223,8 @@ static int program_check(const struct run_args *a, const char *file, unsigned de
 
 /* ---- the environment ---- */
 
-/* Returns whether the list contains `path`. Sets *other to its first libcufile besides `own`,
- * if it has one. */
+/* Returns whether the list contains `path`. Sets *other to the first libcufile in the list that
+ * is not `own`, if there is one. */
 static bool list_has(const char *list, const char *path, const char *own, const char **other,
 		     size_t *other_len)
 {
@@ -245,8 +248,8 @@ static bool list_has(const char *list, const char *path, const char *own, const 
 	return false;
 }
 
-/* Appends `path` to the list in the environment variable `name`, unless the list has it. Fails
- * if the list has a libcufile other than `own`, the drop-in. */
+/* Appends `path` to the list in the environment variable `name`, unless the list already
+ * contains it. Fails if the list contains a libcufile other than `own`, which is the drop-in's. */
 static int env_append(const char *name, const char *path, const char *own)
 {
 	const char *was = getenv(name), *other = NULL;
@@ -276,8 +279,8 @@ static int env_append(const char *name, const char *path, const char *own)
 
 /* ---- the command ---- */
 
-/* Returns the number of words before the program's name. All words after the name belong to the
- * program. */
+/* Returns the number of command-line words before the program's name. All words after the name
+ * belong to the program. */
 static int own_word_count(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++)
@@ -314,7 +317,8 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->library, p->library);
 	if (!ret)
-		ret = library_try(p->name); /* dlsym() finds the marker in its dependency */
+		/* this library depends on libcufile.so.0, in which dlsym() finds the marker */
+		ret = library_try(p->name);
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->name, p->library);
 	if (!ret && a->audit)
@@ -322,7 +326,7 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 	return ret;
 }
 
-/* Replaces this process by the program. Returns only on an error, with its exit code. */
+/* Replaces this process by the program. Returns only if that fails, with an exit code. */
 static int program_exec(const struct run_args *a, const struct dropin *p)
 {
 	int code;
@@ -339,7 +343,8 @@ static int program_exec(const struct run_args *a, const struct dropin *p)
 
 static int run_main(int argc, char **argv)
 {
-	/* Ignored while the command prints its help; the program gets the old setting. */
+	/* Ignores SIGPIPE while the command prints its help. The program gets the old setting
+	 * back. */
 	void (*old_sigpipe)(int) = signal(SIGPIPE, SIG_IGN);
 	int words = own_word_count(argc, argv), ret;
 	struct run_args a = {.program = argv + words};

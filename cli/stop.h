@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals that end a command early, after it removed incomplete output. */
+/* Catches the signals that end a command early, so that it can first remove incomplete output. */
 #ifndef PENSTOCK_CLI_STOP_H
 #define PENSTOCK_CLI_STOP_H
 
@@ -8,14 +8,15 @@
 
 #include "penstock.h"
 
-/* The signal that asked the command to stop; 0: none. Set only after catch_signals(). */
+/* Number of the signal that asked the command to stop; 0 if none did. Only set after
+ * catch_signals() was called. */
 extern volatile sig_atomic_t stop_signal;
 
 /* Catches SIGINT, SIGTERM and SIGHUP from now on. */
 void catch_signals(void);
-/* Writes "stopped by ..." to `text`. Returns the exit code for the signal. */
+/* Writes "stopped by" and the signal's name to `text`. Returns the exit code for the signal. */
 int stop_text(char *text, size_t len);
-/* Discards the uncommitted writes to the storage; prints a message if that fails. */
+/* Discards the uncommitted writes to the storage. Prints a message if that fails. */
 void abort_storage(struct penstock_storage *st);
 
 #endif

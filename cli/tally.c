@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adds up the reports of several requests and prints the sum: the path that carried most
- * bytes, the bytes of each path, CPU copies, DRAM passes, and the reason why each other
- * path was not used. Called by the commands that transfer bytes.
+ * Adds up the reports of several requests and prints the sum: the path that carried most bytes, the
+ * bytes of each path, CPU copies, DRAM passes, and the reason why each unused path was not used.
+ * Called by the commands that transfer bytes.
  */
 #include "tally.h"
 
@@ -11,7 +11,7 @@
 #include "args.h"
 
 /* Returns whether reason `why` is more informative than reason `than`. The least informative
- * reason is "chosen other", which every path has that was not tried. */
+ * reason is "chosen other": every path that was not tried has it. */
 static bool reason_is_better(enum penstock_why why, enum penstock_why than)
 {
 	if (than == PENSTOCK_WHY_NONE)
@@ -29,7 +29,8 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->chunks += report->chunks;
 	if (report->bytes || !t->engine)
 		t->engine = report->engine;
-	if (report->engine_why != PENSTOCK_WHY_NONE) /* one report with a reason is enough */
+	/* keeps the reason of any report that has one */
+	if (report->engine_why != PENSTOCK_WHY_NONE)
 		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {
 		const struct penstock_report_path *path = &report->paths[i];
@@ -54,7 +55,7 @@ void tally_merge(struct tally *t, const struct tally *other)
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
-		return; /* `other` has no report */
+		return; /* nothing was added to `other` */
 	r.path_count = other->path_count;
 	for (unsigned i = 0; i < other->path_count; i++)
 		r.paths[i] = (struct penstock_report_path){.name = other->names[i],
@@ -83,7 +84,7 @@ static double ratio(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 0;
 }
 
-/* Returns the reason why the better engine was not used, or "" if it was. */
+/* Returns the reason why the preferred engine was not used, or "" if it was used. */
 static const char *engine_reason(const struct tally *t)
 {
 	return t->engine_why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(t->engine_why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sum of the reports of several requests, and its output as text or JSON. */
+/* Adds up the reports of several requests, and prints the sum as text or JSON. */
 #ifndef PENSTOCK_CLI_TALLY_H
 #define PENSTOCK_CLI_TALLY_H
 
@@ -10,7 +10,8 @@ struct tally {
 	const char *names[PENSTOCK_PATHS_MAX];
 	uint64_t path_bytes[PENSTOCK_PATHS_MAX];
 	enum penstock_why why[PENSTOCK_PATHS_MAX];
-	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX]; /* the sentence for each reason */
+	/* the sentence for each path's reason */
+	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	uint64_t bytes, cpu_copied, dram_laid, retries, chunks;
 	const char *engine;

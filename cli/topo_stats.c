@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* penstock topo and penstock stats: print what the library reports about the machine and
- * about a running process. */
+/* Implements `penstock topo` and `penstock stats`, which print what the library reports about
+ * the machine and about a running process. */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-/* Returns whether standard output is open for writing; prints the error if not. The library
- * writes to the descriptor itself and could only name its number. */
+/* Returns whether standard output is open for writing; prints the error if it is not. Without
+ * this check the library, which writes to the descriptor itself, could only report the
+ * descriptor's number. */
 static bool stdout_is_writable(void)
 {
 	if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY)

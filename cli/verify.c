@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares two files for --verify: drops their pages from the page cache, checks that the
- * pages are gone, and reads both files with pread(2), block by block in turn. Also gives
- * the copy its permissions before it replaces the destination. Called by cp. It must never
- * use the library, because it checks the library's work.
+ * Compares two files for `cp --verify`: drops their pages from the page cache, checks that the
+ * pages are gone, and reads both files with pread(2), one block of each in turn. Also gives the
+ * copy its permissions before the copy replaces the destination. Called by cp.c. It must never use
+ * the library, because it checks the library's work.
  */
 #include "verify.h"
 
@@ -24,7 +24,7 @@
 
 #define STEP (4u << 20)
 
-/* Sets the message of a failure. Returns `code`. */
+/* Sets the message of a failure, and returns `code`. */
 static int verify_fail(const struct verify *v, int code, const char *fmt, ...)
 {
 	int n = snprintf(v->text, v->text_len, "verify: ");
@@ -36,8 +36,8 @@ static int verify_fail(const struct verify *v, int code, const char *fmt, ...)
 	return code;
 }
 
-/* Returns whether the file is on tmpfs or ramfs. Some kernels accept O_DIRECT there and copy
- * from memory all the same. */
+/* Returns whether the file is on tmpfs or ramfs. Some kernels accept O_DIRECT for such a file,
+ * but still copy from memory. */
 static bool file_is_in_memory(int fd)
 {
 	struct statfs fs;
@@ -46,9 +46,9 @@ static bool file_is_in_memory(int fd)
 }
 
 /*
- * Opens the file so that reads come from the drive: with its pages dropped from the page
- * cache, else with O_DIRECT. If neither works, opens it normally and clears *from_drive.
- * Returns a descriptor, or -errno.
+ * Opens a file so that reads come from the drive. For this it drops the file's pages from the page
+ * cache or, if that fails, opens the file with O_DIRECT. If neither works, it opens the file
+ * normally and sets *from_drive to false. Returns a descriptor, or -errno.
  */
 static int open_cold(const char *name, bool *from_drive)
 {
@@ -59,16 +59,16 @@ static int open_cold(const char *name, bool *from_drive)
 
 	if (fd < 0)
 		return path ? -errno : -EINVAL;
-	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
-	 * reports the page of the byte that was just read. */
+	/* overlayfs reports 0 cached pages for every file. So this code trusts cachestat(2) only
+	 * if it reports the page of the byte that was just read. */
 	visible = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd, 0) > 0;
-	fdatasync(fd); /* dirty pages cannot be dropped */
+	fdatasync(fd); /* writes dirty pages back, because they cannot be dropped */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (visible && cached_pages(fd, 0) == 0)
 		return fd;
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	if (direct < 0 || file_is_in_memory(direct)) {
-		*from_drive = false; /* the file may not be on a drive at all */
+		*from_drive = false; /* the bytes may come from memory */
 		if (direct >= 0)
 			close(direct);
 		return fd;
@@ -77,7 +77,7 @@ static int open_cold(const char *name, bool *from_drive)
 	return direct;
 }
 
-/* Reads up to `len` bytes, fewer only at the end of the file. Returns their number, or
+/* Reads `len` bytes, or fewer at the end of the file. Returns the number of bytes read, or
  * -errno. */
 static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 {
@@ -94,7 +94,9 @@ static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 			break;
 		got += (uint64_t)n;
 		if (got % 4096)
-			break; /* end of the file; O_DIRECT cannot read from an unaligned offset */
+			/* the end of the file; a further read with O_DIRECT would fail, because
+			 * its offset is not aligned */
+			break;
 	}
 	return (int64_t)got;
 }
@@ -166,9 +168,9 @@ int verify_files(struct verify *v)
 	return ret;
 }
 
-/* The library has the same rule for files that it replaces. O_NOFOLLOW and the link count
- * guard against another user who can write to the folder: a link in place of the copy must
- * not change the permissions of the file that it points to. */
+/* Gives the copy the same permissions as the library gives a file that replaces another. Another
+ * user may be able to write to the folder and put a link in place of the copy. O_NOFOLLOW and
+ * the check of the link count ensure that the permissions of the link's target are not changed. */
 void keep_permissions(const char *copy, const char *dst)
 {
 	struct stat old, ours;

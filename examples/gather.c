@@ -2,7 +2,7 @@
 /*
  * Reads scattered blocks of a file into device memory through a queue. Each request
  * reads 32 blocks and has one completion; up to 16 requests are in flight. Then the
- * program copies all blocks to host memory and compares them with those of pread(2).
+ * program copies all blocks to host memory and compares them with blocks that pread(2) reads.
  *
  *	gather FILE [DEVICE]
  */
@@ -17,8 +17,8 @@
 #include <penstock.h>
 
 #define BLOCK 4096u
-#define PARTS 32u    /* blocks of one request */
-#define REQUESTS 64u /* all requests; opts.requests_max of them are in flight */
+#define PARTS 32u    /* number of blocks in each request */
+#define REQUESTS 64u /* total number of requests */
 #define BLOCKS (PARTS * REQUESTS)
 
 struct gather {
@@ -26,7 +26,7 @@ struct gather {
 	struct penstock_device *dev;
 	struct penstock_queue *q;
 	char *mem;
-	uint64_t blocks; /* whole blocks in the file */
+	uint64_t blocks; /* number of whole blocks in the file */
 	struct penstock_seg segs[REQUESTS][PARTS];
 	struct penstock_req reqs[REQUESTS];
 };
@@ -38,15 +38,15 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* Returns the file offset of the n-th block to read: not in the file's order. */
+/* Returns the file offset of the n-th block to read. The offsets are scattered over the file. */
 static uint64_t block_offset(const struct gather *g, uint64_t n)
 {
 	return n * 7919 % g->blocks * BLOCK;
 }
 
 /*
- * Fills the requests and their segments. penstock_submit copies both. This program keeps
- * them because it submits those again that did not fit into the queue.
+ * Fills the requests and their segments. penstock_submit copies both, but this program must
+ * keep them, because it submits a request again if the queue was full.
  */
 static void make_requests(struct gather *g)
 {
@@ -86,14 +86,14 @@ static int run_requests(struct gather *g)
 		for (int i = 0; i < n; i++)
 			if (done[i].result < 0) {
 				fprintf(stderr, "request: %s\n", done[i].report->text);
-				return 1; /* Closing the queue waits for the other requests. */
+				return 1; /* penstock_queue_close waits for the other requests. */
 			}
 		completed += (unsigned)n;
 	}
 	return 0;
 }
 
-/* Copies the blocks to host memory and compares each with the file's. */
+/* Copies the blocks to host memory and compares each block with the file. */
 static int compare(const struct gather *g, const char *file)
 {
 	struct penstock_copy_args back = {
@@ -127,7 +127,7 @@ static int gather(struct gather *g, const char *file, const char *device)
 
 	opts.requests_max = 16;
 	opts.segs_max = PARTS;
-	/* Without penstock_prepare the first submit would start the device's threads. */
+	/* penstock_prepare starts the device's threads, so that the first submit is quick. */
 	if (penstock_device_open(device, NULL, &g->dev) < 0 ||
 	    penstock_open(file, NULL, &g->st) < 0 || penstock_queue_open(&opts, &g->q) < 0 ||
 	    penstock_alloc(g->dev, BLOCKS * BLOCK, &mem) < 0 ||
@@ -141,7 +141,7 @@ static int gather(struct gather *g, const char *file, const char *device)
 	}
 	make_requests(g);
 	ret = run_requests(g);
-	/* The queue closes first: its requests use the memory, the storage and the device. */
+	/* Close the queue first, because its requests use the memory, storage and device. */
 	penstock_queue_close(g->q);
 	if (!ret)
 		ret = compare(g, file);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a model's tensors into device memory, reads a part of one tensor, and saves them.
+"""Loads a model's tensors into device memory, reads a part of one tensor, and saves all.
 
     load.py MODEL [DEVICE [COPY]]
 
 MODEL is a safetensors file, a folder, an index file, or owner/name in the Hugging Face
 cache. DEVICE is "auto" by default: the first GPU, or host memory if there is none. COPY is
-the file to save to. The tensors are torch's if torch is installed. Else they are
-penstock.Tensor, which numpy, cupy and jax accept without a copy (DLPack)."""
+the file to save to. The tensors are torch tensors if torch is installed. Otherwise
+they are of class penstock.Tensor, which numpy, cupy and jax accept without a copy (DLPack)."""
 
 import sys
 
@@ -26,7 +26,7 @@ def show(model, device):
 
 
 def part(model, device):
-    """Reads two rows of the first tensor that has rows, and nothing else of the file."""
+    """Reads two rows of the first tensor that has rows, but no other tensor data."""
     with penstock.safe_open(model, framework="dlpack", device=device) as f:
         for name in f.keys():
             piece = f.get_slice(name)
@@ -45,8 +45,8 @@ def main():
         tensors = show(model, device)
         part(model, device)
         if len(sys.argv) > 3:
-            # The file appears when it is complete, and durable=True waits until it would
-            # survive a power cut.
+            # The file appears only when it is complete. durable=True makes the call wait until
+            # the file would survive a power cut.
             penstock.save_file(tensors, sys.argv[3], durable=True)
             print(f"{sys.argv[3]}: written")
     except penstock.PenstockError as error:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a file into device memory by one call and prints which path carried its bytes.
+ * Reads a file into device memory with one call and prints which path carried its bytes.
  *
  *	read FILE [DEVICE]
  *
  * DEVICE is "auto" by default: the first GPU, or host memory if there is none. Calls
- * whose result is not checked here cannot fail.
+ * whose result this program does not check cannot fail.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static int read_all(struct penstock_storage *st, struct penstock_device *dev, vo
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
-	/* penstock_read does the same, but returns no report. */
+	/* penstock_read would read the same bytes, but it returns no report. */
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: read FILE [DEVICE]\n");
 		return 2;
 	}
-	/* Returns 1 if the device is open already; only values below 0 are errors. */
+	/* penstock_device_open returns 1 if the device is open already. Errors are below 0. */
 	if (penstock_device_open(argc > 2 ? argv[2] : "auto", NULL, &dev) < 0)
 		return fail("device");
 	if (penstock_open(argv[1], NULL, &st) < 0)

@@ -2,11 +2,11 @@
 /*
  * Shares device memory between two processes. The parent exports memory, its child imports
  * it and reads a file into it, and the parent then prints the sum of the bytes. The parent
- * forks before it opens anything, because a child may not use what its parent has opened.
+ * forks before it opens anything, because a child cannot use handles that its parent opened.
  *
  *	share FILE [DEVICE]
  *
- * DEVICE must be a GPU. Host memory cannot be exported; processes share it by mmap(2).
+ * DEVICE must be a GPU. Host memory cannot be exported; processes share host memory with mmap(2).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* The child: receives the description of the memory and reads the file into it. */
+/* The child process: imports the parent's memory and reads the file into it. */
 static int child(int from_parent, const char *file, const char *device)
 {
 	struct penstock_export memory;
@@ -34,8 +34,8 @@ static int child(int from_parent, const char *file, const char *device)
 	void *mem;
 	int64_t n;
 
-	/* The struct is plain bytes. If memory.fd were not -1, the parent would also have to
-	 * send that descriptor over a Unix socket (SCM_RIGHTS). */
+	/* struct penstock_export can be sent as plain bytes. If memory.fd were not -1, the parent
+	 * would also have to send that descriptor over a Unix socket (SCM_RIGHTS). */
 	if (read(from_parent, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
 		return 1; /* The parent failed and has printed why. */
 	if (penstock_device_open(device, NULL, &dev) < 0 ||
@@ -44,13 +44,13 @@ static int child(int from_parent, const char *file, const char *device)
 	n = penstock_read(st, dev, mem, LEN, 0);
 	if (n < 0)
 		fail("child: read");
-	penstock_free(dev, mem); /* Frees the address; the memory belongs to the parent. */
+	penstock_free(dev, mem); /* Ends the import; the parent still owns the memory. */
 	penstock_close(st);
 	penstock_device_close(dev);
 	return n < 0;
 }
 
-/* The parent: exports memory, waits for the child and copies the bytes to host memory. */
+/* The parent process: exports memory, waits for the child, copies the bytes to host memory. */
 static int share(int to_child, const char *device, char *bytes)
 {
 	struct penstock_copy_args back = {.size = sizeof(back), .dst = bytes, .row_len = LEN};
@@ -65,7 +65,7 @@ static int share(int to_child, const char *device, char *bytes)
 		return fail("parent");
 	if (write(to_child, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
 		return 1;
-	/* The child frees its address of the memory before it exits. */
+	/* When the child has exited, it no longer uses the memory. */
 	if (wait(&status) < 0 || status)
 		return 1;
 	back.src = mem;

@@ -2,8 +2,8 @@
 /*
  * penstock_weights.h - load a model's tensors from safetensors files into device memory, and
  * save tensors to such files.
- * It is built on penstock.h and keeps its conventions: errors, units, ownership, threads,
- * structs that begin with `size`.
+ * It is built on penstock.h and follows the conventions of that header for errors, units,
+ * ownership, threads, and structs that begin with `size`.
  *
  *	struct penstock_weights *model;
  *	struct penstock_loaded *loaded;
@@ -31,26 +31,28 @@ struct penstock_loaded;
  * Opens a model and reads the headers of its files. May block.
  *
  * path		one of: a safetensors file; an index (*.json); a directory; a folder of a
- * 		Hugging Face cache (models--owner--name); owner/name, or a name alone, in that
- * 		cache
- * opts		NULL: the defaults
- * out		the model; close it with penstock_weights_close
+ * 		Hugging Face cache (models--owner--name); the name of a model in that cache,
+ * 		which is owner/name or a name without an owner
+ * opts		the options; NULL stands for the defaults
+ * out		receives the model; close it with penstock_weights_close
  *
- * A directory is read by its index; without one by model.safetensors; else all its
- * *.safetensors are read, except those named consolidated* if there are others. With an index
- * the model has only the tensors that the index lists, each from the file that the index names.
+ * In a directory the index tells which files belong to the model. If there is no index, the
+ * model is the file model.safetensors. If there is none either, all files *.safetensors belong
+ * to the model, but files named consolidated* only if there are no others. With an index, the
+ * model has only the tensors that the index lists, each from the file that the index names.
  *
- * Up to 64 files stay open: if one is removed or replaced, the model still reads the old file.
- * A child of fork may read a model that its parent opened, onto devices that the child opened.
+ * A model of up to 64 files keeps them open: if a file is removed or replaced, the model still
+ * reads the old file. A child process may use a model that its parent opened before the fork,
+ * but only with devices that the child opened itself.
  *
  * Errors:
- * -ENOENT	there is no such model, one of opts->dirs does not exist, or the model has no
- * 		tensor of opts->names
- * -EBADMSG	a file or an index is malformed, or two files without an index have a tensor of
- * 		the same name
- * -EINVAL	an unknown flag, a list that contains NULL, several indices in a directory of
- * 		which none is called model.safetensors.index.json, or no regular file
- * -ENODATA	a file ends inside its header
+ * -ENOENT	there is no such model, one of opts->dirs does not exist, or the model lacks a
+ * 		tensor that opts->names requires
+ * -EBADMSG	a file or an index is malformed, or there is no index and two files have a
+ * 		tensor of the same name
+ * -EINVAL	a flag is unknown, a list contains NULL, the path is not a regular file, or a
+ * 		directory has several indices, none named model.safetensors.index.json
+ * -ENODATA	a file ends before its header does
  * -EACCES	and other errors of open(2) and read(2)
  */
 PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
@@ -59,27 +61,28 @@ PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_w
 /*
  * Loads all tensors of a model at once. May block.
  *
- * For each device one allocation holds every tensor of the model, or of opts->first and
- * opts->count, or this rank's part of each (opts->shard). Several devices get the same bytes,
- * which are read once. It needs device memory for the tensors' bytes, and less than 8 KiB more
- * for each stretch of tensors that is contiguous and aligned in its file, usually one per file.
- * The memory is allocated before the first byte moves. The load is complete or fails.
+ * On each device, one allocation holds all tensors of the model. opts->first and opts->count
+ * restrict the load to some tensors, and opts->shard to one rank's part of each tensor. If there
+ * are several devices, all get the same bytes, which are read once. On each device the load
+ * needs memory for the tensors' bytes, and less than 8 KiB more for each sequence of tensors
+ * that are contiguous and aligned in their file; usually that is one sequence per file. The
+ * memory is allocated before the first byte moves. If the load fails, it leaves nothing.
  *
- * devs		the devices; they must stay open as long as the load
- * dev_count	their number
- * opts		NULL: the defaults
- * report	what the load did, also if it failed; NULL: not wanted
- * out		the load; free it with penstock_loaded_free
+ * devs		the devices; they must stay open until penstock_loaded_free
+ * dev_count	number of devices
+ * opts		the options; NULL stands for the defaults
+ * report	receives what the load did, even if it failed; may be NULL
+ * out		receives the load; free it with penstock_loaded_free
  *
  * Errors:
  * -ENOMEM	a device has too little memory, or opts->alloc returned NULL
- * -ESTALE	a file changed since its header was read; noticed before or after its bytes
- * 		moved
+ * -ESTALE	a file has changed since its header was read; the change may be detected only
+ * 		after bytes have moved
  * -ENODATA	a file is shorter than when its header was read
  * -ECANCELED	opts->each or opts->look cancelled the load
  * -ERANGE	opts->first and opts->count reach beyond the last tensor
- * -EINVAL	no device, a wrong alignment, alloc without free, or a part that cannot be
- * 		computed, see penstock_weights_shard
+ * -EINVAL	no device was given, the alignment is not valid, opts->alloc is set without
+ * 		opts->free, or a rank's part cannot be computed, see penstock_weights_shard
  * -EIO		and other errors of penstock_transfer
  */
 PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
@@ -95,28 +98,31 @@ PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
  * dev_index	position of the device in the list given to penstock_weights_load
  * tensor	number of the tensor, see penstock_weights_find
  *
- * Returns NULL if a number is out of range, or if the load has no part of the tensor.
+ * Returns NULL if `dev_index` or `tensor` is out of range, or if the load does not contain the
+ * tensor or a part of it.
  */
 PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
 				       uint64_t tensor);
 
 /*
- * Frees the memory of a load, by opts->free if the load was given one. The devices must still
- * be open. The model may have been closed.
+ * Frees the memory of a load, with opts->free if the load was given that function. The devices must
+ * still be open. The model may already be closed.
  */
 PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
 
 /*
- * Closes a model. Its iterators must be closed before. What it has loaded stays. May block.
+ * Closes a model. All iterators over it must be closed before. Tensors that it has loaded remain in
+ * memory. May block.
  */
 PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 
-/* The most dimensions that a tensor may have. */
+/* Maximum number of dimensions of a tensor. */
 #define PENSTOCK_RANK_MAX 64
 
 /*
- * The kinds of elements, with their names in the format and their bits. A tensor of elements
- * smaller than a byte must fill whole bytes. New kinds are added at the end.
+ * The kinds of elements (dtypes), each with its name in the safetensors format and its size in
+ * bits. If an element is smaller than a byte, the tensor must still fill whole bytes. New kinds are
+ * added at the end.
  *
  *   X(code, "name", bits)
  */
@@ -145,17 +151,18 @@ PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 	X(F4, "F4", 4)
 
 enum penstock_dtype {
-	PENSTOCK_DTYPE_NONE, /* In options: any kind. */
+	PENSTOCK_DTYPE_NONE, /* In a struct that the caller fills: any kind. */
 #define PENSTOCK_DTYPE_ENUM(code, name, bits) PENSTOCK_DTYPE_##code,
 	PENSTOCK_DTYPE_LIST(PENSTOCK_DTYPE_ENUM)
 #undef PENSTOCK_DTYPE_ENUM
 		PENSTOCK_DTYPES
 };
 
-/* Returns the name of a kind of element, such as "BF16"; "none" for an unknown one. Static. */
+/* Returns the name of a kind of element, for example "BF16"; "none" if the kind is unknown. The
+ * string is static. */
 PENSTOCK_API const char *penstock_dtype_name(unsigned dtype);
 
-/* Returns the bits of a kind of element, such as 16; 0 for an unknown one. */
+/* Returns the size in bits of a kind of element, for example 16; 0 if the kind is unknown. */
 PENSTOCK_API unsigned penstock_dtype_bits(unsigned dtype);
 
 /* ---- a model: its files and tensors --------------------------------------------- */
@@ -163,35 +170,39 @@ PENSTOCK_API unsigned penstock_dtype_bits(unsigned dtype);
 /* The options of penstock_weights_open. */
 struct penstock_weights_opts {
 	size_t size;
-	const char *const *names; /* Open only tensors whose name matches one of these patterns,
-				   * with * ? [] as in a shell; NULL: all. Each entry without a
-				   * pattern must name an existing tensor, else -ENOENT. */
+	/* Patterns for the names of the tensors to open, with * ? [] as in a shell; NULL opens
+	 * all tensors. If an entry without these characters names no tensor, the open fails with
+	 * -ENOENT. */
+	const char *const *names;
 	unsigned name_count;
-	const char *const *dirs; /* Further directories that hold files of the model, for example
-				  * on other drives, which are then read at the same time. */
+	/* Further directories that hold files of the model. If they are on different drives, the
+	 * drives are read at the same time. */
+	const char *const *dirs;
 	unsigned dir_count;
-	const char *revision; /* Branch, tag or commit of a model in a Hugging Face cache; NULL:
-			       * main, else the only revision in the cache. */
-	const char *cache;    /* The Hugging Face cache; NULL: $HF_HUB_CACHE, else $HF_HOME/hub,
-			       * else huggingface/hub in $XDG_CACHE_HOME or ~/.cache. */
-	unsigned flags;	      /* PENSTOCK_WEIGHTS_*. */
+	/* Branch, tag or commit of a model in a Hugging Face cache. NULL stands for the branch
+	 * main or, if the cache does not have it, for the only revision in the cache. */
+	const char *revision;
+	/* Directory of the Hugging Face cache. NULL stands for $HF_HUB_CACHE or, if that is not
+	 * set, $HF_HOME/hub, else huggingface/hub in $XDG_CACHE_HOME or ~/.cache. */
+	const char *cache;
+	unsigned flags; /* Flags PENSTOCK_WEIGHTS_*, or 0. */
 };
 #define PENSTOCK_WEIGHTS_OPTS_INIT                                                    \
 	{                                                                             \
 		sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 \
 	}
 
-/* The files do not change while the model is open: a second load is then quicker, because
- * registrations are kept. */
+/* Promises that the files do not change while the model is open. Registrations of the files'
+ * page cache with a GPU can then be kept, which makes a second load quicker. */
 #define PENSTOCK_WEIGHTS_IMMUTABLE 0x1u
 
 /*
  * Opens several paths as one model. May block.
  *
- * paths	each as in penstock_weights_open
- * count	their number, at least 1
- * opts		NULL: the defaults
- * out		the model; close it with penstock_weights_close
+ * paths	the paths, each as in penstock_weights_open
+ * count	number of paths, at least 1
+ * opts		the options; NULL stands for the defaults
+ * out		receives the model; close it with penstock_weights_close
  *
  * Errors: those of penstock_weights_open.
  */
@@ -201,27 +212,28 @@ PENSTOCK_API int penstock_weights_open_list(const char *const *paths, unsigned c
 
 /* A tensor as its file describes it. */
 struct penstock_tensor {
-	size_t size;	  /* Set by the caller, as in every struct that a function fills. */
-	const char *name; /* Name and shape are valid as long as the model. */
+	/* Set by the caller, as in every struct that a function fills. */
+	size_t size;
+	const char *name; /* `name` and `shape` are valid as long as the model is open. */
 	enum penstock_dtype dtype;
 	unsigned rank; /* Number of dimensions. */
 	const uint64_t *shape;
 	uint64_t bytes;
-	unsigned file; /* Number of its file. */
-	uint64_t off;  /* Offset of its first byte in the file. */
+	unsigned file; /* Number of the file that holds the tensor. */
+	uint64_t off;  /* Offset of the tensor's first byte in that file. */
 };
 
-/* Returns the number of tensors. They are numbered from 0 in file order. */
+/* Returns the number of tensors in a model. Tensors are numbered from 0 in file order. */
 PENSTOCK_API uint64_t penstock_weights_count(const struct penstock_weights *w);
 
 /*
  * Describes a tensor.
  *
  * index	number of the tensor
- * out		filled up to out->size
+ * out		receives the description, as far as out->size reaches
  *
  * Errors:
- * -ENOENT	there is no tensor of this number
+ * -ENOENT	there is no tensor with this number
  */
 PENSTOCK_API int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 				      struct penstock_tensor *out);
@@ -237,11 +249,11 @@ PENSTOCK_API int64_t penstock_weights_find(const struct penstock_weights *w, con
 /* A file of a model. */
 struct penstock_weights_file {
 	size_t size;
-	const char *path; /* Valid as long as the model. */
+	const char *path; /* Valid as long as the model is open. */
 	uint64_t length;
-	uint64_t data_off;   /* Offset of its first tensor. */
-	unsigned pair_count; /* Number of pairs in its metadata. */
-	int has_metadata;    /* 1: it has metadata, perhaps without pairs. */
+	uint64_t data_off;   /* Offset of the first tensor in the file. */
+	unsigned pair_count; /* Number of key-value pairs in the file's metadata. */
+	int has_metadata;    /* 1 if the file has metadata, even without pairs; else 0. */
 };
 
 /* Returns the number of files of a model. */
@@ -251,39 +263,40 @@ PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights 
  * Describes a file of a model.
  *
  * file		number of the file, from 0 on
- * out		filled up to out->size
+ * out		receives the description, as far as out->size reaches
  *
  * Errors:
- * -ENOENT	there is no file of this number
+ * -ENOENT	there is no file with this number
  */
 PENSTOCK_API int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 					   struct penstock_weights_file *out);
 
 /*
- * Returns a pair of a file's metadata.
+ * Returns one key and its value from a file's metadata.
  *
  * file		number of the file
- * index	number of the pair, from 0 on, in the order of the keys
- * key		the key, valid as long as the model
- * value	the value, valid as long as the model
+ * index	number of the pair, from 0 on; pairs are sorted by key
+ * key		receives the key, which is valid as long as the model is open
+ * value	receives the value, which is valid as long as the model is open
  *
  * Errors:
- * -ENOENT	a number is out of range
+ * -ENOENT	there is no file or no pair with this number
  */
 PENSTOCK_API int penstock_weights_get_metadata(const struct penstock_weights *w, unsigned file,
 					       unsigned index, const char **key,
 					       const char **value);
 
-/* The place of an error. */
+/* The file, the tensor and the offset at which an error occurred. */
 struct penstock_weights_place {
 	size_t size;
-	char file[1024];  /* "": no file. A longer path loses its beginning. */
-	char tensor[256]; /* "": no tensor. */
-	uint64_t off;	  /* Offset in the file; UINT64_MAX: none. */
+	/* Path of the file; "" if none. A long path is cut at its beginning. */
+	char file[1024];
+	char tensor[256]; /* Name of the tensor; "" if none. */
+	uint64_t off;	  /* Offset in the file; UINT64_MAX if none. */
 };
 
-/* Returns where the last penstock_weights function that failed on this thread did so.
- * penstock_errmsg has its message. */
+/* Stores in *out where the last failure of a penstock_weights function on this thread occurred.
+ * penstock_errmsg returns the message of that failure. */
 PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out);
 
 /* ---- loads ---------------------------------------------------------------------- */
@@ -291,36 +304,42 @@ PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out)
 struct penstock_shard_opts;
 
 /*
- * The options of every kind of load. A load submits one request per file, or more with
- * `request_bytes`, and has all of them in flight at once. The bytes arrive at their final
- * place: nothing is moved on the device afterwards.
+ * The options of all kinds of loads. A load submits one request for each file, or more if
+ * `request_bytes` is set, and has all requests in flight at once. The bytes are read to their final
+ * place in device memory, so they are not moved afterwards.
  */
 struct penstock_load_opts {
 	size_t size;
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path;	/* As in penstock_req. */
-	uint64_t align;		/* Least alignment of each tensor, a power of two up to 4096;
-				 * 0: what its dtype needs. */
-	uint64_t window;	/* Iterator: bytes of the window, 0: 1 GiB. */
-	uint64_t request_bytes; /* Splits requests of this length at tensors, so that `each` is
-				 * called more often; 0: no. */
-	/* Allocates device memory in place of penstock_alloc; NULL: penstock_alloc and
-	 * penstock_free. Returning NULL fails the load with -ENOMEM. */
+	const char *path; /* The member `path` of each request, see penstock_req. */
+	/* Minimum alignment of each tensor in bytes, a power of two up to 4096; 0 stands for the
+	 * size of the tensor's elements. */
+	uint64_t align;
+	/* Length in bytes of an iterator's window; 0 stands for 1 GiB. Other loads ignore it. */
+	uint64_t window;
+	/* If not 0, a file's request is split between tensors into requests of about this many
+	 * bytes, so that `each` is called more often. */
+	uint64_t request_bytes;
+	/* Function that allocates device memory instead of penstock_alloc. If it returns NULL,
+	 * the load fails with -ENOMEM. NULL stands for penstock_alloc and penstock_free. */
 	void *(*alloc)(void *user, struct penstock_device *dev, size_t len, size_t align);
-	/* Frees memory of `alloc`; set if and only if `alloc` is. */
+	/* Function that frees memory that `alloc` allocated. Set both functions or neither. */
 	void (*free)(void *user, struct penstock_device *dev, void *ptr, size_t len);
-	/* Called after each request, on the caller's thread. The report is valid inside the
-	 * call. Returning non-zero cancels the load: -ECANCELED. */
+	/* Function that the load calls after each request, on the caller's thread; NULL if none.
+	 * `report` is valid until the function returns. If it returns non-zero, the load is
+	 * cancelled and fails with -ECANCELED. */
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
-	void *user;	       /* Passed to all callbacks. */
-	uint64_t first, count; /* penstock_weights_load: only these tensors; count 0: to the
-				* last one. */
-	const struct penstock_shard_opts *shard; /* penstock_weights_load: only this rank's part of
-						  * each tensor, see penstock_weights_shard. */
-	/* Called some ten times a second while the load waits, on the caller's thread. Returning
-	 * non-zero cancels the load: -ECANCELED, after the requests in flight have completed. It
-	 * is not called again. */
+	void *user; /* Passed to all these functions. */
+	/* Index of the first tensor to load, and number of tensors; a count of 0 loads all
+	 * tensors from `first` on. Used only by penstock_weights_load and penstock_group_load. */
+	uint64_t first, count;
+	/* If not NULL, only this rank's part of each tensor is loaded, see
+	 * penstock_weights_shard. Used only by penstock_weights_load and penstock_group_load. */
+	const struct penstock_shard_opts *shard;
+	/* Function that is called about ten times a second, on the caller's thread, while the
+	 * load waits; NULL if none. If it returns non-zero, it is not called again: the load is
+	 * cancelled, and fails with -ECANCELED when the requests in flight have completed. */
 	int (*look)(void *user);
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                                   \
@@ -329,73 +348,91 @@ struct penstock_load_opts {
 			NULL, NULL, NULL, NULL, 0, 0, NULL, NULL                                  \
 	}
 
-/* What a load did, all its requests together. */
+/* What a load or save did, summed over all its requests. */
 struct penstock_load_report {
 	size_t size;
-	uint64_t bytes;	       /* Bytes delivered; each destination counts. */
-	uint64_t read;	       /* Bytes read from files, or written to one, each byte once. Whole
-				* pages where a tensor begins or ends inside of one. */
-	uint64_t device_bytes; /* The most device memory held at a time, on all devices. */
-	uint64_t cpu_copied;   /* As in penstock_report. */
-	uint64_t dram_laid;    /* As in penstock_report. */
+	/* Bytes delivered. Bytes that go to several destinations count once for each. */
+	uint64_t bytes;
+	/* Bytes read from files, or written to a file, each byte once. If a read is widened to
+	 * whole pages, all bytes of the pages count. */
+	uint64_t read;
+	/* Largest amount of device memory that was allocated at the same time, on all devices
+	 * together, in bytes. */
+	uint64_t device_bytes;
+	uint64_t cpu_copied; /* Sum of penstock_report.cpu_copied over all requests. */
+	uint64_t dram_laid;  /* Sum of penstock_report.dram_laid over all requests. */
 	uint64_t retries;
 	uint64_t requests;
 	uint64_t start_ns, end_ns;
-	const char *path; /* The path that carried most bytes; static. */
+	const char *path; /* Name of the path that carried most bytes; a static string. */
 	const char *engine;
 };
 
 /*
- * Returns the effort that suits a load by several processes of a host at the same time.
+ * Returns the effort with which `ranks` processes of a host should load at the same time.
  *
- * ranks	number of the processes, in a group or not
+ * ranks	number of processes that load, whether they are in a group or not
  *
- * It is `fast` for two or more, and `thrifty` for one, and for any number if registrations are
- * kept (PENSTOCK_WEIGHTS_IMMUTABLE). The reason: a driver registers the page cache for one
- * process after the other, so that several are quicker with copies by their CPUs. `penstock
- * load` and the Python package use this effort by default. An effort set in options is used as
- * it is.
+ * The effort is PENSTOCK_FAST for two or more processes. It is PENSTOCK_THRIFTY for one process,
+ * and for any number of processes if registrations are kept (PENSTOCK_WEIGHTS_IMMUTABLE). A
+ * driver registers the page cache for one process after the other, so several processes are
+ * quicker if their CPUs copy the bytes. `penstock load` and the Python package use this effort
+ * by default. The library's functions use only the effort in their options.
  */
 PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_weights *w,
 							  unsigned ranks);
 
 /*
- * A range of one dimension of a tensor, and memory for it: rows of consecutive bytes that are
- * `pitch` bytes apart at the destination.
+ * A piece of a tensor, and the memory to load it to. The piece is a range of indices in one
+ * dimension. At the destination it is stored in rows of consecutive bytes; one row begins `pitch`
+ * bytes after the previous one.
  */
 struct penstock_piece {
 	size_t size;
-	uint64_t tensor;	     /* Number of the tensor. */
-	unsigned dim;		     /* Dimension of the range; 0 with count 0: the whole tensor. */
-	uint64_t first, count;	     /* Elements of dim; count 0: up to the last. */
-	uint64_t outer_first;	     /* First index in the dimensions before dim, taken as one. */
-	uint64_t outer_count;	     /* Indices of these dimensions; 0: up to the last. */
-	struct penstock_device *dev; /* NULL: found from the pointer. */
-	void *ptr;		     /* The destination. */
-	uint64_t room;		     /* Bytes at ptr. */
-	uint64_t pitch;		     /* Bytes from row to row; 0: no gap. */
-	enum penstock_dtype dtype;   /* Of the destination; PENSTOCK_DTYPE_NONE: not checked. */
+	uint64_t tensor; /* Number of the tensor. */
+	/* Dimension in which `first` and `count` choose a range. If `dim` and `count` are 0, the
+	 * piece is the whole tensor. */
+	unsigned dim;
+	/* First index in dimension `dim`, and number of indices; a count of 0 stands for all
+	 * indices from `first` on. */
+	uint64_t first, count;
+	/* First index in the dimensions before `dim`, which are counted as if they were a single
+	 * dimension. */
+	uint64_t outer_first;
+	/* Number of indices in the dimensions before `dim`; 0 stands for all indices from
+	 * `outer_first` on. */
+	uint64_t outer_count;
+	struct penstock_device *dev; /* Device of the memory; NULL finds it from `ptr`. */
+	void *ptr;		     /* Address of the destination. */
+	uint64_t room;		     /* Number of bytes available at `ptr`. */
+	/* Distance in bytes from the start of a row to the start of the next; 0 stands for the
+	 * length of a row. */
+	uint64_t pitch;
+	/* Kind of the destination's elements, which must be the tensor's; PENSTOCK_DTYPE_NONE
+	 * accepts any. */
+	enum penstock_dtype dtype;
 };
 
 /*
  * Loads any number of pieces of tensors into the caller's memory. May block.
  *
- * Several pieces of the same bytes are several destinations of one read. The load allocates no
- * device memory. All pieces are checked before the first byte moves: range, size of the
- * destination, dtype, device. After a failure in flight the contents of the destinations are
- * undefined.
+ * If several pieces contain the same bytes, these bytes are read once and delivered to each
+ * destination. The load allocates no device memory. Before the first byte moves, it checks the
+ * range, the size of the destination, the dtype and the device of every piece. If the load fails
+ * after that, the contents of the destinations are undefined.
  *
  * pieces	the pieces; the memory at their pointers must stay valid during the call
- * count	their number
- * opts		NULL: the defaults
- * report	what the load did; NULL: not wanted
+ * count	number of pieces
+ * opts		the options; NULL stands for the defaults
+ * report	receives what the load did; may be NULL
  *
  * Errors:
- * -ENOENT	there is no tensor of this number
- * -ERANGE	a piece is outside of its tensor
- * -ENOSPC	a piece does not fit in its memory
- * -EINVAL	another dtype or device, or elements that do not begin at a byte
- * -ENODEV	the memory is on no open device
+ * -ENOENT	a piece has the number of a tensor that does not exist
+ * -ERANGE	a piece is not inside its tensor
+ * -ENOSPC	a piece does not fit in the memory at its `ptr`
+ * -EINVAL	the dtype or device of a piece does not match, or a piece does not begin and end
+ * 		at a whole byte
+ * -ENODEV	the memory of a piece is on no open device
  * -ESTALE	and the other errors of penstock_weights_load
  */
 PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
@@ -410,30 +447,32 @@ struct penstock_weights_iter;
 /*
  * Opens an iterator, which returns the tensors one after the other in file order. May block.
  *
- * It reads ahead into a window of device memory. It needs memory for the window, at least 256
- * KiB, and for two at a time of the tensors that are longer than a quarter of the window, which
- * get allocations of their own. So a loop that holds one tensor always gets the next. Whether
- * the device has that memory is tried here. One thread at a time may use an iterator.
+ * The iterator reads tensors ahead into a window of device memory of at least 256 KiB. A tensor
+ * that is longer than a quarter of the window gets an allocation of its own; at most two such
+ * allocations exist at a time. So a loop that holds one tensor can always get the next one. This
+ * function tests that the device has memory for the window and for these two allocations. Only
+ * one thread at a time may use an iterator.
  *
  * dev		the device; it must stay open until the iterator is closed
- * opts		NULL: the defaults
- * out		the iterator; close it with penstock_weights_iter_close
+ * opts		the options; NULL stands for the defaults
+ * out		receives the iterator; close it with penstock_weights_iter_close
  *
  * Errors:
  * -ENOMEM	the device has too little memory
- * -EINVAL	no device, a wrong alignment, or alloc without free
+ * -EINVAL	no device was given, the alignment is not valid, or opts->alloc is set without
+ * 		opts->free
  */
 PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
 					    const struct penstock_load_opts *opts,
 					    struct penstock_weights_iter **out);
 
 /*
- * Returns the next tensor: 1, or 0 after the last one. May block.
+ * Waits for the next tensor. Returns 1, or 0 after the last tensor. May block.
  *
- * tensor	number of the tensor
- * ptr		its address, valid until penstock_weights_iter_release
+ * tensor	receives the number of the tensor
+ * ptr		receives its address, valid until penstock_weights_iter_release
  *
- * Errors, after which the iterator returns no more tensors, except after -ENOBUFS:
+ * Errors (the iterator returns more tensors only after -ENOBUFS):
  * -ENOBUFS	the window is full of tensors that have not been released
  * -ESTALE	and the other errors of penstock_weights_load
  */
@@ -448,61 +487,74 @@ PENSTOCK_API int penstock_weights_iter_next(struct penstock_weights_iter *it, ui
  */
 PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor);
 
-/* Reports what an iterator has done so far. */
+/* Reports in *out what an iterator has done so far. */
 PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 					       struct penstock_load_report *out);
 
-/* Closes an iterator, at any time, and frees its window with all tensors in it. May block. */
+/* Closes an iterator, which is allowed at any time, and frees its window and the tensors in it.
+ * May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 
 /* ---- tensor parallelism: the part of each tensor that a rank needs -------------- */
 
 /* How a rule splits a tensor between the ranks. */
 enum penstock_cut {
-	PENSTOCK_CUT_WHOLE = 0,	  /* Not split: every rank has all of it. */
-	PENSTOCK_CUT_FIRST,	  /* Dimension 0; a bias is split, too. */
-	PENSTOCK_CUT_LAST,	  /* The last dimension; a bias stays whole. */
-	PENSTOCK_CUT_HEADS,	  /* Dimension 0 by key-value heads; ranks share a head if there
-				   * are more ranks than heads. */
-	PENSTOCK_CUT_QKV,	  /* Dimension 0: queries, keys and values, each by its heads. */
-	PENSTOCK_CUT_HALVES,	  /* Dimension 0: two halves, each split. */
-	PENSTOCK_CUT_LAST_HALVES, /* The last dimension: two halves, each split. */
-	PENSTOCK_CUT_WORDS,	  /* Dimension 0, rounded up to a multiple of 64 if ranks can share
-				   * that evenly; the last ranks get less, or nothing. */
-	PENSTOCK_CUT_INNER,	  /* The last dimension but one; a bias stays whole. */
-	PENSTOCK_CUT_QUERIES,	  /* As FIRST, by whole query heads if their number is known. */
+	PENSTOCK_CUT_WHOLE = 0, /* Not split: every rank gets the whole tensor. */
+	PENSTOCK_CUT_FIRST,	/* Splits dimension 0. A bias is split, too. */
+	PENSTOCK_CUT_LAST,	/* Splits the last dimension. A bias is not split. */
+	/* Splits dimension 0 by key-value heads. If there are more ranks than heads, several
+	 * ranks get the same head. */
+	PENSTOCK_CUT_HEADS,
+	/* Dimension 0 holds queries, then keys, then values. Splits each of the three by its
+	 * heads. */
+	PENSTOCK_CUT_QKV,
+	PENSTOCK_CUT_HALVES,	  /* Splits each of the two halves of dimension 0. */
+	PENSTOCK_CUT_LAST_HALVES, /* Splits each of the two halves of the last dimension. */
+	/* Splits dimension 0, which is a vocabulary. Its size is first rounded up to a multiple
+	 * of 64 if the ranks can share that evenly, so the last ranks can get less or nothing. */
+	PENSTOCK_CUT_WORDS,
+	PENSTOCK_CUT_INNER, /* Splits the last dimension but one. A bias is not split. */
+	/* Splits dimension 0 as PENSTOCK_CUT_FIRST does, but fails if the number of query heads
+	 * is known and the ranks cannot share the heads evenly. */
+	PENSTOCK_CUT_QUERIES,
 };
 
 /*
- * A rule: which tensors are split in which way. The first rule whose pattern matches a name
- * applies. Dimensions are those of a weight of [out, in]. Tensors that GPTQ and AWQ store the
- * other way round (*.qweight, *.qzeros, *.scales) are split the other way round, and *.g_idx
- * is split with the inputs. A scale (*_scale, *_scale_inv) is split like its weight, in its
- * blocks: a rank's part of the weight may not begin inside of a block and leave it. A scale for
- * the whole tensor stays whole, as do the scales of mixed groups (desc_act) if inputs are split.
+ * A rule that tells how the tensors that match a pattern are split. The first rule whose pattern
+ * matches a tensor's name applies to the tensor. Dimensions are counted as for a weight of shape
+ * [out, in]. If GPTQ or AWQ store a tensor as [in, out] (*.qweight, *.qzeros, *.scales), the other
+ * dimension is split. *.g_idx is split if its layer is split by inputs. A scale (*_scale,
+ * *_scale_inv) is split like its weight, block by block: a rank's part of the weight must begin at
+ * the start of a block or lie inside one block. A scale that applies to the whole tensor is not
+ * split. Nor are scales if their layer is split by inputs and its groups are mixed (desc_act).
  */
 struct penstock_cut_rule {
-	const char *glob; /* A pattern as in a shell. */
+	const char *glob; /* Pattern for tensors' names, as in a shell. */
 	enum penstock_cut cut;
 };
 
 /*
- * Returns the built-in rules, most special first.
+ * Returns the list of built-in rules, with the most specific rules first.
  *
- * count	their number
+ * count	receives the number of rules
  *
- * They are for Llama, Qwen, Mixtral, DeepSeek and models with the same names. A name without a
- * rule is not split. The list is static.
+ * The rules fit Llama, Qwen, Mixtral, DeepSeek and other models that use the same names for
+ * tensors. A tensor whose name matches no rule is not split. The list is static.
  */
 PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count);
 
-/* The options of penstock_weights_shard: the rank, and how to split. */
+/* The options of penstock_weights_shard: which rank needs its part, and how tensors are split. */
 struct penstock_shard_opts {
 	size_t size;
-	unsigned rank, ranks;		       /* Of the tensor parallelism. */
-	unsigned expert_rank, expert_ranks;    /* Above 1: experts are distributed, not split. */
-	unsigned heads, kv_heads, experts;     /* 0: from the model's config.json. */
-	const struct penstock_cut_rule *rules; /* Tried before the built-in ones. */
+	/* Number of this rank, and number of ranks, that tensors are split between. */
+	unsigned rank, ranks;
+	/* Number of this expert rank, and number of expert ranks. If there are several, each
+	 * gets some of the experts whole, instead of a part of every expert. */
+	unsigned expert_rank, expert_ranks;
+	/* Numbers of query heads, key-value heads and experts; 0 stands for the number in the
+	 * model's config.json. */
+	unsigned heads, kv_heads, experts;
+	const struct penstock_cut_rule *rules; /* Rules to try before the built-in ones. */
 	unsigned rule_count;
 };
 #define PENSTOCK_SHARD_OPTS_INIT                                                 \
@@ -512,15 +564,16 @@ struct penstock_shard_opts {
 
 #define PENSTOCK_SHARD_PIECES 3
 
-/* A rank's part of a tensor. */
+/* The part of a tensor that a rank needs. */
 struct penstock_shard {
 	size_t size;
-	unsigned piece_count; /* 0: the rank has nothing of the tensor. */
+	unsigned piece_count; /* Number of pieces; 0 if the rank needs nothing of the tensor. */
 	unsigned rank;	      /* Number of dimensions. */
 	uint64_t shape[PENSTOCK_RANK_MAX];
 	uint64_t bytes;
-	/* Ready for penstock_weights_load_into except for dev and ptr: ptr is the offset in the
-	 * part's memory, to which the caller adds the memory's address. */
+	/* The pieces to pass to penstock_weights_load_into, after the caller has set `dev` and
+	 * `ptr` in each. `ptr` holds the piece's offset in the part: add the address of the
+	 * part's memory to it. */
 	struct penstock_piece pieces[PENSTOCK_SHARD_PIECES];
 };
 
@@ -529,12 +582,12 @@ struct penstock_shard {
  * since it reads config.json.
  *
  * tensor	number of the tensor
- * opts		the rank; NULL: rank 0 of 1
- * out		filled up to out->size
+ * opts		the options; NULL stands for rank 0 of 1 rank
+ * out		receives the pieces, as far as out->size reaches
  *
  * Errors:
- * -EINVAL	the tensor cannot be split into that many parts, the number of heads or experts
- * 		is needed and not known, or a number is out of range
+ * -EINVAL	the tensor cannot be split between so many ranks, or the number of heads or
+ * 		experts is needed but not known, or a number in `opts` is out of range
  */
 PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 					const struct penstock_shard_opts *opts,
@@ -544,29 +597,40 @@ PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t ten
 
 struct penstock_group;
 
-/* The most ranks of a group. */
+/* Maximum number of ranks in a group. */
 #define PENSTOCK_GROUP_MAX 64
 
-/* The options of penstock_group_open. But for dir, timeout_ms, look and user, rank 0's hold for
- * all ranks. */
+/* The options of penstock_group_open. All ranks use rank 0's values, except that each rank uses
+ * its own dir, timeout_ms, look and user. */
 struct penstock_group_opts {
 	size_t size;
-	const char *dir;     /* Directory of the group's socket, which only this user may enter,
-			      * and which all ranks see, also from several containers; NULL:
-			      * $XDG_RUNTIME_DIR, else /tmp/penstock-UID. */
-	unsigned timeout_ms; /* Time for all ranks to join; 0: 120 s. */
-	unsigned windows;    /* Windows of each rank, for reading ahead; 0: 4. */
-	uint64_t window;     /* Bytes of device memory of a window, whole pages; 0: 64 MiB. */
-	unsigned stall_ms;   /* Time that the others wait for a rank in a load before they give
-			      * it up: -ETIMEDOUT; 0: 10 minutes. */
-	/* Several hosts may load the same model from one store, each with a group. Each host then
-	 * reads once what its ranks need, and starts at another place of the model. */
-	unsigned host, hosts;	 /* This host's number, from 0 on, and how many; 0: one host. */
-	unsigned jitter_ms;	 /* Most time that penstock_group_open waits at the end, hosts one
-				  * after the other, so that not all read at the same moment. */
-	unsigned reads_max;	 /* Requests of all ranks in flight at one store, which is a file
-				  * system; 0: no limit. */
-	int (*look)(void *user); /* As in penstock_load_opts, while this rank waits for others. */
+	/* Directory of the group's socket. Only this user may be able to enter it. All ranks
+	 * must see the same directory, even from different containers. NULL stands for
+	 * $XDG_RUNTIME_DIR or, if that is not set, /tmp/penstock-UID. */
+	const char *dir;
+	unsigned timeout_ms; /* Time in ms for all ranks to join; 0 stands for 120 s. */
+	/* Number of windows of each rank; with several, a rank reads ahead. 0 stands for 4. */
+	unsigned windows;
+	/* Length in bytes of a window in device memory, a multiple of the page size; 0 stands
+	 * for 64 MiB. */
+	uint64_t window;
+	/* Time in ms that the other ranks wait during a load for a rank that does not respond.
+	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */
+	unsigned stall_ms;
+	/* Several hosts can load the same model from one store, each with a group of its own.
+	 * Each host then reads the bytes that its ranks need once, and starts at a different
+	 * place of the model. `host` is the number of this host, from 0 on, and `hosts` the
+	 * number of hosts; 0 stands for one host. */
+	unsigned host, hosts;
+	/* Maximum time in ms that penstock_group_open waits before it returns. Each host waits
+	 * for a different time, so that the hosts do not all begin to read at the same moment. */
+	unsigned jitter_ms;
+	/* Maximum number of requests that all ranks together have in flight at one store, which
+	 * is a file system; 0 if there is no limit. */
+	unsigned reads_max;
+	/* Function that is called while this rank waits for others to join, as in
+	 * penstock_load_opts. */
+	int (*look)(void *user);
 	void *user;
 };
 #define PENSTOCK_GROUP_OPTS_INIT                                                             \
@@ -579,57 +643,61 @@ struct penstock_group_opts {
  *
  * The ranks are processes of one user on one host that open a group of the same name.
  *
- * name		the group's name, 63 bytes at most, without a slash; a group of one rank may
- * 		have any
- * rank		this process's number, from 0 on
- * ranks	how many there are, PENSTOCK_GROUP_MAX at most
- * opts		NULL: the defaults
- * out		the group; leave it with penstock_group_close
+ * name		the group's name, at most 63 bytes without a slash; a group of one rank may have
+ * 		any name
+ * rank		number of this process, from 0 on
+ * ranks	number of ranks, at most PENSTOCK_GROUP_MAX
+ * opts		the options; NULL stands for the defaults
+ * out		receives the group; leave it with penstock_group_close
  *
  * Errors:
  * -ETIMEDOUT		a rank has not joined in time
- * -EINVAL		an option is out of range, or the ranks were given different numbers of
- * 			ranks
+ * -EINVAL		an option is out of range, or processes called with different values of
+ * 			`ranks`
  * -EEXIST		two processes were given the same rank
  * -EBUSY		another group of this name is waiting for its ranks
- * -ECONNRESET		a rank exited before all had joined
+ * -ECONNRESET		a rank exited before all ranks had joined
  * -EPROTO		a rank uses another version of the library
- * -ENAMETOOLONG	the name, or the socket's address with it, is too long
- * -EPERM		other users may enter the directory
+ * -ENAMETOOLONG	the name, or the address of the socket, is too long
+ * -EPERM		users other than this one may enter the directory
  * -ECANCELED		opts->look cancelled the call
  */
 PENSTOCK_API int penstock_group_open(const char *name, unsigned rank, unsigned ranks,
 				     const struct penstock_group_opts *opts,
 				     struct penstock_group **out);
 
-/* Leaves a group. Ranks that still load fail and report that this one has left. */
+/* Leaves a group. If other ranks still load, their loads fail with the message that this rank
+ * has left. */
 PENSTOCK_API void penstock_group_close(struct penstock_group *g);
 
 /*
- * Loads a model by all ranks together: penstock_weights_load for a group. May block.
+ * Loads a model with all ranks of a group together, as penstock_weights_load does with one
+ * process. May block.
  *
- * Every rank calls it, with the same files, and with its own destinations, devices and shard.
- * What any rank needs is read once, a share by each rank, and copied from device to device; if
- * the devices cannot share memory, through host memory. The windows need device memory in
- * addition, which never comes from opts->alloc. report->read is what this rank has read. One
- * thread of a rank at a time may use the group.
+ * Every rank must call this function for the same files, each with its own devices and shard.
+ * Each byte that at least one rank needs is read only once. Every rank reads a share of these
+ * bytes into windows, and all ranks copy what they need from the windows. The windows are device
+ * memory in addition to that of the load, and never come from opts->alloc. If the devices cannot
+ * share memory, the windows are host memory. report->read counts only the bytes that this rank
+ * has read. Only one thread of a rank at a time may use the group.
  *
- * The ranks must see the same files. A file that a rank sees under another device or inode
- * number, as through another mount, counts as the same if its size, its time of change, its
- * header and a sample of each tensor are equal.
+ * The ranks must open the same files. If ranks see different device or inode numbers for a file,
+ * for example through different mounts, the file counts as the same if its size, its time of
+ * modification, its header and a sample of each tensor are equal.
  *
- * A failure on one rank fails all, with the message "rank 2: ...". Ranks learn of it within 10
- * s, also while a store keeps a read or an open for longer: the library then keeps what the
- * read needs until it ends, and closing `w` does not wait for it.
+ * If one rank fails, the load fails on all ranks with a message such as "rank 2: ...". All ranks
+ * learn of the failure within 10 s, even if a store blocks a read or an open for longer. The
+ * library then keeps the memory and the files that this read needs until the read ends, and
+ * closing `w` does not wait for the read.
  *
  * devs		and the other parameters: as in penstock_weights_load
  *
  * Errors:
- * -ESTALE	a rank has another file than rank 0, or other tensors of it
- * -ECONNRESET	a rank is lost: it closed the group, or its process exited, with its status if
- * 		that is known; the group can only be closed
- * -ETIMEDOUT	a rank hangs; the group can only be closed
- * -EOWNERDEAD	the group was opened before a fork, by the parent
+ * -ESTALE	a rank opened a different file than rank 0, or different tensors of the file
+ * -ECONNRESET	a rank is lost: it closed the group, or its process exited; the message has the
+ * 		exit status if it is known; the group can only be closed
+ * -ETIMEDOUT	a rank does not respond; the group can only be closed
+ * -EOWNERDEAD	this process was forked from the process that opened the group
  * -ENOMEM	and the other errors of penstock_weights_load
  */
 PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
@@ -639,9 +707,11 @@ PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_w
 				     struct penstock_loaded **out);
 
 /*
- * Loads pieces by all ranks together: penstock_weights_load_into for a group. May block.
+ * Loads pieces of tensors with all ranks of a group together, as penstock_weights_load_into does
+ * with one process. May block.
  *
- * Every rank calls it, with pieces of its own. Everything else is as in penstock_group_load.
+ * Every rank must call this function, each with its own pieces. In all other respects it works
+ * as penstock_group_load does.
  *
  * Errors: those of penstock_group_load and of penstock_weights_load_into.
  */
@@ -652,28 +722,31 @@ PENSTOCK_API int penstock_group_load_into(struct penstock_group *g, struct penst
 
 /* ---- saving --------------------------------------------------------------------- */
 
-/* A tensor to save: whole, without gaps, on any open device. */
+/* A tensor to save. Its bytes must lie in one piece in the memory of an open device. */
 struct penstock_out {
 	size_t size;
 	const char *name;
 	enum penstock_dtype dtype;
 	unsigned rank; /* Number of dimensions. */
 	const uint64_t *shape;
-	struct penstock_device *dev; /* NULL: found from the pointer. */
+	struct penstock_device *dev; /* Device of the memory; NULL finds it from `ptr`. */
 	const void *ptr;
 };
 
 /* The options of penstock_weights_save. */
 struct penstock_save_opts {
 	size_t size;
-	const char *const *keys, *const *values; /* Metadata; NULL: none, not even empty. */
+	/* Keys and values of the metadata; NULL writes a file without metadata, not with empty
+	 * metadata. */
+	const char *const *keys, *const *values;
 	unsigned pair_count;
-	int durable; /* 1: the file survives a power failure after the call. */
+	int durable; /* 1 if the file must survive a power failure after the call. */
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path;	 /* As in penstock_req. */
-	int (*look)(void *user); /* As in penstock_load_opts; cancelling leaves nothing of the
-				  * file. */
+	const char *path; /* The member `path` of each request, see penstock_req. */
+	/* Function that can cancel the save, as in penstock_load_opts. A cancelled save leaves
+	 * no file. */
+	int (*look)(void *user);
 	void *user;
 };
 #define PENSTOCK_SAVE_OPTS_INIT                                                    \
@@ -685,19 +758,20 @@ struct penstock_save_opts {
 /*
  * Writes tensors to one safetensors file. May block.
  *
- * The file appears under its name, in place of any old one, only when it is complete. Tensors
- * are ordered by falling size of their elements, then by name. In a file of a megabyte or more
- * the first tensor begins at a page boundary, so that direct paths can write it.
+ * The file appears under its name only when it is complete, and then replaces any old file of
+ * that name. Tensors with larger elements come first in the file; those with elements of equal
+ * size are sorted by name. In a file of at least 1 MiB the first tensor begins at a page
+ * boundary, so that direct paths can write it.
  *
- * path		a path, even if it has colons in it, or file:///...
+ * path		the path of the file, which may contain colons, or file:///...
  * tensors	the tensors; their memory must stay valid during the call
- * count	their number
- * opts		NULL: the defaults
- * report	what the save did; NULL: not wanted
+ * count	number of tensors
+ * opts		the options; NULL stands for the defaults
+ * report	receives what the save did; may be NULL
  *
  * Errors:
- * -EINVAL	a name that occurs twice, text that is not UTF-8, a dtype or shape that no file
- * 		can hold, or memory on no open device
+ * -EINVAL	a name occurs twice, a text is not UTF-8, the format cannot represent a dtype or
+ * 		shape, or the memory of a tensor is on no open device
  * -ECANCELED	opts->look cancelled the save
  * -ENOSPC	and other errors of penstock_open, penstock_transfer and penstock_commit
  */

@@ -3,8 +3,8 @@
 
 OUT is the file to write, INCLUDE the folder of the headers, CC the C compiler with its
 arguments. The compiler preprocesses the headers, this script drops all lines of system
-headers, and cffi turns the remaining declarations into a Python module. That module needs
-no C parser at import. Meson and the tests run this script, so that the declarations exist
+headers, and cffi turns the remaining declarations into a Python module. Importing that
+module needs no C parser. Meson and the tests run this script, so that the declarations exist
 in one place only: the headers."""
 
 import os
@@ -15,7 +15,7 @@ import tempfile
 
 from cffi import FFI
 
-# The structs by which libraries exchange tensors under the DLPack protocol (dlpack.h).
+# The structs with which libraries exchange tensors by the DLPack protocol (from dlpack.h).
 DLPACK = """
 typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
 typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered reads and writes, on the library's stream requests. Sizes and offsets are read
- * when the stream reaches the transfer, unless the stream was registered with flags that fix
- * them. The library orders no requests on host memory or the NULL stream; there the call waits
- * for the stream and moves the bytes before it returns. Later calls collect completed requests,
- * which hold their file until then. A call must never touch the stream while it is captured.
- * Lock order: shim.lock, then async_lock, then streams_lock.
+ * Stream-ordered reads and writes. Each is a stream request on one queue of the library. The
+ * library reads sizes and offsets when the stream reaches the transfer, unless the caller
+ * registered the stream with flags that fix them. The library cannot order requests for host
+ * memory or on the NULL stream. For these the call waits for the stream and moves the bytes before
+ * it returns. A completed request holds its file until a later call of the drop-in collects the
+ * request. A call must never touch a stream that is being captured. Lock order: shim.lock, then
+ * async_lock, then streams_lock.
  */
 #include "async.h"
 
@@ -25,25 +26,27 @@
 #include "stats.h"
 #include "sync.h"
 
-#define REQS_MAX 1024u /* the library's limit for one device; further calls wait */
+#define REQS_MAX 1024u /* the library's limit for one device; a call beyond it waits */
 #define KNOWN_FLAGS                                                                                \
 	(CUF_STREAM_FIXED_BUF_OFFSET | CUF_STREAM_FIXED_FILE_OFFSET | CUF_STREAM_FIXED_FILE_SIZE | \
 	 CUF_STREAM_PAGE_ALIGNED)
 #define PAUSE_NS 50000
 #define LAST_WAIT_NS 1000000000
 
-/* A stream request from its submit until it is collected. */
+/* A stream request, from its submission until it is collected. */
 struct stream_req {
 	struct stream_req *next;
-	struct shim_move m; /* m.file NULL: the entry is free */
+	struct shim_move m; /* m.file is NULL if the entry is free */
 	uint64_t id;
-	int level; /* level of statistics at the submit */
+	int level; /* level of statistics when the request was submitted */
 };
 
-static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next four */
+/* Guards queue, reqs, free_reqs and req_count. */
+static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_queue *queue;
 static struct stream_req *reqs, *free_reqs;
-static unsigned req_count; /* requests that are not collected, and calls that wait for an entry */
+/* Number of requests not yet collected, plus number of calls that wait for a free entry. */
+static unsigned req_count;
 
 /* ---- registered streams ---- */
 
@@ -51,7 +54,8 @@ struct stream {
 	void *stream;
 	unsigned flags;
 };
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next three */
+/* Guards streams, stream_count and stream_capacity. */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *streams;
 static unsigned stream_count, stream_capacity;
 static _Atomic bool any_stream;
@@ -142,7 +146,7 @@ static void req_collect(const struct penstock_done *done)
 	req_free(req);
 }
 
-/* Collects completed requests, after a wait of at most `wait_ns` for the first. */
+/* Collects completed requests. Waits at most `wait_ns` for the first of them. */
 static void reqs_harvest(int64_t wait_ns)
 {
 	struct penstock_done done[16];
@@ -157,8 +161,8 @@ static void reqs_harvest(int64_t wait_ns)
 	} while (n == 16);
 }
 
-/* Cancels the requests of a stream that has failed, because it will never reach them. NULL means
- * all streams. */
+/* Cancels the requests of a failed stream, because the stream will never reach them. If `stream`
+ * is NULL, cancels those of every failed stream. */
 static void broken_cancel(void *stream)
 {
 	for (unsigned i = 0; reqs && i < REQS_MAX; i++)
@@ -167,7 +171,8 @@ static void broken_cancel(void *stream)
 			penstock_cancel(queue, reqs[i].id);
 }
 
-/* Waits for the stream, as documented, so that the caller may free what its transfers used. */
+/* Waits for the stream, as NVIDIA's documentation demands, so that the caller may then free the
+ * memory that the stream's transfers used. */
 struct cuf_error cuFileStreamDeregister(void *stream)
 {
 	bool capturing = false;
@@ -195,10 +200,10 @@ void shim_streams_drop(void)
 	pthread_mutex_unlock(&streams_lock);
 }
 
-/* Does the work of shim_harvest, which calls it by a hook. */
+/* Collects completed requests. shim_harvest calls this function through shim.harvest. */
 static void async_harvest(void)
 {
-	/* If another thread has the lock, it collects. */
+	/* If another thread holds the lock, that thread collects the requests. */
 	if (pthread_mutex_trylock(&async_lock))
 		return;
 	reqs_harvest(0);
@@ -260,14 +265,14 @@ static int queue_open(void)
 	return 0;
 }
 
-/* Returns a free entry. If all are in use the call waits, as a kernel launch on a full stream
- * does. It releases the lock meanwhile. */
+/* Returns a free entry of reqs. If all entries are in use, waits for one, as a kernel launch
+ * waits for space on a full stream. Releases async_lock while it waits. */
 static struct stream_req *req_alloc(void)
 {
 	const struct timespec pause = {0, PAUSE_NS};
 	struct stream_req *req;
 
-	req_count++; /* counted first, so that no thread closes the queue during the wait */
+	req_count++; /* counted before the wait, so that no thread closes the queue during it */
 	reqs_harvest(0);
 	while (!free_reqs) {
 		pthread_mutex_unlock(&async_lock);
@@ -280,7 +285,7 @@ static struct stream_req *req_alloc(void)
 	return req;
 }
 
-/* Returns a code for every refusal, because these calls cannot return an errno. */
+/* Returns a cuFile code for every refusal, because stream-ordered calls cannot return an errno. */
 static int refusal_code(int64_t ret, int code)
 {
 	if (code)
@@ -298,8 +303,8 @@ static int refusal_code(int64_t ret, int code)
 	}
 }
 
-/* Submits a request. `file_off` is the offset at the time of the call, which statistics use even if
- * the stream reads the offset later. */
+/* Submits a request. `file_off` is the offset when the program made the call. Statistics use
+ * this offset even if the stream reads another one later. */
 static int req_submit(struct shim_move *m, off_t file_off)
 {
 	const struct timespec pause = {0, PAUSE_NS};
@@ -326,7 +331,7 @@ static int req_submit(struct shim_move *m, off_t file_off)
 	return refusal_code(ret, code);
 }
 
-/* The arguments of a call. */
+/* The arguments of cuFileReadAsync or cuFileWriteAsync. */
 struct args {
 	void *fh, *base;
 	const size_t *len;
@@ -336,8 +341,9 @@ struct args {
 	enum penstock_op op;
 };
 
-/* Waits for the stream, then moves the bytes. The order is that of the stream, and a value that a
- * flag fixes is the one at the call. */
+/* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the
+ * stream. Reads a length or an offset before the wait if a flag of the stream fixes it, else
+ * after the wait. */
 static struct cuf_error move_after_stream(const struct args *a)
 {
 	unsigned flags = stream_flags(a->stream);
@@ -356,14 +362,15 @@ static struct cuf_error move_after_stream(const struct args *a)
 		base_off = *(volatile const off_t *)a->base_off;
 	errno = 0;
 	ret = shim_move_sync(a->fh, a->base, len, file_off, base_off, a->op);
-	/* A code means that nothing was moved, so the call itself fails. */
+	/* A negated cuFile code means that no byte was moved, so the call itself fails. */
 	if (ret <= -CUF_DRIVER_NOT_INITIALIZED)
 		return shim_err((int)-ret);
 	*a->bytes = ret == -1 && errno ? -errno : ret;
 	return shim_ok();
 }
 
-/* Submits the transfer as a request that waits for the stream, and that the stream waits for. */
+/* Submits the transfer as a stream request: the request waits for the earlier work on the
+ * stream, and later work on the stream waits for the request. */
 static struct cuf_error move_in_stream(const struct args *a)
 {
 	unsigned flags = stream_flags(a->stream);
@@ -373,8 +380,9 @@ static struct cuf_error move_in_stream(const struct args *a)
 	struct shim_move m;
 	int code;
 
-	/* An offset or a length that is read later is checked later. The length must not exceed the
-	 * present one, and the offset must stay in the registered buffer or the allocation. */
+	/* If the stream reads a length or an offset later, the library checks the value at that
+	 * time. The length must not exceed the length at the call. The offset must stay in the
+	 * registered buffer, or in the allocation if the buffer is not registered. */
 	code = shim_move_begin(&m, a->fh, a->base, *a->len, late_off ? 0 : *a->file_off,
 			       late_base ? 0 : *a->base_off, a->op);
 	if (code)
@@ -411,8 +419,8 @@ static struct cuf_error move_ordered(const struct args *a)
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
-	/* Queried first, because a wait for the stream, or the setup of a first transfer, would
-	 * make the capture fail. */
+	/* First queries whether the stream is being captured, because a wait for the stream
+	 * would then make the capture fail. The setup of a first transfer would, too. */
 	code = shim_cuda_stream(a->stream, &capturing);
 	if (code && a->stream)
 		return shim_err(code);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library for the loader's LD_AUDIT (penstock run --audit), for programs that open a libcufile by
- * its absolute path or by an RPATH. It redirects every search for a libcufile to the drop-in in its
- * own folder, except the searches of Penstock itself, whose path vendor needs NVIDIA's library. The
- * loader puts it into a separate namespace, so it may use libc only and must never load anything.
+ * An audit library for the dynamic loader (LD_AUDIT), which `penstock run --audit` sets for
+ * programs that open a libcufile by its absolute path or by an RPATH. It redirects every search
+ * for a libcufile to the drop-in in its own folder. It does not redirect the searches of Penstock
+ * itself, because path vendor needs NVIDIA's library. The loader puts it into a separate
+ * namespace, so it may use libc only and must never load anything.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -16,7 +17,7 @@
 #define AUDIT_API __attribute__((visibility("default")))
 #define LIBRARY "libcufile.so"
 
-static char dropin[PATH_MAX]; /* path of the drop-in; "": unknown, so nothing is redirected */
+static char dropin[PATH_MAX]; /* path of the drop-in, "" if unknown; then no search is redirected */
 
 AUDIT_API unsigned la_version(unsigned version);
 AUDIT_API unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie);
@@ -29,7 +30,8 @@ static const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Whether the name is libcufile.so, .so.0 or .so.1.15.1. libcufile_rdma.so is another library. */
+/* Whether the last part of the name is libcufile.so, with or without a version such as .so.0 or
+ * .so.1.15.1. libcufile_rdma.so is another library. */
 static bool is_cufile(const char *name)
 {
 	name = base_name(name);
@@ -59,7 +61,8 @@ unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 	(void)lmid;
 	if (!strcmp(map->l_name, dropin) || !strncmp(base_name(map->l_name), "libpenstock.so", 14))
 		*cookie = 0;
-	return 0; /* the loader watches no bindings, so calls cost nothing extra */
+	/* Tells the loader to audit no symbol bindings, so that calls cost nothing extra. */
+	return 0;
 }
 
 char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)

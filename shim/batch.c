@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The batch calls. A batch is a queue of the library and one entry for each operation that may be
- * in flight. An operation occupies its entry until its event was returned to the caller, once. An
- * operation that the library refuses gets an event too, unless the library refused all of them.
- * One thread may submit while another waits and a third cancels. After a batch was destroyed no
- * operation of it may move a byte, even if another thread still waits for its events.
- * Lock order: list_lock is taken alone, submit_lock and harvest_lock never together.
+ * The batch calls. A batch consists of a queue of the library and an array with one entry for each
+ * operation that may be in flight. An operation occupies its entry until the caller has read the
+ * event of the operation. Each operation has exactly one event. An operation that the library
+ * refuses has an event too, unless the library refused the whole submission. One thread may submit
+ * while another waits and a third cancels. After a batch was destroyed, no operation of the batch
+ * may move a byte, even if another thread still waits for events.
+ * Lock order: list_lock is taken alone; submit_lock and harvest_lock are never held together.
  */
 #include "batch.h"
 
@@ -21,7 +22,7 @@
 #include "state.h"
 #include "stats.h"
 
-#define DONE_MAX 32u /* completions that are read from the queue in one call */
+#define DONE_MAX 32u /* largest number of completions that one call reads from the queue */
 
 enum { FREE, IN_FLIGHT, REFUSED };
 
@@ -33,24 +34,28 @@ struct op {
 	int64_t ret; /* result of a refused operation */
 };
 struct batch {
-	struct batch *next; /* under list_lock */
-	unsigned refs;	    /* 1 until the batch is freed, and 1 for each running call; list_lock */
+	struct batch *next; /* guarded by list_lock */
+	/* 1 for the batch itself, plus 1 for each call that is using it; guarded by list_lock */
+	unsigned refs;
 	struct penstock_queue *q;
 	pthread_mutex_t submit_lock, harvest_lock;
 	unsigned nr;
-	_Atomic unsigned pending; /* operations whose events were not returned yet */
+	/* Number of operations whose events the caller has not read yet. */
+	_Atomic unsigned pending;
 	_Atomic unsigned refused;
-	struct op **chosen; /* operations of the current submit, nr at most; under submit_lock */
+	/* Operations of the current submission, at most nr; guarded by submit_lock. */
+	struct op **chosen;
 	struct op ops[];
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER; /* the last call left a batch */
+/* Signalled when a call has left a batch and no other call is using it. */
+static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER;
 static struct batch *batches;
 
 static void batch_free(struct batch *b)
 {
-	penstock_queue_close(b->q); /* cancels operations in flight and waits for them */
+	penstock_queue_close(b->q); /* cancels the operations in flight and waits for them */
 	for (unsigned i = 0; i < b->nr; i++)
 		if (atomic_load(&b->ops[i].state) != FREE)
 			shim_move_end(&b->ops[i].m);
@@ -60,7 +65,8 @@ static void batch_free(struct batch *b)
 	free(b);
 }
 
-/* Returns the batch with this id and keeps it from being freed, or NULL if it does not exist. */
+/* Returns the batch with this id, or NULL if it does not exist. The caller's reference keeps the
+ * batch from being freed until batch_leave. */
 static struct batch *batch_enter(void *id)
 {
 	struct batch *b;
@@ -82,7 +88,7 @@ static void batch_leave(struct batch *b)
 	pthread_mutex_unlock(&list_lock);
 }
 
-/* Leaves the batch at the end of a call, and counts the call. */
+/* Drops the call's reference to the batch, and counts the call in the statistics. */
 static struct cuf_error call_end(struct batch *b, enum shim_counted what, int code)
 {
 	batch_leave(b);
@@ -150,7 +156,8 @@ static void batch_cancel(struct batch *b)
 {
 	pthread_mutex_lock(&b->submit_lock);
 	for (unsigned i = 0; i < b->nr; i++)
-		/* The operation may have completed meanwhile, which is no error. */
+		/* penstock_cancel may fail because the operation has completed meanwhile; that
+		 * is no error. */
 		if (atomic_load(&b->ops[i].state) == IN_FLIGHT)
 			penstock_cancel(b->q, atomic_load(&b->ops[i].id));
 	pthread_mutex_unlock(&b->submit_lock);
@@ -159,7 +166,7 @@ static void batch_cancel(struct batch *b)
 /* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
 static void batch_destroy(struct batch *b)
 {
-	batch_cancel(b); /* so that a thread that waits for events returns */
+	batch_cancel(b); /* so that a thread that waits for events of this batch returns */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
 		pthread_cond_wait(&call_left, &list_lock);
@@ -187,7 +194,8 @@ void cuFileBatchIODestroy(void *id)
 
 /* ---- submit ---- */
 
-/* Returns the next free operation from index *from on, and moves *from past it. */
+/* Returns the first free operation at or after index *from, and sets *from to the index after
+ * it. */
 static struct op *op_find_free(struct batch *b, unsigned *from)
 {
 	while (*from < b->nr) {
@@ -213,7 +221,7 @@ static int op_prepare(struct op *op, const struct cuf_io_params *p)
 	return code;
 }
 
-/* Checks all operations of a submit before the first is submitted. */
+/* Checks all operations of a submission, before the first of them is submitted. */
 static int ops_prepare(struct batch *b, const struct cuf_io_params *params, unsigned nr)
 {
 	struct op **chosen = b->chosen;
@@ -230,7 +238,8 @@ static int ops_prepare(struct batch *b, const struct cuf_io_params *params, unsi
 	return code;
 }
 
-/* Logs that the library just refused an operation. Returns its code, 0 if none fits. */
+/* Logs that the library has just refused an operation. Returns the cuFile code of the refusal,
+ * or 0 if no code fits. */
 static int op_log_refused(const struct op *op, int64_t ret)
 {
 	int code = shim_code(ret, penstock_errwhy());
@@ -249,8 +258,8 @@ static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 	atomic_fetch_add(&b->refused, 1);
 }
 
-/* Submits the chosen operations one by one. Returns a code if the library refuses the first one for
- * its class, because it would refuse all others too. */
+/* Submits the chosen operations one by one. Returns a code if no path meets the required class
+ * for the first operation, because the library would then refuse all others too. */
 static int ops_submit(struct batch *b, unsigned nr)
 {
 	struct op **ops = b->chosen;
@@ -261,7 +270,7 @@ static int ops_submit(struct batch *b, unsigned nr)
 		uint64_t id = 0;
 		int ret;
 
-		/* Counted before the submit, because the operation may complete at once. */
+		/* Counts the operation before it is submitted, because it may complete at once. */
 		atomic_fetch_add(&b->pending, 1);
 		atomic_store_explicit(&op->state, IN_FLIGHT, memory_order_relaxed);
 		ret = penstock_submit(b->q, &op->m.req, 1, &id);
@@ -314,7 +323,8 @@ struct cuf_error cuFileBatchIOSubmit(void *id, unsigned nr, struct cuf_io_params
 	struct batch *b = batch_enter(id);
 	int code;
 
-	(void)flags; /* reserved, and callers pass any value */
+	/* `flags` is reserved, but callers pass any value, so it is not checked. */
+	(void)flags;
 	if (!b)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&b->submit_lock);
@@ -334,7 +344,7 @@ static int event_status(int64_t ret)
 	return ret == -ETIME ? CUF_TIMEOUT : CUF_FAILED;
 }
 
-/* Writes the event of an operation and frees its entry. */
+/* Writes the event of a finished operation and frees the operation's entry. */
 static void op_finish(struct batch *b, struct op *op, int64_t ret, struct cuf_io_event *event)
 {
 	*event = (struct cuf_io_event){op->cookie, event_status(ret), (size_t)ret};
@@ -343,7 +353,7 @@ static void op_finish(struct batch *b, struct op *op, int64_t ret, struct cuf_io
 	atomic_fetch_sub(&b->pending, 1);
 }
 
-/* Writes the events of refused operations and returns their number. */
+/* Writes the events of refused operations. Returns the number of events written. */
 static unsigned refused_harvest(struct batch *b, struct cuf_io_event *events, unsigned max)
 {
 	unsigned have = 0;
@@ -377,8 +387,8 @@ static void done_harvest(struct batch *b, const struct penstock_done *done,
 	op_finish(b, op, code ? -code : ret, event);
 }
 
-/* Returns the timeout in nanoseconds, -1 for none. A timespec that is not valid counts as none,
- * because some clients pass uninitialised memory. */
+/* Returns the timeout in nanoseconds, or -1 if there is none. An invalid timespec counts as no
+ * timeout, because some clients pass uninitialised memory. */
 static int64_t timeout_read(const struct timespec *ts)
 {
 	if (!ts || ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999 ||
@@ -403,14 +413,15 @@ static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
 
 		for (int i = 0; i < n; i++)
 			done_harvest(b, &done[i], &events[have++]);
-		/* Fewer completions than n_max: the queue is empty. */
+		/* Fewer completions than n_max mean that the queue is empty. */
 		if (n < (int)n_max && (have >= min || n <= 0 || left == 0))
 			break;
 	}
 	return have;
 }
 
-/* Locks within the caller's timeout, because another thread may hold the lock without one. */
+/* Takes the lock, or gives up when the caller's timeout has passed. Another thread that called
+ * without a timeout may hold the lock for any time. */
 static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
 {
 	struct timespec until;
@@ -435,7 +446,7 @@ static void batch_status(struct batch *b, unsigned min, unsigned *nr, struct cuf
 		*nr = 0;
 		return;
 	}
-	if (timeout_ns > 0) { /* the time that is left after the wait for the lock */
+	if (timeout_ns > 0) { /* subtracts the time that the wait for the lock took */
 		now = shim_now_ns();
 		timeout_ns = until > now ? (int64_t)(until - now) : 0;
 	}

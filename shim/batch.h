@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches; their calls are in cufile_calls.h. */
+/* Batches of reads and writes. cufile_calls.h declares the batch calls. */
 #ifndef SHIM_BATCH_H
 #define SHIM_BATCH_H
 
-/* Forgets all batches in the child of a fork; they belong to the parent. */
+/* Discards all batches in the child of a fork. Does not free them, because they belong to the
+ * parent. */
 void shim_batch_forked(void);
 
 #endif

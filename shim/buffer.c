@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps the list of registered buffers and finds the device of an address. Every transfer calls
- * it. A registration pins no memory; it only saves a query to the CUDA driver at each transfer.
- * Lookups take no lock: the list is sorted, and a counter that is odd during a change guards it. A
- * list that became too small is replaced by one of twice its size, and must never be freed,
- * because a lookup may still read it.
+ * Keeps the list of registered buffers, and finds the device that an address belongs to. Every
+ * transfer calls this file. A registration pins no memory; it only saves a query to the CUDA
+ * driver at each transfer. Lookups take no lock. The list is sorted, and a lookup is repeated if
+ * the counter `changes` is odd, which means that a change is in progress, or if the counter has
+ * changed. A list that is full is replaced by a list of twice its size. The old list must never be
+ * freed, because a lookup may still read it.
  */
 #include "buffer.h"
 
@@ -25,23 +26,26 @@
 #define KNOWN_FLAGS (CUF_RDMA_REGISTER | CUF_RDMA_RELAXED_ORDERING)
 #define CAPACITY_FIRST 64u
 
-/* Each member is atomic. The counter `changes` shows whether the members belong together. */
+/* A registered range. Each member is atomic, but a reader may see members of two versions of the
+ * range. A lookup detects that by the counter `changes`. */
 struct range {
 	_Atomic uintptr_t start, end;
-	_Atomic uintptr_t reach; /* the largest end of this range and all before it */
+	/* Largest end address of this range and of all ranges before it in the list. */
+	_Atomic uintptr_t reach;
 	_Atomic(struct penstock_device *) dev;
 	_Atomic int ordinal;
 };
 struct list {
 	unsigned capacity;
 	_Atomic unsigned count;
-	struct list *smaller; /* the list that this one replaced, which a lookup may still read */
+	/* The smaller list that this list replaced; a lookup may still read it. */
+	struct list *smaller;
 	struct range at[];
 };
 
 static _Atomic(struct list *) ranges;
 static _Atomic unsigned changes;
-/* Held to change the list. No other lock is taken while it is held. */
+/* A thread that changes the list holds this lock. It takes no other lock meanwhile. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
@@ -65,7 +69,7 @@ static unsigned range_after(const struct list *l, unsigned count, uintptr_t addr
 	return low;
 }
 
-/* Returns the index of a range that contains addr, or -1. Ranges may overlap. */
+/* Returns the index of a range that contains addr, or -1 if none does. Ranges may overlap. */
 static int range_with(const struct list *l, unsigned count, uintptr_t addr)
 {
 	for (unsigned i = range_after(l, count, addr); i-- > 0 && GET(l->at[i].reach) > addr;)
@@ -74,10 +78,10 @@ static int range_with(const struct list *l, unsigned count, uintptr_t addr)
 	return -1;
 }
 
-enum { UNKNOWN = -1 }; /* the address is in no registered buffer */
+enum { UNKNOWN = -1 }; /* result of a lookup: the address is in no registered buffer */
 
-/* Returns 0 and the device if [addr, addr + len) is registered without a gap from base on. Returns
- * UNKNOWN if base is not registered, else a code. */
+/* Returns 0 and the device if registered ranges cover all bytes from `base` to addr + len.
+ * Returns UNKNOWN if no registered range contains `base`, and a cuFile code in all other cases. */
 static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
 {
 	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);
@@ -93,7 +97,7 @@ static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct pen
 	*dev = GET(l->at[i].dev);
 	if (addr < GET(l->at[i].start) || addr > GET(l->at[i].end))
 		return CUF_INVALID_MAPPING_RANGE;
-	/* Adjacent ranges of one device count as one. */
+	/* Adjacent ranges of the same device count as one range. */
 	while (GET(l->at[i].end) < end) {
 		uintptr_t reached = GET(l->at[i].end);
 		int next = range_with(l, count, reached);
@@ -105,7 +109,7 @@ static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct pen
 	return 0;
 }
 
-/* Returns the number of bytes from base on that are registered without a gap. */
+/* Returns the number of consecutive bytes from `base` on that registered ranges cover. */
 static size_t length_in_list(uintptr_t base)
 {
 	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);
@@ -122,17 +126,18 @@ static size_t length_in_list(uintptr_t base)
 	return end - base;
 }
 
-/* Starts a lookup, which is repeated while read_again returns true. */
+/* Starts a lookup. The caller repeats the lookup as long as read_again returns true. */
 static unsigned read_begin(void)
 {
 	unsigned before;
 
 	while ((before = atomic_load_explicit(&changes, memory_order_acquire)) & 1)
-		sched_yield(); /* until another thread has made a few stores */
+		/* Waits for the thread that is changing the list, which makes only a few stores. */
+		sched_yield();
 	return before;
 }
 
-/* Whether the list changed since read_begin. */
+/* Returns whether the list has changed since read_begin returned `before`. */
 static bool read_again(unsigned before)
 {
 	atomic_thread_fence(memory_order_acquire);
@@ -164,8 +169,8 @@ static int device_registered(uintptr_t base, uintptr_t addr, size_t len,
 	return code;
 }
 
-/* Queries the CUDA driver for the device of memory that is not registered. *ordinal is -1 for host
- * memory. */
+/* Queries the CUDA driver for the device of memory that is not registered. Sets *ordinal to the
+ * number of the GPU, or to -1 if the address is host memory. */
 static int device_by_driver(uintptr_t base, uintptr_t addr, size_t len,
 			    struct penstock_device **dev, int *ordinal)
 {
@@ -223,7 +228,7 @@ static void range_copy(struct range *to, const struct range *from)
 	PUT(to->ordinal, GET(from->ordinal));
 }
 
-/* Computes the reach of all ranges from index `from` on. */
+/* Computes the member `reach` of the range at index `from` and of all ranges after it. */
 static void reach_update(struct list *l, unsigned from)
 {
 	uintptr_t reach = from ? GET(l->at[from - 1].reach) : 0;
@@ -236,7 +241,8 @@ static void reach_update(struct list *l, unsigned from)
 	}
 }
 
-/* Returns the list, replaced by a larger one if it is full, or NULL without memory. */
+/* Returns the list, or a larger copy that replaces it if the list is full. Returns NULL if there
+ * is not enough memory. */
 static struct list *list_grow(void)
 {
 	struct list *l = atomic_load(&ranges), *more;
@@ -303,7 +309,8 @@ static int range_remove(uintptr_t start, int *ordinal, size_t *len)
 
 /* ---- the calls ---- */
 
-/* Adds a range, unless the driver was closed, or opened again, since `dev` was found. */
+/* Adds a range. Returns CUF_DRIVER_CLOSING if the driver was closed after the caller found
+ * `dev`, even if the driver was opened again. */
 static int range_add(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
 {
 	int code = CUF_DRIVER_CLOSING;
@@ -330,7 +337,8 @@ static int buffer_register(const void *base, size_t len, int flags, int *ordinal
 			code = device_by_driver(start, start, len, &dev, ordinal);
 		if (!code)
 			code = range_add(start, len, dev, *ordinal);
-	} while (code == CUF_DRIVER_CLOSING); /* the next round opens the driver again */
+		/* If the driver was closed meanwhile, the next iteration opens it again. */
+	} while (code == CUF_DRIVER_CLOSING);
 	return code;
 }
 

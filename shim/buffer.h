@@ -8,16 +8,18 @@
 
 #include "penstock.h"
 
-/* Finds the address base + off and its device, for a transfer of `len` bytes. Returns 0 or a code.
- * Any thread may call it; for a registered buffer it takes no lock. */
+/* Computes the address base + off, and finds the device of a transfer of `len` bytes at this
+ * address. Returns 0 or a cuFile code. Any thread may call this function; it takes no lock if
+ * the buffer is registered. */
 int shim_resolve(const void *base, off_t off, size_t len, void **addr,
 		 struct penstock_device **dev);
-/* Returns the number of bytes from `base` on that are registered without a gap, 0 if `base` is not
- * registered. Any thread may call it; it takes no lock. */
+/* Returns the number of consecutive registered bytes from `base` on, or 0 if `base` is not
+ * registered. Any thread may call this function; it takes no lock. */
 size_t shim_registered(const void *base);
-/* Removes all registrations at the last close, after the devices were removed from `shim`. */
+/* Removes all registered buffers at the last close of the driver. The caller has removed the
+ * devices from `shim` before. */
 void shim_buffers_drop(void);
-/* Removes all registrations and resets the lock in the child of a fork. */
+/* Removes all registered buffers and resets the list's lock in the child of a fork. */
 void shim_buffers_forked(void);
 
 #endif

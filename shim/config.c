@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the configuration: the defaults, then cufile.json, then the environment. open.c and
- * params.c call it. A file that is not valid JSON changes nothing. Each key that is unknown, or
- * in a place where NVIDIA's library ignores it too, is logged once with its right place; so is
- * each value of the wrong kind. It must never make a caller fail.
+ * params.c call this file. A cufile.json that is not valid JSON changes nothing. An unknown key is
+ * logged once, and so is a key in a section where NVIDIA's library ignores it too; the message
+ * names the right section. Each value of the wrong kind is logged once. This file must never make
+ * a caller fail.
  */
 #include "config.h"
 
@@ -22,8 +23,10 @@
 #include "log.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-#define KEY_PATH_MAX 256u /* a longer path is cut, and no key has it */
-#define NOTES_MAX 256u	  /* notes of level INFO fill half of them, so that errors have room */
+/* Longest path of a key; a longer path is cut, and then matches no known key. */
+#define KEY_PATH_MAX 256u
+/* Largest number of notes; at most half are of level INFO, so that errors have room. */
+#define NOTES_MAX 256u
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -59,7 +62,7 @@ void shim_config_defaults(struct shim_config *config)
 	*config = defaults;
 }
 
-/* Limits of the size parameters, each in the unit of the parameter. */
+/* Smallest and largest value of each size parameter, in the unit of the parameter. */
 static const struct {
 	size_t min, max;
 } limits[CUF_SIZE_PARAMS] = {
@@ -90,9 +93,10 @@ static struct note {
 	char text[NOTE_MAX];
 } notes[NOTES_MAX];
 static unsigned note_count;
-static uint64_t noted[NOTES_MAX * 2]; /* hashes, so that a second open repeats no note */
+/* Hashes of all notes so far, so that a second open of the driver repeats no note. */
+static uint64_t noted[NOTES_MAX * 2];
 static unsigned noted_count;
-static bool any_lost; /* whether an error found no room in notes */
+static bool any_lost; /* whether an error was dropped because `notes` was full */
 
 static bool is_noted(uint64_t hash)
 {
@@ -102,7 +106,7 @@ static bool is_noted(uint64_t hash)
 	return false;
 }
 
-/* Keeps a message for the log, unless it was kept before. */
+/* Keeps a message until the log is set up, unless the same message was kept before. */
 __attribute__((format(printf, 2, 3))) static void note_add(enum shim_level level, const char *fmt,
 							   ...)
 {
@@ -115,7 +119,7 @@ __attribute__((format(printf, 2, 3))) static void note_add(enum shim_level level
 	va_end(args);
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 127)
-			*c = '?'; /* a name in the file must not add lines to the log */
+			*c = '?'; /* so that a name in cufile.json cannot add lines to the log */
 	hash = shim_hash(SHIM_HASH, text);
 	if (is_noted(hash))
 		return;
@@ -147,13 +151,14 @@ enum value_type { VALUE_NULL, VALUE_BOOL, VALUE_NUMBER, VALUE_TEXT, VALUE_OBJECT
 
 struct value {
 	enum value_type type;
-	const char *path; /* the names from the root to the value, joined by dots; root: "" */
-	int index;	  /* position in an array, -1: not in an array */
+	/* Path of the value: member names from the root, joined by dots; "" for the root. */
+	const char *path;
+	int index; /* position in the array, -1 if the value is not in an array */
 	unsigned line;
-	bool flag;	 /* value of VALUE_BOOL */
-	bool whole;	 /* for VALUE_NUMBER: whether `number` is the exact value */
-	uint64_t number; /* value of VALUE_NUMBER; one that is negative or broken is not whole */
-	char *text;	 /* value of VALUE_TEXT */
+	bool flag;	 /* the value if `type` is VALUE_BOOL */
+	bool whole;	 /* whether `number` is the exact value, a whole number */
+	uint64_t number; /* the value if `type` is VALUE_NUMBER and `whole` is true */
+	char *text;	 /* the value if `type` is VALUE_TEXT */
 };
 
 struct walk {
@@ -209,7 +214,8 @@ static bool text_set(struct shim_config *config, const struct shim_key *key, con
 	return true;
 }
 
-/* Sets one slab, or clears the list where its array starts. */
+/* Sets one element of a list of slabs. If the value is the array itself, clears the list,
+ * because its elements follow. */
 static bool slab_set(struct shim_slabs *slabs, bool kb, const struct value *v)
 {
 	if (v->type == VALUE_ARRAY && v->index < 0) {
@@ -253,8 +259,8 @@ static bool key_set(struct shim_config *config, const struct shim_key *key, cons
 	}
 }
 
-/* Sets the parameter that a value belongs to. For an object or an array, returns whether its
- * members are to be read one by one. */
+/* Sets the parameter that the value belongs to. If the value is an object or an array, returns
+ * whether the caller must read its members one by one. */
 static bool value_apply(struct shim_config *config, const struct value *v)
 {
 	const struct shim_key *key;
@@ -273,7 +279,7 @@ static bool value_apply(struct shim_config *config, const struct value *v)
 	return key_set(config, key, v);
 }
 
-/* Reads a value that has no members; `in` is at its first byte. */
+/* Reads a string, a number, true, false or null. `in` is at the first byte of the value. */
 static bool plain_read(struct pst_json *in, struct value *v)
 {
 	const char *first = in->text + in->at;
@@ -297,8 +303,9 @@ static bool plain_read(struct pst_json *in, struct value *v)
 	return true;
 }
 
-/* Appends a member's name to the path. A dot in the name becomes a question mark, because
- * "properties.io_batchsize" in quotes is one name, which no key has. */
+/* Reads a member's name and appends it to the path. Replaces a dot inside the name by a question
+ * mark: "properties.io_batchsize" in quotes is one name, and must not match the key io_batchsize
+ * in the section properties. */
 static bool name_read(struct walk *w)
 {
 	size_t at = strlen(w->path), len;
@@ -314,7 +321,8 @@ static bool name_read(struct walk *w)
 
 static bool members_read(struct walk *w, bool object);
 
-/* Reads one value. Recursion ends at the depth of the known keys, as others are skipped. */
+/* Reads one value. The recursion is never deeper than the known keys, because unknown objects
+ * and arrays are skipped. */
 static bool value_read(struct walk *w, int index)
 {
 	int c = pst_json_peek(&w->in);
@@ -352,7 +360,8 @@ static bool members_read(struct walk *w, bool object)
 
 void shim_config_text(struct shim_config *config, char *text, size_t len)
 {
-	static const char mark[] = "\xef\xbb\xbf"; /* editors write it before UTF-8 */
+	/* Byte order mark, which some editors write before UTF-8 text. */
+	static const char mark[] = "\xef\xbb\xbf";
 	struct shim_config *fresh = malloc(sizeof(*fresh));
 	struct walk w = {.in = {.text = text, .len = len, .lenient = true}, .config = fresh};
 
@@ -394,7 +403,7 @@ static void file_find(struct shim_config *config)
 	const char *named = getenv("CUFILE_ENV_PATH_JSON");
 	const char *path = named && *named ? named : "/etc/cufile.json";
 	struct stat stat;
-	/* O_NONBLOCK: a pipe of that name must not block the open. */
+	/* O_NONBLOCK, so that the open does not block if the name belongs to a pipe. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	if (fd < 0 || fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
@@ -460,7 +469,8 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 
 extern char **environ;
 
-/* Notes each CUFILE_ variable that has no effect here, or that no library knows. */
+/* Adds a note for each CUFILE_ environment variable that has no effect in this library or that
+ * neither library knows. */
 static void env_others(void)
 {
 	static const char *const effective[] = {
@@ -482,7 +492,7 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* NVIDIA's tools list this variable, but NVIDIA's library does not read it. */
+	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The drop-in's configuration: parameters with their defaults and limits, and where they are
- * read from. The caller holds shim.lock for every function but shim_config_limits. */
+/* The drop-in's configuration: its parameters, with their defaults and limits, and the functions
+ * that read it. The caller holds shim.lock for every function except shim_config_limits. */
 #ifndef SHIM_CONFIG_H
 #define SHIM_CONFIG_H
 
 #include "abi/cufile_abi.h"
 
-#define SHIM_TEXT 512 /* bytes of a string parameter, with its NUL */
+#define SHIM_TEXT 512 /* size of a string parameter in bytes, including the final NUL */
 #define SHIM_SLABS 64
 
 struct shim_slabs {
@@ -18,20 +18,22 @@ struct shim_config {
 	bool flag[CUF_BOOL_PARAMS];
 	char text[CUF_STRING_PARAMS][SHIM_TEXT];
 	struct shim_slabs posix, gpu;
-	char file[SHIM_TEXT]; /* path of the cufile.json that was read, "" for none */
+	char file[SHIM_TEXT]; /* path of the cufile.json that was read, "" if there was none */
 };
 
 /* Sets every parameter to its default. */
 void shim_config_defaults(struct shim_config *config);
-/* Reads the defaults, then cufile.json, then the environment. Keeps a note of each error, because
- * the log is set up from `config` only afterwards; shim_config_log_notes logs the notes. */
+/* Reads the defaults, then cufile.json, then the environment. Keeps a note of each error,
+ * because the log is set up only afterwards, from `config`. shim_config_log_notes then logs the
+ * notes. */
 void shim_config_load(struct shim_config *config);
-/* Reads one cufile.json from memory, and changes the text while it parses. Called by the fuzz
- * target, too. */
+/* Reads the content of a cufile.json from `text`, and modifies `text` meanwhile. The fuzz target
+ * calls this function, too. */
 void shim_config_text(struct shim_config *config, char *text, size_t len);
-/* Logs the notes that loading left. Each note is logged once in the life of the process. */
+/* Logs the notes that were collected while the configuration was loaded. Each note is logged
+ * once in the life of the process. */
 void shim_config_log_notes(void);
-/* Returns the smallest and the largest value of a size parameter, which must exist. */
+/* Returns the smallest and the largest value of a size parameter. `param` must be valid. */
 void shim_config_limits(enum cuf_size_param param, size_t *min, size_t *max);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls the CUDA driver directly, for the few queries that the library's API does not offer: the
- * allocation at an address, the state of a stream, a wait for a stream. buffer.c, handle.c,
- * async.c, stats.c and p2p.c call it. It uses the driver only if the process has loaded it
- * already, or a test names one. It must never initialise the driver or create a context.
+ * Calls the CUDA driver directly, for the few functions that the library's API does not offer:
+ * find the allocation at an address, query the state of a stream, wait for a stream. buffer.c,
+ * handle.c, async.c, stats.c and p2p.c call this file. It uses the driver only if the process has
+ * already loaded it, or if PENSTOCK_LIBCUDA names a driver, as tests do. It must never initialise
+ * the driver or create a context.
  */
 #include "cuda.h"
 
@@ -14,14 +15,16 @@
 
 #include "state.h"
 
-/* Constants of the driver's interface. */
+/* Numbers of the CUDA driver API: result codes, pointer attributes and modes. */
 enum {
 	OK = 0,
 	NOT_INITIALIZED = 3,
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
-	CAPTURE_IMPLICIT = 906, /* the legacy stream waits for a stream that is being captured */
+	/* The query would make the legacy default stream wait for a stream that is being
+	 * captured. */
+	CAPTURE_IMPLICIT = 906,
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
 	ATTR_RANGE_START = 11,
@@ -55,7 +58,7 @@ static bool symbol_find(void *lib, const char *name, void *into)
 	return sym != NULL;
 }
 
-/* Stores the number of objects that the process has loaded so far. */
+/* Stores the number of objects that the process has loaded so far, for dl_iterate_phdr. */
 static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	(void)size;
@@ -64,13 +67,15 @@ static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 }
 
 /*
- * Whether the process has loaded libcuda; without it there is no device memory. Without libcuda
- * the search is repeated only after another object was loaded, because a search through all
- * folders takes some 30 us.
+ * Returns whether the process has loaded libcuda. If it has, looks up the driver's functions,
+ * once. A process without libcuda has no device memory. A search that failed is repeated only
+ * after the process has loaded another object, because a search through all folders takes about 30
+ * us.
  */
 static bool driver_loaded(void)
 {
-	static _Atomic unsigned long long failed; /* number of loads at the last failed search */
+	/* Number of objects loaded when the last search failed. */
+	static _Atomic unsigned long long failed;
 	unsigned long long loads = 0;
 	const char *name;
 	void *lib;
@@ -100,7 +105,7 @@ static bool driver_loaded(void)
 		symbol_find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
 		symbol_find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
 		atomic_store_explicit(&loaded, true, memory_order_release);
-		lib = NULL; /* stays open, as api points into it */
+		lib = NULL; /* keeps the library open, because `api` points into it */
 	}
 	pthread_mutex_unlock(&load_lock);
 	if (lib)
@@ -113,7 +118,8 @@ void shim_cuda_forked(void)
 	pthread_mutex_init(&load_lock, NULL);
 }
 
-/* Drivers before version 12 answer only in a context. The library can query these as well. */
+/* Finds the device of an address through the library. CUDA drivers before version 12 answer the
+ * query of shim_cuda_memory only in a current context; the library makes its query in one. */
 static int memory_by_library(const void *ptr, struct shim_memory *out)
 {
 	struct penstock_device *dev;
@@ -147,10 +153,11 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 	if (rc == NOT_INITIALIZED)
 		return 0;
 	if (rc != OK)
-		/* The context of this memory failed or was destroyed. */
+		/* The context that the memory belongs to has failed or was destroyed. */
 		return CUF_INVALID_CONTEXT_ERROR;
 	if (!type && len)
-		return CUF_CUDA_POINTER_INVALID; /* reserved address range without memory */
+		/* Address range that is reserved but has no memory mapped. */
+		return CUF_CUDA_POINTER_INVALID;
 	if (type != MEMORY_DEVICE)
 		return 0;
 	if (ordinal < 0 || ordinal >= SHIM_GPUS_MAX)
@@ -182,9 +189,9 @@ int shim_cuda_stream(void *stream, bool *capturing)
 }
 
 /*
- * Makes a call on a stream in the thread's relaxed capture mode, and restores the mode. In the
- * default mode the driver refuses a query of or a wait for a stream while any thread captures,
- * and the capture fails.
+ * Makes a call on a stream in the relaxed capture mode of this thread, and then restores the
+ * thread's mode. In the default mode, while any thread captures a stream, the driver refuses a
+ * query of a stream or a wait for a stream, and the capture fails.
  */
 static int call_relaxed(int (*call)(void *stream), void *stream)
 {

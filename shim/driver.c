@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that open and close the driver, and the reset in the child of a fork. It is the top
- * of the drop-in: it calls every other file to close or to reset, and no other file may call it.
+ * The cuFile calls that open and close the driver, and the reset in the child of a fork. This file
+ * is the top layer of the drop-in: it calls every other file to close or to reset, and no other
+ * file may call it.
  */
 #include "async.h"
 #include "batch.h"
@@ -17,9 +18,9 @@
 
 const char penstock_cufile_marker[] = "penstock";
 
-/* Resets the drop-in in the child of a fork, which may open its own driver. The objects of
- * the parent are not closed, because their threads do not exist in the child. If the driver was
- * never open, the child keeps the parameters and flags that the parent set. */
+/* Resets the drop-in in the child of a fork. The child may then open its own driver. Does not
+ * close the parent's objects, because their threads do not exist in the child. If the parent
+ * never opened the driver, the child keeps the parameters and flags that the parent has set. */
 static void driver_forked(void)
 {
 	if (!shim.was_open)
@@ -58,8 +59,9 @@ struct cuf_error cuFileDriverOpen(void)
 	return shim_err(code);
 }
 
-/* A thread that uses a device holds a file, or holds a lock and finds the device in `shim`. So
- * after all files are closed and the pointers in `shim` are cleared, no thread uses a device. */
+/* Closes all devices. A thread that uses a device either holds a file, or holds a lock and found
+ * the device in `shim`. So no thread uses a device any more after all files are closed and the
+ * pointers in `shim` are cleared. */
 static void devices_close(void)
 {
 	struct penstock_device *devs[SHIM_GPUS_MAX + 1];
@@ -78,7 +80,8 @@ static int driver_close(void)
 
 	if (code)
 		return code;
-	/* From here on a call finds the driver closed, waits for shim.lock and opens it again. */
+	/* After this store, another call finds the driver closed, waits for shim.lock and then
+	 * opens the driver again. */
 	atomic_store(&shim.open, false);
 	code = shim_files_close();
 	if (code) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Translates the library's -errno and reason into the result of a cuFile call: a code of the
- * ABI where one fits, else -1 with the errno of the file system. Every file of the drop-in
- * calls it, after a failure only. It must never log.
+ * Translates an error of the library (-errno and reason) into the result of a cuFile call: a code
+ * of the ABI if one fits, else -1 with the errno of the file system. Every file of the drop-in
+ * calls these functions, but only after a failure. They must never log.
  */
 #include "fail.h"
 
@@ -11,7 +11,8 @@
 int shim_code(int64_t ret, enum penstock_why why)
 {
 	if (why == PENSTOCK_WHY_DEVICE_ERROR)
-		/* The CUDA context was destroyed, or no context is current. */
+		/* These errors mean that the CUDA context was destroyed or that no context is
+		 * current. */
 		return ret == -ESTALE || ret == -ENXIO || ret == -ESHUTDOWN
 			       ? CUF_INVALID_CONTEXT_ERROR
 			       : CUF_CUDA_DRIVER_ERROR;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results of cuFile calls: codes of the ABI, made from the library's -errno and reason. */
+/* Results of cuFile calls, made from the library's errors (-errno and reason). */
 #ifndef SHIM_FAIL_H
 #define SHIM_FAIL_H
 
@@ -16,10 +16,11 @@ static inline struct cuf_error shim_err(int code)
 	return (struct cuf_error){code, 0};
 }
 
-/* Returns the ABI code for a -errno and reason that the library just returned on this thread.
- * Returns 0 if no code fits: the error is the file system's, and errno describes it. */
+/* Returns the ABI code for an error (-errno and reason) that the library has just returned on
+ * this thread. Returns 0 if no code fits; then the error is the file system's, and errno
+ * describes it. */
 int shim_code(int64_t ret, enum penstock_why why);
-/* Returns the same error as cuFileRead does: -1 with errno set, or a negated code. */
+/* Returns the error in the form that cuFileRead returns: -1 with errno set, or a negated code. */
 ssize_t shim_result(int64_t ret, enum penstock_why why);
 
 #endif

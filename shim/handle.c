@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registers files and checks handles. A handle is the index of a table entry and the generation
- * of its use, never an address. So a handle that was closed, or that another library made, is
- * recognised without access to memory at that address. A call holds the file that it uses; when a
- * file is closed, the last holder frees it. Entries are reused, but their memory must never be
- * freed, because a thread may check an old handle at any time.
+ * Registers files and checks handles. A handle is a number made of the index of a table entry and
+ * the generation of the entry; it is never an address. So the drop-in recognises a closed handle,
+ * or a handle of another library, without an access to memory at that address. A call holds the
+ * file that it uses. When a file is closed, the last holder frees the file's resources. The table
+ * entries are reused, but their memory must never be freed, because a thread may check an old
+ * handle at any time.
  */
 #include "handle.h"
 
@@ -29,13 +30,13 @@
 #define PAGE 256u
 #define PAGES 256u
 #define FILES_MAX (PAGE * PAGES)
-#define MAGIC 0xcf1eu /* bits 16 to 31 of a handle, which no address has */
+#define MAGIC 0xcf1eu /* bits 16 to 31 of each handle, but of no valid address */
 
 /*
- * Bits of shim_file.state. An entry with none of them is free.
+ * Bits of shim_file.state. An entry is free if none of them is set.
  * LIVE: the handle is valid.
- * CLOSING: the handle is invalid, and calls still hold the file.
- * ENDING: the last holder is freeing the file.
+ * CLOSING: the handle is invalid, but calls still hold the file.
+ * ENDING: the last holder is freeing the file's resources.
  */
 #define LIVE (1ull << 31)
 #define CLOSING (1ull << 30)
@@ -45,11 +46,13 @@
 #define LAST_WAIT_NS 1000000000
 
 static _Atomic(struct shim_file *) pages[PAGES];
-static unsigned file_count; /* number of entries, free ones included; under shim.lock */
-/* Guards the variables below. No other lock is taken while it is held. */
+/* Number of entries in `pages`, including free entries; guarded by shim.lock. */
+static unsigned file_count;
+/* Guards free_files, by_fd and by_fd_count. A thread that holds it takes no other lock. */
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shim_file *free_files;
-static struct shim_file **by_fd; /* the live file of each descriptor number */
+/* Registered file of each descriptor number, NULL if there is none. */
+static struct shim_file **by_fd;
 static int by_fd_count;
 
 static uint32_t state_generation(uint64_t state)
@@ -57,8 +60,8 @@ static uint32_t state_generation(uint64_t state)
 	return (uint32_t)(state >> 32);
 }
 
-/* Returns a handle: generation in 31 bits, magic in 16, index in 16. As an intptr_t it is never
- * negative. */
+/* Returns a handle: 31 bits of generation, 16 bits of MAGIC, 16 bits of index. As an intptr_t it
+ * is never negative. */
 static void *handle_make(uint32_t generation, unsigned index)
 {
 	return (void *)(uintptr_t)((uint64_t)generation << 32 | MAGIC << 16 | index);
@@ -93,8 +96,8 @@ void shim_file_leave(struct shim_file *f)
 {
 	uint64_t state = atomic_fetch_sub_explicit(&f->state, 1, memory_order_acq_rel) - 1;
 
-	/* Several threads may find the file closing and unused; the one whose exchange succeeds
-	 * frees it. */
+	/* Several threads may see that the file is closing and unused. The thread whose exchange
+	 * succeeds frees the file's resources. */
 	while ((state & CLOSING) && !(state & USERS))
 		if (atomic_compare_exchange_weak_explicit(
 			    &f->state, &state, (state & ~CLOSING) | ENDING, memory_order_acq_rel,
@@ -146,7 +149,8 @@ static struct shim_file *entry_alloc(void)
 	return f;
 }
 
-/* Extends by_fd to a descriptor number; under files_lock. */
+/* Extends by_fd so that it has an element for the descriptor number `fd`. The caller holds
+ * files_lock. */
 static int by_fd_grow(int fd)
 {
 	int count = fd + 64;
@@ -201,8 +205,8 @@ static int descr_check(const struct cuf_descr *descr, struct stat *stat)
 	return 0;
 }
 
-/* Whether the same file is registered under the same descriptor number. If the caller closed the
- * descriptor and the number now belongs to another file, it is not. */
+/* Returns whether this file is registered under this descriptor number. Returns false if the
+ * caller has closed the registered descriptor and the number now belongs to another file. */
 static bool fd_is_registered(int fd, const struct stat *stat)
 {
 	const struct shim_file *f;
@@ -230,9 +234,9 @@ static char *fd_path(int fd)
 }
 
 /*
- * Whether a direct path between the file and the device exists, as far as it is known before the
- * first transfer. If not, writes the reason to `text`. A path is unproven while the file has no
- * data to prove it on; then the first transfer decides, and this function returns true.
+ * Returns whether a direct path between the file and the device exists, as far as this is known
+ * before the first transfer. If none exists, writes the reason to `text`. A path cannot be tested
+ * while the file is empty; then this function returns true, and the first transfer decides.
  */
 static bool file_is_direct(struct penstock_storage *st, struct penstock_device *dev,
 			   enum penstock_op op, char *text, size_t text_len)
@@ -263,8 +267,9 @@ static bool file_is_direct(struct penstock_storage *st, struct penstock_device *
 	return false;
 }
 
-/* Checks, with compat mode off, whether any device of the machine has a direct path. Tries host
- * memory first, because it needs no call to CUDA, and few files are direct for GPUs only. */
+/* With compat mode off, checks whether a direct path exists from the file to any device of the
+ * machine. Checks host memory first: that needs no call to CUDA, and usually answers the
+ * question, because few files have a direct path to a GPU but not to host memory. */
 static int file_check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
@@ -354,7 +359,8 @@ static int file_register(const struct cuf_descr *descr, void **out)
 		entry_free(f);
 		return code;
 	}
-	/* Adds to the state, because a thread with an old handle may change the user count. */
+	/* Uses an addition instead of a store, because a thread with an old handle may change
+	 * the user count in the same word at any time. */
 	old = state_generation(atomic_load(&f->state));
 	generation = old >= 0x7fffffff ? 1 : old + 1;
 	atomic_fetch_add(&f->state, ((uint64_t)generation << 32) - ((uint64_t)old << 32) + LIVE);
@@ -377,8 +383,8 @@ struct cuf_error cuFileHandleRegister(void **fh, struct cuf_descr *descr)
 	return shim_err(code);
 }
 
-/* Makes the handle invalid. Calls that hold the file may continue to use it. Returns false if
- * the handle was invalid. */
+/* Makes the handle invalid. Calls that already hold the file may continue to use it. Returns
+ * false if the handle was already invalid. */
 static bool file_shut(struct shim_file *f)
 {
 	uint64_t state = atomic_load(&f->state);
@@ -394,7 +400,8 @@ void cuFileHandleDeregister(void *fh)
 	struct shim_file *f;
 	bool ok;
 
-	shim_harvest(); /* a completed stream request holds its file until it is collected */
+	/* Collects completed stream requests, which otherwise still hold their file. */
+	shim_harvest();
 	f = shim_file_enter(fh);
 	ok = f && file_shut(f);
 	if (ok)
@@ -431,7 +438,7 @@ int shim_files_close(void)
 			by_fd_remove(f);
 		shim_file_leave(f);
 	}
-	/* A call that entered before its file was shut uses devices, too. */
+	/* A call that took hold of its file before the file was closed may still use devices. */
 	while (any_file_held() && shim_now_ns() < until)
 		sched_yield();
 	return any_file_held() ? CUF_DRIVER_CLOSING : 0;
@@ -445,12 +452,14 @@ void shim_files_forked(void)
 		struct shim_file *f = file_at(i);
 		uint64_t state = atomic_load(&f->state);
 
-		/* The handle is invalid in the child; the storage belongs to the parent. */
+		/* Makes the handle invalid in the child. Does not close the storage, which
+		 * belongs to the parent. */
 		atomic_store(&f->state, state & ~(LIVE | CLOSING | ENDING | USERS));
 		f->st = NULL;
 		f->next_free = free_files;
 		free_files = f;
 	}
-	by_fd = NULL; /* not freed, as the fork may have interrupted a realloc */
+	/* Not freed, because another thread may have been reallocating it during the fork. */
+	by_fd = NULL;
 	by_fd_count = 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of the keys of cufile.json. Each row has the parameter that a key sets, or the reason
- * why the key has no effect in this library. config.c looks keys up here. The table must list
- * every key that NVIDIA's library reads, so that no valid file causes a warning.
+ * why the key has no effect in this library. config.c looks up keys here. The table must contain
+ * every key that NVIDIA's library reads, so that no valid cufile.json causes a warning.
  */
 #include "keys.h"
 
@@ -133,7 +133,7 @@ static const struct shim_key keys[] = {
 	{"sparse.min_p2pdma_threshold_kb", SHIM_KEY_NOTED, 0, CHOSEN},
 };
 
-/* Wrong names that appear in examples and in NVIDIA's documents, with the key that was meant. */
+/* Wrong key names that appear in examples and in NVIDIA's documents, each with the correct key. */
 static const struct {
 	const char *name, *path;
 } misnomers[] = {
@@ -163,7 +163,8 @@ static const struct {
 	{"log_dir", "logging.dir"},
 };
 
-/* Whether a path matches a pattern, compared name by name. */
+/* Returns whether a path matches a pattern. Compares both name by name; "*" matches any one
+ * name. */
 static bool path_matches(const char *pattern, const char *path)
 {
 	for (;;) {

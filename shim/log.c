@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the drop-in's log: one write(2) a line, to the file that the configuration names, else
- * to stderr. The driver's open, the first use of a file and failures call it. It must never
- * create a file in the working directory, and no transfer after a file's first may log success.
+ * Writes the drop-in's log. Each line is one write(2), to the log file of the configuration, or to
+ * stderr if none is configured. The drop-in logs when the driver is opened, when a file is first
+ * used, and when a call fails. The log must never create a file in the working directory, and a
+ * transfer that succeeds must log nothing unless it is the first of its file.
  */
 #include "log.h"
 
@@ -19,7 +20,7 @@
 
 #include "penstock.h"
 
-/* The limit keeps a caller that fails in a loop from filling a disk. */
+/* Largest number of lines, so that a program that fails in a loop does not fill a disk. */
 #define LINES_MAX 10000u
 
 static const char *const level_names[] = {"NOTICE", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
@@ -65,7 +66,9 @@ void shim_log(enum shim_level level, const char *fmt, ...)
 		len = len_max;
 	line[len++] = '\n';
 	if (write(fd >= 0 ? fd : STDERR_FILENO, line, (size_t)len) < 0)
-		errno = saved; /* no other place could take this error */
+		/* ignored, because there is no other place to report that the log cannot be
+		 * written */
+		errno = saved;
 	errno = saved;
 }
 
@@ -81,7 +84,8 @@ void shim_log_refused(const char *fmt, ...)
 	penstock_stats_note(text);
 }
 
-/* O_NONBLOCK: a pipe without a reader, or a full one, must not block the program. */
+/* Opens the log file. With O_NONBLOCK, a pipe that has no reader or is full does not block the
+ * program. */
 static int log_open(const char *path)
 {
 	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
@@ -90,7 +94,8 @@ static int log_open(const char *path)
 
 void shim_log_setup(const char *level, const char *file, const char *dir)
 {
-	static int kept = -1; /* never closed, because another thread may be writing to it */
+	/* Descriptor of the log file; never closed, because another thread may be writing to it. */
+	static int kept = -1;
 	int number = shim_log_level(level), fd = -1;
 	char in_dir[PATH_MAX];
 

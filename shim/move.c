@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does what all transfers have in common: checks the arguments, holds the file, fills the
+ * Does the work that all transfers share: checks the arguments, holds the file, fills the
  * library's request, and logs the first use of a file. sync.c, batch.c and async.c call it. A
- * transfer that succeeds must never allocate, take a lock or log anything but that first use.
+ * transfer that succeeds must never allocate, take a lock or log, except that it logs the first
+ * use of a file.
  */
 #include "move.h"
 
@@ -23,7 +24,8 @@ void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, uns
 	m->req.segs = segs;
 	m->req.seg_count = count;
 	m->req.op = op;
-	/* Memory without a device may be freed memory of a GPU, so the library must check it. */
+	/* The library must check memory for which no device was found, because it may be GPU
+	 * memory that was freed. */
 	m->req.flags = PENSTOCK_R_UNSURE;
 	m->req.effort = PENSTOCK_FAST;
 	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
@@ -38,7 +40,8 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 
 	m->file = shim_file_enter(fh);
 	if (!m->file) {
-		/* The call opens the driver nevertheless, as in NVIDIA's library. */
+		/* The call opens the driver although the handle is wrong, as in NVIDIA's
+		 * library. */
 		code = shim_need();
 		return code ? code : CUF_HANDLE_NOT_REGISTERED;
 	}
@@ -81,8 +84,9 @@ void shim_log_failed(const struct shim_move *m, const char *how, int code, const
 		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", file_name(m), how, what, text);
 }
 
-/* Returns the reason why no more direct path was used: that of the most direct path that supports
- * this kind of device and this direction. NULL: the most direct path was used. */
+/* Returns the reason why the transfer did not use a more direct path, or NULL if it used the
+ * most direct one. The reason is that of the most direct path that supports this kind of device
+ * and this direction. */
 static const char *fallback_reason(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++) {
@@ -101,8 +105,8 @@ static const char *fallback_reason(const struct penstock_report *report)
 #define NAMES_MAX 16u
 #define KINDS_MAX 64u
 
-/* Adds a hash to a list. Returns false if the list has the hash, or is full. Any thread may call
- * it. */
+/* Adds a hash to a list. Returns false if the list already contains the hash or is full. Any
+ * thread may call this function. */
 static bool hash_add(_Atomic uint64_t *list, unsigned max, uint64_t hash)
 {
 	for (unsigned i = 0; i < max; i++) {
@@ -116,8 +120,9 @@ static bool hash_add(_Atomic uint64_t *list, unsigned max, uint64_t hash)
 	return false;
 }
 
-/* Whether the first use of a file is logged. A log file gets a line for every file. On stderr,
- * which a person reads, only the first few files and each further path or reason get a line. */
+/* Returns whether to log the first use of a file. In a log file, every file gets a line. On
+ * stderr, which a person reads, a line is logged only for the first NAMES_MAX files, and for
+ * each path or reason that has not been logged before. */
 static bool first_use_logged(const char *name, const char *path, const char *why)
 {
 	static _Atomic uint64_t kinds[KINDS_MAX], names[NAMES_MAX];
@@ -127,7 +132,7 @@ static bool first_use_logged(const char *name, const char *path, const char *why
 	if (shim_log_to_file())
 		return true;
 	new_name = hash_add(names, NAMES_MAX, shim_hash(kind, name));
-	new_kind = hash_add(kinds, KINDS_MAX, kind); /* also if the name is new */
+	new_kind = hash_add(kinds, KINDS_MAX, kind); /* added even if the name is new */
 	return new_name || new_kind;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One transfer, from the arguments of a cuFile call to a request of the library. */
+/* Makes a request of the library from the arguments of a cuFile call. */
 #ifndef SHIM_MOVE_H
 #define SHIM_MOVE_H
 
@@ -11,20 +11,22 @@ struct shim_move {
 	struct penstock_seg seg;
 	struct penstock_req req;
 };
-/* Checks the arguments, holds the file and fills the request. Returns a code if the handle, the
- * range or the memory is wrong; then the file is not held. */
+/* Checks the arguments, holds the file and fills the request. Returns a cuFile code, and does
+ * not hold the file, if the handle, the range or the memory is wrong. */
 int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len, off_t file_off,
 		    off_t base_off, enum penstock_op op);
-/* Releases the file. */
+/* Releases the file that shim_move_begin holds. */
 void shim_move_end(struct shim_move *m);
-/* Fills the request of m->file for `count` segments, which must outlive it. */
+/* Fills the request for a transfer of m->file. The `count` segments must outlive the request. */
 void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, unsigned count,
 		       enum penstock_op op);
-/* Logs that a transfer failed, with the reason. `how` is "", "a batch's " or "a stream's ". */
+/* Logs that a transfer failed. `code` and `text` are the reason. `how` names the kind of call:
+ * "", "a batch's " or "a stream's ". */
 void shim_log_failed(const struct shim_move *m, const char *how, int code, const char *text);
-/* Logs path and reason of a file's first read and first write. */
+/* Logs the path that a file's first read or first write used, and why no more direct path was
+ * used. Logs nothing for later transfers. */
 void shim_log_first_use(const struct shim_move *m, const struct penstock_report *report);
-/* Whether the file was never read, or never written, before this transfer. */
+/* Returns whether this is the first transfer of the file in this direction (read or write). */
 static inline bool shim_is_first(const struct shim_move *m)
 {
 	return !(atomic_load_explicit(&m->file->logged, memory_order_relaxed) & (1u << m->req.op));

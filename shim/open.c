@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens the driver: reads the configuration, sets up the log and opens host memory as a device.
- * driver.c calls it for cuFileDriverOpen, and every file with calls that need an open driver.
- * It must never call CUDA: GPUs are opened at their first use, and the library creates contexts
- * and threads with the first transfer. So an open takes well under a millisecond.
+ * driver.c calls it for cuFileDriverOpen; other files call it when a cuFile call needs an open
+ * driver. It must never call CUDA, so that opening takes well under a millisecond. A GPU is opened
+ * when it is first used. The library creates contexts and threads with the first transfer.
  */
 #include "open.h"
 
@@ -13,8 +13,8 @@
 #include "state.h"
 #include "stats.h"
 
-/* Returns the class that transfers require. Compat mode off requires class direct, unless compat
- * mode is forced, which wins in NVIDIA's library too. */
+/* Returns the class that all transfers require. Without compat mode this is class direct. If the
+ * configuration both forbids and forces compat mode, forcing wins, as in NVIDIA's library. */
 static int class_required(const struct shim_config *config)
 {
 	return config->flag[CUF_PARAM_ALLOW_COMPAT_MODE] ||

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that cuFile 1.16 to 1.19 added for peer-to-peer: flags for each kind of storage, the
- * topology as a file, and the size of a GPU's BAR. The flags are stored and returned, but must
- * never decide which path a transfer uses. All calls here are slow.
+ * The calls for peer-to-peer that cuFile 1.16 to 1.19 added. They set flags for each kind of
+ * storage, export the topology as a file, and return the size of a GPU's BAR. The flags are stored
+ * and returned, but must never decide which path a transfer uses. All of these calls are slow.
  */
 #include "p2p.h"
 
@@ -30,8 +30,9 @@ static bool is_target(int target)
 	return target >= 0 && target < CUF_TARGETS && target != 10 && target != CUF_NVME_P2P;
 }
 
-/* In NVIDIA's library the first call on the flags reads the configuration, so that parameters
- * cannot be set any more. Here params_fixed has the same effect. */
+/* In NVIDIA's library, the first call that sets or reads these flags also reads the
+ * configuration. After that the program cannot set parameters any more. This library sets
+ * params_fixed for the same effect. */
 struct cuf_error cuFileDriverSetP2PFlags(int target, int flags)
 {
 	if (!is_target(target))
@@ -61,7 +62,8 @@ struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags)
 	return shim_ok();
 }
 
-/* Writes the first line that NVIDIA's library writes, then this library's topology as JSON. */
+/* Writes a file that starts with the same line as the file of NVIDIA's library. The rest is this
+ * library's topology as JSON. */
 struct cuf_error cuFileExportPCIeTopology(const char *name)
 {
 	static const char head[] = "// Topology file for cuFile.\n";
@@ -85,7 +87,7 @@ struct cuf_error cuFileExportPCIeTopology(const char *name)
 	return shim_err(ret < 0 ? CUF_INTERNAL_ERROR : CUF_SUCCESS);
 }
 
-/* Returns the size of the device's largest BAR, from its list of resources in sysfs. */
+/* Returns the size in bytes of the device's largest BAR, read from its `resource` file in sysfs. */
 static size_t largest_bar(const char *bdf)
 {
 	unsigned long long start, end, flags, best = 0;
@@ -117,7 +119,7 @@ struct cuf_error cuFileGetBARSizeInKB(int gpu, size_t *kb)
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	if (gpu >= shim_cuda_count())
 		return shim_err(CUF_INVALID_VALUE);
-	pthread_mutex_lock(&shim.lock); /* so that no other thread closes the device */
+	pthread_mutex_lock(&shim.lock); /* held so that no other thread closes the device */
 	code = shim_gpu_locked(gpu, &dev);
 	if (!code && penstock_device_get_info(dev, &info) < 0)
 		code = CUF_DEVICE_NOT_FOUND;

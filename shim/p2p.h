@@ -3,8 +3,8 @@
 #ifndef SHIM_P2P_H
 #define SHIM_P2P_H
 
-/* Clears the flags at the last close of the driver, after which parameters may be set again. The
- * caller holds shim.lock. */
+/* Clears the flags at the last close of the driver. The program may then set parameters again.
+ * The caller holds shim.lock. */
 void shim_p2p_closed(void);
 
 #endif

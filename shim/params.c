@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that set and read parameters. A parameter that is set before the open is staged here,
- * over the values of cufile.json and the environment. The open copies it, and it is read-only
- * until the close. Each setting applies to the next open only, as documented, except for slab
- * arrays, which NVIDIA's library keeps over a close, as observed. All calls here are slow.
+ * The calls that set and read parameters. A parameter that the program sets before it opens the
+ * driver is staged here, and overrides cufile.json and the environment. Opening the driver copies
+ * the staged parameters; until the close they are read-only. A parameter applies only to the next
+ * open, as NVIDIA documents. The exception are the arrays of slabs: they stay set after a close,
+ * as measured with NVIDIA's library. All of these calls are slow.
  */
 #include "params.h"
 
@@ -17,13 +18,15 @@
 
 #define VERSION_WITHOUT_NVTX 1160
 
-/* Everything here is under shim.lock. */
+/* shim.lock guards all variables of this file. */
 static struct shim_config staged;
-static bool staged_loaded; /* whether `staged` holds the file and the environment */
+/* Whether `staged` contains the values of cufile.json and the environment. */
+static bool staged_loaded;
 static bool size_set[CUF_SIZE_PARAMS], flag_set[CUF_BOOL_PARAMS], text_set[CUF_STRING_PARAMS];
 static bool posix_set, gpu_set;
 
-/* Returns the configuration in effect: the live one, or the one of the next open. */
+/* Returns the current configuration if the driver is open, else the configuration that the next
+ * open would use. */
 static struct shim_config *config_current(void)
 {
 	if (atomic_load(&shim.open))
@@ -61,14 +64,15 @@ void shim_params_apply(struct shim_config *config)
 
 void shim_params_opened(void)
 {
-	staged_loaded = false; /* the file and the environment are read again after a close */
+	/* Makes the next open read cufile.json and the environment again. */
+	staged_loaded = false;
 	memset(size_set, 0, sizeof(size_set));
 	memset(flag_set, 0, sizeof(flag_set));
 	memset(text_set, 0, sizeof(text_set));
 }
 
-/* Locks shim.lock, and refuses a setting that is allowed only before the open. The caller unlocks
- * with params_unlock, on an error too. */
+/* Takes shim.lock. Returns an error if the driver is open or another call has fixed the
+ * parameters. The caller must call params_unlock in both cases. */
 static struct cuf_error set_begin(void)
 {
 	pthread_mutex_lock(&shim.lock);
@@ -127,7 +131,7 @@ struct cuf_error cuFileGetParameterMinMaxValue(int param, size_t *min, size_t *m
 	return shim_ok();
 }
 
-/* Whether the flag exists. That of NVTX is deprecated, and refused since version 1.16. */
+/* Returns whether the flag exists. The flag for NVTX ranges exists only before version 1.16. */
 static bool is_flag(int param)
 {
 	return param >= 0 && param < CUF_BOOL_PARAMS &&
@@ -300,8 +304,9 @@ static unsigned size_to_unsigned(size_t kb)
 	return kb > UINT32_MAX ? UINT32_MAX : (unsigned)kb;
 }
 
-/* Leaves the version of the kernel module 0, because this library uses none. Leaves the status
- * bits 0 too: they name kinds of storage for peer-to-peer, and no path here depends on the kind. */
+/* Leaves the version of the kernel module 0, because this library uses no kernel module. Also
+ * leaves the bits of dstatusflags 0. They report for which kinds of storage peer-to-peer is
+ * available, and in this library that does not depend on the kind of storage. */
 struct cuf_error cuFileDriverGetProperties(struct cuf_props *props)
 {
 	const struct shim_config *c;

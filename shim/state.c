@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds the state that state.h describes, and opens a GPU at its first use. Every file of the
- * drop-in uses it. It must never call CUDA before a caller uses a GPU, so that opening the driver
- * stays cheap.
+ * Defines the state that state.h declares, and opens a GPU when it is first used. Every file of
+ * the drop-in uses it. It must never call CUDA before the program uses a GPU, so that opening the
+ * driver takes little time.
  */
 #include "state.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one state of the drop-in in a process: the lock, the configuration and the devices.
- * open.c fills it, driver.c empties it.
- * Lock order: shim.lock, then the locks of batch.c and async.c, then the others, none of which is
- * held while another is taken.
+ * The global state of the drop-in: the lock, the configuration and the devices. open.c fills it,
+ * driver.c clears it.
+ * Lock order: shim.lock, then the locks of batch.c and async.c, then all other locks. While a
+ * thread holds one of these other locks, it takes no further lock.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H
@@ -14,32 +14,37 @@
 #include "config.h"
 #include "penstock.h"
 
-#define SHIM_GPUS_MAX 64 /* ordinals of GPUs that the drop-in can use */
+/* Number of GPUs that the drop-in can use. It ignores GPUs with larger ordinals. */
+#define SHIM_GPUS_MAX 64
 
 struct shim {
 	pthread_mutex_t lock;
 	_Atomic bool open;
-	bool was_open;		   /* the driver was opened at least once; under lock */
-	bool params_fixed;	   /* a call before the open fixed the parameters; under lock */
-	long uses;		   /* number of opens without a close; under lock */
-	_Atomic int require;	   /* enum penstock_class of every transfer */
-	_Atomic int version;	   /* the version that shim_version returns, 0: not read yet */
-	struct shim_config config; /* valid while the driver is open; under lock */
+	bool was_open; /* whether the driver was ever opened; guarded by lock */
+	/* Whether parameters cannot be set although the driver is closed; guarded by lock. */
+	bool params_fixed;
+	long uses;	     /* number of opens minus number of closes; guarded by lock */
+	_Atomic int require; /* class that every transfer requires, an enum penstock_class */
+	_Atomic int version; /* result of shim_version, 0 if it has not been computed yet */
+	/* Configuration, valid while the driver is open; guarded by lock. */
+	struct shim_config config;
 	_Atomic(struct penstock_device *) host;
 	_Atomic(struct penstock_device *) gpus[SHIM_GPUS_MAX];
-	/* Collects completed stream requests. async.c sets it with its first request. */
+	/* Function that collects completed stream requests. async.c sets it when it submits its
+	 * first one. */
 	void (*_Atomic harvest)(void);
 };
 extern struct shim shim;
 
-/* Returns the cuFile version, as 1150 for 1.15, that decides the layout of statistics. */
+/* Returns the version of cuFile that decides the layout of statistics, for example 1150 for
+ * 1.15. */
 int shim_version(void);
-/* Returns the device of a GPU, which its first use opens, or a code. CUF_DRIVER_CLOSING: the
- * driver was closed meanwhile. */
+/* Returns 0 and the device of a GPU, or a cuFile code. Opens the device when it is first used.
+ * The code is CUF_DRIVER_CLOSING if another thread has closed the driver. */
 int shim_gpu(int ordinal, struct penstock_device **dev);
-/* Does the same as shim_gpu; the caller holds shim.lock. */
+/* Does the same as shim_gpu, but the caller already holds shim.lock. */
 int shim_gpu_locked(int ordinal, struct penstock_device **dev);
-/* Collects completed stream requests: releases their files and counts their results. */
+/* Collects completed stream requests: counts their results and releases their files. */
 void shim_harvest(void);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collects and returns the statistics of the cuFile ABI. Every file with exported calls counts
- * here. The layout that a caller gets is that of the version which cuFileGetVersion returns, so
- * that a caller with older headers is never overwritten. Rates are averages over the time of
- * collecting. Counting must never fail or block.
+ * Collects and returns the statistics of the cuFile ABI. Every file with exported calls reports
+ * its calls to this file. The layout that the program gets is that of the version which
+ * cuFileGetVersion returns. So nothing is written past the end of the shorter structs of older
+ * headers. Rates are averages over the time during which statistics were collected. Counting must
+ * never fail or block.
  */
 #include "stats.h"
 
@@ -28,8 +29,9 @@ struct gpu {
 	_Atomic uint64_t map, map_ok, map_err, map_free, map_bytes;
 };
 static struct {
-	_Atomic uint64_t ops[SHIM_COUNTED][2]; /* failures, successes */
-	struct direction io[4];		       /* read, write, readv, writev */
+	/* Number of failures at index 0, of successes at 1. */
+	_Atomic uint64_t ops[SHIM_COUNTED][2];
+	struct direction io[4]; /* for reads, writes, readv and writev */
 	_Atomic uint64_t batch_bytes[2], batch_last[2];
 	_Atomic uint64_t batch_submit_us, batch_complete_us;
 	_Atomic uint64_t hist[2][CUF_HIST_BINS];
@@ -38,13 +40,13 @@ static struct {
 
 _Atomic int shim_stats_level;
 
-/* Guards the variables below. No other lock is taken while it is held. */
+/* Guards the variables below. A thread that holds it takes no other lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int level;	      /* the level that the caller or the configuration chose */
-static bool level_set;	      /* the caller chose it by cuFileSetStatsLevel */
-static bool started;	      /* collecting is on, if the level is not 0 */
-static uint64_t since_ns;     /* start of the current period of collecting */
-static uint64_t collected_ns; /* total length of the earlier periods */
+static int level;	      /* level that the program or the configuration chose */
+static bool level_set;	      /* whether the program chose the level with cuFileSetStatsLevel */
+static bool started;	      /* whether statistics are collected if the level is not 0 */
+static uint64_t since_ns;     /* start of the current period of collection */
+static uint64_t collected_ns; /* total length of the earlier periods of collection */
 
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)
 #define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
@@ -56,7 +58,8 @@ void shim_count_(enum shim_counted what, bool ok, uint64_t times)
 	ADD(counters.ops[what][ok], times);
 }
 
-/* Returns the bin of the histogram: bin 0 ends at 4 KiB, and each next one at twice the length. */
+/* Returns the histogram's bin for a length. Bin 0 contains lengths up to 4 KiB, bin 1 up to 8
+ * KiB, and so on, doubling each time. */
 static unsigned hist_bin(uint64_t len)
 {
 	uint64_t blocks = len ? (len - 1) / BLOCK : 0;
@@ -65,7 +68,7 @@ static unsigned hist_bin(uint64_t len)
 	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
 }
 
-/* Returns the ordinal of a GPU that has counters, or -1. */
+/* Returns the ordinal of the device if it is a GPU with counters, else -1. */
 static int gpu_ordinal(const struct penstock_device *dev)
 {
 	for (int i = 0; i < CUF_GPUS; i++)
@@ -74,7 +77,7 @@ static int gpu_ordinal(const struct penstock_device *dev)
 	return -1;
 }
 
-/* The kinds of paths that NVIDIA's library counts. */
+/* The kinds of paths for which cuFile's statistics have counters. */
 enum path_kind { POSIX, P2P, NVFS };
 
 static enum path_kind path_kind(const char *path)
@@ -84,7 +87,7 @@ static enum path_kind path_kind(const char *path)
 	return strcmp(path, "vendor") ? POSIX : NVFS;
 }
 
-/* Counts an operation that moved bytes from or to a GPU. */
+/* Counts one operation in the counters of a GPU. */
 static void count_gpu(struct gpu_direction *io, bool ok, bool unaligned,
 		      const struct penstock_report *report, uint64_t us)
 {
@@ -108,13 +111,14 @@ static void count_gpu(struct gpu_direction *io, bool ok, bool unaligned,
 	}
 }
 
-/* Counts an operation once for each GPU in it, and its bytes for the GPU that they belong to. */
+/* Counts one operation once for each GPU whose memory it uses. Adds the bytes of each segment to
+ * the counters of the segment's GPU. */
 static void count_gpus(enum penstock_op op, int64_t ret, const struct penstock_seg *segs,
 		       unsigned count, size_t len, const struct penstock_report *report,
 		       uint64_t us)
 {
 	uint64_t left = ret > 0 ? (uint64_t)ret : 0;
-	unsigned seen = 0; /* bitmap of the GPUs that were counted */
+	unsigned seen = 0; /* bitmap of the GPUs for which the operation was already counted */
 
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t here = segs[i].row_len < left ? segs[i].row_len : left;
@@ -166,7 +170,8 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 	case NVFS:
 		shim_count_(SHIM_BATCH_NVFS, ok, 1);
 		break;
-	case POSIX: /* the path was not known yet when the operation was enqueued */
+	/* Counts "enqueued" here, because the path was unknown when the operation was enqueued. */
+	case POSIX:
 		shim_count_(SHIM_BATCH_POSIX_ENQUEUED, true, 1);
 		shim_count_(SHIM_BATCH_POSIX_PROCESSED, ok, 1);
 	}
@@ -209,7 +214,7 @@ void shim_count_unmap(int ordinal, size_t len)
 	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
 		return;
 	ADD(counters.gpus[ordinal].map_free, 1);
-	/* A buffer that was registered before collecting started was not added. */
+	/* map_bytes does not include a buffer that was registered before collection started. */
 	if (GET(counters.gpus[ordinal].map_bytes) >= len)
 		ADD(counters.gpus[ordinal].map_bytes, -(uint64_t)len);
 }
@@ -346,7 +351,7 @@ static uint64_t per_second(uint64_t amount, uint64_t us)
 
 static void batch_fill(struct cuf_stats_l1 *s, uint64_t us)
 {
-	/* The counters of the struct have the order of the enum. */
+	/* The counters of the struct are in the same order as those of enum shim_counted. */
 	struct cuf_op_counter *first = &s->batch_submit_ops;
 
 	for (int what = SHIM_BATCH_SUBMIT; what <= SHIM_BATCH_TOTAL; what++)
@@ -442,7 +447,7 @@ static void gpu_fill(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
 	s->reg_bytes = GET(gpu->map_bytes);
 }
 
-/* Appends a part of the statistics and returns the place of the next part. */
+/* Copies one part of the statistics to `at`. Returns the address after it, for the next part. */
 static void *part_append(void *at, const void *from, size_t len)
 {
 	memcpy(at, from, len);

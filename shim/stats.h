@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counters for cuFileGetStatsL1 to L3, which every file with exported calls updates. All counters
- * are relaxed atomics. While statistics are off, they cost a transfer one load.
+ * are relaxed atomics. While no statistics are collected, a transfer only loads one variable.
  */
 #ifndef SHIM_STATS_H
 #define SHIM_STATS_H
@@ -12,7 +12,7 @@
 #include "config.h"
 #include "penstock.h"
 
-/* The order of the batch counters is that of struct cuf_stats_l1. */
+/* The batch counters must be in the same order as in struct cuf_stats_l1. */
 enum shim_counted {
 	SHIM_READ,
 	SHIM_WRITE,
@@ -40,11 +40,11 @@ enum shim_counted {
 	SHIM_COUNTED,
 };
 
-/* Level of statistics that is collected, 0: none. */
+/* Level of the statistics that are being collected, 0 if none are. */
 extern _Atomic int shim_stats_level;
 
 struct shim_timer {
-	int level; /* level of statistics at the start; 0: the timer does not run */
+	int level; /* level of statistics when the timer was started; 0 if the timer does not run */
 	uint64_t start_ns;
 };
 
@@ -56,7 +56,7 @@ static inline uint64_t shim_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Starts a timer if statistics are collected. */
+/* Starts a timer. The timer does not run if no statistics are being collected. */
 static inline struct shim_timer shim_timer_start(void)
 {
 	struct shim_timer timer = {atomic_load_explicit(&shim_stats_level, memory_order_relaxed),
@@ -67,10 +67,11 @@ static inline struct shim_timer shim_timer_start(void)
 	return timer;
 }
 
-/* Adds to a counter unconditionally; callers use the functions below. */
+/* Adds to a counter even if no statistics are being collected. Only the functions below call it. */
 void shim_count_(enum shim_counted what, bool ok, uint64_t times);
 
-/* Adds `times` successes or failures while statistics are collected. */
+/* Adds `times` successes (`ok` is true) or failures to a counter if statistics are being
+ * collected. */
 static inline void shim_count_many(enum shim_counted what, bool ok, uint64_t times)
 {
 	if (atomic_load_explicit(&shim_stats_level, memory_order_relaxed))
@@ -87,12 +88,12 @@ static inline uint64_t shim_timer_us(const struct shim_timer *timer)
 	return (shim_now_ns() - timer->start_ns) / 1000;
 }
 
-/* Counts a read or write that completed after `us` microseconds. `ret` is the number of bytes or a
- * -errno, `len` the length that the caller requested. Level 3 needs a report. */
+/* Counts a read or write that took `us` microseconds. `ret` is the number of bytes or a -errno,
+ * `len` the length that the program requested. Level 3 needs a report. */
 void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report);
-/* Counts a read or write that was refused before it started. */
+/* Counts a synchronous read or write that was refused before it started. */
 static inline void shim_count_io_refused(enum penstock_op op, bool vector)
 {
 	shim_count((enum shim_counted)((vector ? SHIM_READV : SHIM_READ) + op), false);
@@ -106,15 +107,15 @@ static inline void shim_count_batch_refused(void)
 {
 	shim_count(SHIM_BATCH_PROCESSED, false);
 }
-/* Counts the bytes and the duration of a submit call of a batch. */
+/* Counts the bytes and the duration of one cuFileBatchIOSubmit. */
 void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes,
 			     uint64_t write_bytes);
 
-/* Counts the registration and the deregistration of a buffer in a GPU's memory. */
+/* Count the registration and the deregistration of a buffer in a GPU's memory. */
 void shim_count_map(int ordinal, bool ok, size_t len);
 void shim_count_unmap(int ordinal, size_t len);
 
-/* Starts to collect at the open of the driver, if the configuration enables statistics. */
+/* Starts the collection when the driver is opened, if the configuration enables statistics. */
 void shim_stats_opened(const struct shim_config *config);
 /* Clears the counters at the last close of the driver. */
 void shim_stats_closed(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuFileRead, cuFileWrite and their vector forms: one penstock_transfer each, on the caller's
- * thread. A report is requested only where one is needed: for a file's first use and for
- * statistics of level 3. A call must never return before its bytes have arrived.
+ * cuFileRead, cuFileWrite and their vector forms. Each call is one penstock_transfer on the
+ * caller's thread. It requests a report only for the first use of a file and for statistics of
+ * level 3. A call must never return before all of its bytes have arrived.
  */
 #include "sync.h"
 
@@ -26,7 +26,8 @@ static ssize_t code_result(int code)
 
 static ssize_t move_run(struct shim_move *m, size_t len, bool vector)
 {
-	struct penstock_report report; /* 1 KiB; only its size is set, to save time */
+	/* Only its size is set, because clearing the whole 1 KiB would take time. */
+	struct penstock_report report;
 	bool first = shim_is_first(m);
 	struct shim_timer timer = shim_timer_start();
 	bool want_report = first || timer.level >= 3;
@@ -76,8 +77,8 @@ ssize_t cuFileWrite(void *fh, const void *base, size_t len, off_t file_off, off_
 
 /* ---- vectors ---- */
 
-/* Makes one segment of each element that is not empty. The segments follow each other in the
- * file. */
+/* Makes one segment from each element of the vector that is not empty. The segments are adjacent
+ * in the file. */
 static int segs_fill(struct penstock_seg *segs, const struct cuf_iovec *iov, size_t count,
 		     off_t file_off, unsigned *used, size_t *total)
 {

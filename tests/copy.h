@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between devices for tests that compare device memory. Tests include it. An error fails
- * the case.
+ * Helpers for tests that compare device memory: copies between devices. If a copy fails, the
+ * case fails.
  */
 #ifndef PENSTOCK_TEST_COPY_H
 #define PENSTOCK_TEST_COPY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queries one path's entry of penstock_explain, for tests of the canary. Tests include it. An
- * error or a missing path fails the case.
+ * Helper for tests of the canary: asks penstock_explain about one path. If the call fails or
+ * the path is missing, the case fails.
  */
 #ifndef PENSTOCK_TEST_EXPLAIN_H
 #define PENSTOCK_TEST_EXPLAIN_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Includes cmocka after the headers that it requires. Provides skips with a reason, the seed of
- * random tests, a clock and the stand-in driver. Every test program includes it, and tests/run
- * counts the cases from its output. It must never hide a failure: nothing here retries or waits.
+ * Every test program includes this file. It includes cmocka after the headers that cmocka
+ * requires. It provides skips with a reason, the seed of random tests, a clock and the stand-in
+ * driver. tests/run counts the cases from a program's output. Nothing here may hide a failure
+ * by retrying or waiting.
  */
 #ifndef PENSTOCK_TEST_H
 #define PENSTOCK_TEST_H
@@ -20,7 +21,7 @@
 
 #include <cmocka.h>
 
-/* Makes stdout line-buffered even into a file, so that a crash loses no finished case. */
+/* Makes stdout line-buffered even if it is a file, so that a crash loses no finished case. */
 __attribute__((constructor)) static void test_line_buffered(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -35,7 +36,8 @@ __attribute__((constructor)) static void test_line_buffered(void)
 		skip();                         \
 	} while (0)
 
-/* Returns PENSTOCK_SEED or `fallback`, and prints it so that a failure can be repeated. */
+/* Returns the seed for random tests: the number in PENSTOCK_SEED, or `fallback` if it is not set.
+ * Prints the seed, so that a failure can be repeated. */
 static inline uint64_t test_seed(uint64_t fallback)
 {
 	const char *text = getenv("PENSTOCK_SEED");
@@ -46,7 +48,8 @@ static inline uint64_t test_seed(uint64_t fallback)
 	return seed;
 }
 
-/* Returns the next number of xorshift64*, the same on every machine. *state must not be 0. */
+/* Returns the next random number of the generator xorshift64*, which gives the same numbers on
+ * every machine. *state must not be 0. */
 static inline uint64_t test_random(uint64_t *state)
 {
 	*state ^= *state >> 12;
@@ -55,7 +58,7 @@ static inline uint64_t test_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
-/* Makes the name of a file of this process in TMPDIR. */
+/* Sets `out` to the name of a file in TMPDIR that belongs to this process. */
 static inline void test_file_name(char *out, size_t len, const char *what)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -63,7 +66,7 @@ static inline void test_file_name(char *out, size_t len, const char *what)
 	snprintf(out, len, "%s/%s-%d", tmp ? tmp : "/tmp", what, (int)getpid());
 }
 
-/* Returns the monotonic clock in ns. */
+/* Returns the time of the monotonic clock in ns. */
 static inline uint64_t test_now_ns(void)
 {
 	struct timespec ts;
@@ -72,9 +75,9 @@ static inline uint64_t test_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Makes the library load the stand-in CUDA driver at `path`, relative to this program's folder.
- * With PENSTOCK_STANDIN=0 the machine's own driver is used. The test must call this before any
- * call of the library. */
+/* Makes the library load the stand-in CUDA driver at `path`, relative to this program's folder. If
+ * PENSTOCK_STANDIN=0, the library loads the machine's own driver instead. The test must call this
+ * function before any function of the library. */
 static inline void test_use_standin_at(const char *path)
 {
 	const char *own = getenv("PENSTOCK_STANDIN");

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m penstock ...: runs the command `penstock` that was installed with this package.
 
-For environments whose folder of scripts is not on PATH. The command replaces this process
-(exec) and receives all arguments unchanged."""
+This form also works if Python's folder of scripts is not on PATH. The command replaces this
+process (exec) and receives all arguments unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import sysconfig
 
 
 def main() -> None:
-    """Finds the command beside the package, in the script folders or on PATH, and runs it."""
+    """Finds the command `penstock` near the package, in Python's script folders or on PATH, and
+    runs it."""
     here = os.path.dirname(os.path.abspath(__file__))
     for folder in (os.path.join(here, "..", "bin"), sysconfig.get_path("scripts"),
                    sysconfig.get_path("scripts", f"{os.name}_user")):

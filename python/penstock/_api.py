@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions that programs call: load_file, load_into, iterate, safe_open, save_file.
 
-Where the safetensors package has a function of the same name, the arguments are the same."""
+A function that also exists in the safetensors package accepts the arguments of that function."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             GPU, else "cpu").
         framework: the type of the tensors: "pt" (torch), "np" or "numpy", "jax" or "flax",
             "dlpack" (penstock.Tensor). Default: torch if it is installed, else "dlpack".
-        names: loads only tensors with these names or shell patterns, such as "layers.0.*".
-        backend: ignored; the safetensors package has an argument of this name.
-        shard: loads only one rank's part of each tensor, {"rank": 0, "ranks": 8}; Model.load
-            lists all keys.
+        names: names or shell patterns ("layers.0.*") of the tensors to load. Default: all.
+        backend: ignored; programs written for the safetensors package may pass it.
+        shard: a dict such as {"rank": 0, "ranks": 8}, to load only this rank's part of each
+            tensor. Model.load lists all keys.
         group: a Group; all its ranks make the same call and read the files once together.
         **how: `require`, `effort`, `align` and `stop` as in Model.load, and `one_storage`.
             `one_storage=True` gives all torch tensors one common storage. Programs need that
@@ -59,8 +59,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
         NotFoundError: a file or a tensor in `names` does not exist.
         FormatError: a file does not follow its format.
         ClassRefusedError: no path meets `require`.
-        PenstockError: anything else, such as ECANCELED after `stop` was set. After an error
-            no memory stays allocated.
+        PenstockError: any other failure, such as ECANCELED after `stop` was set. After an
+            error no memory stays allocated.
     """
     del backend
     with _leave_on_error(group):
@@ -72,13 +72,14 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
 
 
 def _leave_on_error(group: Optional[Group]) -> ContextManager[None]:
-    """Returns a context manager that closes `group` if the block fails before the group's
+    """Returns a context manager that closes `group` if its block raises before the group's
     load starts."""
     return contextlib.nullcontext() if group is None else group.leave_on_error()
 
 
 class NoTensorError(TypeError, ValueError):
-    """An argument is not a tensor. Also a ValueError, which safetensors raises for this."""
+    """Raised for an argument that is not a tensor. It is also a ValueError, because safetensors
+    raises ValueError for such an argument."""
 
 
 def _with_place(where: str, error: Exception) -> Exception:
@@ -89,7 +90,7 @@ def _with_place(where: str, error: Exception) -> Exception:
 
 
 def _place_of_argument(value: Any) -> Place:
-    """Returns place_of(value); NoTensorError if the value is not a tensor."""
+    """Returns place_of(value). Raises NoTensorError if `value` is not a tensor."""
     try:
         return place_of(value)
     except TypeError as error:
@@ -97,9 +98,9 @@ def _place_of_argument(value: Any) -> Place:
 
 
 def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
-    """Returns a destination's place and the pieces that fill it.
+    """Returns a destination's Place, and the list of pieces to read into the destination.
 
-    `value` is a destination or (destination, index), as in load_into."""
+    `value` is a destination or a pair (destination, index), as in load_into."""
     index = None
     if isinstance(value, tuple):
         if len(value) != 2:
@@ -117,7 +118,7 @@ def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
 
 
 def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], List[Any]]:
-    """Returns the places and pieces of all destinations, each checked against its tensor."""
+    """Checks each destination against its tensor. Returns the places and the pieces of all."""
     pieces: List[Any] = []
     keep: List[Place] = []
     for name, value in tensors.items():
@@ -142,18 +143,20 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         tensors: a dict from name to destination. A destination is a tensor of torch, numpy,
             cupy, jax or penstock, or any object with a buffer, an array interface or DLPack.
             Its dtype and shape must be those of the tensor in the file. It may have gaps
-            between its rows. (destination, index) loads only a part of the tensor, for
-            example (t, (slice(0, 8),)) the first 8 rows; ranges have a step of 1.
+            between its rows. The dict may also contain a pair (destination, index) in place
+            of a destination. Only the part of the tensor that the index selects is then
+            loaded: (t, (slice(0, 8),)) loads the first 8 rows into t. Slices must have a
+            step of 1.
         group: as in load_file.
         **how: `require`, `effort` and `stop` as in Model.load.
 
     Returns:
-        A Report. The destinations stay the caller's.
+        A Report.
 
     Raises:
         TypeError, ValueError, IndexError: a destination does not fit. All destinations are
             checked before the first byte moves.
-        NotFoundError, FormatError, ClassRefusedError, PenstockError: as load_file. After an
+        NotFoundError, FormatError, ClassRefusedError, PenstockError: as in load_file. After an
             error during the load the contents of the destinations are undefined.
     """
     with _leave_on_error(group):
@@ -176,30 +179,31 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
 
     Args:
         filename, device, framework, names: as in load_file.
-        window: size of the window in bytes; 0: 1 GiB. A smaller size than 256 KiB means 256
-            KiB. Tensors longer than a quarter of the window get memory of their own, for at
-            most two at a time.
+        window: size of the window in bytes. 0 means 1 GiB; values from 1 to 256 KiB mean 256
+            KiB. A tensor longer than a quarter of the window gets memory of its own, outside
+            the window. At most two such tensors have memory at the same time.
         **how: `require`, `effort` and `stop` as in Model.load.
 
     Raises:
         PenstockError: with errno ENOBUFS if the tensors that the caller still holds fill the
-            window; else as load_file.
+            window; for other failures as in load_file.
     """
     return Model(filename, names=names).iterate(device, framework, window, **how)
 
 
 # ---- safe_open -----------------------------------------------------------------
 
-# Size of a batch that safe_open reads ahead.
+# Size of a batch of tensors that safe_open reads ahead, in bytes.
 AHEAD_BYTES = 64 << 20
-# How far apart the requests of several threads may be, in tensors, and still be in order.
+# If several threads read, a request still counts as sequential if it is at most this number of
+# tensors away from the next one in file order.
 NEAR_TENSORS = 8
 
 
 class Slice:
-    """A tensor that is read when it is indexed: only the indexed part is read.
+    """A tensor in a file, of which each indexing reads the indexed part only.
 
-    safe_open.get_slice returns it. It works also after the file was closed."""
+    safe_open.get_slice returns a Slice. It still works after the safe_open was closed."""
 
     def __init__(self, opened: "safe_open", model: Model, info: Info) -> None:
         self._opened, self._model, self._info = opened, model, info
@@ -213,7 +217,7 @@ class Slice:
         return self._info.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        """Reads the indexed part and returns it as a tensor of the file's framework."""
+        """Reads the indexed part and returns it as a tensor of safe_open's framework."""
         if self._opened.framework == "torch" and not _is_plain(index):
             return self._as_torch(index)
         ranges, rest = ranges_of(self._info.shape, index)
@@ -237,9 +241,10 @@ class Slice:
         return value[(*rest, ...)]  # The ellipsis makes a single element an array, too.
 
     def _as_torch(self, index: Any) -> Any:
-        """Returns what torch returns for an index that is not made of numbers and ranges only.
+        """Indexes as torch does, for an index that has more than numbers and ranges.
 
-        For one list of row numbers among ranges it reads those rows only, else the tensor."""
+        If the index has ranges and one list of row numbers, only those rows are read. Otherwise
+        the whole tensor is read."""
         shape, items = self._info.shape, list(index) if isinstance(index, tuple) else [index]
         lists = [at for at, item in enumerate(items) if _row_list(item) is not None]
         at = lists[0] if lists else 0
@@ -272,8 +277,8 @@ def _ellipsis_count(items: Sequence[Any]) -> int:
 
 
 def _row_list(item: Any) -> Any:
-    """Returns a list of ints from a list, range or one-dimensional integer array of row
-    numbers; None for any other index."""
+    """Converts row numbers in a list, a range or a one-dimensional integer array to a list of
+    ints. Returns None for any other index."""
     if getattr(item, "ndim", 0) == 1 and str(item.dtype).rpartition(".")[2] in (
             "int64", "int32", "int16", "int8"):
         item = item.tolist()
@@ -283,9 +288,10 @@ def _row_list(item: Any) -> Any:
 
 
 class _ReadAheadStop:
-    """Tells a read-ahead to stop: set by safe_open, or by the caller's own `stop` event.
+    """An event that stops a read-ahead. It is set if safe_open called set(), or if the caller's
+    own `stop` event is set.
 
-    It has the two methods of threading.Event that a load uses."""
+    The class has the two methods of threading.Event that a load uses."""
 
     def __init__(self, also: Any) -> None:
         self._also, self._set = also, False
@@ -298,7 +304,7 @@ class _ReadAheadStop:
 
 
 class safe_open:  # pylint: disable=invalid-name
-    """Opens a file or model and reads single tensors on demand, as safetensors.safe_open.
+    """Opens a file or model and reads single tensors on demand, like safetensors.safe_open.
 
     While a program reads tensors in file order, a thread reads the next ones ahead, in
     batches of 64 MiB. Any number of threads may read from one safe_open. A child of fork may
@@ -307,17 +313,17 @@ class safe_open:  # pylint: disable=invalid-name
 
     Args:
         filename, framework, device: as in load_file.
-        backend: None, "mmap" or "pread", as in the safetensors package; ignored.
-        **how: `require`, `effort` and `stop` as in Model.load, for every read.
+        backend: None, "mmap" or "pread"; ignored. The safetensors package has the same values.
+        **how: `require`, `effort` and `stop` as in Model.load; they apply to every read.
 
     Raises:
-        NotFoundError, FormatError, PenstockError: as load_file.
+        NotFoundError, FormatError, PenstockError: as in load_file.
         ValueError, TypeError: an argument is invalid.
     """
 
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
                  *, backend: Optional[str] = None, **how: Any) -> None:
-        # The safetensors package accepts these backends; here they change nothing.
+        # The safetensors package accepts these backends. This package ignores them.
         if backend not in (None, "mmap", "pread"):
             raise also_safetensor_error(ValueError)(
                 f"unknown backend {backend!r}: use 'mmap', 'pread' or None")
@@ -325,11 +331,11 @@ class safe_open:  # pylint: disable=invalid-name
             raise TypeError("safe_open has no argument group: use load_file or load_into")
         self.framework = framework_of(framework)
         self.device, self._how = device, how
-        # A GPU is opened at the first read, so that its context is not created earlier.
+        # A GPU is opened only at the first read, because that creates a CUDA context.
         if not device_name(device).startswith("cuda"):
             open_device(device)
         self._opened: Optional[Model] = Model(filename)
-        self._opened.options(**how)  # Raises for invalid options already here.
+        self._opened.options(**how)  # Raises an error if an option is invalid.
         self._cache: Dict[int, Any] = {}
         self._next, self._last_reader = -1, 0
         self._lock = threading.Lock()
@@ -340,7 +346,8 @@ class safe_open:  # pylint: disable=invalid-name
         _all_opened.add(self)
 
     def _in_child(self) -> None:
-        """Resets lock and read-ahead in a child of fork, which has none of the threads."""
+        """Resets the lock and the read-ahead in a child of fork: the parent's threads do not
+        exist there."""
         self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how.get("stop"))
         self._ahead, self._thread = None, None
         self._next, self._last_reader, self._ahead_end = -1, 0, 0
@@ -352,9 +359,9 @@ class safe_open:  # pylint: disable=invalid-name
         self.close()
 
     def close(self) -> None:
-        """Closes the file and stops its thread. Tensors and slices stay usable."""
-        # Cleared first: a thread that is reading now checks it last, and closes again. The
-        # model itself lives as long as a slice refers to it.
+        """Closes the file and stops the read-ahead thread. Tensors and slices stay usable."""
+        # close() clears _opened first. A thread that is reading at the same time checks _opened
+        # at its end, and then calls close() again. Slices keep the model itself alive.
         self._opened = None
         self._ahead_stop.set()
         thread, self._thread = self._thread, None
@@ -377,7 +384,7 @@ class safe_open:  # pylint: disable=invalid-name
         return [info.name for info in self._model.infos]
 
     def metadata(self) -> Optional[Dict[str, str]]:
-        """Returns the metadata of the (first) file; None if it has none."""
+        """Returns the metadata of the first file, or None if that file has no metadata."""
         return self._model.metadata() if self._model.has_metadata() else None
 
     def get_slice(self, name: str) -> Slice:
@@ -389,10 +396,10 @@ class safe_open:  # pylint: disable=invalid-name
         return self._model.load(self.device, self.framework, **self._how)[0]
 
     def get_tensor(self, name: str) -> Any:
-        """Reads one tensor and returns it; NotFoundError if there is none of this name.
+        """Reads one tensor and returns it. Raises NotFoundError if no tensor has this name.
 
-        Tensors that were read ahead together share one allocation of at most 64 MiB (or of
-        one longer tensor), which is freed with the last of them."""
+        Tensors that were read ahead together share one allocation, which is freed with the
+        last of these tensors. It has at most 64 MiB, or holds one longer tensor."""
         return self._read(self._model, self._model.info(name))
 
     # ---- reading -----------------------------------------------------------------
@@ -401,15 +408,16 @@ class safe_open:  # pylint: disable=invalid-name
         try:
             return self._read_ordered(model, info)
         except BaseException:
-            # For example KeyboardInterrupt: the read-ahead must stop soon, because close()
-            # and the interpreter's exit wait for its thread.
+            # After any exception, such as KeyboardInterrupt, the read-ahead must stop soon,
+            # because close() and the interpreter's exit wait for the read-ahead thread.
             stop, self._ahead_stop = self._ahead_stop, _ReadAheadStop(self._how.get("stop"))
             stop.set()
             raise
 
     def _read_ordered(self, model: Model, info: Info) -> Any:
-        """Returns a tensor from the cache or the read-ahead if it is there, else reads it;
-        then starts to read ahead if the tensors are requested in file order."""
+        """Returns a tensor from the cache or from the batch that was read ahead, or reads it.
+
+        If the tensors are requested in file order, also starts to read the next batch ahead."""
         with self._lock:
             if self._opened is None:
                 return self._load(model, info.index, info.index + 1)[info.index]
@@ -430,11 +438,12 @@ class safe_open:  # pylint: disable=invalid-name
             return tensor
 
     def _read_ahead(self, model: Model) -> None:
-        """Starts to load the next batch on the thread."""
+        """Starts to load the next batch on the read-ahead thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        # If no thread can start, nothing is read ahead until the next batch is missing.
+        # This value stays if the thread cannot be started. It stops the read-ahead until
+        # _read_missing sets it again.
         self._ahead_end = len(model.infos)
-        # submit raises RuntimeError after close(), and after the main thread has exited.
+        # thread.submit raises RuntimeError after close() or after the main thread's exit.
         with contextlib.suppress(RuntimeError):
             thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
             self._thread = thread
@@ -444,7 +453,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _sequential(self, index: int) -> bool:
         """Returns whether tensor `index` continues the file order, and records the request.
 
-        If another thread made the last request, NEAR_TENSORS of distance are allowed."""
+        If another thread made the last request, `index` may be up to NEAR_TENSORS away from the
+        next tensor in file order."""
         near = 0 if self._last_reader in (0, threading.get_ident()) else NEAR_TENSORS
         found = self._next >= 0 and abs(index - self._next) <= near
         self._next = max(self._next, index + 1) if found else index + 1
@@ -452,9 +462,10 @@ class safe_open:  # pylint: disable=invalid-name
         return found
 
     def _read_missing(self, model: Model, index: int, sequential: bool) -> Any:
-        """Reads a tensor that is not in the cache; in file order with the batch after it."""
+        """Reads a tensor that is not in the cache. A sequential read also reads the tensors that
+        follow it in the same batch."""
         if not sequential or index < self._next - 1:
-            # The cache keeps the batch that the sequential readers use.
+            # Read this tensor only, so that the cache keeps the batch of the sequential readers.
             return self._load(model, index, index + 1)[index]
         end = self._batch_end(model, index)
         try:
@@ -468,7 +479,9 @@ class safe_open:  # pylint: disable=invalid-name
 
     @staticmethod
     def _batch_end(model: Model, first: int) -> int:
-        """Returns the index after the last tensor of a batch of AHEAD_BYTES or one tensor."""
+        """Returns the index after the last tensor of the batch that begins with tensor `first`.
+
+        A batch has at most AHEAD_BYTES, or is one longer tensor."""
         infos, size, end = model.infos, 0, first
         while end < len(infos) and (end == first or size + infos[end].nbytes <= AHEAD_BYTES):
             size += infos[end].nbytes
@@ -477,14 +490,14 @@ class safe_open:  # pylint: disable=invalid-name
 
     def _load(self, model: Model, first: int, end: int,
               stop: Optional[_ReadAheadStop] = None) -> Dict[int, Any]:
-        """Loads tensors `first` to `end` - 1 and returns them by index."""
+        """Loads tensors `first` to `end` - 1. Returns a dict from index to tensor."""
         how = self._how if stop is None else {**self._how, "stop": stop}
         tensors = model.load(self.device, self.framework, first=first, count=end - first,
                              **how)[0]
         return {i: tensors[model.infos[i].name] for i in range(first, end)}
 
     def _read_box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
-        """Reads the part of a tensor given by (first, count) of each dimension."""
+        """Reads the part of a tensor that `ranges` selects: (first, count) for each dimension."""
         value = self._allocate(info, [count for _, count in ranges])
         pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
         model.load_into(pieces, **self._how)
@@ -494,7 +507,7 @@ class safe_open:  # pylint: disable=invalid-name
                    rows: Sequence[int]) -> Any:
         """Reads the listed rows of dimension `dim`, in the order of the list.
 
-        Rows with consecutive numbers become one piece of the read."""
+        Consecutive row numbers in the list become one piece of the read."""
         shape = [count for _, count in ranges]
         shape[dim] = len(rows)
         value, pieces, at = self._allocate(info, shape), [], 0
@@ -512,7 +525,8 @@ class safe_open:  # pylint: disable=invalid-name
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
     def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
-        """Allocates a tensor for a part; on a GPU from torch's own pool if torch is used."""
+        """Allocates a tensor for a part of tensor `info`. On a GPU torch allocates it if the
+        framework is torch."""
         name = handle_name(open_device(self.device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
             import torch
@@ -545,7 +559,7 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
         A Tensor that owns its memory.
 
     Raises:
-        ValueError: no such dtype, or a negative dimension.
+        ValueError: the dtype is unknown, or a dimension is negative.
         PenstockError: with errno ENOMEM if the device has not enough memory.
     """
     if dtype not in CODES or any(length < 0 for length in shape):
@@ -564,9 +578,9 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
 # ---- saving ----------------------------------------------------------------------
 
 def _in_file_order(value: Any) -> Any:
-    """Copies a numpy array that has gaps or another byte order to the layout of a file.
+    """Returns a numpy array without gaps and in little-endian byte order, as files store it.
 
-    Returns any other value unchanged."""
+    Copies an array that has gaps or another byte order. Returns any other value unchanged."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or value.dtype.kind == "O":
         return value
@@ -576,8 +590,8 @@ def _in_file_order(value: Any) -> Any:
 
 
 def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> None:
-    """Raises RuntimeError if two torch tensors share memory, as the safetensors package does:
-    after a load they would be two separate tensors."""
+    """Raises RuntimeError if two torch tensors share memory, as the safetensors package does.
+    Loading the saved file would return separate tensors that no longer share memory."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -598,13 +612,13 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
 
     Args:
         tensors: a dict from name to tensor, of any type that load_into accepts. The tensors
-            must be contiguous; numpy arrays that are not are copied.
+            must be contiguous, except numpy arrays, which are copied if they have gaps.
         filename: the path of the file.
-        metadata: a dict from str to str for the file's header; None: no metadata.
-        durable: return only when the file survives a power cut.
+        metadata: a dict from str to str for the file's header; None for no metadata.
+        durable: True makes the call wait until the file would survive a power cut.
         require: "any", "no-cpu-copy" or "direct", as in Model.load.
         effort: "thrifty" or "fast", as in Model.load.
-        path: name of the only path to use, for tests.
+        path: name of the only I/O path to use, for tests.
 
     Raises:
         ValueError, TypeError: a tensor or the metadata cannot be saved.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types (dtypes): tables that map the safetensors names, such as "BF16", to the
-names or codes that numpy, torch, DLPack and the array interfaces use. No I/O, no memory."""
+names or codes that numpy, torch, DLPack and the array interfaces use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ for _code in range(1, lib.PENSTOCK_DTYPES):
     BITS[_name] = lib.penstock_dtype_bits(_code)
 NAMES = {code: name for name, code in CODES.items()}
 
-# Type strings of __array_interface__ and __cuda_array_interface__. Dtypes that are missing
-# here have no type string.
+# Type strings of __array_interface__ and __cuda_array_interface__. A dtype that
+# this table lacks has no type string.
 TYPESTR = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
@@ -25,7 +25,7 @@ TYPESTR = {
 }
 FROM_TYPESTR = {text: name for name, text in TYPESTR.items()}
 
-# DLPack's type codes. The second half of a DLPack type, its bits, is in BITS.
+# DLPack's type codes. A DLPack type also has a number of bits, for which see BITS.
 DLPACK = {
     "BOOL": 6, "U8": 1, "U16": 1, "U32": 1, "U64": 1, "I8": 0, "I16": 0, "I32": 0, "I64": 0,
     "F16": 2, "F32": 2, "F64": 2, "BF16": 4, "C64": 5, "F8_E4M3": 10, "F8_E4M3FNUZ": 11,
@@ -56,7 +56,7 @@ _cache: Dict[Tuple[str, str], Any] = {}
 
 
 def numpy_dtype(name: str) -> Any:
-    """Returns numpy's dtype for `name`; TypeError if numpy has none."""
+    """Returns numpy's dtype for `name`; raises TypeError if numpy has none."""
     found = _cache.get(("numpy", name))
     if found is None:
         import numpy
@@ -75,7 +75,7 @@ def numpy_dtype(name: str) -> Any:
 
 
 def from_numpy_dtype(dtype: Any) -> str:
-    """Returns the safetensors name of a numpy dtype; TypeError if the format has none."""
+    """Returns the safetensors name of a numpy dtype; raises TypeError if it has none."""
     name = FROM_TYPESTR.get(dtype.newbyteorder("<").str if dtype.kind != "V" else "")
     name = name or _FROM_ML_DTYPES.get(dtype.name)
     if name is None or (dtype.byteorder == ">" and dtype.itemsize > 1):
@@ -84,7 +84,7 @@ def from_numpy_dtype(dtype: Any) -> str:
 
 
 def torch_dtype(torch: Any, name: str) -> Any:
-    """Returns torch's dtype for `name`; TypeError if this version of torch has none."""
+    """Returns torch's dtype for `name`; raises TypeError if this torch has none."""
     found = _cache.get(("torch", name))
     if found is None:
         found = getattr(torch, _TORCH.get(name, ""), None)
@@ -96,7 +96,7 @@ def torch_dtype(torch: Any, name: str) -> Any:
 
 
 def from_torch_dtype(dtype: Any) -> str:
-    """Returns the safetensors name of a torch dtype; TypeError if the format has none."""
+    """Returns the safetensors name of a torch dtype; raises TypeError if it has none."""
     name: Optional[str] = _FROM_TORCH.get(str(dtype).rpartition(".")[2])
     if name is None:
         raise TypeError(f"a safetensors file cannot hold elements of {dtype}")

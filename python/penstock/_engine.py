@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common part of the loaders for serving engines (vllm.py and sglang.py).
 
-It yields a model's tensors one after the other, read by one process or by all ranks of a
-host together, and opens the group in which the ranks meet. It knows no engine: the caller
-passes the engine's options and its ranks."""
+This module yields a model's tensors one after the other. Either one process reads them, or all
+ranks of a host read them together, in a group that this module opens. The module contains
+nothing specific to one engine: the caller passes the engine's options and its ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ._model import Model, PenstockError, framework_of
 
 log = logging.getLogger("penstock")
 
-# The options of this package that an engine's loader options may contain.
+# Names of this package's options, which users write among an engine's loader options.
 OPTIONS = {"effort", "require", "window", "group"}
 # Default size of the window, in bytes.
 WINDOW = 1 << 30
-# How long a rank waits for the others to join the group, in seconds.
+# Time that a rank waits for the other ranks to join the group, in seconds.
 JOIN_S = 60.0
 
 Steps = Iterator[Tuple[str, Any]]
@@ -36,7 +36,7 @@ Steps = Iterator[Tuple[str, Any]]
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Splits an engine's loader options into those in OPTIONS and those for the engine.
 
-    ValueError if `group` is neither true nor false."""
+    Raises ValueError if the option `group` is neither true nor false."""
     given = dict(extra or {})
     ours = {name: given.pop(name) for name in OPTIONS & set(given)}
     if ours.get("group") not in (None, True, False):
@@ -50,7 +50,7 @@ def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any 
     """Yields (name, tensor) of a model in file order.
 
     `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If
-    the caller keeps more tensors than the window holds, the rest get memory of their own."""
+    the caller keeps more tensors than fit into the window, the rest get memory of their own."""
     yield from _read_alone(Model(model, revision=revision, cache=cache), device, framework,
                            **options)
 
@@ -75,7 +75,7 @@ def _read_alone(model: Model, device: Any, framework: Optional[str], **options: 
 def _batches(model: Model, capacity: int) -> List[Tuple[int, int]]:
     """Divides a model's tensors into batches, as (index of the first tensor, count).
 
-    A batch has at most `capacity` bytes, or is one longer tensor."""
+    A batch has at most `capacity` bytes, or consists of one tensor that is longer."""
     found: List[Tuple[int, int]] = []
     first, size = 0, 0
     for index, nbytes in enumerate(model.columns.nbytes):
@@ -91,15 +91,16 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
                    window: int = 0, **options: Any) -> Steps:
     """Yields (name, tensor) of models that all ranks of a group read together.
 
-    The ranks load the next batch while the caller uses the current one, so that two batches
-    fill the window. A rank that stops early leaves the group, and the other ranks get an
+    The ranks load the next batch while the caller uses the current one, so a batch is half as
+    large as the window. A rank that stops early leaves the group, and the other ranks get an
     error."""
     framework = framework_of(framework)
     todo = iter([(model, *batch) for model in models
                  for batch in _batches(model, (window or WINDOW) // 2)])
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        # One storage is the fastest way, and enough: the engine copies out of the tensors.
+        # One common torch storage for all tensors is fastest. Separate storages are not needed,
+        # because the engine only copies the data out of the tensors.
         return model.load(device, framework, first=first, count=count, group=group, stop=stop,
                           one_storage=True, **options)[0]
 
@@ -114,7 +115,7 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
             yield from tensors.items()
             del tensors
     finally:
-        # If the caller stops early, this ends the batch that is being loaded.
+        # If the caller stops early, this ends the load that is still running.
         stop.set()
         pool.shutdown(wait=True)
         group.close()
@@ -124,18 +125,18 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
 
 
 def _host_identity() -> Tuple[str, int, int]:
-    """Returns boot id, mount namespace and user, which are equal in processes that can open a
-    group together: they have the same kernel, file systems and user."""
+    """Returns (boot id, mount namespace, user). Processes can open a group together if all three
+    are equal, because they then share the kernel, the file systems and the user."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
         boot = f.read().strip()
     return boot, os.stat("/proc/self/ns/mnt").st_ino, os.getuid()
 
 
 def _group_window(window: int) -> int:
-    """Returns the size of the group's windows for a window of this size.
+    """Returns the size of a group's exchange windows, for a loader window of `window` bytes.
 
-    It is 1/32 of a batch, in multiples of 64 KiB. Each rank then has several parts of a batch
-    to read, and can read one while it copies another."""
+    The result is 1/32 of a batch, in multiples of 64 KiB. Each rank then has several parts of
+    a batch to read, and can read one while it copies another."""
     return max(1, (window or WINDOW) // 64 // 65536) * 65536
 
 
@@ -151,18 +152,18 @@ def _all_gather(ranks: Any, value: Any) -> List[Any]:
 
 def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
              window: int = 0) -> Optional[Group]:
-    """Opens a group of the ranks that run on this host; None if each rank shall read alone.
+    """Opens a group of the ranks that run on this host. Returns None if each rank reads alone.
 
     All ranks call this function, and all get a group or all get None. `ranks` is an engine's
     GroupCoordinator, of which rank_in_group, world_size and cpu_group are used. `wanted` is
-    the option `group`: False never opens a group, None opens one only for GPUs. A rank that
+    the option `group`: False never opens a group, None opens a group only for GPUs. A rank that
     is alone on its host needs no group."""
     size = int(getattr(ranks, "world_size", 1)) if ranks is not None else 1
     if size < 2:
         return None
     mine = int(ranks.rank_in_group)
     joins = device_name(device).startswith("cuda") if wanted is None else bool(wanted)
-    # The name is short, because folder and name must fit into a Unix socket's address.
+    # The group's name is short, because folder and name must fit into a socket's address.
     gathered = _all_gather(ranks, (_host_identity() if joins else None, uuid.uuid4().hex[:16]))
     identities = [identity for identity, _ in gathered]
     if None in identities:
@@ -188,7 +189,7 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
 
 
 def process_count() -> int:
-    """Returns the number of the engine's processes; they load at the same time."""
+    """Returns the number of the engine's processes, which all load at the same time."""
     group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         return 1
@@ -206,8 +207,8 @@ def cuda_or_cpu() -> str:
 def _open_models(files: Sequence[str]) -> List[Model]:
     """Opens the files as one model, or each as a model of its own.
 
-    Two files may contain a tensor of the same name. One model cannot have both, but engines
-    accept it."""
+    Two files may contain a tensor of the same name. One Model cannot have both tensors, but
+    engines accept such files."""
     try:
         return [Model(files)]
     except PenstockError:

@@ -31,19 +31,23 @@ class Group:
         ranks: the number of processes, at most 64.
         folder: the folder in which the ranks meet. Only this user may have access to it.
             Default: $XDG_RUNTIME_DIR, else /tmp/penstock-UID.
-        timeout: seconds to wait for all ranks; then an error names the missing rank.
-        stall: seconds after which a rank that the others wait for during a load is given up.
-        window: device memory of one window in bytes, for exchange between the ranks; 0: 64 MiB.
-        windows: windows of each rank; 0: 4.
-        host, hosts: number of this host and of all hosts, if groups on several hosts load the
-            same model from one store. Each host starts at a different place in the files.
-        jitter: seconds over which the hosts spread their starts.
-        reads_max: most requests in flight at one file system, of all ranks together; 0: no
-            limit.
+        timeout: seconds that the constructor waits for all ranks. After that time it raises an
+            error that names a missing rank.
+        stall: seconds that the other ranks wait for a rank during a load before the load fails.
+        window: size of one window in bytes; 0 means 64 MiB. The ranks exchange data through
+            windows in device memory.
+        windows: number of windows of each rank; 0 means 4.
+        host, hosts: this host's number, counted from 0, and the number of hosts. Set these if
+            groups on several hosts load the same model from one store. Each host then starts
+            at a different place in the files.
+        jitter: seconds over which the hosts spread their starts, so that they do not all start
+            at the same moment.
+        reads_max: maximum number of requests that all ranks together have in flight at one
+            file system; 0 means no limit.
 
     Raises:
-        PenstockError: ETIMEDOUT: a rank is missing; EINVAL or EEXIST: the ranks disagree
-            about their numbers; EPERM: others have access to `folder`.
+        PenstockError: with errno ETIMEDOUT if a rank is missing, EINVAL or EEXIST if the ranks
+            disagree about their numbers, EPERM if other users have access to `folder`.
     """
 
     def __init__(self, name: str, rank: int, ranks: int, *,
@@ -70,9 +74,9 @@ class Group:
         self._loads = 0
 
     def handle_for_load(self) -> Any:
-        """Returns the library's handle and notes that a load starts.
+        """Returns the library's handle and records that a load starts.
 
-        From then on the library itself tells the other ranks about an error."""
+        If an error happens during the load, the library itself informs the other ranks."""
         self._loads += 1
         return self.handle
 
@@ -89,7 +93,7 @@ class Group:
 
     @property
     def handle(self) -> Any:
-        """The library's handle; ValueError after close()."""
+        """The library's handle. Raises ValueError after close()."""
         if self._handle is None:
             raise ValueError("the group is closed")
         return self._handle

@@ -18,7 +18,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _open_library() -> Any:
-    """Opens $PENSTOCK_LIBRARY, else the library beside this file, else the system's."""
+    """Opens $PENSTOCK_LIBRARY, else the libpenstock beside this file, else the system's."""
     own = os.path.join(_HERE, "libpenstock.so.0")
     if not os.path.exists(own):
         own = "libpenstock.so.0"
@@ -29,7 +29,7 @@ lib = _open_library()
 
 
 class PenstockError(OSError):
-    """The library refused a call, or the call failed. str() is a sentence for people.
+    """The library refused a call, or the call failed. str(error) is a sentence for people.
 
     Attributes:
         errno: the error number, as in the module errno.
@@ -37,7 +37,7 @@ class PenstockError(OSError):
             `penstock explain` prints the same names.
         path: the file that the error is about, or None.
         tensor: the name of the tensor that the error is about, or None.
-        offset: the byte offset in the file, or None.
+        offset: the byte offset in the file that the error is about, or None.
     """
 
     reason: str = "none"
@@ -68,14 +68,15 @@ def _unpickle_error(kind: Type["PenstockError"], args: Tuple[Any, ...], filename
 
 def _new_error(kind: Type["PenstockError"], number: int, message: str, path: Any,
                tensor: Optional[str]) -> "PenstockError":
-    """Creates an error, which is also a SafetensorError if that package is loaded.
+    """Creates an error, which is also a SafetensorError if the safetensors package is loaded.
 
-    A missing file is the exception: the safetensors package raises plain FileNotFoundError."""
+    The error for a missing file is not a SafetensorError, because the safetensors package
+    raises plain FileNotFoundError for it."""
     if kind is not NotFoundError or tensor:
         kind = also_safetensor_error(kind)
     error = kind(number, message, path)
     if kind.__module__ != __name__:
-        # SafetensorError has its message in args[0], and programs search that for words.
+        # SafetensorError has its message in args[0], and programs search for words there.
         error.args = (message,)
     return error
 
@@ -93,9 +94,10 @@ class ClassRefusedError(PenstockError):
 
 
 def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
-    """Returns a path as bytes for the library; with encode=str.encode a name, as UTF-8.
+    """Converts a path to bytes for the library; with encode=str.encode it converts a name to
+    UTF-8.
 
-    Raises ValueError for text with a NUL, at which the library would see the text end."""
+    Raises ValueError if the text contains a NUL, because it would end there for the library."""
     if encode is str.encode and not isinstance(text, str):
         raise TypeError(f"a name must be a str, not {text!r}")
     data = encode(text)
@@ -108,7 +110,7 @@ def paths_of(path: Any) -> List[Any]:
     """Returns a list of paths, from one path or from an iterable of them."""
     if isinstance(path, (str, bytes, os.PathLike)):
         return [path]
-    # An open file is iterable too, but its items are its lines.
+    # An open file is iterable too, but that would yield its lines, not paths.
     if hasattr(path, "read") or not hasattr(path, "__iter__"):
         raise TypeError(f"expected a path or a list of paths, not {type(path).__name__}")
     return list(path)
@@ -146,9 +148,9 @@ def _decode(data: Any) -> str:
 def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True) -> PenstockError:
     """Returns the exception for the library's last failure on this thread.
 
-    `path` is the file to name if the library names none. With has_place=False the failed
-    function was not about a file or a tensor: the place that the library keeps would be that
-    of an earlier failure, so it is not read."""
+    `path` is the file to name if the library names none. has_place=False means that the failed
+    function does not handle files or tensors. The file, tensor and offset that the library
+    remembers then belong to an earlier failure, and are not read."""
     message, why = _decode(lib.penstock_errmsg()), int(lib.penstock_errwhy())
     place = ffi.new("struct penstock_weights_place *")
     place.size, place.off = ffi.sizeof("struct penstock_weights_place"), 2**64 - 1
@@ -200,7 +202,7 @@ def install_stop_check(opts: Any, keep: List[Any], stop: Any = None) -> List[Bas
     Python also runs its signal handlers inside the callback. If a handler raises, as Ctrl-C
     does, the library ends the call, and the exception is appended to the returned list. The
     caller raises it with raise_caught after the call, when the library no longer uses the
-    caller's memory. On other threads without `stop` no callback is set, since Python runs no
+    caller's memory. Without `stop` no callback is set on other threads, since Python runs no
     signal handler there. `keep` receives the callback, which must live as long as `opts`."""
     caught: List[BaseException] = []
     if stop is None and threading.current_thread() is not threading.main_thread():
@@ -225,7 +227,7 @@ _lock = threading.Lock()
 
 
 def _in_child() -> None:
-    """Replaces the lock: its owner may be a thread that does not exist in the child."""
+    """Replaces the lock in a child of fork. The thread that held it may not exist there."""
     global _lock  # pylint: disable=global-statement
     _lock = threading.Lock()
 
@@ -256,7 +258,7 @@ def _current_cuda() -> int:
 
 
 def open_device(device: Any) -> Any:
-    """Returns the library's handle of a device, which is opened once a process.
+    """Returns the library's handle of a device. Opens the device once in each process.
 
     The handle stays open until the process exits, because a device's threads and pinned
     memory are expensive to start."""
@@ -271,5 +273,5 @@ def open_device(device: Any) -> Any:
 
 
 def handle_name(handle: Any) -> str:
-    """Returns the name of an open device: "cuda:0" also if it was opened as "auto"."""
+    """Returns the name of an open device. A device opened as "auto" is "cuda:0" or "host"."""
     return _decode(lib.penstock_device_name(handle))

@@ -49,7 +49,7 @@ def framework_of(name: Optional[str]) -> str:
 
 
 def convert(tensor: Tensor, framework: str) -> Any:
-    """Returns a Tensor as a tensor of a framework that shares its memory."""
+    """Returns a tensor of `framework` that shares the memory of `tensor`."""
     if framework == "jax":
         import jax.dlpack
         import jax.numpy
@@ -63,8 +63,8 @@ class Info:
     """The description of a tensor in a file.
 
     Attributes: index (the tensor's number in the model, in file order), name, dtype (such as
-    "BF16"), shape, nbytes, file (the number of its file) and offset (of its first byte in
-    that file)."""
+    "BF16"), shape, nbytes, file (the number of the tensor's file) and offset (the offset of
+    the tensor's first byte in that file)."""
 
     __slots__ = ("index", "name", "dtype", "shape", "nbytes", "file", "offset")
 
@@ -117,16 +117,17 @@ class Report:
     """What a load did.
 
     Attributes:
-        bytes: bytes delivered; each destination counts.
-        read: bytes read from the files, each once. Includes whole pages at unaligned ends.
-        device_bytes: the most device memory that the load held at one time.
+        bytes: number of bytes delivered to all destinations.
+        read: number of bytes read from the files. At unaligned ends whole pages count.
+        device_bytes: the most device memory that the load held at one time, in bytes.
         seconds: how long the load took.
         path: the path that carried most bytes: "p2p", "staged", "bounce" and so on.
         engine: how system calls were made: "uring" or "threads".
-        cpu_copies: how often the CPU copied each byte, on average. 0.0: DMA engines only.
+        cpu_copies: how often the CPU copied each byte, on average. 0.0 means that only DMA
+            engines moved the bytes.
         dram_passes: how often each byte was written to host memory on its way, on average.
-        retries: chunks that failed on one path and were carried by another.
-        requests: requests that the load consisted of.
+        retries: number of chunks that failed on one path and were carried by another path.
+        requests: number of requests that the load consisted of.
     """
 
     def __init__(self, r: Any) -> None:
@@ -145,7 +146,7 @@ class Report:
 
 def c_strings(values: Sequence[Any], keep: List[Any],
               encode: Callable[[Any], bytes] = os.fsencode) -> Any:
-    """Returns a C array of strings; `keep` receives the memory, which the caller keeps."""
+    """Returns a C array of strings. `keep` receives the objects that own the array's memory."""
     items = [ffi.new("char[]", to_c(v, encode)) for v in values]
     table = ffi.new("char *[]", items)
     keep += [items, table]
@@ -158,18 +159,19 @@ class Model:
     Args:
         path: a safetensors file, an index (*.json), a folder, a Hugging Face cache folder,
             "owner/name" in that cache, or a list of files.
-        names: only tensors with these names or shell patterns. A name without wildcards must
-            exist.
+        names: names or shell patterns of the tensors to include. Default: all tensors. A name
+            without wildcards must exist.
         stripes: further folders, on other drives, that hold parts of the model; all drives
             are read at the same time.
         revision: a branch, tag or commit in the Hugging Face cache. Default: "main", or the
             only revision in the cache.
         cache: the folder of the Hugging Face cache. Default: $HF_HUB_CACHE, then
             $HF_HOME/hub, then huggingface/hub in $XDG_CACHE_HOME or ~/.cache.
-        immutable: the files do not change while the model is open; repeated loads are faster.
+        immutable: True promises that the files do not change while the model is open. Repeated
+            loads are then faster.
 
     Raises:
-        NotFoundError: no such model, or no tensor of a name in `names`.
+        NotFoundError: the model does not exist, or has no tensor for a name in `names`.
         FormatError: a file does not follow its format.
         ValueError: `names` is empty.
     """
@@ -210,7 +212,7 @@ class Model:
 
     @property
     def handle(self) -> Any:
-        """The library's handle; ValueError after close()."""
+        """The library's handle. Raises ValueError after close()."""
         if self._handle is None:
             raise also_safetensor_error(ValueError)("the model is closed")
         return self._handle
@@ -234,7 +236,7 @@ class Model:
         return self._infos
 
     def info(self, name: str) -> Info:
-        """Returns the Info of the tensor with this name; NotFoundError if there is none."""
+        """Returns the Info of the tensor `name`. Raises NotFoundError if there is none."""
         self.infos  # pylint: disable=pointless-statement
         try:
             return self._by_name[name]
@@ -249,11 +251,11 @@ class Model:
         return f
 
     def where(self, info: Info) -> str:
-        """Returns "FILE: tensor 'NAME'", the start of the library's error messages."""
+        """Returns "FILE: tensor 'NAME'", as the library's error messages begin."""
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
     def has_metadata(self, file: int = 0) -> bool:
-        """Returns whether file number `file` has metadata, even if they are empty."""
+        """Returns whether file number `file` has metadata, even if the metadata is empty."""
         return bool(self._file(file).has_metadata)
 
     def metadata(self, file: int = 0) -> Dict[str, str]:
@@ -279,9 +281,9 @@ class Model:
                 ) -> Tuple[Any, List[Any], List[BaseException]]:
         """Returns struct penstock_load_opts for a load.
 
-        Also returns a list of objects that must live as long as the struct, and the list of
-        install_stop_check. Without `effort` the library chooses it for `ranks` processes that
-        load at the same time."""
+        Also returns a list of objects that must live as long as the struct, and the list that
+        install_stop_check returned. Without `effort`, the default effort is chosen for `ranks`
+        processes that load at the same time."""
         if require not in CLASSES or effort not in (None, *EFFORTS):
             raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
                              f"{list(EFFORTS)}")
@@ -312,34 +314,35 @@ class Model:
         Args:
             device, framework: as in penstock.load_file.
             first: index of the first tensor to load.
-            count: number of tensors to load; 0: all from `first` on.
-            shard: loads only one rank's part of each tensor. A dict with the keys
+            count: number of tensors to load; 0 means all from `first` on.
+            shard: a dict, to load only one rank's part of each tensor. Its keys:
                 rank, ranks: this rank's number and the number of ranks.
-                expert_rank, expert_ranks: the same for experts (ranks above 1: each rank gets
-                whole experts, which are not split).
-                heads, kv_heads, experts: their numbers, if no config.json beside the model
-                has them.
+                expert_rank, expert_ranks: the same for experts. If expert_ranks is above 1, each
+                rank gets some whole experts, instead of a part of every expert.
+                heads, kv_heads, experts: the model's numbers of heads, key-value heads and
+                experts. Needed only if the config.json beside the model lacks them.
                 rules: a list of (glob, cut), used before the built-in rules. `glob` matches
                 tensor names; `cut` is a key of CUTS, such as "first" or "last".
             group: a Group, all of whose ranks make this call.
-            one_storage: torch only: all tensors share one storage.
-            require: the class of path to insist on. "any" (default); "no-cpu-copy": DMA
-                engines only; "direct": the drive's DMA writes the destination.
+            one_storage: True gives all torch tensors one common storage.
+            require: the class of paths that the load may use. "any" (default) allows all paths,
+                "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only
+                paths on which the drive's DMA writes the destination.
             effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
                 Default: "fast" if several processes load together, else "thrifty"; always
                 "thrifty" for an immutable model.
-            align: alignment of each tensor in bytes, a power of two up to 4096; 0: that of
-                its dtype.
-            path: name of the only path to use, for tests.
+            align: alignment of each tensor in bytes, a power of two up to 4096; 0 means
+                the alignment of its dtype.
+            path: name of the only I/O path to use, for tests.
             ranks: number of processes that load at the same time, if `group` is not used.
             stop: a threading.Event. Setting it ends the load with errno ECANCELED.
 
         Returns:
             (tensors, report): a dict from name to tensor, and a Report. The allocation is
-            freed with the last tensor.
+            freed with the last of the tensors.
 
         Raises:
-            ClassRefusedError, NotFoundError, PenstockError: nothing stays allocated.
+            ClassRefusedError, NotFoundError, PenstockError: as in penstock.load_file.
         """
         framework = framework_of(framework)
         handle = open_device(device)
@@ -370,8 +373,8 @@ class Model:
         raise_caught(caught)
         check(code, self.path)
         at = _addresses(loaded, indices)
-        # The library aligns each tensor for its dtype, and an allocation starts at a page.
-        # Rounded down to 16, the base is a multiple of every element size before all tensors.
+        # The allocation starts at a page, so the first tensor's address rounded down to 16 is
+        # inside it. This base is a multiple of every element size, because none exceeds 16.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
@@ -388,8 +391,9 @@ class Model:
                   **how: Any) -> Report:
         """Loads `pieces`, as pieces_of returns them, into the caller's memory.
 
-        All pieces are one load, or one load of all ranks of `group`. Returns a Report. The
-        keyword arguments are `require`, `effort`, `path`, `ranks` and `stop` as in load."""
+        All pieces form one load. With `group` the pieces of all its ranks form one load.
+        Returns a Report. The keyword arguments are `require`, `effort`, `path`, `ranks` and
+        `stop` as in load."""
         opts, keep, caught = self.options(**_ranks_option(group), **how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
@@ -409,7 +413,7 @@ class Model:
 
     def iterate(self, device: Any = "host", framework: Optional[str] = None,
                 window: int = 0, **how: Any) -> Iterator[Tuple[str, Any]]:
-        """Returns an iterator over (name, tensor) in file order, as penstock.iterate."""
+        """Returns an iterator over (name, tensor) in file order, like penstock.iterate."""
         framework = framework_of(framework)
         handle = open_device(device)
         opts, keep, caught = self.options(window=window, **how)
@@ -442,18 +446,19 @@ class _Window:
         self.it, self.device, self.keep, self.caught = it, device, keep, caught
         self.batch_bytes = 0 if device == "host" else (size or 1 << 30) // 16
         self.dropped: Dict[int, Any] = {}
-        self.bytes = 0  # Yielded since the last release.
+        self.bytes = 0  # Number of bytes yielded since the last release.
 
     def lease(self, tensor: int, nbytes: int) -> Any:
         """Returns an object whose destruction adds `tensor` to self.dropped.
 
-        The tensor refers to it. The next call of next() then releases the tensor's memory.
-        The destructor is dict.setdefault, which is not Python code, see _release_reference."""
+        The caller's tensor refers to this object, so both are destroyed together. A later call of
+        next() then releases the tensor's memory. The destructor is dict.setdefault, because
+        Python code would lose exceptions there (see _release_reference)."""
         self.bytes += nbytes
         return ffi.gc(_NONE, functools.partial(self.dropped.setdefault, tensor)), self
 
     def next(self, tensor: Any, ptr: Any, path: str) -> bool:
-        """Waits for the next tensor and stores its index and address; False after the last."""
+        """Waits for the next tensor and stores its index and address. False after the last one."""
         if self.bytes >= self.batch_bytes:
             self.release()
         code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
@@ -466,8 +471,8 @@ class _Window:
     def release(self) -> None:
         """Returns the memory of all dropped tensors to the library."""
         self.bytes = 0
-        # Tensors that other threads drop after this line wait for the next release, since
-        # the wait for the GPU may not cover them.
+        # Only the tensors dropped so far are released. Other threads may drop more tensors
+        # during the wait for the GPU, which may not cover the use of those.
         count = len(self.dropped)
         if count:
             synchronize_all([self.device])
@@ -495,8 +500,8 @@ class _TorchMemory:
 
     def __init__(self, opts: Any) -> None:
         self.tensor: Any = None
-        # An exception in `alloc`, such as torch.OutOfMemoryError. load raises it unchanged,
-        # because programs catch torch's own type.
+        # The exception that `alloc` raised, such as torch.OutOfMemoryError. load raises it
+        # again unchanged, because programs catch torch's own exception types.
         self.error: Optional[BaseException] = None
         self.start = 0
 
@@ -509,7 +514,7 @@ class _TorchMemory:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
             # torch may have freed this memory while kernels that use it were still queued on
-            # a stream. torch orders its own streams, but not the library's copies.
+            # a stream. torch makes its own streams wait, but not the library's.
             synchronize_all([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
@@ -528,7 +533,7 @@ CUTS = {"whole": "WHOLE", "first": "FIRST", "last": "LAST", "heads": "HEADS", "q
 
 
 def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
-    """Returns struct penstock_shard_opts, and a list of objects that must live as long.
+    """Returns struct penstock_shard_opts, and a list of objects that the struct points to.
 
     `values` is the argument `shard` of Model.load."""
     opts, keep = ffi.new("struct penstock_shard_opts *"), []
@@ -551,7 +556,7 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
 
 
 def new_report() -> Any:
-    """Returns an empty struct penstock_load_report for a call to fill."""
+    """Returns an empty struct penstock_load_report, for the library to fill."""
     report = ffi.new("struct penstock_load_report *")
     report.size = ffi.sizeof("struct penstock_load_report")
     report.path = report.engine = _NONE
@@ -564,10 +569,11 @@ _NONE = ffi.new("char[]", b"none")
 
 
 def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], Any]:
-    """Splits an index into the box to read and an index into what was read.
+    """Splits an index into a box of elements to read, and an index to apply to that box.
 
-    Returns a list of (first, count) for each dimension, and a tuple that, applied to the box,
-    gives the elements that `index` selects: steps, and 0 for dimensions given by a number."""
+    Returns the box as a list of (first, count), one for each dimension. Also returns the index
+    that selects the elements of `index` from the box: a slice with the step for a dimension
+    given by a range, 0 for a dimension given by a number."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [at for at, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
@@ -603,9 +609,10 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
 
 
 def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
-    """Returns the one piece for a whole tensor and a destination of its shape without gaps.
+    """Returns the only piece of a load of a whole tensor into a destination without gaps.
 
-    A shortcut for the usual case, equal to the result of pieces_of; None in other cases."""
+    This is a shortcut for the usual case; pieces_of would return the same. Returns None if the
+    destination has gaps, another shape or another dtype."""
     if place.shape != info.shape or place.dtype != info.dtype or not place.writable or \
             not info.nbytes or place.split():
         return None
@@ -636,7 +643,7 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
     dim = max(cut, gap)
     row = size * math.prod(counts[dim:]) // 8
     lead = _first_uniform(ranges, shape, strides, dim)
-    inner = math.prod(counts[lead:dim])  # Rows of one piece.
+    inner = math.prod(counts[lead:dim])  # Number of rows in each piece.
     pitch = strides[dim - 1] if dim > lead else 0
     pieces = []
     first, count = ranges[dim] if shape else (0, 0)
@@ -696,7 +703,7 @@ def _first_uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int],
 
 def _outer(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: Sequence[int],
            lead: int, dim: int) -> Iterator[Tuple[int, int]]:
-    """Yields the row number in the file and the byte offset in memory of each piece."""
+    """Yields for each piece the number of its first row in the tensor and its offset in memory."""
     base = 0
     for k in range(lead, dim):
         base = base * shape[k] + ranges[k][0]

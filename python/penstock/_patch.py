@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """patch_safetensors: makes programs that use the safetensors package load with Penstock.
 
-For programs that cannot be edited. Calls with a framework or device that this package does
-not support still go to the safetensors package."""
+It is meant for programs that cannot be edited. Calls with a framework or device that this
+package does not support still go to the safetensors package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Patched:
 
     @staticmethod
     def _swap(pairs: List[Tuple[Any, Any]]) -> None:
-        """Replaces objects in the namespaces of all loaded modules, under any name.
+        """Replaces objects in the namespaces of all loaded modules, whatever their name there.
 
         `pairs` are (object to replace, its replacement)."""
         for module in list(sys.modules.values()):
@@ -47,13 +47,13 @@ class Patched:
                     setattr(module, name, new)
 
     def __call__(self) -> None:
-        """Undoes the patch; a second call does nothing. Any order of undoing is fine."""
+        """Undoes the patch. A second call does nothing. Patches may be undone in any order."""
         replaced, self._replaced = self._replaced, []
         if self in self._active:
             self._active.remove(self)
         self._swap([(new, old) for old, new in replaced])
-        # A later patch may have replaced this patch's objects. When it is undone it must
-        # restore the original objects instead.
+        # A later patch may have replaced this patch's objects. When that later patch is
+        # undone, it must restore the original objects.
         for later in self._active:
             later._replaced = [(next((old for old, new in replaced if new is was), was), now)
                                for was, now in later._replaced]
@@ -69,8 +69,9 @@ def patch_safetensors() -> Patched:
     """Replaces load_file, save_file and safe_open of the safetensors package by Penstock's.
 
     Modules that have already imported these functions get the replacements, too. Returns an
-    object: call it, or use it as a context manager, to undo the patch in all modules, also in
-    those imported since. Raises ImportError if the safetensors package is not installed."""
+    object: call it, or use it as a context manager, to undo the patch in all modules,
+    including modules imported after the patch. Raises ImportError if the safetensors package
+    is not installed."""
     import safetensors
     replaced: List[Tuple[Any, Any]] = [(safetensors.safe_open, _open_for(safetensors.safe_open))]
     for part, framework in (("torch", "pt"), ("numpy", "numpy"), ("flax", "flax")):
@@ -87,8 +88,8 @@ def patch_safetensors() -> Patched:
 def _open_for(original: Any) -> Any:
     """Returns a subclass of penstock.safe_open for one patch.
 
-    Undoing the patch replaces this class only. A module that uses penstock.safe_open itself
-    keeps it."""
+    The class belongs to one patch, so undoing the patch replaces this class only. A module that
+    uses penstock.safe_open itself is not affected."""
 
     class safe_open(_api.safe_open):  # pylint: disable=invalid-name
         """penstock.safe_open in place of safetensors.safe_open."""

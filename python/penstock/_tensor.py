@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory as tensors, in both directions and without copies.
+"""Converts between memory and tensors of other libraries, without copies.
 
 Tensor and Memory describe memory that the C library filled, and export it to numpy, torch
 and all libraries that use DLPack or an array interface. place_of returns the address, shape
@@ -34,8 +34,8 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 # A library imports a tensor by DLPack in two steps. __dlpack__ returns a capsule that points
 # to a DLManagedTensor. The consumer renames the capsule when it takes the tensor over, and
-# calls the struct's deleter when it no longer needs the memory. Both tables have the address
-# of the DLManagedTensor as key.
+# calls the struct's deleter when it no longer needs the memory. The keys of both tables
+# are addresses of DLManagedTensors.
 _exported: Dict[int, Any] = {}  # Tensors that a consumer has or may still take over.
 _offered: Dict[int, Any] = {}  # Capsules that no consumer is known to have taken over.
 
@@ -58,9 +58,9 @@ _offered.clear()
 def _drop_abandoned(_phase: Any = None, _info: Any = None) -> None:
     """Drops exports whose capsule was freed without being taken over by a consumer.
 
-    A consumer does that if it does not support the dtype, for example. A destructor in the
-    capsule would learn of it at once, but it would run while the consumer's exception is set,
-    and no Python code may run then."""
+    For example, a consumer that does not support the dtype raises an exception instead. The
+    capsule's destructor cannot drop the export, because it would run while that exception is
+    set, when no Python code may run."""
     for address in list(_offered):
         with contextlib.suppress(KeyError):  # Another thread may run this loop, too.
             if not _capsule_valid(_offered[address], b"dltensor"):
@@ -72,7 +72,7 @@ def _drop_abandoned(_phase: Any = None, _info: Any = None) -> None:
         _set_gc_callback(_no_op)
 
 
-# The garbage collector's callback while nothing is offered. It must not be Python code: Python
+# The callback in gc.callbacks while no capsule is offered. It must not be Python code: Python
 # would run signal handlers inside it, and an exception that a handler raises there, such as
 # KeyboardInterrupt, is lost. dict.setdefault accepts the two arguments and does no harm.
 _no_op: Any = {}.setdefault
@@ -95,7 +95,7 @@ gc.callbacks.append(_no_op)
 
 
 def _dl_device(device: str) -> Tuple[int, int]:
-    """Returns DLPack's device type and number: 2 is CUDA, 1 the CPU."""
+    """Returns DLPack's device type (2 is CUDA, 1 is the CPU) and the device number."""
     kind, _, index = device.partition(":")
     return (2, int(index or 0)) if kind == "cuda" else (1, 0)
 
@@ -152,7 +152,7 @@ class Tensor:
         return self._interface()
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
-        """Returns a numpy array for dtypes without a type string, by the package ml_dtypes.
+        """Returns a numpy array of a dtype that numpy has only with the package ml_dtypes.
 
         numpy calls this if __array_interface__ raises AttributeError."""
         array = self.numpy()
@@ -168,7 +168,7 @@ class Tensor:
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None,
                    dl_device: Optional[Tuple[int, int]] = None,
                    copy: Optional[bool] = None) -> Any:
-        # The bytes had arrived before this object was created: no stream has to wait.
+        # The bytes had arrived before this object was created, so no stream has to wait.
         del stream, max_version
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a tensor is exported without a copy and on its own device only")
@@ -190,14 +190,14 @@ class Tensor:
         return capsule
 
     def buffer(self) -> memoryview:
-        """Returns the bytes of a tensor in host memory; BufferError for one on a GPU."""
+        """Returns the bytes of a tensor in host memory. Raises BufferError on a GPU."""
         if self.device != "host":
             raise BufferError(f"the tensor is not in host memory but on {self.device}")
         return memoryview(self._owner.buffer())[self.ptr - self._owner.base:][:self.nbytes]
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Returns a memoryview with dtype and shape; memoryview(tensor) calls this from
-        Python 3.12 on, and numpy prefers it to the array interface."""
+        """Returns a memoryview with dtype and shape. From Python 3.12 on memoryview(tensor) calls
+        this method, and numpy prefers it to the array interface."""
         del flags
         code = _FORMAT_OF.get(self.dtype)
         if code is None or not self.nbytes:
@@ -213,7 +213,7 @@ class Tensor:
     def numpy(self) -> Any:
         """Returns a numpy array that shares the memory.
 
-        TypeError if the tensor is on a GPU or numpy has no such dtype."""
+        Raises TypeError if the tensor is on a GPU or numpy has no such dtype."""
         import numpy
         dtype = _dtypes.numpy_dtype(self.dtype)
         if self.device != "host":
@@ -224,7 +224,7 @@ class Tensor:
                                 self.ptr - self._owner.base).reshape(self.shape)
 
     def torch(self) -> Any:
-        """Returns a torch tensor that shares the memory; TypeError if torch has no such dtype."""
+        """Returns a torch tensor that shares the memory. TypeError if torch lacks the dtype."""
         return self._owner.torch(self.dtype, self.shape, self.ptr)
 
     def to(self, framework: str) -> Any:
@@ -260,14 +260,14 @@ class Memory:
         return self._buffer
 
     def use_torch_tensor(self, tensor: Any) -> None:
-        """Sets the torch tensor that the allocation is a part of; later tensors are views."""
+        """Sets the torch tensor whose memory contains the allocation, for later torch tensors."""
         self._torch = tensor
 
     def _torch_bytes(self) -> Any:
         """Returns a torch tensor of all bytes of the allocation.
 
-        The tensor refers to self.keep and not to this object. This object refers to the
-        tensor, and the garbage collector could not find a cycle through torch."""
+        The torch tensor refers to self.keep and not to this object. This object refers to the
+        torch tensor, and Python's garbage collector cannot find reference cycles through torch."""
         import torch
         if self.device == "host":
             return torch.frombuffer(self.buffer(), dtype=torch.uint8)
@@ -275,11 +275,11 @@ class Memory:
         return torch.as_tensor(whole, device=self.device)
 
     def _typed_row(self, dtype: str) -> Tuple[Any, int, int, Any]:
-        """Returns what torch_all needs to create tensors of a dtype.
+        """Returns the four objects with which torch_all creates tensors of a dtype.
 
-        That is: the whole storage as a one-dimensional tensor of the dtype, the storage's
+        They are the whole storage as a one-dimensional tensor of the dtype, the storage's
         address, the element size, and torch.as_strided. One call of as_strided creates a
-        tensor, for which slicing and viewing would take three calls."""
+        tensor; slicing and viewing would take three calls."""
         import torch
         kind = _dtypes.torch_dtype(torch, dtype)
         if self._torch is None and self.length:
@@ -296,7 +296,7 @@ class Memory:
         return typed
 
     def torch(self, dtype: str, shape: Tuple[int, ...], ptr: int) -> Any:
-        """Returns one torch tensor. For many, torch_all takes a fraction of the time each."""
+        """Returns one torch tensor. torch_all takes less time for each of many tensors."""
         if self._torch is None and self.device == "host" and self.length and ptr == self.base:
             import torch
             kind, size = _dtypes.torch_dtype(torch, dtype), max(8, _dtypes.BITS[dtype]) // 8
@@ -310,13 +310,13 @@ class Memory:
                   at: Sequence[int], one_storage: bool = False) -> List[Any]:
         """Returns torch tensors at the addresses `at`.
 
-        Each tensor has a storage of its own, a part of the allocation's storage that keeps it
-        alive. Programs that save or copy tensors assume that tensors of one storage are views
-        of each other. With `one_storage` all tensors share the allocation's storage, because
-        record_stream and CUDA's handles for other processes accept only storages that torch's
-        allocator created. Tensors of the same dtype and shape at equal distances are then
-        created by one call. `.data` detaches each tensor from the tensor that it was made
-        from, so that autograd treats them separately."""
+        Each tensor has a storage of its own, which is a part of the allocation's storage and keeps
+        the allocation alive. Programs that save or copy tensors assume that tensors of one
+        storage are views of each other. With `one_storage` all tensors share the allocation's
+        storage, because record_stream and CUDA's handles for other processes accept only
+        storages that torch's allocator created. Tensors of the same dtype and shape at equal
+        distances are then created by one call. `.data` detaches each tensor from the tensor that
+        it was made from, so that autograd treats them separately."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -348,7 +348,7 @@ def _runs(places: List[int], at: Sequence[int], size: int) -> Iterator[Tuple[Lis
     """Splits `places` into runs of equal distance; yields each run and its distance.
 
     `places` are indices into the addresses `at`. The distance is in bytes, a multiple of the
-    element size `size`; 0 for a run of one."""
+    element size `size`. It is 0 for a run of one tensor."""
     first, count = 0, len(places)
     while first < count:
         end, step = first + 1, 0
@@ -403,7 +403,7 @@ class Place:
         return math.prod(self.shape) * _dtypes.BITS[self.dtype] // 8
 
     def split(self) -> int:
-        """Returns the first dimension from which the tensor is contiguous; 0: all of it is."""
+        """Returns the first dimension from which the tensor is contiguous, 0 if all of it is."""
         step, d = _dtypes.BITS[self.dtype] // 8, len(self.shape)
         while d and (self.strides[d - 1] == step or self.shape[d - 1] == 1):
             d -= 1
@@ -458,13 +458,13 @@ def _dlpack_place(value: Any) -> Place:
 
 
 def _is_jax(value: Any) -> bool:
-    """Returns whether the value is a jax array. Those are immutable and may share memory, so
-    they cannot be destinations, but their DLPack capsules do not say so."""
+    """Returns whether the value is a jax array. jax arrays cannot be destinations, because they
+    are immutable and may share memory, but their DLPack capsules do not say so."""
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(value, kind)
 
 
-# Dtypes by the format characters of memoryview and the module struct, and the reverse.
+# Maps format characters of memoryview and the module struct to dtypes. _FORMAT_OF maps back.
 _FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",
             "I": "U32", "i": "I32", "f": "F32", "Q": "U64", "q": "I64", "L": "U64", "l": "I64",
             "d": "F64"}
@@ -489,7 +489,7 @@ def _buffer_place(value: Any) -> Place:
 
 def place_of(value: Any) -> Place:
     """Returns the Place of a tensor: of penstock, torch or numpy, or any object that has an
-    array interface, DLPack or a buffer. TypeError or ValueError for anything else."""
+    array interface, DLPack or a buffer. Raises TypeError or ValueError for anything else."""
     if isinstance(value, Tensor):
         return Place(value.ptr, value.shape, None, value.dtype, value.device, value)
     torch = sys.modules.get("torch")

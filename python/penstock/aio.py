@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """penstock.load_file, load_into, save_file and iterate for asyncio programs.
 
-Arguments and results are those of the functions of the same name in penstock. Each call runs
-on a thread and releases the GIL while bytes move. A cancelled call raises CancelledError
+Each function has the arguments and the result of penstock's function of the same name. Each
+call runs on a thread and releases the GIL while bytes move. A cancelled call raises CancelledError
 when no bytes move any more: a load stops early, a save completes first."""
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ FORMAT = "penstock"
 def _ranks(load_config: Any) -> Any:
     """Returns SGLang's group of processes that load the model at the same time.
 
-    None if SGLang's load_config says that there is no group, or before SGLang made one."""
+    Returns None if SGLang's load_config excludes a group, or if SGLang has not created one yet."""
     group = getattr(load_config, "load_group", False)
     if group is None or hasattr(group, "world_size"):
         return group
@@ -33,8 +33,8 @@ def _ranks(load_config: Any) -> Any:
 
 
 def _with_mtp(files: Any, folder: str, source: Any) -> Any:
-    """Adds the file of multi-token prediction that some models have beside their index, by
-    SGLang's own function."""
+    """Adds the file for multi-token prediction, which some models have beside their index, to
+    `files`. SGLang's own function finds that file."""
     from sglang.srt.model_loader import weight_utils
     add = getattr(weight_utils, "maybe_add_mtp_safetensors", None)
     if add is None or getattr(source, "model_config", None) is None:
@@ -49,7 +49,7 @@ def loader_class() -> Any:
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
-        """SGLang's default loader with another iterator over the weights."""
+        """SGLang's default loader, with Penstock's iterator over the weights."""
 
         def __init__(self, load_config: Any) -> None:
             own = copy.copy(load_config)
@@ -69,8 +69,8 @@ def loader_class() -> Any:
                 folder, files, safetensors = chosen_files(self, source)
                 files = _with_mtp(files, folder, source) if safetensors else files
             if not safetensors or getattr(self.load_config, "draft_model_idx", None) is not None:
-                # From a draft model SGLang picks one layer, and keeps all tensors until it
-                # has found that one.
+                # SGLang's own iterator reads a draft model. SGLang picks one layer of it, and
+                # keeps all tensors until it has found that layer.
                 return super()._get_weights_iterator(source, **how)
             if not getattr(self, "counter_before_loading_weights", 0.0):
                 self.counter_before_loading_weights = time.perf_counter()
@@ -90,7 +90,8 @@ def register() -> None:
 
 
 def _verify(original: Any, config: Any) -> Any:
-    """Replaces load format "penstock" by "auto", which SGLang knows, and marks the config."""
+    """Wraps SGLang's check of a config: replaces the load format "penstock", which SGLang does
+    not know, by "auto", and marks the config."""
     if isinstance(config.load_format, str) and config.load_format.lower() == FORMAT:
         config.load_format, config.penstock = "auto", True
     return original(config)
@@ -109,7 +110,7 @@ def _get_loader(original: Any, load_config: Any, *args: Any, **how: Any) -> Any:
 
 
 def plugin() -> None:
-    """Registers the load format. SGLang calls it in each process before it parses arguments."""
+    """Registers the load format. SGLang calls this in each process before parsing arguments."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.server_args import LOAD_FORMAT_CHOICES, add_load_format_choices
     if FORMAT not in LOAD_FORMAT_CHOICES:

@@ -15,7 +15,7 @@ from ._engine import cuda_or_cpu, file_weights, options_of, weights
 
 
 def _ranks() -> Any:
-    """Returns vLLM's tensor parallel group of this process; None before vLLM made one."""
+    """Returns this process's tensor parallel group, None if vLLM has not created it yet."""
     from vllm.distributed import get_tp_group
     try:
         return get_tp_group()
@@ -24,10 +24,10 @@ def _ranks() -> Any:
 
 
 def chosen_files(loader: Any, source: Any) -> Any:
-    """Returns folder, files, and whether they are safetensors, for an engine's Source.
+    """Returns (folder, files, whether the files are safetensors) for an engine's Source.
 
-    The engine's default loader chooses them. Its method has other parameters in each version
-    of the engine, so they are taken from its signature."""
+    The method _prepare_weights of the engine's default loader chooses the files. Its parameters
+    differ between versions of the engine, so this function reads them from its signature."""
     has = {"model_name_or_path": source.model_or_path, "revision": source.revision}
     asked = [name for name in inspect.signature(loader._prepare_weights).parameters]
     has.update({name: getattr(source, name, None) for name in asked if name not in has})
@@ -42,7 +42,7 @@ def loader_class() -> Any:
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
-        """vLLM's default loader with another iterator over the weights."""
+        """vLLM's default loader, with Penstock's iterator over the weights."""
 
         def __init__(self, load_config: Any) -> None:
             own = copy.copy(load_config)
@@ -69,7 +69,7 @@ def loader_class() -> Any:
 
 
 def register() -> None:
-    """Registers the load format. vLLM calls it in each of its processes, at least once."""
+    """Registers the load format. vLLM calls this at least once in each of its processes."""
     from vllm.model_executor.model_loader import register_model_loader
     register_model_loader("penstock")(loader_class())
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The types of the cuFile ABI: the numbers and layouts that callers were compiled with. They are
- * written from public facts, under other names than NVIDIA's, so that a test can include both
- * headers and compare them. cufile_calls.h has the functions. The drop-in, path vendor and the
- * tests include it. The layouts are those of version 1.15 and must never change; additions of 1.16
- * to 1.19 are marked.
+ * The types of the cuFile ABI: the numbers and layouts that callers were compiled with. The
+ * drop-in, path vendor and the tests include this file; cufile_calls.h declares the functions. The
+ * types were written from public facts and have names other than NVIDIA's, so that a test can
+ * include both headers and compare them. The layouts are those of version 1.15 and must never
+ * change; comments mark what versions 1.16 to 1.19 added.
  */
 #ifndef CUFILE_ABI_H
 #define CUFILE_ABI_H
@@ -16,8 +16,8 @@
 #include <sys/types.h>
 #include <time.h>
 
-/* X(name, number): the codes of cuf_error.err, which are also returned negated in place of a byte
- * count. Version 1.15 added the second list. */
+/* X(name, number): the codes of cuf_error.err. Calls that return a byte count return a negated
+ * code on failure. Version 1.15 added the codes of CUF_ERROR_LIST_1_15. */
 #define CUF_ERROR_LIST_OLD(X)              \
 	X(SUCCESS, 0)                      \
 	X(DRIVER_NOT_INITIALIZED, 5001)    \
@@ -77,7 +77,8 @@ enum cuf_op_error {
 #undef CUF_ERROR_ENUM
 };
 
-/* The result of most calls, by value. cu_err is a CUresult if err is CUF_CUDA_DRIVER_ERROR. */
+/* The result that most calls return by value. If err is CUF_CUDA_DRIVER_ERROR, cu_err is a
+ * CUresult. */
 struct cuf_error {
 	int err, cu_err;
 };
@@ -97,9 +98,9 @@ enum {
 	CUF_NVME_P2P = 11,
 	CUF_SCATEFS = 12,
 	CUF_VIRTIOFS = 13,
-	CUF_TARGETS = 15, /* one more than the last bit, 14, of version 1.20 */
+	CUF_TARGETS = 15, /* number of bits in version 1.20, whose last bit is 14 */
 };
-/* Bits of cuf_props.nvfs.dcontrolflags; version 1.19 added the last two. */
+/* Bits of cuf_props.nvfs.dcontrolflags. Version 1.19 added the last two bits. */
 enum {
 	CUF_USE_POLL_MODE = 0,
 	CUF_ALLOW_COMPAT_MODE = 1,
@@ -114,7 +115,7 @@ enum {
 	CUF_PARALLEL_IO = 3,
 	CUF_P2P = 4,
 };
-/* Bits of the peer-to-peer flags, which version 1.16 added. */
+/* Bits of the flags of cuFileDriverSetP2PFlags, which version 1.16 added. */
 enum {
 	CUF_P2P_P2PDMA = 0,
 	CUF_P2P_NVFS = 1,
@@ -185,7 +186,8 @@ enum cuf_string_param {
 struct cuf_props {
 	struct {
 		unsigned major_version, minor_version;
-		size_t poll_thresh_size, max_direct_io_size; /* KiB, as all sizes below */
+		/* Sizes in KiB, like the cache and memory sizes below. */
+		size_t poll_thresh_size, max_direct_io_size;
 		unsigned dstatusflags, dcontrolflags;
 	} nvfs;
 	unsigned fflags;
@@ -232,9 +234,9 @@ struct cuf_io_params {
 struct cuf_io_event {
 	void *cookie;
 	int status;
-	size_t ret; /* bytes, or a negative error as a two's complement */
+	size_t ret; /* number of bytes, or a negative error code cast to size_t */
 };
-/* One element of a vector, since version 1.19. */
+/* One element of the vector of cuFileReadv or cuFileWritev, which version 1.19 added. */
 struct cuf_iovec {
 	void *base;
 	size_t len;
@@ -266,7 +268,8 @@ struct cuf_stats_l1 {
 	uint64_t batch_submit_lat_sum_us, batch_completion_lat_sum_us;
 	uint64_t last_batch_read_bytes, last_batch_write_bytes;
 };
-/* Statistics of vectors, which version 1.19 inserts between levels 1 and 2. */
+/* Statistics of cuFileReadv and cuFileWritev. Version 1.19 inserts this struct between those of
+ * levels 1 and 2. */
 struct cuf_stats_v {
 	struct cuf_op_counter readv_ops, writev_ops;
 	uint64_t readv_bytes, writev_bytes;
@@ -276,7 +279,7 @@ struct cuf_stats_v {
 	uint64_t readv_lat_sum_us, writev_lat_sum_us;
 };
 #define CUF_HIST_BINS 32
-/* Level 2 is level 1 followed by this. */
+/* Histograms of sizes. The statistics of level 2 are those of level 1, followed by this struct. */
 struct cuf_stats_hist {
 	uint64_t read_size_kb[CUF_HIST_BINS], write_size_kb[CUF_HIST_BINS];
 };
@@ -292,7 +295,8 @@ struct cuf_gpu_stats {
 	uint64_t n_mmap, n_mmap_ok, n_mmap_err, n_mmap_free, reg_bytes;
 };
 #define CUF_GPUS 16
-/* Level 3 is level 2 followed by this. */
+/* Statistics of each GPU. The statistics of level 3 are those of level 2, followed by this
+ * struct. */
 struct cuf_stats_gpus {
 	uint32_t num_gpus;
 	struct cuf_gpu_stats gpu[CUF_GPUS];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of the cuFile ABI that the drop-in exports, with its own type names. The files that
- * define them and the tests include it, never together with NVIDIA's header. A handle, a batch and
- * a stream have the type void *.
+ * Declares the functions of the cuFile ABI that the drop-in exports, with the types of
+ * cufile_abi.h. The files that define the functions include this header, and so do the tests. No
+ * file may include both this header and NVIDIA's. A handle, a batch and a stream have the type
+ * void *.
  */
 #ifndef CUFILE_CALLS_H
 #define CUFILE_CALLS_H
@@ -80,7 +81,8 @@ CUF_API struct cuf_error cuFileDriverSetP2PFlags(int target, int flags);
 CUF_API struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags);
 CUF_API struct cuf_error cuFileExportPCIeTopology(const char *name);
 
-/* Marks the library as Penstock's drop-in. Path vendor refuses to load a library that has it. */
+/* Marks the library as Penstock's drop-in. Path vendor needs NVIDIA's library, so it refuses to
+ * load a library that has this symbol. */
 CUF_API extern const char penstock_cufile_marker[];
 
 #endif

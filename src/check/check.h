@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs `penstock check`. Only the command includes this header; result.h has the types of
- * the result. The library's core does not know this folder.
+ * Runs `penstock check`. Only the command includes this header; result.h has the types of the
+ * result. The library itself does not use the folder src/check.
  */
 #ifndef PST_CHECK_CHECK_H
 #define PST_CHECK_CHECK_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the facts that several gates use: the topology, the kernel, its command line and
- * the driver. The root folder can be a capture of another machine. Called by check.c. A
- * missing fact must never fail the whole check; only a root without a machine does.
+ * Reads the facts that several gates use: the topology, the kernel, its command line and the
+ * driver. The root folder can be a capture of another machine. Called by check.c. A missing fact
+ * must never fail the whole check; only a root folder without any facts of a machine does.
  */
 #include "facts.h"
 
@@ -17,8 +17,9 @@
 
 /* ---- the kernel -------------------------------------------------------------- */
 
-/* Returns 1 on an AMD processor of family 17h (Zen) or later, 0 on any other, -1 if unknown.
- * The kernel permits peer-to-peer DMA across all host bridges of these processors. */
+/* Returns 1 on an AMD processor of family 17h (Zen) or later, 0 on any other processor, -1 if
+ * unknown. The kernel permits peer-to-peer DMA across all host bridges of AMD processors from
+ * Zen on. */
 static int cpu_is_zen(const struct pst_check_facts *f)
 {
 	unsigned family = 0;
@@ -90,8 +91,8 @@ int pst_module_loaded(const struct pst_check_facts *f, const char *name)
 	return found;
 }
 
-/* Returns 1 if the kernel has the symbol, 0 if not, -1 if unknown. Any user may read the
- * names in /proc/kallsyms; only the addresses are hidden. */
+/* Returns 1 if the kernel has the symbol, 0 if not, -1 if unknown. Any user may read the names
+ * in /proc/kallsyms; the kernel hides only the addresses. */
 static int symbol_exists(const struct pst_check_facts *f, const char *name)
 {
 	char *text, *at;
@@ -142,7 +143,7 @@ int pst_kernel_p2pdma(const struct pst_check_facts *f)
 	int config = pst_kernel_config(f, "PCI_P2PDMA");
 	size_t i;
 
-	/* Published memory proves that the kernel supports P2PDMA. */
+	/* A device that has published memory proves that the kernel supports P2PDMA. */
 	for (i = 0; i < f->topo->pci_count; i++)
 		if (f->topo->pci[i].p2pmem_bytes)
 			return 1;
@@ -160,7 +161,8 @@ static void nvidia_read(struct pst_check_facts *f)
 	size_t len, i;
 
 	f->nvidia.loaded = pst_module_loaded(f, "nvidia") > 0;
-	/* A container can hide /proc/modules; a card bound to the driver still shows it. */
+	/* A container can hide /proc/modules. A card that is bound to the driver still proves
+	 * that the driver is loaded. */
 	for (i = 0; i < f->topo->pci_count; i++)
 		if (!strcmp(f->topo->pci[i].driver, "nvidia"))
 			f->nvidia.loaded = true;
@@ -187,7 +189,8 @@ static void nvidia_read(struct pst_check_facts *f)
  * more. */
 static const struct {
 	uint16_t vendor, device;
-	bool same; /* permitted only if both devices are below the same host bridge */
+	/* whether the kernel permits DMA only if both devices are below the same host bridge */
+	bool same;
 } permitted[] = {
 	{0x8086, 0x3c00, true},	 {0x8086, 0x3c01, true},  {0x8086, 0x2f00, true},
 	{0x8086, 0x2f01, true},	 {0x8086, 0x2030, false}, {0x8086, 0x2031, false},
@@ -195,8 +198,8 @@ static const struct {
 	{0x8086, 0x09a2, false},
 };
 
-/* Returns the first function of the root bus if it is the host bridge or a root port, else
- * NULL. The kernel looks up this function in its list. */
+/* Returns the first PCI function of the root bus if it is the host bridge or a root port, else
+ * NULL. The kernel looks up this function in its list of permitted host bridges. */
 static const struct pst_pci *host_first_function(const struct pst_check_facts *f, const char *host)
 {
 	unsigned domain, bus;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The facts that several gates use, read once: the topology, the kernel, the driver, and
+ * The facts that several gates use, each read only once: the topology, the kernel, the driver, and
  * the devices, drives and NICs to check. Included by the files of this folder only.
  */
 #ifndef PST_CHECK_FACTS_H
@@ -18,24 +18,25 @@
 
 /* A device, drive or NIC that is checked. */
 struct pst_check_subject {
-	const char *name;  /* "GPU0", "nvme0" */
-	const char *maker; /* vendor of a GPU; "" for others */
+	const char *name;  /* for example "GPU0" or "nvme0" */
+	const char *maker; /* vendor of a GPU; "" for a drive or NIC */
 	const char *model;
-	const char *transport;	   /* transport of a drive, link type of a NIC */
-	const struct pst_pci *pci; /* NULL: not a PCI function */
+	const char *transport;	   /* transport of a drive, or link type of a NIC */
+	const struct pst_pci *pci; /* NULL if it is not a PCI function */
 };
 
 struct pst_check_nvidia {
-	bool loaded, open; /* the kernel module is loaded; it is the open-source one */
+	/* loaded: the kernel module is loaded; open: the module is the open-source one */
+	bool loaded, open;
 	char version[32];
 	unsigned major;
 };
 
 /* The outcome of a connection to the endpoint of an object store. */
 struct pst_check_endpoint {
-	bool given;	/* an address was configured */
+	bool given;	/* whether an address was configured */
 	int name_error; /* result of getaddrinfo() */
-	int error;	/* errno of connect(); 0: connected */
+	int error;	/* errno of connect(); 0 if it connected */
 	double connect_ms;
 	bool is_http;
 	struct pst_http_url url;
@@ -48,32 +49,34 @@ struct pst_check_facts {
 	const struct pst_check_opts *opts;
 	bool captured;
 	char release[64];
-	unsigned kernel; /* version, 6002 for 6.2; 0: unknown */
-	char *cmdline;	 /* command line of the kernel; NULL: unknown */
-	int zen;	 /* AMD processor of family 17h or later: 1, 0, or -1 if unknown */
+	unsigned kernel; /* version, for example 6002 for 6.2; 0 if unknown */
+	char *cmdline;	 /* command line of the kernel; NULL if unknown */
+	/* 1 if the processor is an AMD one of family 17h or later, 0 if not, -1 if unknown */
+	int zen;
 	struct pst_check_nvidia nvidia;
 
-	bool host;    /* the device is host memory */
-	bool peermem; /* the device is the published memory of a PCI function */
+	bool host;    /* whether the device is host memory */
+	bool peermem; /* whether the device is the published memory of a PCI function */
 	struct pst_check_subject devices[PST_CHECK_SUBJECTS_MAX], drives[PST_CHECK_SUBJECTS_MAX],
 		nics[PST_CHECK_SUBJECTS_MAX];
 	unsigned device_count, drive_count, nic_count;
-	unsigned gpu_count, drive_total; /* GPUs and drives in the whole machine */
-	char device_name[32];		 /* name of the device that the library opened or tried */
-	int device_error;		 /* error of that open; 0: opened, or not tried */
+	unsigned gpu_count, drive_total; /* number of GPUs and of drives in the whole machine */
+	char device_name[32];		 /* name of the device that the library tried to open */
+	/* error of that attempt; 0 if it succeeded or was not made */
+	int device_error;
 	char device_text[PENSTOCK_TEXT_MAX];
 
 	/* Facts about the target. */
 	bool is_url, has_file, is_block;
 	struct pst_blockstack stack;
 	char point[256];	   /* mount point */
-	uint32_t dio_mem, dio_off; /* alignment of O_DIRECT; 0: unknown */
-	bool dio_none;		   /* the file system reports that it has no O_DIRECT */
-	bool dio_told;		   /* the kernel reports the alignment */
+	uint32_t dio_mem, dio_off; /* alignment that O_DIRECT needs; 0 if unknown */
+	bool dio_none;		   /* whether the file system reports that it has no O_DIRECT */
+	bool dio_told;		   /* whether the kernel reports the alignment */
 
 	struct pst_check_endpoint endpoint;
 
-	struct pst_check *check; /* result, with the measurements of the probe */
+	struct pst_check *check; /* the result, including the measurements of the probe */
 	char probe_error[PENSTOCK_TEXT_MAX];
 };
 
@@ -81,8 +84,8 @@ struct pst_check_facts {
 int pst_facts_read(struct pst_check_facts *f, char *why, size_t why_len);
 void pst_facts_free(struct pst_check_facts *f);
 
-/* Returns whether the kernel's command line has the word, for example "iommu=pt". A word
- * that ends in '=' matches any value. */
+/* Returns whether the kernel's command line contains `word`, for example "iommu=pt". If `word`
+ * ends in '=', any value after it matches. */
 bool pst_cmdline_has(const struct pst_check_facts *f, const char *word);
 /* Returns 1 if the kernel module is loaded or built in, 0 if not, -1 if unknown. */
 int pst_module_loaded(const struct pst_check_facts *f, const char *name);
@@ -90,7 +93,7 @@ int pst_module_loaded(const struct pst_check_facts *f, const char *name);
 int pst_kernel_config(const struct pst_check_facts *f, const char *name);
 /* Returns 1 if the kernel supports PCI P2PDMA, 0 if not, -1 if unknown. */
 int pst_kernel_p2pdma(const struct pst_check_facts *f);
-/* Returns 1 if the kernel permits DMA between the two devices across their host bridges, 0
+/* Returns 1 if the kernel permits DMA between devices `a` and `b` across their host bridges, 0
  * if not, -1 if unknown. */
 int pst_host_bridge_permits(const struct pst_check_facts *f, const struct pst_pci *a,
 			    const struct pst_pci *b);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the device, its driver and the kernel: the device exists, a drive's DMA can
- * reach its memory, and the kernel supports that. The facts come from /proc/driver, /sys
- * and the kernel's configuration. The gates must never load a module or access a card.
+ * Implements the gates that check the device, its driver and the kernel: the device exists, a
+ * drive's DMA can reach the device's memory, and the kernel supports such DMA. The facts come from
+ * /proc/driver, /sys and the kernel's configuration. The gates must never load a module or access a
+ * card.
  */
 #include "gates_device.h"
 
@@ -14,7 +15,7 @@
 #include "pick.h"
 
 #define STATIC_BAR1 "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
-/* Published device memory below this size is too small for the probe. */
+/* Published device memory smaller than this number of bytes is too small for the probe. */
 #define P2PMEM_LEAST (1 << 20)
 
 static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
@@ -27,8 +28,8 @@ static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
 	return f->device_count > 0;
 }
 
-/* Returns the number of devices for which `bad` returns true. Adds the text that `bad` writes
- * for each device to the details. */
+/* Returns the number of devices for which `bad` returns true. For every device, adds the text
+ * that `bad` writes to the details. */
 static unsigned count_bad(const struct pst_check_facts *f, struct pst_check_line *line,
 			  bool (*bad)(const struct pst_check_facts *,
 				      const struct pst_check_subject *, char *, size_t))
@@ -131,11 +132,13 @@ static void inspect_cuda(const struct pst_check_facts *f, struct pst_check_line 
 		pst_line_ok(line, "%s", f->device_text);
 }
 
-/* The support of the library for each maker's cards. A backend that learns to pass GPU memory
- * to a drive sets `direct` here. */
+/* The library's support for the cards of each maker. If a backend learns to pass GPU memory to a
+ * drive, set its `direct` here. */
 static const struct {
-	const char *maker, *backend; /* backend NULL: not supported */
-	bool direct;		     /* the backend can pass the card's memory to a drive */
+	/* `backend` is NULL if the maker's cards are not supported */
+	const char *maker, *backend;
+	/* whether the backend can pass the card's memory to a drive */
+	bool direct;
 } backends[] = {{"nvidia", "cuda", false}, {"amd", NULL, false}, {"intel", NULL, false}};
 
 static void inspect_backend(const struct pst_check_facts *f, struct pst_check_line *line)
@@ -186,8 +189,9 @@ static void inspect_kernel(const struct pst_check_facts *f, struct pst_check_lin
 
 /* ---- memory that other devices reach -------------------------------------------- */
 
-/* Returns the card's memory in GiB, derived from its name, or 0 if unknown. Names of cards
- * with a CPU on board (GH200, GB200, GB300) hold two sizes, so their memory stays unknown. */
+/* Returns the size of the card's memory in GiB, derived from its name, or 0 if unknown. The name
+ * of a card with a CPU on board (GH200, GB200, GB300) contains the sizes of two memories, so the
+ * result for it is 0. */
 static unsigned memory_gib(const struct pst_check_subject *subject)
 {
 	static const struct {
@@ -216,7 +220,8 @@ static unsigned memory_gib(const struct pst_check_subject *subject)
 	return 0;
 }
 
-/* Returns whether the card's PCI function is hidden; sets the line to unknown if so. */
+/* Returns whether the card's PCI function is hidden from this process. If it is, sets the state
+ * of the line to unknown. */
 static bool pci_is_hidden(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (pst_check_on_pci(f))
@@ -280,8 +285,8 @@ static bool device_lacks_p2pmem(const struct pst_check_facts *f,
 	return !subject->pci->p2pmem_bytes;
 }
 
-/* Inspects the device peermem, which consists of a card's published memory alone: without that
- * memory no byte arrives. */
+/* Inspects the device "peermem", which consists only of the memory that a PCI function
+ * publishes. Without published memory the device can receive no bytes. */
 static void inspect_published(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_pci *pci = f->devices[0].pci;

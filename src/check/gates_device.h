@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of the device, its driver and the kernel. */
+/* Declares the gates that check the device, its driver and the kernel. */
 #ifndef PST_CHECK_GATES_DEVICE_H
 #define PST_CHECK_GATES_DEVICE_H
 

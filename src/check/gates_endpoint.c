@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of an object store: the endpoint is reachable, nothing on the way blocks it,
- * and it supports RDMA. The test is one connection with one unsigned request that changes
- * nothing. Called by check.c for URLs on the real machine. The test must never send a
- * credential, nor wait longer than its limits.
+ * Implements the gates that check an object store: the endpoint is reachable, nothing on the way
+ * blocks it, and it supports RDMA. The test opens one connection and sends one unsigned request
+ * that changes nothing. Called by check.c for URLs on the real machine. The test must never send a
+ * credential, nor wait longer than its time limits.
  */
 #include "gates_endpoint.h"
 
@@ -44,7 +44,8 @@ static double now_ms(void)
 	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec * 1e-6;
 }
 
-/* Waits for `events` until `deadline`. Returns 0, or an errno. */
+/* Waits until one of `events` occurs on the socket or `deadline` has passed. Returns 0, or an
+ * errno. */
 static int socket_wait(int fd, short events, double deadline)
 {
 	struct pollfd p = {.fd = fd, .events = events};
@@ -85,8 +86,8 @@ static int socket_connect(const struct addrinfo *to, double deadline, int *error
 	return -1;
 }
 
-/* Sends a GET with an invalid RDMA token. A server that knows S3 over RDMA names the token in
- * its response. */
+/* Sends a GET request with an invalid RDMA token. A server that supports S3 over RDMA mentions
+ * the token in its response. */
 static void endpoint_query(struct pst_check_facts *f, int fd, const struct pst_http_url *url)
 {
 	char text[8192];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of an object store's endpoint. */
+/* Declares the gates that check the endpoint of an object store. */
 #ifndef PST_CHECK_GATES_ENDPOINT_H
 #define PST_CHECK_GATES_ENDPOINT_H
 
@@ -7,8 +7,8 @@
 
 extern const struct pst_check_gate pst_check_endpoint_gates[];
 
-/* Connects to the endpoint and sends one request; fills f->endpoint. Must not be called for a
- * captured machine. */
+/* Connects to the endpoint, sends one request and stores the outcome in f->endpoint. Must not be
+ * called for a captured machine. */
 void pst_check_try_endpoint(struct pst_check_facts *f);
 
 #endif

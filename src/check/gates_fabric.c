@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the network: RDMA devices and their links, RoCE addresses, packet size,
- * error counters of the NICs, and NVMe over fabrics. The gates must never print an address or
- * a name that a capture has to leave out, except the identity of an NVMe target on the real
- * machine.
+ * Implements the gates that check the network: RDMA devices and their links, RoCE addresses, packet
+ * size, error counters of the NICs, and NVMe over fabrics. The gates must never print an address or
+ * a name that a capture omits. The identity of an NVMe target on the real machine is the only
+ * exception.
  */
 #include "gates_fabric.h"
 
@@ -15,7 +15,7 @@
 #include "pick.h"
 
 #define GIDS_MAX 256
-/* A payload of 4096 bytes with the headers of RoCE v2 over IPv6 and VLAN. */
+/* Bytes of a packet with 4096 bytes of payload and the headers of RoCE v2 over IPv6 and VLAN. */
 #define MTU_FULL 4200
 
 static bool nic_is_ethernet(const struct pst_check_subject *nic)
@@ -100,7 +100,7 @@ static int roce_v2_count(const struct pst_check_facts *f, const char *nic)
 					     "sys/class/infiniband/%s/ports/1/gid_attrs/types/%d",
 					     nic, i);
 
-		/* An empty entry cannot be read, and the entries may have gaps. */
+		/* An empty entry cannot be read. Entries after an empty one can be in use. */
 		if (got <= 0)
 			continue;
 		seen++;
@@ -142,7 +142,8 @@ static void inspect_roce(const struct pst_check_facts *f, struct pst_check_line 
 		pst_line_ok(line, "RoCE v2 on %s", all > 1 ? "every NIC" : "the NIC");
 }
 
-/* Finds the network interface of an RDMA device. Returns whether one is visible. */
+/* Writes the name of an RDMA device's network interface to `out`. Returns whether an interface
+ * is visible. */
 static bool nic_interface(const struct pst_check_facts *f, const char *nic, char *out, size_t len)
 {
 	struct pst_names names;
@@ -203,7 +204,8 @@ static void inspect_mtu(const struct pst_check_facts *f, struct pst_check_line *
 
 /* ---- counters of loss and congestion ----------------------------------------------- */
 
-/* Returns a hardware counter of the NIC, or 0 if it does not exist; sets *any if it does. */
+/* Returns a hardware counter of the NIC, or 0 if the counter does not exist. Sets *any to true
+ * if it exists. */
 static uint64_t counter_read(const struct pst_check_facts *f, const char *nic, const char *name,
 			     bool *any)
 {
@@ -218,11 +220,14 @@ static uint64_t counter_read(const struct pst_check_facts *f, const char *nic, c
 }
 
 struct counts {
-	unsigned long long lost;   /* packets that were lost or arrived out of order */
-	unsigned long long marked; /* signs of congestion reported by ECN */
-	unsigned long long paused; /* PFC pause frames, received and sent */
-	bool any, pfc;		   /* a NIC has counters at all; a NIC counts PFC */
-	const char *unpaused;	   /* NIC with lost packets but no pause frame; NULL: none */
+	/* number of packets that were lost or arrived out of order */
+	unsigned long long lost;
+	unsigned long long marked; /* number of congestion marks that ECN reported */
+	unsigned long long paused; /* number of PFC pause frames, received and sent */
+	/* any: at least one NIC has counters; pfc: at least one NIC counts PFC frames */
+	bool any, pfc;
+	/* name of a NIC with lost packets but no pause frames; NULL if there is none */
+	const char *unpaused;
 };
 
 static void counts_add(const struct pst_check_facts *f, const char *nic, struct counts *all,
@@ -316,8 +321,8 @@ static void list_session(const struct pst_check_facts *f, const struct pst_end *
 			nqn[0] ? ", " : "", nqn);
 }
 
-/* Returns whether this NVMe controller is checked: it is on a fabric, and belongs to the file
- * if a file is checked. */
+/* Returns whether this NVMe controller must be checked: it is on a fabric and, if a file is
+ * checked, holds a part of the file. */
 static bool controller_is_checked(const struct pst_check_facts *f, const struct pst_end *end)
 {
 	unsigned i;

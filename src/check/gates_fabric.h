@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of the network: RDMA, RoCE and NVMe over fabrics. */
+/* Declares the gates that check the network: RDMA, RoCE and NVMe over fabrics. */
 #ifndef PST_CHECK_GATES_FABRIC_H
 #define PST_CHECK_GATES_FABRIC_H
 

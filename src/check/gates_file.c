@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of one file: its file system and mount, the block stack below, the stack's
- * support of peer memory, alignment, stripes, and the result of the probe. Network and
- * parallel file systems get a line about their abilities. Their name alone must never open
- * the gate.
+ * Implements the gates that check one file: its file system and mount, the block stack below, the
+ * stack's support for peer memory, alignment, stripes, and the result of the probe. Network and
+ * parallel file systems get a line that tells what they can do. The name of a file system alone
+ * must never open that gate.
  */
 #include "gates_file.h"
 
@@ -16,10 +16,11 @@
 
 /* ---- file systems ---------------------------------------------------------------- */
 
-/* The file systems. NO: the CPU is known to copy. UNKNOWN: only a measurement tells. */
+/* The known file systems. NO means that the CPU is known to copy the bytes. UNKNOWN means that
+ * only a measurement can tell whether the CPU copies them. */
 static const struct {
 	enum pst_check_state state;
-	const char *can, *todo; /* todo "": no action */
+	const char *can, *todo; /* `todo` is "" if no action helps */
 } systems[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = {PST_CHECK_UNKNOWN, "not on the list of direct file systems",
 			  "put the files on ext4 or xfs"},
@@ -158,8 +159,8 @@ struct layer_text {
 	char text[64];
 };
 
-/* Returns the kind of the layer and its detail, for example "nvme pcie". The text is returned
- * by value, so that the call can be an argument of printf. */
+/* Returns the kind and the detail of a block layer, for example "nvme pcie". The text is
+ * returned by value, so that a call can be an argument of printf. */
 static struct layer_text layer_describe(const struct pst_layer *layer)
 {
 	const char *kind = pst_layer_kind_name(layer->kind);
@@ -193,7 +194,7 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 	    (!f->stack.layer_count && f->stack.mount.fs != PST_FS_EXT4 &&
 	     f->stack.mount.fs != PST_FS_XFS && f->stack.mount.fs != PST_FS_RAW_BLOCK))
 		return;
-	/* Judge the layers alone, because the file system has its own lines. */
+	/* Judge only the block layers here, because the file system has lines of its own. */
 	layers = f->stack;
 	layers.mount = (struct pst_mount){.fs = PST_FS_RAW_BLOCK};
 	layers.swiotlb = NULL;
@@ -210,9 +211,10 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 		pst_line_no(line, "%s", why);
 }
 
-/* Returns whether the layer passes peer memory to the layer below. In kernels up to 6.16 the
- * queues of stacked devices do not declare support for it (block/blk-settings.c). For later
- * kernels only the probe can tell. Queues of virtio and SCSI never support it. */
+/* Returns whether the layer passes peer memory on to the layer below it. In kernels up to 6.16
+ * the queues of stacked devices do not declare support for peer memory (block/blk-settings.c).
+ * For later kernels only the probe can tell whether they support it. Queues of virtio and SCSI
+ * never support it. */
 static enum pst_check_state layer_passes_peer(const struct pst_check_facts *f,
 					      const struct pst_layer *layer)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the limits of this process: locked memory, memory and CPUs of its control
- * group, and io_uring under seccomp and sysctl. Containers often set such limits. A
- * limit must never count as harmless because its file is missing.
+ * Implements the gates that check this process's limits: locked memory, memory and CPUs of its
+ * control group, and io_uring under seccomp and sysctl. Containers often set such limits. If the
+ * file that holds a limit is missing, the limit must never count as harmless.
  */
 #include "gates_limits.h"
 
@@ -18,12 +18,12 @@
 
 #include "line.h"
 
-/* The most memory that the rings of a GPU use with the library's default settings. */
+/* Most bytes that the rings of a GPU use with the library's default settings. */
 #define RING_BYTES (256ULL << 20)
 #define CAP_IPC_LOCK_BIT 14
 #define CAP_SYS_ADMIN_BIT 21
 
-/* Reads the number after "Key:" in /proc/self/status. Returns whether the key exists. */
+/* Reads the number that follows "KEY:" in /proc/self/status. Returns whether the key exists. */
 static bool status_value(const struct pst_check_facts *f, const char *key, int base,
 			 unsigned long long *out)
 {
@@ -46,8 +46,8 @@ static bool status_value(const struct pst_check_facts *f, const char *key, int b
 	return found;
 }
 
-/* Returns whether this process has the capability `bit`, one of the first 32. Without /proc
- * the answer comes from capget(2), on the real machine only. */
+/* Returns whether this process has capability number `bit`, which must be below 32. If
+ * /proc/self/status cannot be read, asks capget(2), but only on the real machine. */
 static bool process_is_capable(const struct pst_check_facts *f, unsigned bit)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -59,7 +59,8 @@ static bool process_is_capable(const struct pst_check_facts *f, unsigned bit)
 	return !f->captured && !syscall(SYS_capget, &head, data) && data[0].effective >> bit & 1;
 }
 
-/* Returns the soft limit from getrlimit(2) in bytes, -1 if unlimited, -2 if unknown. */
+/* Returns the soft limit of locked memory according to getrlimit(2), in bytes; -1 if there is no
+ * limit, -2 if unknown. */
 static long long memlock_getrlimit(void)
 {
 	struct rlimit limit;
@@ -69,7 +70,7 @@ static long long memlock_getrlimit(void)
 	return limit.rlim_cur == RLIM_INFINITY ? -1 : (long long)limit.rlim_cur;
 }
 
-/* Returns the soft limit of locked memory in bytes, -1 if unlimited, -2 if unknown. */
+/* Returns the soft limit of locked memory in bytes; -1 if there is no limit, -2 if unknown. */
 static long long memlock_limit(const struct pst_check_facts *f)
 {
 	long long limit = -2;
@@ -131,8 +132,8 @@ static void inspect_memlock(const struct pst_check_facts *f, struct pst_check_li
 
 /* ---- control groups -------------------------------------------------------------- */
 
-/* Reads the file `name` of this process's control group, or of the topmost visible group.
- * Returns whether one of the two has the file. */
+/* Reads the file `name` of this process's control group or, if it is not visible, of the topmost
+ * visible group. Returns whether one of the two groups has the file. */
 static bool group_value(const struct pst_check_facts *f, const char *controller, const char *name,
 			char *out, size_t len)
 {
@@ -170,7 +171,7 @@ static void inspect_cgroup(const struct pst_check_facts *f, struct pst_check_lin
 
 	if (!f->has_file && !f->is_url)
 		return;
-	/* Without a limit, version 1 of control groups reports a number of exabytes. */
+	/* If there is no limit, version 1 of control groups reports several exabytes. */
 	if (group_value(f, "", "memory.max", text, sizeof(text)) ||
 	    group_value(f, "memory", "memory.limit_in_bytes", text, sizeof(text)))
 		bounded = sscanf(text, "%20llu", &memory) == 1 && memory < 1ULL << 50;
@@ -194,7 +195,7 @@ static void inspect_cgroup(const struct pst_check_facts *f, struct pst_check_lin
 
 /* ---- io_uring -------------------------------------------------------------------- */
 
-/* Creates the smallest io_uring and closes it. Returns 0, or an errno. */
+/* Creates an io_uring of the smallest size and closes it. Returns 0, or an errno. */
 static int uring_try(void)
 {
 	struct io_uring_params params;

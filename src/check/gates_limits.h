@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of a process's limits: locked memory, control group, io_uring. */
+/* Declares the gates that check the limits of this process: locked memory, control group and
+ * io_uring. */
 #ifndef PST_CHECK_GATES_LIMITS_H
 #define PST_CHECK_GATES_LIMITS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the PCI Express route between the cards: IOMMU, ACS, the route itself, the
- * links, and the multipath layer of NVMe. They follow the kernel's rules
- * (drivers/pci/p2pdma.c) as far as /sys shows the same facts. A bridge that cannot be read
- * must never count as one that passes peer traffic.
+ * Implements the gates that check the PCI Express route between device and drives: IOMMU, ACS, the
+ * route itself, the links, and the multipath layer of NVMe. The gates follow the kernel's rules
+ * (drivers/pci/p2pdma.c) as far as /sys shows the facts that the kernel uses. A bridge that cannot
+ * be read must never count as a bridge that passes peer traffic.
  */
 #include "gates_pcie.h"
 
@@ -16,8 +16,8 @@
 
 /* ---- IOMMU --------------------------------------------------------------------- */
 
-/* Returns 1 if an IOMMU translates for the device, 0 if there is none or it passes addresses
- * through, -1 if unknown. */
+/* Returns 1 if an IOMMU translates the device's addresses, 0 if there is no IOMMU or it passes
+ * addresses unchanged, -1 if unknown. */
 static int iommu_translates(const struct pst_pci *pci)
 {
 	if (pci->iommu_group < 0 || !strcmp(pci->iommu_type, "identity"))
@@ -66,10 +66,11 @@ static void inspect_iommu(const struct pst_check_facts *f, struct pst_check_line
 
 /* The PCI Express route between a device and a drive. */
 struct pci_route {
-	int near; /* distance, an enum pst_nearness */
+	int near; /* distance between device and drive, an enum pst_nearness */
 	int acs;  /* result of pst_topo_acs_redirects() */
-	int host; /* the kernel permits the route across the host bridge: 1, 0, -1 unknown */
-	int open; /* peer-to-peer DMA is possible: 1, 0, -1 unknown */
+	/* 1 if the kernel permits the route across the host bridge, 0 if not, -1 if unknown */
+	int host;
+	int open; /* 1 if peer-to-peer DMA is possible, 0 if not, -1 if unknown */
 };
 
 static struct pci_route route_between(const struct pst_check_facts *f,
@@ -97,9 +98,9 @@ static bool route_is_better(const struct pci_route *a, const struct pci_route *b
 	return a->open != b->open ? a->open > b->open : a->near < b->near;
 }
 
-/* Finds the route that decides about the device. With a file it is the worst one, because the
- * device must reach all drives of the file; without a file it is the one to the nearest drive.
- * Returns false if no drive is on PCI. */
+/* Finds the route by which the device is judged. If a file is checked, that is the worst route,
+ * because the device must reach all drives of the file. Otherwise it is the route to the nearest
+ * drive. Returns false if no drive is on PCI. */
 static bool device_route(const struct pst_check_facts *f, const struct pst_check_subject *device,
 			 struct pci_route *out, const struct pst_check_subject **drive)
 {
@@ -109,7 +110,7 @@ static bool device_route(const struct pst_check_facts *f, const struct pst_check
 	for (i = 0; i < f->drive_count; i++) {
 		struct pci_route r;
 
-		/* Skip the route from a drive to itself. */
+		/* Skip the drive if it is the device itself. */
 		if (!f->drives[i].pci || f->drives[i].pci == device->pci)
 			continue;
 		r = route_between(f, device, &f->drives[i]);
@@ -138,7 +139,7 @@ static const char *route_text(const struct pci_route *r)
 	}
 }
 
-/* Appends to `out` the names of the subjects that are at the distance `near` from the device. */
+/* Appends to `out` the names of those subjects whose distance from the device is `near`. */
 static void list_near(const struct pst_check_facts *f, const struct pst_check_subject *device,
 		      int near, const struct pst_check_subject *subjects, unsigned count, char *out,
 		      size_t len)
@@ -152,7 +153,8 @@ static void list_near(const struct pst_check_facts *f, const struct pst_check_su
 			at += (size_t)snprintf(out + at, len - at, " %s", subjects[i].name);
 }
 
-/* Adds details about the device's routes to all drives and NICs: one line for each distance. */
+/* Adds details about the device's routes to all drives and NICs, with one line for each
+ * distance. */
 static void list_routes(const struct pst_check_facts *f, const struct pst_check_subject *device,
 			struct pst_check_line *line)
 {
@@ -174,7 +176,7 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is not on a drive, the lines of the file layer report that. */
+	/* If the file is on no drive, the lines of the file layer say so. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {
@@ -195,7 +197,8 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 		pst_line_todo(line, "peer-to-peer DMA needs an NVMe drive on PCI Express");
 		return;
 	}
-	/* The line "acs" judges the bridges below the root. */
+	/* The gate "acs" judges the bridges below the root; this gate judges only routes across
+	 * the root. */
 	far = worst.near > PST_NEAR_PXB;
 	if (far && worst.open < 0) {
 		pst_line_unknown(
@@ -221,8 +224,8 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 
 /* ---- ACS ----------------------------------------------------------------------- */
 
-/* Returns whether the machine passes devices to guests. The ACS bits isolate such guests from
- * each other. */
+/* Returns whether the machine passes devices through to virtual machines, which the ACS bits
+ * isolate from each other. */
 static bool has_guests(const struct pst_check_facts *f)
 {
 	size_t i;
@@ -233,8 +236,8 @@ static bool has_guests(const struct pst_check_facts *f)
 	return false;
 }
 
-/* Adds the details and the script for each redirecting bridge above the device. `done` lists
- * the bridges that were added before. */
+/* Adds the details and the shell commands for each bridge above the device that redirects peer
+ * traffic. `done` lists the bridges that have been added before. */
 static void list_redirects(const struct pst_check_facts *f, const struct pst_pci *from,
 			   struct pst_check_line *line, char *done, size_t done_len)
 {
@@ -299,7 +302,8 @@ static void inspect_acs(const struct pst_check_facts *f, struct pst_check_line *
 			list_redirects(f, f->drives[j].pci, line, done, sizeof(done));
 		}
 	if (!all)
-		return; /* No device and drive share a bridge; the line "route" reports that. */
+		/* no device shares a bridge with a drive; the gate "route" reports that */
+		return;
 	if (shut) {
 		unsigned bridges = 0;
 
@@ -319,8 +323,8 @@ static void inspect_acs(const struct pst_check_facts *f, struct pst_check_line *
 
 /* ---- links --------------------------------------------------------------------- */
 
-/* Returns whether the link of the subject is slower or narrower than both ends permit, and
- * sets *narrow if it has fewer lanes. Adds details for a slow link. */
+/* Returns whether the link of the subject is slower or narrower than both of its ends permit.
+ * Sets *narrow if it has fewer lanes than both permit. Adds details for a slow link. */
 static bool link_is_slow(const struct pst_check_subject *subject, struct pst_check_line *line,
 			 bool *narrow)
 {
@@ -381,8 +385,8 @@ static void inspect_link(const struct pst_check_facts *f, struct pst_check_line 
 
 /* ---- multipath ------------------------------------------------------------------ */
 
-/* Returns whether the multipath layer of NVMe owns a namespace of the drive. The folder of the
- * drive's controller then has a hidden nvme0c0n1 instead of nvme0n1. */
+/* Returns whether the multipath layer of NVMe owns a namespace of the drive. In that case the
+ * folder of the drive's controller has a hidden nvme0c0n1 instead of nvme0n1. */
 static bool drive_has_multipath(const struct pst_check_facts *f,
 				const struct pst_check_subject *drive)
 {
@@ -399,8 +403,8 @@ static bool drive_has_multipath(const struct pst_check_facts *f,
 	return found;
 }
 
-/* Returns whether the machine has NVMe drives over fabrics. The multipath layer is on or off
- * for all NVMe drives, and drives over fabrics need it to survive the loss of a path. */
+/* Returns whether the machine has NVMe drives over fabrics. Such drives need the multipath layer
+ * to survive the loss of a path, and the layer can only be on or off for all NVMe drives. */
 static bool has_fabrics(const struct pst_check_facts *f)
 {
 	size_t i;
@@ -437,7 +441,8 @@ static void inspect_multipath(const struct pst_check_facts *f, struct pst_check_
 		return;
 	}
 	/* The queue of the multipath device does not declare support for peer memory. Some
-	 * kernels after 6.16 changed that; only the probe can tell for those. */
+	 * kernels after 6.16 do declare it; for these kernels only the probe can tell whether
+	 * peer memory works. */
 	if (f->kernel >= 6017)
 		pst_line_unknown(line,
 				 "%u of %u drives use it; recent kernels may pass peer memory "

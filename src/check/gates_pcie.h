@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of the PCI Express route between device and drives. */
+/* Declares the gates that check the PCI Express route between device and drives. */
 #ifndef PST_CHECK_GATES_PCIE_H
 #define PST_CHECK_GATES_PCIE_H
 

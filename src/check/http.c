@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses a URL and the head of an HTTP response. Called by gates_endpoint.c and by a fuzz
- * target. It must never trust that a line ends, a number fits, or a byte is printable.
+ * Parses a URL and the head of an HTTP response. Called by gates_endpoint.c and by a fuzz target.
+ * It must never assume that a line ends, that a number is in range, or that a byte is printable.
  */
 #include "http.h"
 
@@ -16,8 +16,8 @@ static bool is_host_char(char c)
 	       (c && strchr(".-_:%", c));
 }
 
-/* Sets host and port of `url`. After the host, `rest` must be ":PORT", a '/', '?' or '#', or
- * empty. */
+/* Sets the host and the port of `url`. `rest` is the text after the host: it must be empty or
+ * begin with ":PORT", '/', '?' or '#'. */
 static int url_set_host(struct pst_http_url *url, const char *host, size_t len, const char *rest)
 {
 	size_t i, digits;
@@ -63,7 +63,7 @@ int pst_http_url_parse(const char *text, struct pst_http_url *out)
 	return ret;
 }
 
-/* Returns the value of the header line if its name is `name`, else NULL. */
+/* Returns the value of the header line if the header's name is `name`, else NULL. */
 static const char *header_value(const char *line, size_t len, const char *name, size_t *value_len)
 {
 	size_t n = strlen(name);
@@ -99,7 +99,7 @@ int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *
 	struct pst_http_answer answer = {0};
 	size_t at = 0;
 
-	/* The status line begins like "HTTP/1.1 403". */
+	/* The first line begins with a version and a status, for example "HTTP/1.1 403". */
 	if (len < 12 || strncasecmp(text, "HTTP/1.", 7) || text[8] != ' ')
 		return -EINVAL;
 	for (at = 9; at < 12; at++) {
@@ -118,7 +118,8 @@ int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *
 		header_parse(text + at, n, &answer);
 		at += skip;
 	}
-	/* A server that knows S3 over RDMA names an invalid token in its error (draft 1.0). */
+	/* A server that supports S3 over RDMA reports the error InvalidRDMAToken for an invalid
+	 * token (draft 1.0). */
 	if (at < len && memmem(text + at, len - at, "InvalidRDMAToken", 16))
 		answer.rdma = true;
 	*out = answer;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the little HTTP that the check of an object store needs: the parts of a URL and
- * the head of a response. Called by gates_endpoint.c and by a fuzz target. The input may
- * come from the network. The parser must never read past `len` or return bytes that are
- * not printable.
+ * Parses the parts of HTTP that the check of an object store needs: a URL and the head of a
+ * response. Called by gates_endpoint.c and by a fuzz target. The input may come from the network,
+ * so the parser must never read beyond `len` or return bytes that are not printable.
  */
 #ifndef PST_CHECK_HTTP_H
 #define PST_CHECK_HTTP_H
@@ -23,11 +22,11 @@ int pst_http_url_parse(const char *text, struct pst_http_url *out);
 
 struct pst_http_answer {
 	int status;	 /* 403 */
-	char server[64]; /* "MinIO"; "": the response has no Server header */
-	bool rdma;	 /* the server knows S3 over RDMA */
+	char server[64]; /* for example "MinIO"; "" if the response has no Server header */
+	bool rdma;	 /* whether the server supports S3 over RDMA */
 };
 
-/* Parses a response: its head, and as much of its body as `text` holds. Returns 0, or
+/* Parses the head of a response, and as much of its body as `text` contains. Returns 0, or
  * -EINVAL if the text is not HTTP. */
 int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills the line of a gate: its state, its finding, the action to take and the shell
- * commands. Called by the gates. It must never pass control characters on, because the
- * texts hold names that a device or a server chose.
+ * Fills the line of a gate: its state, its finding, the action to take and the shell commands.
+ * Called by the gates. The texts can contain names that a device or a server chose, so control
+ * characters must never pass through unchanged.
  */
 #include "line.h"
 
@@ -49,7 +49,7 @@ void pst_line_todo(struct pst_check_line *line, const char *fmt, ...)
 	FORMAT(line->todo);
 }
 
-/* Appends `add` and a newline to `text`, or nothing if the two do not fit. */
+/* Appends `add` and a newline to `text`, or appends nothing if both do not fit. */
 static void append_line(char *text, size_t capacity, const char *add)
 {
 	size_t len = strlen(text), add_len = strlen(add);

@@ -8,28 +8,29 @@
 
 #include "result.h"
 
-/* Set the state of the line and the text of the finding. */
+/* pst_line_ok, pst_line_no and pst_line_unknown set the state of the line and the text of the
+ * finding. */
 void pst_line_ok(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_no(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_unknown(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Sets the state to unknown because this user may not read `what`. */
+/* Sets the state to unknown, and the text to say that this user may not read `what`. */
 void pst_line_no_permission(struct pst_check_line *line, bool captured, const char *what);
 
-/* Sets the action to take, in place of the gate's default action. */
+/* Sets the action to take, which replaces the gate's default action. */
 void pst_line_todo(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Append one line of details for --verbose, or one line of shell for --fix-script. A line
- * that does not fit is dropped as a whole. */
+/* pst_line_detail appends one line for --verbose, pst_line_script one shell command for
+ * --fix-script. A line that does not fit completely is dropped. */
 void pst_line_detail(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_script(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Returns whether a name may appear unquoted in a shell script. Names in /sys can hold any
- * character. */
+/* Returns whether a name may appear in a shell script without quotes. Names in /sys can contain
+ * any character. */
 bool pst_line_name_is_plain(const char *name);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a NIC's counters of priority flow control (PFC): pause frames and discarded
- * packets, summed over all priorities. /sys does not have them. On this machine the file
- * queries the driver like ethtool(8), which any user may do; a capture holds the output of
- * ethtool -S. Called by gates_fabric.c. It must never confuse a driver without these
- * counters with counters that are zero.
+ * Reads a NIC's counters of priority flow control (PFC), that is, of pause frames and discarded
+ * packets, and sums them over all priorities. /sys does not have these counters. On this machine
+ * the code queries the driver in the same way as ethtool(8), which any user may do. For a captured
+ * machine it reads the stored output of ethtool -S. Called by gates_fabric.c. It must never treat
+ * missing counters as counters that are zero.
  */
 #include "pfc.h"
 
@@ -20,9 +20,9 @@
 
 #define STATS_MAX 65536
 
-/* Adds one counter if its name is that of a PFC counter. The drivers mlx5, ice and bnxt_en
- * name each counter by direction and priority. */
-static void counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
+/* Adds the value of one counter to the sums if `name` is the name of a PFC counter. In the
+ * drivers mlx5, ice and bnxt_en, such a name contains the direction and the priority. */
+static void pfc_counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
 {
 	static const char *const pauses[] = {"%1[rt]x_prio%1u_pause%n",
 					     "%1[rt]x_priority_%1u_xoff.nic%n",
@@ -92,7 +92,7 @@ static void driver_read(const char *interface, struct pst_pfc *out)
 			char name[ETH_GSTRING_LEN + 1] = "";
 
 			memcpy(name, names->data + (size_t)i * ETH_GSTRING_LEN, ETH_GSTRING_LEN);
-			counter_add(out, name, values->data[i]);
+			pfc_counter_add(out, name, values->data[i]);
 		}
 	}
 	free(names);
@@ -116,7 +116,7 @@ static void capture_read(const struct pst_check_facts *f, const char *interface,
 		if (next)
 			*next++ = '\0';
 		if (sscanf(line, " %63[^:]: %18llu", name, &value) == 2)
-			counter_add(out, name, value);
+			pfc_counter_add(out, name, value);
 	}
 	free(text);
 }

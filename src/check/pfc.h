@@ -7,9 +7,9 @@
 
 /* Counters of one NIC, summed over all priorities. */
 struct pst_pfc {
-	bool known;			   /* the driver counts pause frames */
-	unsigned long long received, sent; /* pause frames */
-	unsigned long long discarded;	   /* packets */
+	bool known;			   /* whether the driver counts pause frames */
+	unsigned long long received, sent; /* number of pause frames received and sent */
+	unsigned long long discarded;	   /* number of packets discarded */
 };
 
 void pst_check_pfc(const struct pst_check_facts *f, const char *interface, struct pst_pfc *out);

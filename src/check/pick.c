@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the devices, drives and NICs to check: all of the topology, or the device that
- * --device names. On the real machine it also opens the device for a moment. Called by
- * check.c. It must never substitute host memory for a GPU that cannot be opened.
+ * Chooses the devices, drives and NICs to check: all that the topology has, or the one device that
+ * --device names. On the real machine it also opens the device for a moment. Called by check.c. If
+ * a GPU cannot be opened, it must never check host memory instead.
  */
 #include "pick.h"
 
@@ -24,8 +24,8 @@ static void subject_add(struct pst_check_subject *subjects, unsigned *count,
 	};
 }
 
-/* Returns whether the GPU only drives a display, like the graphics of a processor or a server
- * board. "auto" ignores such a GPU, because nobody loads a model into it. */
+/* Returns whether the GPU only drives a display, as the graphics of a processor or a server
+ * board does. The device "auto" ignores such a GPU, because nobody loads a model into it. */
 static bool end_is_display(const struct pst_check_facts *f, const struct pst_end *end)
 {
 	return strcmp(end->maker, "nvidia") && end->pci >= 0 &&
@@ -56,8 +56,8 @@ static int device_not_found(char *why, size_t why_len, const char *name, const c
 
 /* ---- the device on the real machine -------------------------------------------------- */
 
-/* Sets the device that the library opened as the only one. A sandbox can pass a GPU through
- * and hide PCI; /sys does not show the GPU then. */
+/* Makes the device that the library opened the only device to check. Used for a GPU that /sys
+ * does not show: a sandbox can give access to a GPU but hide PCI. */
 static void device_set_hidden(struct pst_check_facts *f)
 {
 	f->devices[0] = (struct pst_check_subject){.name = f->device_name,
@@ -67,8 +67,8 @@ static void device_set_hidden(struct pst_check_facts *f)
 	f->device_count = 1;
 }
 
-/* Sets the card that the library opened as the only device. CUDA numbers GPUs in another
- * order than PCI, so the card that the topology suggests can be the wrong one. */
+/* Makes the card that the library opened the only device to check. CUDA does not number GPUs in
+ * PCI order, so the card of the same number in the topology can be a different card. */
 static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 {
 	const struct pst_pci *pci = pst_topo_pci(f->topo, bdf);
@@ -82,8 +82,8 @@ static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 		}
 }
 
-/* Opens the device for a moment to learn whether its driver's library exists and works. With
- * `one` the opened card becomes the only device to check. */
+/* Opens the device for a moment, to learn whether the driver's library exists and works. If
+ * `one` is true, the opened card becomes the only device to check. */
 static void device_try(struct pst_check_facts *f, const char *name, bool one)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};
@@ -107,8 +107,8 @@ static void device_try(struct pst_check_facts *f, const char *name, bool one)
 
 /* ---- by name ------------------------------------------------------------------------ */
 
-/* Picks a device such as "cuda:2". A capture has no CUDA, so the GPUs of NVIDIA count there in
- * the order of their PCI addresses. */
+/* Picks a device such as "cuda:2". In a capture there is no CUDA, so the number counts the
+ * NVIDIA GPUs in the order of their PCI addresses. */
 static int pick_cuda(struct pst_check_facts *f, const char *name, char *why, size_t why_len)
 {
 	unsigned i, seen = 0;

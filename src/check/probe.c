@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The probe: creates a scratch file next to the path, asks the library which path it would
- * use (penstock_explain, with its canary), then measures every open path and compares the
+ * The probe: creates a scratch file next to the path that is checked, asks the library which path
+ * it would use (penstock_explain, with its canary), then measures every open path and compares the
  * bytes. Called by check.c, on the real machine only. The scratch file has no name, so it
- * cannot stay behind, however the process ends. If no scratch file can be created, or if
- * the target is a block device, the probe reads the target itself. It must never write it.
+ * disappears however the process ends. If no scratch file can be created, or if the target is a
+ * block device, the probe reads the target itself, and must never write to it.
  */
 #include "probe.h"
 
@@ -26,8 +26,8 @@
 
 #define SCRATCH_BYTES (64u << 20)
 #define SCRATCH_QUICK (8u << 20)
-/* The length of one request: enough chunks for every lane. The probe halves it while the
- * device has too little memory. */
+/* Bytes of one request, which has enough chunks for every lane. If the device has too little
+ * memory, the probe halves the length until it fits. */
 #define STEP_BYTES (32u << 20)
 #define FILL_BYTES (4u << 20)
 #define FILL_SECONDS 2.0
@@ -40,10 +40,11 @@ struct probe {
 	void *buf;     /* device buffer of `step` bytes */
 	char *got;     /* host copy of the device buffer */
 	char *want;    /* expected bytes */
-	uint64_t step; /* length of one request */
+	uint64_t step; /* length of one request in bytes */
 	uint64_t len;  /* length of the scratch file, or of the part of the target to read */
 	int fd;
-	bool foreign; /* the file or device is not a scratch file, so it is only read */
+	/* whether the target itself is read, instead of a scratch file; it must not be written */
+	bool foreign;
 };
 
 static int probe_fail(struct probe *p, const char *what, const char *why)
@@ -60,8 +61,8 @@ static double now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* Fills the buffer with the bytes that belong at offset `off` of the scratch file. No two
- * words of the file are alike. */
+/* Fills the buffer with the content that the scratch file has at offset `off`. No two 8-byte
+ * words of the file are equal. */
 static void buffer_fill(char *buf, uint64_t len, uint64_t off)
 {
 	for (uint64_t at = 0; at < len; at += 8) {
@@ -78,9 +79,9 @@ static uint64_t scratch_bytes(const struct probe *p)
 	return p->f->opts->quick ? SCRATCH_QUICK : SCRATCH_BYTES;
 }
 
-/* Creates the scratch file without a name. If the file system cannot do that, creates it with
- * a name and removes the name at once, with all signals blocked. Only SIGKILL between the two
- * calls leaves a file behind, and that file is empty. */
+/* Creates the scratch file without a name. If the file system cannot do that, creates a file
+ * with a name, and removes the name at once while all signals are blocked. Only SIGKILL between
+ * these two steps leaves a file behind, which is then empty. */
 static int scratch_create(struct probe *p, const char *folder)
 {
 	char name[4096];
@@ -98,7 +99,8 @@ static int scratch_create(struct probe *p, const char *folder)
 	fd = mkostemp(name, O_CLOEXEC);
 	error = errno;
 	if (fd >= 0)
-		(void)unlink(name); /* Nothing else can be done if this fails. */
+		/* Ignores a failure, since there is no other way to remove the name. */
+		(void)unlink(name);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (fd < 0)
 		return probe_fail(p, "the scratch file cannot be created", strerror(error));
@@ -106,7 +108,7 @@ static int scratch_create(struct probe *p, const char *folder)
 	return 0;
 }
 
-/* Writes the next FILL_BYTES of the scratch file to the drive. */
+/* Writes FILL_BYTES at offset `off` of the scratch file, through to the drive. */
 static int scratch_write(struct probe *p, uint64_t off)
 {
 	uint64_t done = 0;
@@ -134,7 +136,8 @@ static int scratch_fill(struct probe *p)
 	if (fstatvfs(p->fd, &fs))
 		return probe_fail(p, "the space of the file system cannot be read",
 				  strerror(errno));
-	/* The check takes at most a quarter of the free space, so that it cannot fill a disk. */
+	/* The scratch file takes at most a quarter of the free space, so that it cannot fill the
+	 * drive. */
 	available = (uint64_t)fs.f_bavail * fs.f_frsize / 4;
 	p->len = scratch_bytes(p);
 	while (p->len > available && p->len > FILL_BYTES)
@@ -142,7 +145,8 @@ static int scratch_fill(struct probe *p)
 	if (p->len > available)
 		return probe_fail(p, "the scratch file cannot be written",
 				  "the file system is almost full");
-	/* A slow drive gets a shorter scratch file, so that filling it does not take minutes. */
+	/* On a slow drive the scratch file becomes shorter, so that writing it does not take
+	 * minutes. */
 	for (off = 0; off < p->len && (!off || now_s() < limit); off += FILL_BYTES)
 		if (scratch_write(p, off))
 			return -1;
@@ -151,7 +155,7 @@ static int scratch_fill(struct probe *p)
 	return 0;
 }
 
-/* Writes the folder of the path to `out`, or the path itself if it is a folder. */
+/* Writes the folder that contains `path` to `out`, or `path` itself if it is a folder. */
 static void path_folder(const char *path, char *out, size_t len)
 {
 	struct stat st;
@@ -169,7 +173,7 @@ static void path_folder(const char *path, char *out, size_t len)
 		*slash = '\0';
 }
 
-/* Opens the target itself for reading. The probe reads its first megabytes only. */
+/* Opens the target itself for reading, of which the probe reads only the first megabytes. */
 static int probe_open_target(struct probe *p, const char *path)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -200,7 +204,8 @@ static int probe_open_storage(struct probe *p)
 			return -1;
 		if (p->fd >= 0)
 			close(p->fd);
-		/* probe_error keeps the reason, which the gate "probe" shows. */
+		/* probe_error says why there is no scratch file; the line of the gate "probe"
+		 * shows it. */
 		return probe_open_target(p, path);
 	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))
@@ -208,7 +213,7 @@ static int probe_open_storage(struct probe *p)
 	return 0;
 }
 
-/* Records the alignment that the kernel reports for O_DIRECT, for the gate "align". */
+/* Records the alignment that O_DIRECT needs according to the kernel. The gate "align" uses it. */
 static void alignment_read(struct probe *p)
 {
 #ifdef STATX_DIOALIGN
@@ -255,7 +260,8 @@ static int64_t path_read(struct probe *p, const char *path, uint64_t off,
 	return penstock_transfer(&req, report);
 }
 
-/* Fills p->want with the expected bytes; a foreign file is read with plain pread(2). */
+/* Fills p->want with the expected bytes. If the probe reads the target itself, the expected
+ * bytes are those that plain pread(2) reads. */
 static int expected_bytes(struct probe *p, uint64_t off, uint64_t len)
 {
 	uint64_t at = 0;
@@ -276,8 +282,8 @@ static int expected_bytes(struct probe *p, uint64_t off, uint64_t len)
 	return 0;
 }
 
-/* Copies the device buffer back and compares it with the expected bytes. Returns 0, or -1
- * with a sentence in out->error. */
+/* Copies the device buffer to host memory and compares it with the expected bytes. Returns 0, or
+ * -1 with a sentence in out->error. */
 static int device_compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 {
 	uint64_t len = step_len(p, off), at = 0;
@@ -307,8 +313,8 @@ static int device_compare(struct probe *p, uint64_t off, struct pst_check_path *
 	return -1;
 }
 
-/* Returns whether the path reads the page cache. Such paths also fill it, so they are measured
- * last. */
+/* Returns whether the path reads through the page cache. Such paths also fill the page cache, so
+ * they are measured after all others. */
 static bool path_reads_cache(const char *name)
 {
 	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
@@ -336,9 +342,10 @@ static int path_time(struct probe *p, struct pst_check_path *out, uint64_t off, 
 }
 
 /*
- * Measures one path. The first round compares every byte. The later rounds are measured;
- * the page cache then holds the bytes for the paths that read it. If the drive is too slow
- * for a second round, the first one counts.
+ * Measures one path. The first round compares every byte with its expected value. The later rounds
+ * are timed. The first round has filled the page cache, so a path that reads through the page cache
+ * is timed with cached bytes. If the drive is too slow for a second round, the time of the first
+ * round counts.
  */
 static void path_measure(struct probe *p, struct pst_check_path *out)
 {

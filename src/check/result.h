@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options and the result of `penstock check`. The result has one line for each gate
- * between storage and device, one entry for each measured path, and the verdict that follows
- * from them. The gates fill it, and the command prints it. A gate whose facts cannot be read
- * is unknown, never open.
+ * The options and the result of `penstock check`. The result has one line for each gate between
+ * storage and device, one entry for each measured path, and the verdict, which follows from the
+ * lines and entries. The gates fill in the result, and the command prints it. A gate whose facts
+ * cannot be read is unknown, never open.
  */
 #ifndef PST_CHECK_RESULT_H
 #define PST_CHECK_RESULT_H
@@ -17,10 +17,14 @@
 #define PST_CHECK_MORE_MAX 4096
 
 struct pst_check_opts {
-	const char *root;   /* folder that holds the facts of a capture; NULL: this machine */
-	const char *target; /* path or URL; NULL: check device and fabric only */
-	const char *device; /* device name as in penstock_device_open(); NULL: "auto" */
-	bool quick;	    /* measure each path for milliseconds instead of a second */
+	/* folder that holds the facts of a captured machine; NULL checks this machine */
+	const char *root;
+	/* path or URL to check; NULL checks only the device and the fabric */
+	const char *target;
+	/* device name as for penstock_device_open(); NULL stands for "auto" */
+	const char *device;
+	/* measure each path for some milliseconds instead of a second */
+	bool quick;
 };
 
 enum pst_check_layer { PST_CHECK_DEVICE, PST_CHECK_FABRIC, PST_CHECK_FILE, PST_CHECK_LAYERS };
@@ -32,10 +36,11 @@ enum pst_check_state {
 	PST_CHECK_UNKNOWN,
 };
 
-/* The loss that a shut gate causes. The values are ordered from harmless to fatal. */
+/* The effect of a gate that is not open. The values are ordered from harmless to fatal. */
 enum pst_check_need {
-	PST_NEED_NOTHING, /* No loss: only other transports and other software need the gate. */
-	PST_NEED_SPEED,	  /* The same path carries the bytes, at lower speed. */
+	/* No effect on Penstock: only other transports or other software need the gate. */
+	PST_NEED_NOTHING,
+	PST_NEED_SPEED,	  /* The same path carries the bytes, but more slowly. */
 	PST_NEED_DIRECT,  /* No path is direct. */
 	PST_NEED_NO_COPY, /* The CPU copies every byte. */
 	PST_NEED_WORK,	  /* No byte arrives. */
@@ -48,37 +53,41 @@ struct pst_check_line {
 	enum pst_check_state state;
 	enum pst_check_need need;
 	char seen[PENSTOCK_TEXT_MAX];  /* the finding, in one line */
-	char more[PST_CHECK_MORE_MAX]; /* further lines for --verbose; "": none */
+	char more[PST_CHECK_MORE_MAX]; /* further lines for --verbose; "" if there are none */
 	const char *why;	       /* the reason why the gate matters */
-	char todo[PENSTOCK_TEXT_MAX];  /* the one action to take; "" if the state is ok */
-	char script[8192];	       /* shell commands that open the gate; "": none */
+	char todo[PENSTOCK_TEXT_MAX];  /* the action to take; "" if the state is ok */
+	/* shell commands that open the gate; "" if there are none */
+	char script[8192];
 };
 
 /* The measurement of one path. */
 struct pst_check_path {
 	struct penstock_explain_path explained;
 	bool measured;
-	bool cached;	 /* the measured bytes came from the page cache */
+	bool cached;	 /* whether the measured bytes came from the page cache */
 	double gb_per_s; /* 10^9 bytes per second */
 	double cpu_copies, dram_passes;
-	char error[PENSTOCK_TEXT_MAX]; /* why an open path failed; "": it did not */
+	/* reason why an open path failed; "" if it did not fail */
+	char error[PENSTOCK_TEXT_MAX];
 };
 
 struct pst_check {
-	const char *target; /* path or URL; NULL: none */
+	const char *target; /* path or URL; NULL if none was given */
 	char machine[PENSTOCK_TEXT_MAX];
-	char device[PENSTOCK_TEXT_MAX]; /* destination of the bytes */
+	char device[PENSTOCK_TEXT_MAX]; /* description of the device that receives the bytes */
 	struct pst_check_line lines[PST_CHECK_LINES_MAX];
 	unsigned line_count;
-	bool captured; /* the facts come from the capture of a machine */
+	bool captured; /* whether the facts come from the capture of a machine */
 
 	bool probed;
 	char engine[64];
-	int cold, warm; /* indexes of the paths for uncached and for cached bytes; -1: none */
+	/* indexes in `paths` of the path for uncached and of the path for cached bytes; -1 if
+	 * there is none */
+	int cold, warm;
 	struct pst_check_path paths[PENSTOCK_PATHS_MAX];
 	unsigned path_count;
 
-	/* The verdict. `known` is false if it depends on a gate whose state is unknown. */
+	/* The verdict. `known` is false if the verdict depends on a gate whose state is unknown. */
 	bool works, known;
 	enum penstock_class reached;
 	char verdict[PENSTOCK_TEXT_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resolves the target of a check. For a path it looks up the mount, the block stack and
- * the drives; a URL needs no lookup. On a captured machine it uses the captured mount table
- * only. Called by check.c. It must never open a file for writing, nor block on a pipe.
+ * Resolves the target of a check. For a path it looks up the mount, the block stack and the drives;
+ * a URL needs no look-up. For a captured machine it uses only the captured mount table. Called by
+ * check.c. It must never open a file for writing, and never block on a pipe.
  */
 #include "target.h"
 
@@ -27,8 +27,8 @@ const char *pst_check_target_path(const struct pst_check_facts *f)
 	return strncmp(target, "file://", 7) ? target : target + 7;
 }
 
-/* Reads the number of a block device, for example "259:3", from the capture. Returns whether
- * the capture has the device. */
+/* Reads the device number of a block device, for example "259:3", from the capture. Returns
+ * whether the capture has the block device. */
 static bool captured_block_find(const struct pst_check_facts *f, const char *name,
 				struct pst_blockstack_in *in)
 {
@@ -39,7 +39,8 @@ static bool captured_block_find(const struct pst_check_facts *f, const char *nam
 	       sscanf(text, "%9u:%9u", &in->major, &in->minor) == 2;
 }
 
-/* Finds the mount that holds the path: the one with the longest mount point above it. */
+/* Finds the mount that holds `path`, which is the mount whose mount point is the longest prefix
+ * of `path`. */
 static int captured_mount_find(struct pst_check_facts *f, const char *path,
 			       struct pst_blockstack_in *in, char *why, size_t why_len)
 {
@@ -90,7 +91,8 @@ static int real_file_find(const char *path, struct pst_blockstack_in *in, char *
 
 	if (!ret && fstat(fd, &st) < 0)
 		ret = -errno;
-	/* A scratch file next to it proves nothing to a user who may not read this file. */
+	/* Fails for a file that this user may not read: a measurement of a scratch file next to
+	 * it would mean nothing to this user. */
 	if (!ret && S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS))
 		ret = -errno;
 	if (!ret && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISBLK(st.st_mode)) {
@@ -124,9 +126,9 @@ static int real_file_find(const char *path, struct pst_blockstack_in *in, char *
 	return 0;
 }
 
-/* Returns whether the drive of the block stack (nvme0n1, nvme0c0n1, sda) is this drive of the
- * topology (nvme0, sda). Over fabrics the number after the 'c' is the controller's: nvme0c1n1
- * belongs to nvme1. */
+/* Returns whether `drive` of the block stack (for example nvme0n1, nvme0c0n1 or sda) is the
+ * drive `end` of the topology (nvme0 or sda). For a drive over fabrics, the number after the 'c'
+ * is the controller's number: nvme0c1n1 belongs to nvme1. */
 static bool end_is_drive(const struct pst_check_facts *f, const struct pst_end *end,
 			 const struct pst_stack_drive *drive)
 {
@@ -145,7 +147,7 @@ static bool end_is_drive(const struct pst_check_facts *f, const struct pst_end *
 	return !strncmp(drive->name, end->name, len) && drive->name[len] == 'n';
 }
 
-/* Replaces the list of all drives of the machine by the drives of the block stack. */
+/* Replaces the list of all drives of the machine by a list of the drives in the block stack. */
 static void drives_set_from_stack(struct pst_check_facts *f)
 {
 	unsigned i;
@@ -196,7 +198,8 @@ int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 		ret = captured_mount_find(f, path, &in, why, why_len);
 	if (ret < 0)
 		return ret;
-	/* An error leaves the stack incomplete. Such a stack is unknown, never direct. */
+	/* Ignores an error: the stack is then incomplete, and an incomplete stack is unknown,
+	 * never direct. */
 	(void)pst_blockstack_read(f->opts->root, &in, &f->stack);
 	f->is_block = in.is_block;
 	snprintf(f->point, sizeof(f->point), "%s",

@@ -5,7 +5,7 @@
 
 #include "facts.h"
 
-/* Returns the target without a leading file://. */
+/* Returns the target, without "file://" if the target begins with it. */
 const char *pst_check_target_path(const struct pst_check_facts *f);
 /* Reads mount, block stack and drives of opts->target. Returns 0, or -errno with a sentence
  * in `why`. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Derives the verdict from all lines: whether bytes arrive, in which class, and one sentence
- * for people. The measurement of the probe outranks the gates. Called by check.c. The
- * verdict must never be "direct" if it depends on an unknown line.
+ * Derives the verdict from all lines: whether bytes arrive, in which class, and a sentence for
+ * people. If the probe has measured a path, its result counts more than the gates. Called by
+ * check.c. The verdict must never be "direct" if it depends on an unknown line.
  */
 #include "verdict.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the names of the lines in this state whose need is at least `least`. Returns their
- * number. */
+/* Writes the names of the lines with this state whose need is at least `least`. Returns the
+ * number of such lines. */
 static unsigned list_lines(const struct pst_check *check, enum pst_check_state state,
 			   enum pst_check_need least, char *out, size_t len)
 {
@@ -59,8 +59,8 @@ static void verdict_from_gates(struct pst_check *check)
 	}
 }
 
-/* Returns whether no verdict is possible. Every drive may write host memory, so that the file
- * system decides, and without a path the file system is unknown. */
+/* Returns whether no verdict is possible because no path was given. Any drive can write to host
+ * memory, so for the device "host" only the file system decides. */
 static bool target_is_missing(const struct pst_check_facts *f)
 {
 	return f->host && !f->has_file && !f->is_url;
@@ -73,7 +73,8 @@ static void verdict_from_probe(struct pst_check *check)
 	check->reached = check->works ? check->paths[check->cold].explained.meets : PENSTOCK_ANY;
 }
 
-/* Returns whether the file is on a virtual drive, whose hardware a guest cannot see. */
+/* Returns whether the file is on a virtual drive. A guest cannot see the hardware behind such a
+ * drive. */
 static bool drive_is_virtual(const struct pst_check_facts *f)
 {
 	unsigned i;

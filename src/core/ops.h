@@ -30,7 +30,7 @@
 struct pst_lane;    /* a loop that moves chunks: core/lane/lane.h */
 struct pst_chunk;   /* a range of bytes that moves as one: below */
 struct pst_request; /* core/request/request.h */
-struct pst_route;   /* core/route/route.h */
+struct pst_route;   /* core/request/plan.h */
 struct pst_slot;    /* a piece of a lane's ring: core/lane/ring.h */
 
 #define PST_PATHS_MAX PENSTOCK_PATHS_MAX
@@ -251,7 +251,7 @@ struct penstock_device {
 	/* Number of running driver calls that wait for all streams of the device. */
 	_Atomic unsigned syncs;
 	_Atomic uint64_t sync_first_ns; /* no further stream may start to wait before this time */
-	_Atomic(void *) scratch; /* memory that core/lane/scratch.c keeps; NULL if it keeps none */
+	_Atomic(void *) scratch; /* memory that core/base/scratch.c keeps; NULL if it keeps none */
 	/* Number of bytes of page cache that path mapped has registered. */
 	_Atomic uint64_t page_cache;
 };

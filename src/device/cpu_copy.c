@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU as a copier: copies by memcpy. A copy is done when it is queued, so every ticket has
- * been reached. Devices host and peermem use it.
+ * A copier that is the CPU itself: it copies by memcpy. Each copy is done when the call that queues
+ * it returns, so every ticket counts as reached. Devices host and peermem use it.
  */
 #include "device/cpu_copy.h"
 
 #include <string.h>
 
-static const char the_copier; /* It needs no state: all lanes share one address. */
+static const char the_copier; /* This copier needs no state, so all lanes share one address. */
 
 int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			struct pst_err *err)

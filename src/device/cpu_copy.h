@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copier that is the CPU itself, for devices whose memory the CPU can access. Same contracts
- * as in core/ops.h. */
+/* A copier that is the CPU itself, for devices whose memory the CPU can access. core/ops.h has
+ * the contracts of these functions. */
 #ifndef PST_DEVICE_CPU_COPY_H
 #define PST_DEVICE_CPU_COPY_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device cuda: memory of an NVIDIA GPU, through the driver API. Opening makes no context: the
- * primary context is retained at the first need, and the caller's current context never
- * changes. tests/standin/README.md has the measurements of the driver's hardware queues, which
- * explain how copies and waits are made.
+ * Device cuda: memory of an NVIDIA GPU, used through the driver API. Opening the device makes no
+ * CUDA context: the primary context is retained when it is first needed. The current context of the
+ * calling thread never changes. How copies and waits are made follows from measurements of the
+ * driver's hardware queues, which are in tests/standin/README.md.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -84,7 +84,8 @@ static void facts_read(struct penstock_device *dev, const struct pst_cuda_device
 		snprintf(facts->text, sizeof(facts->text), "%s, %zu MiB", name, bytes >> 20);
 }
 
-/* Accepts one decimal spelling only, because a device is identified by its name. */
+/* Parses a decimal number. Accepts only one spelling of each number (not "01"), because a device
+ * is identified by its name. */
 static bool ordinal_parse(const char *text, int *out)
 {
 	char *end;
@@ -152,7 +153,7 @@ static void cuda_close(struct penstock_device *dev)
 	struct pst_cuda_scope in;
 
 	if (ctx) {
-		/* A failure here means that the context is gone, with everything in it. */
+		/* If this fails, the context no longer exists, nor does anything in it. */
 		if (pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK)
 			resources_free(c);
 		pst_cuda_leave(c->api, &in);
@@ -165,8 +166,9 @@ static void cuda_close(struct penstock_device *dev)
 
 /* ---- memory ---- */
 
-/* Allocates memory aligned to 4 KiB. The driver carves short allocations out of a shared block
- * of 2 MiB, aligned to 512 bytes; a request for a whole block gets the block's start. */
+/* Allocates memory aligned to 4 KiB. The driver places short allocations in a shared block of 2
+ * MiB, aligned to 512 bytes only. If the first allocation is not aligned, a whole block is
+ * allocated, which starts at a multiple of 2 MiB. */
 static enum pst_cu_result memory_alloc_aligned(const struct pst_cuda *api, size_t len,
 					       pst_cu_ptr *out)
 {
@@ -220,15 +222,17 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	return ret < 0 ? ret : 0;
 }
 
-/* Queries the pointer within a context, which drivers before 12 require. It only uses a context
- * that already exists: memory in a device without one is not this device's memory. */
+/* Queries the pointer's attributes while a context is current, which drivers before version
+ * 12 require. It makes no context: if the device has no context yet, the memory cannot be on
+ * this device. */
 static enum pst_cu_result classify_in_context(struct pst_cuda_device *c, unsigned count,
 					      enum pst_cu_ptr_attr *attrs, void **data,
 					      pst_cu_ptr ptr)
 {
 	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
 	struct pst_cu_ctx *ctx;
-	struct pst_err ignored; /* Foreign memory is a valid answer, not a failure. */
+	/* ignored: the caller then treats the memory as that of another device */
+	struct pst_err ignored;
 	unsigned flags;
 	int active = 0;
 	struct pst_cuda_scope in;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of device cuda: memory of an NVIDIA GPU. */
+/* The function table of device cuda: memory of an NVIDIA GPU. */
 #ifndef PST_DEVICE_CUDA_H
 #define PST_DEVICE_CUDA_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads the CUDA driver library once, looks up the functions listed in cuda_api.h, initialises
- * the driver and translates its results. Called by device cuda and by code that only needs to
- * know whether there is a GPU. It must never create a context and never end the process: a
- * machine without a driver is normal.
+ * Loads the CUDA driver library once, looks up the functions listed in cuda_api.h, initialises the
+ * driver and translates its result codes. Device cuda calls it, and so does code that only needs to
+ * know whether the machine has a GPU. It must never create a context and never end the process,
+ * because a machine without a driver is normal.
  */
 #include "device/cuda_api.h"
 
@@ -27,7 +27,7 @@ struct result_entry {
 	const char *name;
 };
 
-/* Written once by the loader, read-only afterwards. */
+/* Written once by driver_load, read-only afterwards. */
 static struct pst_cuda table;
 static bool loaded;
 static char why_text[256];
@@ -42,13 +42,14 @@ static const struct func_entry funcs[] = { PST_CU_FUNCS(REQUIRED, OPTIONAL) };
 #undef REQUIRED
 #undef OPTIONAL
 
-/* A result that is not listed is a fault of the device or the driver: EIO. */
+/* A result that is not in this table becomes EIO, a fault of the device or the driver. */
 static const struct result_entry results[] = {
 	{ PST_CU_OK, 0, "CUDA_SUCCESS" },
 	{ PST_CU_INVALID_VALUE, EINVAL, "CUDA_ERROR_INVALID_VALUE" },
 	{ PST_CU_OUT_OF_MEMORY, ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY" },
 	{ PST_CU_NOT_INITIALIZED, ENODEV, "CUDA_ERROR_NOT_INITIALIZED" },
-	/* The driver shuts down in exit handlers, which may run before the library's own. */
+	/* The driver shuts down in its exit handlers, which may run before those of
+	 * this library. */
 	{ PST_CU_DEINITIALIZED, ESHUTDOWN, "CUDA_ERROR_DEINITIALIZED" },
 	{ PST_CU_STUB_LIBRARY, ENODEV, "CUDA_ERROR_STUB_LIBRARY" },
 	{ PST_CU_NEWER_DRIVER_NEEDED, EOPNOTSUPP, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER" },
@@ -114,7 +115,7 @@ const char *pst_cuda_name(enum pst_cu_result rc)
 
 	if (r)
 		return r->name;
-	/* The code is newer than this file, but the driver may know its name. */
+	/* The code is not listed in this file, but the driver may know its name. */
 	if (loaded && table.cuGetErrorName(rc, &name) == PST_CU_OK && name)
 		return name;
 	return "an unlisted CUDA error";
@@ -129,8 +130,8 @@ __attribute__((format(printf, 1, 2))) static void load_refuse(const char *fmt, .
 	va_end(ap);
 }
 
-/* Looks up all functions. POSIX guarantees that function and object pointers have one size;
- * copying bytes keeps ISO C's rule as well. */
+/* Looks up all functions. POSIX guarantees that function pointers and object pointers have the
+ * same size. The pointer's bytes are copied, because ISO C does not permit the cast. */
 static int funcs_look_up(void *lib, const char *file)
 {
 	for (size_t i = 0; i < sizeof(funcs) / sizeof(funcs[0]); i++) {
@@ -172,8 +173,8 @@ static int driver_start(const char *file)
 	return 0;
 }
 
-/* Loads the driver library and never unloads it: it starts threads of its own, and its exit
- * handlers run after any owner that could unload it. */
+/* Loads the driver library, which is never unloaded: it starts threads of its own, and its exit
+ * handlers run later than any code that could unload it. */
 static void driver_load(void)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the CUDA driver API that Penstock uses, declared without NVIDIA's header:
- * handles, constants, structs, and one list of functions with their symbol names. Device cuda
- * and the tests call it; tests/standin implements it. cuda_api.c loads it once with dlopen. It
- * must never need an NVIDIA header or library at build time. It holds facts of the interface
- * only: tests/standin/abi.c compares every line with the real cuda.h where that file exists.
+ * The part of the CUDA driver API that Penstock uses, declared without NVIDIA's header: handles,
+ * constants, structs, and one list of functions with their symbol names. Device cuda and the tests
+ * call these functions; tests/standin implements them for machines without a GPU. cuda_api.c loads
+ * the driver once with dlopen. This header must never need an NVIDIA header or library at build
+ * time. It contains only facts of the interface: where the real cuda.h exists, tests/standin/abi.c
+ * compares every line with it.
  */
 #ifndef PST_CUDA_API_H
 #define PST_CUDA_API_H
@@ -20,12 +21,12 @@ struct pst_cu_event;
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
 
-/* Penstock's names for the two default streams; NULL means the first. */
+/* Penstock's names for the driver's two default streams. NULL means the legacy stream. */
 #define PST_CU_STREAM_LEGACY ((struct pst_cu_stream *)0x1)
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
-/* Returned by every function. The list holds the codes that Penstock handles; others exist and
- * are passed on by number. */
+/* The result of every function. This list has the codes that Penstock handles. The driver has
+ * others, which are passed on as numbers. */
 enum pst_cu_result {
 	PST_CU_OK = 0,
 	PST_CU_INVALID_VALUE = 1,
@@ -72,7 +73,8 @@ enum pst_cu_result {
 	PST_CU_UNKNOWN = 999,
 };
 
-/* cuPointerGetAttributes. Each comment names the type that data[i] must point to. */
+/* Attributes for cuPointerGetAttributes. Each comment names the type that data[i] must point to
+ * for this attribute. */
 enum pst_cu_ptr_attr {
 	PST_CU_PTR_CONTEXT = 1,		 /* struct pst_cu_ctx * */
 	PST_CU_PTR_MEMORY_TYPE = 2,	 /* unsigned, pst_cu_memtype */
@@ -82,20 +84,21 @@ enum pst_cu_ptr_attr {
 	PST_CU_PTR_BUFFER_ID = 7,	 /* unsigned long long */
 	PST_CU_PTR_IS_MANAGED = 8,	 /* int */
 	PST_CU_PTR_DEVICE_ORDINAL = 9,	 /* int */
-	PST_CU_PTR_IS_IPC_CAPABLE = 10,	 /* int: cuIpcGetMemHandle works */
+	PST_CU_PTR_IS_IPC_CAPABLE = 10,	 /* int: whether cuIpcGetMemHandle works */
 	PST_CU_PTR_RANGE_START = 11,	 /* pst_cu_ptr */
 	PST_CU_PTR_RANGE_SIZE = 12,	 /* size_t */
 	PST_CU_PTR_MAPPED = 13,		 /* int */
 	PST_CU_PTR_HANDLE_TYPES = 14,	 /* unsigned long long; cuda.h names no type */
 	PST_CU_PTR_IS_RDMA_CAPABLE = 15, /* int */
-	PST_CU_PTR_ACCESS_FLAGS = 16,	 /* unsigned: 1 read, 3 read and write */
-	PST_CU_PTR_MEMPOOL = 17,	 /* void * */
-	PST_CU_PTR_MAPPING_SIZE = 18,	 /* size_t */
-	PST_CU_PTR_MAPPING_START = 19,	 /* pst_cu_ptr */
-	PST_CU_PTR_BLOCK_ID = 20,	 /* unsigned long long */
+	/* unsigned: 1 for read access, 3 for read and write access */
+	PST_CU_PTR_ACCESS_FLAGS = 16,
+	PST_CU_PTR_MEMPOOL = 17,       /* void * */
+	PST_CU_PTR_MAPPING_SIZE = 18,  /* size_t */
+	PST_CU_PTR_MAPPING_START = 19, /* pst_cu_ptr */
+	PST_CU_PTR_BLOCK_ID = 20,      /* unsigned long long */
 };
 
-/* The driver returns 0 for an address that it does not know. */
+/* Types of memory. For an address that it does not know, the driver returns 0. */
 enum pst_cu_memtype {
 	PST_CU_MEMTYPE_HOST = 1,
 	PST_CU_MEMTYPE_DEVICE = 2,
@@ -145,7 +148,7 @@ enum {
 	PST_CU_CTX_SCHED_BLOCKING = 4,
 };
 
-/* Flags of cuMemHostRegister; the first two also of cuMemHostAlloc. */
+/* Flags of cuMemHostRegister. The first two are also flags of cuMemHostAlloc. */
 enum {
 	PST_CU_HOST_PORTABLE = 0x1,
 	PST_CU_HOST_MAPPED = 0x2,
@@ -181,8 +184,9 @@ enum pst_cu_capture {
 	PST_CU_CAPTURE_BROKEN = 2,
 };
 
-/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls of a
- * thread. GLOBAL: those of all threads; THREAD_LOCAL: its own; RELAXED: none. */
+/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls
+ * of a thread. GLOBAL: captures of all threads. THREAD_LOCAL: captures of this thread.
+ * RELAXED: no capture. */
 enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_GLOBAL = 0,
 	PST_CU_CAPTURE_THREAD_LOCAL = 1,
@@ -250,7 +254,7 @@ struct pst_cu_location {
 /* Attributes of the copies of one batch. */
 struct pst_cu_copy_attr {
 	enum pst_cu_source_order source_order;
-	struct pst_cu_location src_hint, dst_hint; /* Only for managed memory. */
+	struct pst_cu_location src_hint, dst_hint; /* Used for managed memory only. */
 	unsigned int flags;
 };
 
@@ -280,8 +284,9 @@ struct pst_cu_ipc_mem {
 	char reserved[64];
 };
 
-/* If `*_type` is host, the driver uses only `*_host`, else only `*_dev`. A pitch is the
- * distance between two rows in bytes; it may be 0 for a single row. */
+/* If `src_type` is host, the driver uses only `src_host`, else only `src_dev`; the same holds
+ * for `dst`. A pitch is the distance in bytes between the starts of two rows. It may be 0 if there
+ * is one row. */
 struct pst_cu_memcpy2d {
 	size_t src_x_bytes;
 	size_t src_y;
@@ -302,11 +307,11 @@ struct pst_cu_memcpy2d {
 };
 
 /*
- * The list of functions: R(name, symbol, parameters) is required, O() is optional. The name is
- * NVIDIA's name without its version suffix; the symbol is the version with these parameters. A
- * driver that lacks a required function is refused entirely. A missing optional function is
- * NULL in the table, and its user must handle that. The comment after an optional function
- * names the CUDA version that introduced it.
+ * The list of functions: R(name, symbol, parameters) for a required function, O(...) for an
+ * optional one. The name is NVIDIA's name without its version suffix. The symbol is the version
+ * that has these parameters. If a driver lacks a required function, it is not used at all. If it
+ * lacks an optional function, the function is NULL in the table, and code that uses it must check
+ * that. The comment after an optional function names the CUDA version that introduced it.
  */
 /* clang-format off */
 #define PST_CU_DEVICE_FUNCS(R, O) \
@@ -430,7 +435,7 @@ O(cuStreamWaitValue64, cuStreamWaitValue64_v2, \
 #define PST_CU_VMM_FUNCS(R, O) \
 O(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, \
 	(size_t *granularity, const struct pst_cu_alloc_prop *prop, \
-	 enum pst_cu_granularity option)) /* 10.2, like all below */ \
+	 enum pst_cu_granularity option)) /* 10.2, and so for all functions below */ \
 O(cuMemCreate, cuMemCreate, \
 	(unsigned long long *handle, size_t len_bytes, \
 	 const struct pst_cu_alloc_prop *prop, unsigned long long flags)) \
@@ -461,28 +466,28 @@ O(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, \
 	PST_CU_STREAM_FUNCS(R, O) \
 	PST_CU_VMM_FUNCS(R, O)
 
-/* The loaded driver. Read-only after pst_cuda_get has returned it. */
+/* The loaded driver. It is read-only after pst_cuda_get has returned it. */
 struct pst_cuda {
 #define PST_CU_MEMBER(name, symbol, params) enum pst_cu_result(*name) params;
 	PST_CU_FUNCS(PST_CU_MEMBER, PST_CU_MEMBER)
 #undef PST_CU_MEMBER
-	int driver_version; /* 1000 × major + 10 × minor */
-	int device_count;   /* At least 1. */
+	int driver_version; /* CUDA version of the driver: 1000 × major + 10 × minor. */
+	int device_count;   /* Number of GPUs; at least 1. */
 };
 
 /*
- * Returns the driver, or NULL with a sentence in *why (static storage) that names what is
- * missing. The first call loads and initialises it, which may take a second; every later call
- * returns the same result. `why` may be NULL. Any thread. PENSTOCK_LIBCUDA names another file
- * than libcuda.so.1.
+ * Returns the driver, or NULL with a sentence in *why (static storage) that tells what is missing.
+ * `why` may be NULL. The first call loads and initialises the driver, which may take a second.
+ * Every later call returns the same result. Any thread may call it. The environment variable
+ * PENSTOCK_LIBCUDA names a file to load instead of libcuda.so.1.
  */
 const struct pst_cuda *pst_cuda_get(const char **why);
 
-/* Returns 0 or the -errno that stands for a result of the driver. */
+/* Returns the -errno that stands for a result of the driver, or 0 for success. */
 int pst_cuda_errno(enum pst_cu_result rc);
 
-/* Returns the driver's name of a result, such as "CUDA_ERROR_INVALID_VALUE" (static storage).
- * It works without a driver too, for the listed results. */
+/* Returns the driver's name of a result, such as "CUDA_ERROR_INVALID_VALUE", in static storage.
+ * For the results listed above it needs no driver. */
 const char *pst_cuda_name(enum pst_cu_result rc);
 
 #endif /* PST_CUDA_API_H */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA context: retains the device's primary context at the first need and enters it around
- * every group of driver calls. All parts of device cuda call this file. It must never leave a
- * thread with a context or capture mode that the caller did not have.
+ * The CUDA context: retains the device's primary context when it is first needed, and makes it
+ * current around every group of driver calls. All parts of device cuda call this file. When it has
+ * finished, the calling thread must always have the context and the capture mode that it had
+ * before.
  */
 #include "device/cuda_context.h"
 

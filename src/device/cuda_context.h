@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of one device cuda, and its CUDA context: see cuda_context.c. Only the parts of
+ * The state of one GPU of device cuda, with its CUDA context: see cuda_context.c. Only the parts of
  * device cuda (cuda.c, cuda_*.c) may include this header.
  */
 #ifndef PST_DEVICE_CUDA_CONTEXT_H
@@ -13,38 +13,47 @@
 #include "device/cuda_api.h"
 
 #define PST_CUDA_IMPORTS_MAX 256
-/* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that are further apart. */
+/* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 
 struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
 	unsigned char uuid[16];
-	pthread_mutex_t lock; /* Protects lazy initialisation and the table of imports. */
-	/* One copy between devices at a time; never taken inside lock. */
+	/* Protects the table of imports, and the members that are set when they are
+	 * first needed. */
+	pthread_mutex_t lock;
+	/* Held during a copy from another device, so that there is one at a time. It is never
+	 * taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
-	_Atomic(struct pst_cu_ctx *) ctx; /* The primary context, once retained. */
-	pst_cu_ptr scratch;		  /* Used by cuda_stream.c; 0 until needed. */
+	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
+	/* Scratch memory of cuda_stream.c; 0 until it is needed. */
+	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
-	/* For copies between devices, under peer_lock; NULL until needed. */
+	/* Stream and event for copies between devices, used under peer_lock; NULL until they
+	 * are needed. */
 	struct pst_cu_stream *peer;
 	struct pst_cu_event *peer_done;
-	unsigned long long peers_open; /* Bit i: access to ordinal i has been requested. */
+	/* Bit i is set if access to the memory of GPU i has been requested. */
+	unsigned long long peers_open;
 	struct {
-		pst_cu_ptr base, ptr; /* Address opened and address returned; ptr 0: entry free. */
+		/* base: address of the imported allocation; ptr: address that the importer got,
+		 * 0 if the entry is free. */
+		pst_cu_ptr base, ptr;
 	} imports[PST_CUDA_IMPORTS_MAX];
 };
 
-/* The state that pst_cuda_leave restores on this thread. */
+/* What pst_cuda_leave needs to restore the thread's context and capture mode. */
 struct pst_cuda_scope {
 	bool pushed;
 	enum pst_cu_capture_mode mode;
 };
 
-/* Sets `err` to the driver's result and the call that failed; returns the matching -errno. */
+/* Sets `err` to the driver's result `rc` and the failed call `what`. Returns the
+ * matching -errno. */
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
 
-/* Swaps the thread's capture mode with *mode. */
+/* Exchanges the thread's capture mode and *mode. */
 static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
 					      enum pst_cu_capture_mode *mode)
 {
@@ -53,13 +62,15 @@ static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
 }
 
 /*
- * Makes `ctx` current; cheap if it is already. After an error another context is current: the
- * caller must make no driver call, but must still call pst_cuda_leave.
+ * Makes `ctx` the current context, which costs little if it is current already. After an error
+ * another context is current: the caller must make no driver call, but must still call
+ * pst_cuda_leave.
  *
- * Until pst_cuda_leave the thread is in relaxed capture mode, so that a graph capture of the
- * application survives the library's calls. In a thread's default mode the driver refuses an
+ * Until pst_cuda_leave the thread is in relaxed capture mode, so that the library's calls do not
+ * invalidate a graph capture of the application. In a thread's default mode the driver refuses an
  * event query, a registration or an allocation while any thread captures a graph, and invalidates
- * that capture. The library's calls touch no capturing stream. The switch costs 13 ns.
+ * this capture. Relaxed mode is safe, because the library's calls touch no stream that is being
+ * captured. The switch of modes takes 13 ns.
  */
 static inline enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
 						struct pst_cuda_scope *scope)
@@ -86,9 +97,11 @@ static inline void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_sc
 	pst_cuda_swap_capture_mode(api, &scope->mode);
 }
 
-/* Returns the primary context in *out. The first call retains it until the device closes. */
+/* Sets *out to the device's primary context. The first call retains the context until the
+ * device closes. */
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
-/* Retains and enters the primary context. After an error the caller must not call leave. */
+/* Retains the primary context and makes it current with pst_cuda_enter. After an error the
+ * caller must not call pst_cuda_leave. */
 int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err);
 
 #endif

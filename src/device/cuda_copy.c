@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copier of device cuda: two streams, one for each direction, and events. The streams and
- * the events that it will surely need are created at open, because creating one takes up to 0.3
- * ms while other threads use the driver (H200).
+ * The copier of device cuda: two streams, one for each direction, and events. The streams, and
+ * those events that are surely needed, are created when the copier opens, because creating one
+ * takes up to 0.3 ms while other threads use the driver (H200).
  *
  * The last ticket has no event until another copy follows it. Until then its stream is queried
- * instead, which saves a lone copy one driver call of three.
+ * instead of an event. So a copy that no other copy follows needs two driver calls instead of
+ * three.
  *
- * No copy may go through a compute queue of the GPU: a stream that waits for a request of the
- * library may be ahead of it there (tests/standin/README.md).
+ * No copy may go through a compute queue of the GPU, because a stream that waits for a request of
+ * the library may be ahead of the copy in that queue (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -17,25 +18,28 @@
 #include "device/cuda_copy.h"
 #include "device/cuda_context.h"
 
-/* The driver sends host-to-device copies up to this length through the compute queue, unless
- * they have two rows. */
+/* The driver sends host-to-device copies of at most this length through a compute queue of the
+ * GPU, unless they have two rows. */
 #define SMALL_COPY 24576u
-/* The copy engine pauses for about 2.5 us between calls, but not between the copies of one
- * batch. Eight copies of 512 KiB in a batch are as fast as one of 4 MiB (53.6 GB/s, H200). */
+/* Maximum number of copies of a batch, which is one driver call. The copy engine pauses for
+ * about 2.5 us between driver calls, but not between the copies of a batch. Eight copies of 512 KiB
+ * in a batch are as fast as one copy of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
-/* A copy of two rows uses the copy engine, however far apart the rows are in one allocation,
- * and takes little more time than one row: 3.2 us instead of 2.5 (H200). So two small copies
- * become one. */
-#define PAIR_NEAR 8	/* How many later copies are searched for a second row. */
-#define KNOWN_MAX 4	/* Allocations that a copier remembers. */
-#define TICKETS_MAX 512 /* In flight on one copier; a lane has half as many chunks. */
+/* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
+ * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So two small copies
+ * are made as the two rows of one copy. PAIR_NEAR is the number of later copies among which a
+ * partner is searched. */
+#define PAIR_NEAR 8
+#define KNOWN_MAX 4 /* number of allocations that a copier remembers */
+/* maximum number of tickets in flight on one copier; a lane has half as many chunks */
+#define TICKETS_MAX 512
 
 struct small_copy {
 	char *dst;
 	const char *src;
 	uint64_t len;
-	uint64_t base;	/* Start of the allocation that holds dst. */
-	unsigned piece; /* Piece of the ring that holds src. */
+	uint64_t base;	/* Start of the allocation that contains dst. */
+	unsigned piece; /* Number of the piece of the ring that contains src. */
 	int *refused;
 };
 
@@ -44,17 +48,21 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	bool used_in, used_out; /* Whether each stream got work since the last ticket. */
-	uint64_t marked;	/* The last ticket issued. */
-	uint64_t reached; /* The last ticket known to be done; all earlier ones are done too. */
-	/* Events of the tickets in flight, at index ticket modulo TICKETS_MAX. */
+	/* Whether the stream `in`, or `out`, has got work since the last ticket. */
+	bool used_in, used_out;
+	uint64_t marked; /* Number of the last ticket that was issued. */
+	/* Number of the last ticket that is known to be done; all earlier tickets
+	 * are done too. */
+	uint64_t reached;
+	/* Events of the tickets in flight. The event of a ticket is at index ticket %
+	 * TICKETS_MAX. */
 	struct pst_cu_event *events[TICKETS_MAX];
 	struct pst_cu_event *idle[TICKETS_MAX];
 	unsigned idle_count;
-	/* Stream of the last ticket's copies while that ticket has no event; else NULL. */
+	/* Stream of the last ticket's copies, as long as this ticket has no event; else NULL. */
 	struct pst_cu_stream *last;
-	/* Copies that are deferred until pst_cuda_record: a batch, all of one direction, and
-	 * small copies to the device, which are paired. */
+	/* Copies that wait for pst_cuda_record: a batch of copies in one direction, and small
+	 * copies to the device, which are combined in pairs. */
 	unsigned deferred;
 	bool deferred_in;
 	pst_cu_ptr dsts[BATCH_MAX], srcs[BATCH_MAX];
@@ -64,7 +72,7 @@ struct pst_copier {
 	unsigned small_count;
 	struct {
 		uint64_t base, len;
-	} known[KNOWN_MAX]; /* The device's allocations that were looked up last. */
+	} known[KNOWN_MAX]; /* Allocations of the device that were looked up last. */
 	unsigned known_count;
 };
 
@@ -73,7 +81,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope in;
 
-	/* A failure here means that the context is gone, with everything in it. */
+	/* If this fails, the context no longer exists, nor does anything in it. */
 	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
@@ -142,9 +150,9 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 }
 
 /* Copies a single byte, which always goes through a compute queue. A stream that waits for a
- * request of the library may be ahead of it there, and would hold up all later copies of this
- * lane. So it runs only while no stream waits, and none starts to wait before the byte is
- * queued. */
+ * request of the library may be ahead of the byte in this queue, and would hold up all later copies
+ * of this lane. So the byte is queued only while no stream waits, and no stream can start to wait
+ * in the meantime. */
 static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char *src)
 {
 	enum pst_cu_result rc;
@@ -156,8 +164,8 @@ static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char
 	return rc;
 }
 
-/* Copies to the device through the copy engine, whatever the length: see SMALL_COPY. An odd
- * length becomes two even ones that overlap. */
+/* Copies to the device through the copy engine, also below SMALL_COPY: as two rows of half the
+ * length. An odd length becomes two such copies, which overlap. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
@@ -199,8 +207,9 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 	return rc;
 }
 
-/* Waits after a failure, so that nothing moves any more when the caller learns of it. If this
- * fails too, the context is broken and its queues have stopped. */
+/* Waits after a failure until no copy is running, so that no byte moves after the caller
+ * has learnt of the failure. If this wait fails too, the context is broken and its queues
+ * have stopped. */
 static void copier_drain(struct pst_copier *cp)
 {
 	cp->cuda->api->cuStreamSynchronize(cp->in);
@@ -253,8 +262,8 @@ static enum pst_cu_result event_get(struct pst_copier *cp, struct pst_cu_event *
 	return PST_CU_OK;
 }
 
-/* Gives the last ticket an event, before more work is queued on its stream. If no
- * event can be made, this waits for the ticket and for all before it. */
+/* Gives the last ticket an event, before more work is queued on its stream. If it cannot make an
+ * event, it waits for this ticket and for all earlier ones. */
 static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 {
 	struct pst_cu_event *event;
@@ -278,8 +287,9 @@ static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 	return rc;
 }
 
-/* Records the next ticket for both streams. A ticket of one direction may be done before an
- * older one of the other direction, so tickets are checked in order. */
+/* Records one event for the next ticket, which is done when both streams are. A ticket of one
+ * direction may be done before an older ticket of the other direction, so tickets are checked in
+ * their order. */
 static enum pst_cu_result both_streams_record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
@@ -311,7 +321,8 @@ static enum pst_cu_result batch_submit(struct pst_copier *cp)
 						 &first, 1, cp->deferred_in ? cp->in : cp->out);
 }
 
-/* Submits the batch. The driver refuses a batch as a whole, so then each copy goes alone. */
+/* Submits the batch. If the driver refuses a batch, none of its copies has started. Then each
+ * copy is submitted alone. */
 static void batch_flush(struct pst_copier *cp)
 {
 	bool all = cp->deferred > 1 && batch_submit(cp) == PST_CU_OK;
@@ -329,7 +340,7 @@ static void batch_flush(struct pst_copier *cp)
 	cp->deferred = 0;
 }
 
-/* Copies two small pieces as the two rows of one copy. */
+/* Makes two small copies as the two rows of one copy. */
 static bool small_copy_pair(struct pst_copier *cp, const struct small_copy *a,
 			    const struct small_copy *b)
 {
@@ -371,7 +382,7 @@ static void small_flush(struct pst_copier *cp)
 		unsigned k = i + 1, last = i + PAIR_NEAR < count ? i + PAIR_NEAR : count - 1;
 
 		if (!all[i].len)
-			continue; /* Copied together with an earlier one. */
+			continue; /* This copy was made together with an earlier one. */
 		while (k <= last && !small_may_pair(&all[i], &all[k]))
 			k++;
 		if (k <= last && small_copy_pair(cp, &all[i], &all[k])) {
@@ -386,7 +397,8 @@ static void small_flush(struct pst_copier *cp)
 	}
 }
 
-/* Small copies to the device would use the compute queue in a batch too. */
+/* Whether the copy can be part of a batch. Small copies to the device cannot, because the driver
+ * sends them through a compute queue in a batch too. */
 static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
@@ -399,9 +411,10 @@ static bool rect_is_small(const struct pst_rect *r, bool in)
 	return in && r->refused && r->rows == 1 && r->row_len >= 2 && r->row_len <= SMALL_COPY;
 }
 
-/* Returns the start of the allocation that holds these bytes; 0: unknown. A batch with an
- * address that does not belong to the device never returns (H200), so every deferred address is
- * looked up. Memory that the caller frees before its copy is done remains the caller's error. */
+/* Returns the start of the allocation that contains these bytes, or 0 if the device has no such
+ * allocation. A batch never returns if one address in it does not belong to the device (H200), so
+ * the address of every deferred copy is looked up first. If the caller frees the memory before its
+ * copy is done, that is the caller's error. */
 static uint64_t allocation_base(struct pst_copier *cp, const void *at, uint64_t len)
 {
 	uint64_t from = (uintptr_t)at;
@@ -493,7 +506,7 @@ int pst_cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
 	return copier_copy(cp, r, false);
 }
 
-/* Fails all deferred copies, which will never run: a later ticket must not count for them. */
+/* Fails all deferred copies. They will never run, so no later ticket may report them as done. */
 static void deferred_fail(struct pst_copier *cp, int code)
 {
 	for (unsigned i = 0; i < cp->deferred; i++)
@@ -571,8 +584,8 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 	return pst_cuda_errno(rc);
 }
 
-/* Returns 0 while the context works. Any driver call reports a broken context; this one has no
- * other effect. */
+/* Returns 0 while the context works, else -errno. Every driver call fails in a broken context.
+ * The call used here has no other effect. */
 int pst_cuda_alive(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;

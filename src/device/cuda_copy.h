@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copier of device cuda: the copier entries of its table, same contracts as in core/ops.h. */
+/* The copier functions of device cuda's table. core/ops.h has their contracts. */
 #ifndef PST_DEVICE_CUDA_COPY_H
 #define PST_DEVICE_CUDA_COPY_H
 

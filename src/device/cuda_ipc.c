@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shares device memory between processes of one machine. An export holds the driver's handle of
- * the allocation and the position of the exported piece within it. The importer first checks
- * that the memory is on the same GPU, or on one that this GPU can access. So the import never
- * makes a context on the exporter's GPU.
+ * Shares device memory between processes of one machine. An export contains the driver's handle of
+ * an allocation, and the position of the exported bytes in this allocation. The importing process
+ * first checks that the memory is on its own GPU, or on a GPU that its own can access. So the
+ * import never makes a context on the exporter's GPU.
  */
 #include <string.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ static bool import_add(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr pt
 	return i >= 0;
 }
 
-/* Removes an import from the table. Returns its base; 0: `ptr` was not imported. */
+/* Removes an import from the table. Returns its base, or 0 if `ptr` was not imported. */
 static pst_cu_ptr import_remove(struct pst_cuda_device *c, pst_cu_ptr ptr)
 {
 	pst_cu_ptr base = 0;
@@ -116,7 +116,7 @@ bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base)
 	return found;
 }
 
-/* Returns true if the GPU with this uuid exists and this one can access its memory. */
+/* Returns true if a GPU with this uuid exists and the device `c` can access its memory. */
 static bool gpu_can_access(const struct pst_cuda_device *c, const unsigned char *uuid)
 {
 	for (int i = 0; i < c->api->device_count && c->api->cuDeviceGetUuid; i++) {
@@ -146,7 +146,8 @@ static int export_check(const struct pst_cuda_device *c, const struct penstock_d
 	return 0;
 }
 
-/* Opens the handle and checks that the piece is within the allocation. Called in the context. */
+/* Opens the exported handle and checks that the exported bytes are within the allocation. The
+ * caller has made the context current. */
 static int import_open(struct pst_cuda_device *c, const struct ipc_export *shared, pst_cu_ptr *out,
 		       struct pst_err *err)
 {

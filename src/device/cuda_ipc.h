@@ -5,22 +5,23 @@
 
 #include "device/cuda_context.h"
 
-/* export_memory and import_memory of the table; same contracts as in core/ops.h. */
+/* The functions export_memory and import_memory of device cuda's table. core/ops.h has their
+ * contracts. */
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
 		    struct pst_err *err);
 int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
 		    struct pst_err *err);
 /*
- * Returns true if this device has an open import that starts at `base`. The imported memory may
- * be on another device.
+ * Returns true if this device has an open import of an allocation that starts at `base`. The
+ * imported memory may be on another GPU.
  */
 bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base);
 /*
- * Closes an import. Returns 1: closed; 0: `ptr` was not imported; or -errno. The caller has
- * entered the context.
+ * Closes the import that returned `ptr`. Returns 1 if it is closed, 0 if `ptr` was not imported, or
+ * -errno. The caller has made the context current.
  */
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err);
-/* Closes all open imports. The caller has entered the context. */
+/* Closes all open imports. The caller has made the context current. */
 void pst_cuda_unimport_all(struct pst_cuda_device *c);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between devices of device cuda, one at a time for each destination; the caller waits.
- * Used by penstock_copy and by ranks that share a model. It must never run on a lane.
+ * Copies between two GPUs of device cuda. Each GPU receives one copy at a time, and the calling
+ * thread waits for it. penstock_copy and ranks that share a model use it. It must never run on a
+ * lane.
  */
 #include <sched.h>
 
@@ -10,9 +11,10 @@
 #include "device/cuda_peer.h"
 #include "device/cuda_context.h"
 
-/* 64 MiB from another GPU take 0.2 ms (349 GB/s, a pair of H200), but a sleeping thread needs
- * 0.1 to 0.3 ms to wake up. So a caller that copies a model piece by piece polls: twice as long
- * as the copy should take, and a little more. */
+/* How long the calling thread polls for the end of a copy before it sleeps. A copy of 64 MiB
+ * from another GPU takes 0.2 ms (349 GB/s between two H200), but a sleeping thread takes 0.1 to
+ * 0.3 ms to wake up. So the thread polls for twice the time that the copy should take, and
+ * POLL_MIN_NS. */
 #define BYTES_PER_NS_POLLED 150u
 #define POLL_MIN_NS 50000u
 
@@ -34,7 +36,8 @@ static int peer_stream_open(struct penstock_device *dev, struct pst_err *err)
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "making a stream for peer copies");
 }
 
-/* Requests access once for each pair. Without access the driver copies through host memory. */
+/* Requests access to the memory of `from`, once for each pair of GPUs. Without access the driver
+ * copies through host memory. */
 static void peer_access_open(struct pst_cuda_device *to, struct pst_cuda_device *from,
 			     struct pst_cu_ctx *from_ctx)
 {
@@ -75,7 +78,7 @@ static enum pst_cu_result peer_copy_queue(struct pst_cuda_device *to, struct pst
 	return rc;
 }
 
-/* Polls for as long as the copy should take, then sleeps. */
+/* Waits for the copy: polls for about twice as long as the copy should take, then sleeps. */
 static enum pst_cu_result peer_copy_await(struct pst_cuda_device *to, uint64_t len)
 {
 	uint64_t until = pst_now_ns() + POLL_MIN_NS + len / BYTES_PER_NS_POLLED;
@@ -83,11 +86,12 @@ static enum pst_cu_result peer_copy_await(struct pst_cuda_device *to, uint64_t l
 
 	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
 	       pst_now_ns() < until)
-		sched_yield(); /* Lets another thread run if one has work. */
+		sched_yield(); /* Lets another thread run if there is one with work. */
 	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
 }
 
-/* Called in the context of `to`, with its peer_lock held. */
+/* Makes the copy and waits for it. The caller has made the context of `to` current and holds its
+ * peer_lock. */
 static int peer_copy_run(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 			 struct pst_cuda_device *from, struct pst_cu_ctx *from_ctx,
 			 const struct pst_rect *rect, struct pst_err *err)
@@ -102,7 +106,7 @@ static int peer_copy_run(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 		rc = peer_copy_await(to, rect->row_len * rect->rows);
 	if (rc == PST_CU_OK)
 		return 0;
-	to->api->cuStreamSynchronize(to->peer); /* Some rows may still be moving. */
+	to->api->cuStreamSynchronize(to->peer); /* Some rows may still be being copied. */
 	return pst_cuda_fail(err, rc, "copying between devices");
 }
 

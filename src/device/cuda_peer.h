@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between devices of device cuda: copy_peer of its table, same contract as in core/ops.h. */
+/* The function copy_peer of device cuda's table: copies between two GPUs. core/ops.h has
+ * its contract. */
 #ifndef PST_DEVICE_CUDA_PEER_H
 #define PST_DEVICE_CUDA_PEER_H
 

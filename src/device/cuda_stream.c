@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order on device cuda. The application's stream writes a semaphore when it reaches the
- * request, and a lane then starts the request. The stream waits for a second semaphore, which
- * the lane writes at completion.
+ * Stream-ordered requests on device cuda. The application's stream writes a semaphore when it
+ * reaches the request, and a lane then starts the request. The stream waits for a second semaphore,
+ * which the lane writes when the request completes.
  *
- * A waiting stream holds up every other stream that follows it in the hardware queue that it
- * used last. So it is first made to use a compute queue, where no copy of the library ever runs
- * (tests/standin/README.md has the measurement). On a device without memory operations a host
- * function writes the first semaphore, and another host function polls the second one. Neither
- * makes a CUDA call or I/O.
+ * A waiting stream also holds up other streams: all those whose work comes next in the hardware
+ * queue that the waiting stream used last. So before it waits, the stream is made to use a compute
+ * queue, where no copy of the library ever runs (tests/standin/README.md has the measurement). If a
+ * device has no memory operations, one host function writes the first semaphore, and another polls
+ * the second one. Neither host function makes a CUDA call or I/O.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,8 +18,10 @@
 #include "device/cuda_stream.h"
 #include "device/cuda_context.h"
 
-#define POLL_NS 20000 /* Interval at which a waiting host function polls. */
-/* Streams use one byte each in rotation, so that they do not share one. */
+/* Interval at which a host function polls the semaphore that it waits for. */
+#define POLL_NS 20000
+/* Bytes of scratch memory. Each wait of a stream writes the next byte, so that streams rarely
+ * write the same one. */
 #define SCRATCH_BYTES 4096
 
 static size_t stream_page_bytes(void)
@@ -64,7 +66,7 @@ static int semaphores_pin(struct pst_cuda_device *c, char *semaphores, size_t le
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "registering stream semaphores");
 }
 
-/* The page before the semaphores holds their length. */
+/* The length of the semaphores is kept in the page before them. */
 int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
 			      struct pst_err *err)
 {
@@ -94,7 +96,7 @@ void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *semaphores)
 	char *map = (char *)semaphores - page;
 	struct pst_cuda_scope in;
 
-	/* A failure means that the context is broken, and a broken context pins nothing. */
+	/* If this fails, the context is broken, and a broken context has nothing registered. */
 	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
 		c->api->cuMemHostUnregister(semaphores);
 	pst_cuda_leave(c->api, &in);
@@ -106,7 +108,7 @@ static bool has_memops(const struct penstock_device *dev, const struct pst_cuda 
 	return dev->facts.stream_memops && api->cuStreamWriteValue64 && api->cuStreamWaitValue64;
 }
 
-/* The argument of a host function, which frees it. */
+/* The argument of a host function. The host function frees it. */
 struct host_job {
 	uint64_t *semaphore, value;
 };
@@ -145,8 +147,8 @@ static enum pst_cu_result host_launch(const struct pst_cuda *api, struct pst_cu_
 	return rc;
 }
 
-/* Enters the context that the stream belongs to. The default streams belong to whatever context
- * is current; they get the device's primary context. */
+/* Makes the stream's context current. A default stream belongs to whatever context is current,
+ * so for it the device's primary context is used. */
 static enum pst_cu_result stream_enter(struct pst_cuda_device *c, struct pst_cu_stream *stream,
 				       struct pst_cu_ctx *ctx, struct pst_cuda_scope *scope)
 {
@@ -230,7 +232,8 @@ static enum pst_cu_result semaphore_wait(const struct penstock_device *dev,
 	if (!has_memops(dev, c->api))
 		return host_launch(c->api, stream, host_poll, semaphore, value);
 	rc = c->api->cuMemHostGetDevicePointer(&at, semaphore, 0);
-	/* Use a compute queue first: a wait in a copy queue would hold up copies. */
+	/* Make the stream use a compute queue before the wait, because a wait in a copy queue
+	 * would hold up copies. */
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
 	if (rc == PST_CU_OK)

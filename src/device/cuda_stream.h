@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream order on device cuda: the stream entries of its table, same contracts as in core/ops.h. */
+/* The stream functions of device cuda's table. core/ops.h has their contracts. */
 #ifndef PST_DEVICE_CUDA_STREAM_H
 #define PST_DEVICE_CUDA_STREAM_H
 

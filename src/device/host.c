@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device host: ordinary memory of this process. Its copies are memcpy, done when they are
- * queued. It is the last device of the list, so "auto" always finds one. Memory that no other
- * device recognises counts as host memory, even a freed pointer of a GPU. So host checks memory
- * that no caller vouches for before it copies: a hole is an error, not a signal.
+ * Device host: ordinary memory of this process. Its copies are memcpy, and are done when they are
+ * queued. It is the last device of the list, so "auto" always finds a device. Memory that no other
+ * device recognises counts as host memory, even the freed address of a GPU. So before a copy, host
+ * checks memory that the caller has not declared to be host memory. If it is not mapped, the copy
+ * fails, and the process gets no SIGSEGV.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +18,13 @@
 #include "device/host.h"
 
 #define HUGE_PAGE (2u << 20)
-#define PAGE ((uintptr_t)4096) /* The page size, or a divisor of it. */
-#ifndef MADV_POPULATE_READ     /* Missing in older headers; an older kernel returns EINVAL. */
+#define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
+#ifndef MADV_POPULATE_READ     /* missing in older headers; older kernels return EINVAL */
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Header before the memory that alloc returns: it tells free what to unmap. */
+/* Header before the memory that host_alloc returns. host_free reads from it what to unmap. */
 struct alloc_head {
 	void *map;
 	size_t len;
@@ -59,7 +60,7 @@ static void host_close(struct penstock_device *dev)
 	(void)dev;
 }
 
-/* Maps an extra page in front for the header. Large blocks get huge pages. */
+/* Maps the memory, with an extra page before it for the header. Large blocks get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), room;
@@ -101,13 +102,13 @@ static int host_classify(struct penstock_device *dev, const void *ptr, struct ps
 	(void)dev;
 	(void)ptr;
 	memset(out, 0, sizeof(*out));
-	return 1; /* Queried last: memory that no other device recognises is host memory. */
+	return 1; /* host is asked last: memory that no other device recognises is host memory */
 }
 
 /* ---- memory of callers ---- */
 
-/* Returns true if the kernel can read the byte, or write it. Writing a zero is harmless: the
- * copy is about to replace the byte. */
+/* Returns true if the kernel can read the byte, or write it if `write_it` is set. It writes a
+ * zero, which is harmless because the copy that follows replaces the byte. */
 static bool byte_is_mapped(char *byte, bool write_it)
 {
 	char c = 0;
@@ -115,7 +116,8 @@ static bool byte_is_mapped(char *byte, bool write_it)
 	int fds[2], code = 0;
 
 	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
-		return true; /* Without a pipe this cannot be checked: assume yes. */
+		/* without a pipe the byte cannot be checked, so assume that it is mapped */
+		return true;
 	n = write(fds[1], write_it ? &c : byte, 1);
 	if (n == 1 && write_it)
 		n = read(fds[0], byte, 1);
@@ -125,9 +127,9 @@ static bool byte_is_mapped(char *byte, bool write_it)
 	return code != EFAULT;
 }
 
-/* Populates the pages of [mem, mem + len), which finds holes. Where the kernel cannot do this
- * (before 5.14, mappings of device memory, missing permission) it checks the first and the last
- * byte. */
+/* Checks that the bytes [mem, mem + len) are mapped, by populating their pages. If the kernel
+ * cannot do that (before 5.14, for mappings of device memory, or without permission), only the
+ * first and the last byte are checked. */
 static int range_check(char *mem, uint64_t len, bool write_it)
 {
 	uintptr_t start = (uintptr_t)mem & ~(PAGE - 1), end;
@@ -145,7 +147,8 @@ static int range_check(char *mem, uint64_t len, bool write_it)
 											: -EFAULT;
 }
 
-/* Checks all rows. With less than a page between rows, one range covers them all. */
+/* Checks that all rows are mapped. If there is less than a page between two rows, it checks one
+ * range that covers all rows. */
 static int rows_check(char *mem, const struct pst_rect *rect, uint64_t pitch, bool write_it)
 {
 	int ret = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device peermem: memory of a PCI device whose driver publishes it for peer-to-peer DMA, for
- * example an NVMe controller memory buffer. It is mapped from
- * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch writes it
- * without host memory in between. The CPU can access it too, slowly. One allocation is one
- * mapping: the kernel hands out whole pages and takes them back at munmap.
+ * example the controller memory buffer of an NVMe drive. It is mapped from
+ * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch can write it without
+ * host memory in between. The CPU can access it too, but slowly. One allocation is one mapping,
+ * because the kernel gives out whole pages and takes them back at munmap.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 
 struct peermem_device {
 	int fd;
-	pthread_mutex_t lock; /* Protects the table below; held across mmap and munmap. */
+	pthread_mutex_t lock; /* Protects the table below. It is held during mmap and munmap. */
 	struct {
 		char *base;
 		size_t len;
@@ -48,7 +48,8 @@ static uint64_t sysfs_read_number(const char *dir, const char *name)
 	return n > 0 ? strtoull(text, NULL, 0) : 0;
 }
 
-/* Checks for the shape dddd:bb:dd.f, so that no name leads out of /sys/bus/pci/devices. */
+/* Checks that a name has the form dddd:bb:dd.f, so that no name leads out of
+ * /sys/bus/pci/devices. */
 static bool text_is_bdf(const char *text)
 {
 	static const char shape[] = "xxxx:xx:xx.x";
@@ -88,7 +89,7 @@ static int peermem_open(struct penstock_device *dev, struct pst_err *err)
 	mem->fd = open(path, O_RDWR | O_CLOEXEC);
 	if (mem->fd < 0) {
 		free(mem);
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno),
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
 				      "%s: %m (its group and mode decide who may)", path);
 	}
 	pthread_mutex_init(&mem->lock, NULL);

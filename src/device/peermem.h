@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of device peermem: memory of a PCI device, published for peer-to-peer DMA. */
+/* The function table of device peermem: memory of a PCI device that is published for
+ * peer-to-peer DMA. */
 #ifndef PST_DEVICE_PEERMEM_H
 #define PST_DEVICE_PEERMEM_H
 

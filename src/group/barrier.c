@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The barriers of a group. Every rank reports to rank 0 that it has arrived, and rank 0 reports
- * to every rank that all have. The packets carry the status of each rank, and in an exchange
- * also a message and a descriptor from each rank to all. A rank is lost when its socket closes
- * or its process exits, and hung when it has not arrived for stall_ms after the first. Either
- * fails this barrier and every later one. Called by the other files of src/group. It never
- * waits without a limit.
+ * Implements the barriers of a group. At a barrier every rank sends rank 0 a packet when it has
+ * arrived; when all have arrived, rank 0 sends every rank a packet with the result. The packets
+ * carry the ranks' status. In an exchange, each rank also sends a message and a descriptor, which
+ * rank 0 passes to all other ranks. A rank is "lost" when its socket closes or its process exits.
+ * It "hangs" when it has not arrived stall_ms after the first rank that did. In both cases this
+ * barrier and every later one fail. Called by the other files of src/group. It never waits without
+ * a limit.
  */
 #include "group/barrier.h"
 
@@ -18,10 +19,11 @@
 
 #include "weights/err.h"
 
-#define LAST_BARRIER_MS 3000 /* Time for a copy that is still running when a load has failed. */
-#define POLL_MS 100	     /* Between two polls of the caller. */
-/* Rank 0 gives up the rank that hangs and tells the others, which therefore wait longer: by
- * GRACE_MS and by 1 / GRACE_PART of stall_ms. */
+/* How long the barrier after a failed load waits for ranks that are still copying, in ms. */
+#define LAST_BARRIER_MS 3000
+#define POLL_MS 100 /* Time between two polls of the caller, in ms. */
+/* Rank 0 gives up a rank that hangs after stall_ms, and tells the other ranks. Therefore these
+ * wait longer than rank 0: by GRACE_MS plus 1 / GRACE_PART of stall_ms. */
 #define GRACE_MS 2000
 #define GRACE_PART 8
 
@@ -54,7 +56,8 @@ static void packet_set_failure(struct pst_packet *packet, int code)
 
 /* ---- rank 0 ---- */
 
-/* Records which rank is lost. Only the first one is reported. */
+/* Records that `rank` is lost or hangs, and why. Keeps the first record if there is one, since
+ * only the first rank is reported. */
 static void record_lost(struct penstock_group *g, unsigned rank, int code, enum penstock_why why,
 			const char *text)
 {
@@ -79,8 +82,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* Records that a rank hangs. The connection stays open: if the rank resumes, it learns that it
- * was given up. */
+/* Records that a rank hangs. Keeps the connection open, so that the rank learns that it was
+ * given up if it resumes. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -90,14 +93,15 @@ static void mark_hung(struct penstock_group *g, unsigned rank)
 	record_lost(g, rank, -ETIMEDOUT, PENSTOCK_WHY_DEADLINE, text);
 }
 
-/* Receives what rank `i` has sent. Returns true if it arrived at this barrier. */
+/* Receives a packet of rank `i`, if it has sent one. Returns true if the packet says that the
+ * rank has arrived at this barrier. */
 static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_packet *packet,
 			    struct pst_message *message)
 {
 	int ret = pst_link_receive(&g->links[i], 0, packet, message);
 
-	while (ret > 0 && packet->seq < g->seq) { /* Packets of a barrier that ended without
-						   * this rank. */
+	/* Drops packets for an earlier barrier, which ended before this rank arrived. */
+	while (ret > 0 && packet->seq < g->seq) {
 		if (message->fd >= 0)
 			close(message->fd);
 		message->fd = -1;
@@ -108,9 +112,9 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 	return ret > 0;
 }
 
-/* Returns when the ranks that have arrived stop waiting: stall_ms after the first of them.
- * Arrival times too far back are ignored, since they come from another clock (a time
- * namespace) or from a rank that arrived long ago. */
+/* Returns the time in ms at which the ranks that have arrived stop waiting for the others:
+ * stall_ms after the first arrival. Ignores arrival times too far in the past: those come from
+ * another clock (a time namespace) or from a rank that arrived long ago. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;
@@ -130,8 +134,8 @@ static bool any_rank_failed(const struct penstock_group *g, const struct pst_pac
 	return false;
 }
 
-/* Waits until all ranks have arrived, one has failed or is lost, or the time is up.
- * packets[i].seq is not 0 for a rank that has arrived. */
+/* Waits until all ranks have arrived, or one rank has failed or is lost, or the time limit has
+ * passed. packets[i].seq becomes nonzero when rank i arrives. */
 static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_ms,
 			   struct pst_packet *packets, struct pst_message *messages)
 {
@@ -166,7 +170,9 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 
 			if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 				continue;
-			if (messages[i].fd >= 0) /* The rank had arrived and sends a new status. */
+			/* The rank has arrived before and sends another packet because its
+			 * status has changed. */
+			if (messages[i].fd >= 0)
 				close(messages[i].fd);
 			messages[i].fd = -1;
 			if (receive_arrival(g, i, &packet, &messages[i])) {
@@ -183,7 +189,7 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 	}
 }
 
-/* Discards all packets that a rank has sent. */
+/* Discards all packets that wait in a rank's socket. */
 static void discard_packets(struct penstock_group *g, struct pst_link *link)
 {
 	struct pst_message message = g->scratch;
@@ -194,8 +200,8 @@ static void discard_packets(struct penstock_group *g, struct pst_link *link)
 			close(message.fd);
 }
 
-/* Finds ranks that have closed their socket or exited, and discards what they sent. Returns
- * true if any event was seen. */
+/* Finds ranks that have closed their socket or exited, records the first as lost, and discards
+ * the packets that they sent. Returns true if poll reported an event on any rank. */
 static bool lose_ended_ranks(struct penstock_group *g)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
@@ -209,8 +215,8 @@ static bool lose_ended_ranks(struct penstock_group *g)
 	for (unsigned i = 1; i < g->size; i++) {
 		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 			continue;
-		discard_packets(g, &g->links[i]); /* Its last packet may say that it closes the
-						   * group. */
+		/* Reads the rank's last packet, which may say that the rank closed the group. */
+		discard_packets(g, &g->links[i]);
 		lose_rank(g, i);
 	}
 	return true;
@@ -221,9 +227,9 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Sends a packet to a rank. A rank whose socket stays full counts as hung: it could not do without
- * the packet. The wait is short if another rank is lost meanwhile or this rank's caller
- * cancels. */
+/* Sends a packet to a rank. If the rank's socket stays full for stall_ms, the rank is recorded
+ * as hung, because it cannot continue without the packet. The wait is cut to LAST_BARRIER_MS if
+ * another rank is lost or this rank's caller cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,
 			 const struct pst_message *messages)
 {
@@ -235,7 +241,7 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 		return;
 	do {
 		soon = min_ms(now + POLL_MS, until);
-		/* A lost rank is noticed at the next barrier. */
+		/* Ignores other errors: the next barrier detects that the rank is lost. */
 		if (pst_link_send(&g->links[to], soon, packet, messages) != -ETIMEDOUT)
 			return;
 		now = pst_group_now_ms();
@@ -284,7 +290,8 @@ static void announce_lost(struct penstock_group *g)
 		send_to_rank(g, i, &answer, NULL);
 }
 
-/* Runs a barrier as rank 0: collects the ranks' packets, and sends the result to all of them. */
+/* Runs a barrier as rank 0: collects the packets of all ranks, and sends the result to all of
+ * them. */
 static void barrier_as_root(struct penstock_group *g, bool last, bool exchange, uint64_t until_ms,
 			    const struct pst_packet *own, struct pst_message *messages,
 			    struct pst_packet *answer)
@@ -310,8 +317,9 @@ static void barrier_as_root(struct penstock_group *g, bool last, bool exchange, 
 	if (exchange && !answer->code)
 		send_messages(g, messages);
 	if (g->lost.rank >= 0 && !answer->code)
-		announce_lost(g); /* Lost after the result was sent: the other ranks have passed
-				   * this barrier. */
+		/* A rank was lost after the result had been sent. The other ranks have passed
+		 * this barrier, so the next one must fail. */
+		announce_lost(g);
 	for (unsigned i = 1; !exchange && i < g->size; i++) {
 		if (messages[i].fd >= 0)
 			close(messages[i].fd);
@@ -319,8 +327,8 @@ static void barrier_as_root(struct penstock_group *g, bool last, bool exchange, 
 	}
 }
 
-/* Returns true if a rank has already arrived at the next barrier with an error. Its packet
- * stays in the socket. */
+/* Returns true if a rank has already arrived at the next barrier and its status is an error.
+ * Leaves the rank's packet in the socket. */
 static bool has_early_failure(struct penstock_group *g, unsigned rank, struct pst_packet *packet)
 {
 	struct pst_link *link = &g->links[rank];
@@ -329,7 +337,7 @@ static bool has_early_failure(struct penstock_group *g, unsigned rank, struct ps
 	while (pst_link_peek(link, packet)) {
 		if (packet->seq > g->seq)
 			return packet->seq == g->seq + 1 && packet->code < 0;
-		/* A packet of a barrier that ended without this rank. */
+		/* Removes a packet for a barrier that ended before this rank arrived. */
 		if (pst_link_receive(link, 0, packet, &message) <= 0)
 			return false;
 		if (message.fd >= 0)
@@ -347,9 +355,9 @@ static void announce_early_failure(struct penstock_group *g, unsigned rank,
 		send_to_rank(g, i, &g->early, NULL);
 }
 
-/* Checks the ranks between two barriers. Packets of ranks that have arrived at the next barrier
- * stay in their sockets. If one of them failed or is lost, tells all ranks that the next
- * barrier fails. */
+/* Checks all ranks between two barriers. If a rank is lost, or has arrived at the next barrier
+ * with an error, tells all ranks that the next barrier fails. Packets for the next barrier stay
+ * in the sockets. */
 static void root_poll(struct penstock_group *g)
 {
 	struct pst_packet packet;
@@ -366,15 +374,16 @@ static void root_poll(struct penstock_group *g)
 
 /* ---- the other ranks ---- */
 
-/* Checks rank 0 between two barriers. It can only have sent that the barrier to come fails, or
- * have closed its socket. The function stops at the first such packet: what rank 0 sent after
- * it belongs to a later barrier. */
+/* Checks rank 0 between two barriers. Between barriers rank 0 sends only packets that say that
+ * the next barrier fails. The function stops at the first such packet, since the packets after
+ * it belong to later barriers. It also detects that rank 0 has closed its socket or exited. */
 static void member_poll(struct penstock_group *g)
 {
 	struct pst_link *link = &g->links[0];
 	struct pollfd end = {link->pidfd, POLLIN, 0};
-	bool ended = poll(&end, 1, 0) > 0; /* Checked before reading, so that no packet sent
-					    * before the exit is lost. */
+	/* Checks for the exit first: packets that rank 0 sent before its exit are then still
+	 * read. */
+	bool ended = poll(&end, 1, 0) > 0;
 	struct pst_message message = g->scratch;
 	struct pst_packet packet;
 	int ret;
@@ -399,8 +408,8 @@ static uint64_t member_timeout_ms(uint64_t ms)
 	return ms + ms / GRACE_PART + GRACE_MS;
 }
 
-/* Returns how long a rank waits for the result. A rank that was cancelled has reported that to
- * rank 0, and waits only a moment for the answer. */
+/* Returns the time until which a rank waits for the result of a barrier. If this rank has
+ * reported to rank 0 that its caller cancelled, it waits at most LAST_BARRIER_MS for the answer. */
 static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 {
 	if (own->code >= 0 || own->why != PENSTOCK_WHY_CANCELLED)
@@ -408,8 +417,9 @@ static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 	return min_ms(pst_group_now_ms() + LAST_BARRIER_MS, until_ms);
 }
 
-/* Receives a packet of rank 0. If this rank's caller cancels before or meanwhile, reports that
- * to rank 0, and leaves the group if no answer comes within a moment. */
+/* Receives a packet from rank 0. If this rank's caller cancels during the wait, or has cancelled
+ * before, reports that to rank 0. If rank 0 then does not answer within LAST_BARRIER_MS, leaves
+ * the group. */
 static int receive_from_root(struct penstock_group *g, uint64_t *until_ms, struct pst_packet *own,
 			     struct pst_packet *packet, struct pst_message *other)
 {
@@ -450,8 +460,8 @@ static void barrier_as_member(struct penstock_group *g, bool last, bool exchange
 
 	own->rank = g->rank;
 	until_ms = cancel_deadline(own, until_ms);
-	/* A failure to send is ignored here: the receive below sees the closed socket, after
-	 * the packets that rank 0 sent before. */
+	/* Ignores a failure to send: the receive below first returns the packets that rank 0 has
+	 * sent, and then fails because the socket is closed. */
 	pst_link_send(link, until_ms, own, exchange ? &messages[g->rank] : NULL);
 	do {
 		ret = last ? pst_link_receive(link, until_ms, answer, &other)
@@ -518,11 +528,13 @@ static int barrier_run(struct penstock_group *g, int status, bool exchange,
 	if (g->lost.rank >= 0)
 		return fail_lost(g);
 	if (!answer.code || answer.rank == g->rank)
-		return answer.code; /* This thread's message is this rank's own already. */
+		/* The error is this rank's own, so this thread already has its message. */
+		return answer.code;
 	return fail_packet(&answer);
 }
 
-/* Allocates one block for the messages of all ranks, and copies this rank's own to its place. */
+/* Allocates one block of memory for the messages of all ranks, and copies this rank's own
+ * message to its place in it. */
 static int alloc_messages(struct penstock_group *g, const void *bytes, size_t len, int fd,
 			  struct pst_message *messages)
 {
@@ -547,7 +559,8 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 	int ret = alloc_messages(g, bytes, len, fd, messages);
 
 	if (ret) {
-		/* The other ranks still learn of the failure, without a message from this one. */
+		/* Takes part in the barrier without a message, so that the other ranks learn of
+		 * the failure. */
 		ret = status ? status : pst_weights_no_memory("the ranks' messages");
 		return pst_group_barrier(g, ret);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Barriers of a group: all ranks wait for each other, may exchange a few bytes, and learn
- * which rank failed or is lost. All ranks call the functions named "collective" in the same
- * order. One thread of a rank at a time.
+ * Barriers of a group. At a barrier all ranks wait for each other, can exchange a few bytes, and
+ * learn whether a rank failed or is lost. All ranks must call the functions marked "collective" in
+ * the same order. Only one thread of a rank may call these functions at a time.
  */
 #ifndef PST_GROUP_BARRIER_H
 #define PST_GROUP_BARRIER_H
@@ -15,62 +15,72 @@ struct penstock_group {
 	unsigned rank, size;
 	struct pst_group_settings settings;
 	struct {
-		int rank; /* The first rank that is lost; -1: none. */
+		int rank; /* Number of the first rank that is lost; -1 if none is. */
 		int code;
 		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* What happened to it. */
+		char text[PENSTOCK_TEXT_MAX]; /* What happened to the lost rank. */
 	} lost;
-	struct pst_load *progress; /* Load whose caller is polled during waits; NULL: none. */
-	struct pst_packet early;   /* Failure of the next barrier, known before it began. */
-	pid_t pid;		   /* Process that opened the group; its children may not use it. */
-	uint64_t seq;		   /* Number of the last barrier. */
+	/* Load whose caller is polled while this rank waits; NULL if there is none. */
+	struct pst_load *progress;
+	/* Result of the next barrier, if that is already known to fail. */
+	struct pst_packet early;
+	/* Id of the process that opened the group. Processes that it forks may not use the
+	 * group. */
+	pid_t pid;
+	uint64_t seq; /* Number of the latest barrier. */
 	char name[64];
-	struct pst_link *links;	    /* Of rank 0: one for each rank. Of others: links[0]. */
-	struct pst_packet *packets; /* Of rank 0: the last packet of each rank. */
-	struct pst_message scratch; /* Buffer for a message that is dropped. */
-	struct pst_message *empty;  /* For each rank the scratch buffer. */
+	/* On rank 0: one connection for each rank. On other ranks: only links[0], to rank 0. */
+	struct pst_link *links;
+	struct pst_packet *packets; /* On rank 0: the last packet of each rank. */
+	struct pst_message scratch; /* Buffer for messages that are discarded. */
+	/* An array with one element for each rank, all of which point to the scratch buffer. */
+	struct pst_message *empty;
 };
 
 unsigned pst_group_rank(const struct penstock_group *g);
 unsigned pst_group_size(const struct penstock_group *g);
 const struct pst_group_settings *pst_group_get_settings(const struct penstock_group *g);
-/* Returns 0 if this process opened the group, -EOWNERDEAD in a child that it forked. */
+/* Returns 0 if this process opened the group; fails with -EOWNERDEAD in a process forked from
+ * it. */
 int pst_group_check_owner(const struct penstock_group *g);
 
 /*
- * Waits until all ranks have arrived (collective). `status` is this rank's: 0, or an error whose
- * message is this thread's last. As soon as one rank arrives with an error, every rank fails
- * with it: "rank N: message". Once a rank is lost, every barrier fails.
+ * Waits until all ranks have arrived (collective). `status` is 0 or this rank's error, whose
+ * message this thread must have set last. As soon as one rank arrives with an error, the call fails
+ * on every rank with that error and the message "rank N: message". After a rank is lost, every
+ * barrier fails.
  */
 int pst_group_barrier(struct penstock_group *g, int status);
 
-/* Fails if a rank is lost, if one has failed at the barrier to come, or if this rank's caller
- * cancels its load. A rank that waits for something else calls it now and then; the next barrier
- * has the same result. Does not wait. */
+/* Fails if a rank is lost, if a rank has arrived at the next barrier with an error, or if this
+ * rank's caller cancels its load. A rank calls this function from time to time while it waits
+ * for something other than a barrier. If it fails, the next barrier fails too. Does not wait. */
 int pst_group_poll(struct penstock_group *g);
-/* Sets the load whose caller is polled while this rank waits; NULL: none. */
+/* Sets the load whose caller is polled while this rank waits. NULL ends the polling. */
 void pst_group_set_progress(struct penstock_group *g, struct pst_load *load);
-/* Polls this rank's caller; returns 0 or -ECANCELED. */
+/* Asks this rank's caller whether it cancels its load; returns 0 or -ECANCELED. */
 int pst_group_poll_caller(struct penstock_group *g);
-/* Returns when a wait that may last until `until_ms` must be interrupted to poll the caller. */
+/* Returns the time at which a wait until `until_ms` must be interrupted to poll the caller. */
 uint64_t pst_group_next_poll_ms(const struct penstock_group *g, uint64_t until_ms);
 
 /*
- * Barrier at which each rank sends `len` bytes and a descriptor (-1: none) to all (collective).
- * `messages` has an element for each rank: the bytes are valid until pst_messages_free, the
- * descriptors belong to the caller. This rank's own element has its own bytes and descriptor.
+ * A barrier at which each rank sends `len` bytes and a descriptor to all ranks (collective). `fd`
+ * is -1 if there is no descriptor. `messages` has one element for each rank. The bytes in it stay
+ * valid until pst_messages_free; the descriptors belong to the caller. The element of this rank
+ * holds its own bytes and descriptor.
  */
 int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, size_t len, int fd,
 		       struct pst_message *messages);
-/* Frees the bytes, and closes the descriptors that are not -1. */
+/* Frees the bytes of all messages, and closes their descriptors. */
 void pst_messages_free(struct penstock_group *g, struct pst_message *messages);
-/* Fails with -EPROTO: a rank sent a message that no rank of this version sends. */
+/* Returns -EPROTO with the message that `rank` sent something that no rank of this version
+ * sends. */
 int pst_message_invalid(unsigned rank);
 
 /*
- * Waits until all ranks that are left have arrived (collective): after it no rank uses the
- * memory that another one shares. Waits a few seconds at most unless `done`, which means that the
- * ranks' common work succeeded. Leaves this thread's message unchanged.
+ * Waits until all remaining ranks have arrived (collective). After this barrier no rank uses memory
+ * that another rank shares. `done` tells whether the ranks' common work succeeded; if not, the wait
+ * lasts at most a few seconds. Leaves this thread's error message unchanged.
  */
 void pst_group_last_barrier(struct penstock_group *g, bool done);
 

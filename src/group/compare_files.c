@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides whether ranks that see a file under different device or inode numbers, as through
- * different mounts, see the same file: by its size, its time of change, its header and a sample
- * of each tensor. Called by load.c, collectively, and only if the numbers differ. It never
- * takes files for the same that differ in any of that.
+ * Decides whether the ranks opened the same file. Ranks that reach a file through different mounts
+ * can see different device or inode numbers. So this compares the file's size, its time of
+ * modification, its header and a sample of each tensor. Called by load.c on every rank, and only if
+ * the numbers differ. Files that differ in any of these are never taken for the same.
  */
 #include "group/compare_files.h"
 
@@ -19,7 +19,8 @@
 #include "weights/file.h"
 
 #define SAMPLE_BYTES 4096u
-#define SAMPLES_MAX 4096u /* Samples of a whole model: each may be a read from a remote store. */
+/* Maximum number of samples of a whole model, since each may be a read from remote storage. */
+#define SAMPLES_MAX 4096u
 
 /* ---- one file ---- */
 
@@ -47,7 +48,8 @@ static uint64_t hash_bytes(uint64_t h, const char *bytes, size_t len)
 	return pst_hash_add(pst_hash_add(h, word), len);
 }
 
-/* Returns the length and the offset of a tensor's sample, which is its middle. */
+/* Returns the length of a tensor's sample, and sets *off to its offset. The sample is the middle
+ * of the tensor. */
 static size_t sample_of(const struct pst_model_file *file, size_t tensor, off_t *off)
 {
 	const struct pst_st_tensor *t = &file->st.tensors[tensor];
@@ -62,7 +64,8 @@ static int hash_samples(const struct pst_model_file *file, int fd, size_t step, 
 	char bytes[SAMPLE_BYTES];
 	off_t off;
 
-	/* All reads are announced before the first is waited for. */
+	/* First announces all reads to the kernel, so that they proceed in parallel; then reads
+	 * them one by one. */
 	for (size_t i = 0; i < file->st.count; i += step) {
 		size_t len = sample_of(file, i, &off);
 
@@ -96,7 +99,7 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 		return ret;
 	h = pst_hash_add(pst_hash_add(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
-	/* The text as the parser left it: equal for equal bytes. */
+	/* The parser has changed this text, but in the same way for the same bytes. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
 	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
@@ -106,7 +109,8 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 
 /* ---- all files ---- */
 
-/* Hashes the files once for each model, since a model may be loaded in many steps. */
+/* Hashes those files that are not hashed yet. The hashes are kept with the model, since a model
+ * may be loaded in many steps. */
 static int hash_all_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;

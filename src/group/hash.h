@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash of 64-bit values by which ranks compare models. It detects accidental differences; it is
- * not cryptographic.
+ * A hash of 64-bit values, with which ranks compare their models. It detects accidental
+ * differences; it is not cryptographic.
  */
 #ifndef PST_GROUP_HASH_H
 #define PST_GROUP_HASH_H
 
 #include <stdint.h>
 
-/* Returns the hash `h` with `value` added. */
+/* Returns the hash that follows from the hash `h` and the next value. */
 static inline uint64_t pst_hash_add(uint64_t h, uint64_t value)
 {
 	h = (h ^ value) * 0x9e3779b97f4a7c15u;

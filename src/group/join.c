@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes groups. The ranks find each other through a socket in a directory that only
- * this user may enter: rank 0 listens, the others connect, and both sides check whose process
- * the other is. When all ranks have joined, the socket's name is removed. Called by programs.
- * It never waits longer than the caller's timeout.
+ * Opens and closes groups. The ranks connect through a socket in a directory that only this user
+ * may enter: rank 0 listens, and the other ranks connect to it. Both ends check which user's
+ * process is at the other end. When all ranks have joined, rank 0 removes the socket's name. Called
+ * by programs. It never waits longer than the caller's timeout.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,11 +24,18 @@
 #include "group/plan.h"
 #include "weights/err.h"
 
-#define TIMEOUT_MS 120000u /* Programs that start together may still be importing modules. */
-#define RETRY_MS 10	   /* Between two attempts to connect to rank 0. */
-#define HELLO_MS 2000	   /* A rank sends its hello as soon as it has connected. */
-#define STALL_MS 600000u   /* A slow store is no reason to give a rank up. */
-#define WINDOW (64u << 20) /* With 16 MiB a first load takes 1.4 times as long. */
+/* Default timeout in ms. It is long because Python programs that start together may need
+ * different times to import their modules. */
+#define TIMEOUT_MS 120000u
+#define RETRY_MS 10 /* Time between two attempts to connect to rank 0, in ms. */
+/* Time in ms that rank 0 waits for a hello. A rank sends its hello at once when it has
+ * connected. */
+#define HELLO_MS 2000
+/* Default time in ms after which a missing rank is given up. It is long because slow storage is
+ * no reason to give up a rank. */
+#define STALL_MS 600000u
+/* Default length. With 16 MiB, a first load takes 1.4 times as long. \ */
+#define WINDOW (64u << 20)
 #define WINDOWS 4u
 
 struct hello {
@@ -37,7 +44,7 @@ struct hello {
 };
 #define VERSION 3u
 
-/* Sleeps. Returns false if a signal ended the sleep early. */
+/* Sleeps for `ms` milliseconds. Returns false if a signal ended the sleep early. */
 static bool sleep_ms(uint32_t ms)
 {
 	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
@@ -58,8 +65,8 @@ static int join_fail_errno(int code, const char *path, const char *what)
 
 /* ---- the socket's address ---- */
 
-/* Returns true if only this user may enter the directory, so that nobody else can have created
- * the socket in it. */
+/* Returns true if only this user may enter the directory, so that no other user can have created
+ * a socket in it. */
 static bool dir_is_private(const char *dir)
 {
 	struct stat st;
@@ -77,7 +84,8 @@ static const char *choose_dir(const char *asked, char *own, size_t size)
 	if (run && *run == '/' && dir_is_private(run))
 		return run;
 	snprintf(own, size, "/tmp/penstock-%lu", (unsigned long)geteuid());
-	mkdir(own, 0700); /* A failure shows below: the directory is not private. */
+	/* A failure of mkdir needs no check: dir_is_private then rejects the directory. */
+	mkdir(own, 0700);
 	return own;
 }
 
@@ -103,8 +111,8 @@ static int make_address(const struct penstock_group *g, const char *asked, struc
 
 /* ---- the peer ---- */
 
-/* Checks that the process at the other end is this user's, and opens a pidfd by which its exit
- * is seen. */
+/* Checks that the process at the other end belongs to this user. Also opens a pidfd, which
+ * reports the exit of that process. */
 static int check_peer(struct pst_link *link)
 {
 	struct ucred cred;
@@ -115,17 +123,17 @@ static int check_peer(struct pst_link *link)
 	if (cred.uid != geteuid())
 		return -EPERM;
 #ifdef SYS_pidfd_open
-	/* Without the pidfd a child that inherited the socket would hide its parent's exit. pid
-	 * 0: the process is in another pid namespace. Without pidfd_open (Linux before 5.3)
-	 * only the socket tells. */
+	/* The pidfd is needed because a child that inherited the socket keeps it open after its
+	 * parent exits. The pid is 0 if the process is in another pid namespace. There, and
+	 * without pidfd_open (before Linux 5.3), only the socket reports the end of the process. */
 	link->pid = cred.pid;
 	link->pidfd = cred.pid > 0 ? (int)syscall(SYS_pidfd_open, cred.pid, 0) : -1;
 #endif
 	return 0;
 }
 
-/* Opens a non-blocking socket: a connect to a stopped rank 0 would otherwise block for ever
- * once its backlog is full. */
+/* Opens a socket. It is non-blocking, because connect would otherwise block for ever if rank 0
+ * is stopped and its backlog is full. */
 static int open_socket(const char *path)
 {
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -133,7 +141,8 @@ static int open_socket(const char *path)
 	return sock < 0 ? join_fail_errno(errno, path, "no socket") : sock;
 }
 
-/* Checks the settings that rank 0 sent before any computation uses them. */
+/* Returns true if the settings that rank 0 sent are in their valid ranges. Other code computes
+ * with them without a check. */
 static bool settings_valid(const struct pst_group_settings *how)
 {
 	return how->window && !(how->window % 4096) && how->window <= 1u << 30 &&
@@ -148,8 +157,9 @@ static struct hello make_hello(const struct penstock_group *g)
 
 /* ---- rank 0 ---- */
 
-/* Receives a rank's hello and adds the rank. Returns 0, also if the connection is not a rank's,
- * or the error for which the group cannot be formed. */
+/* Receives the hello of a new connection and adds the rank that sent it. Returns 0, even if the
+ * connection does not belong to a rank, or the error because of which the group cannot be
+ * formed. */
 static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
@@ -158,7 +168,8 @@ static int admit_rank(struct penstock_group *g, struct pst_link *link, const cha
 	struct pst_packet packet;
 
 	if (check_peer(link) || pst_link_receive(link, until, &packet, &message) < 0) {
-		pst_link_close(link); /* Another user's process, or one that has gone away again. */
+		/* The process belongs to another user, or has closed the connection again. */
+		pst_link_close(link);
 		return 0;
 	}
 	if (message.fd >= 0)
@@ -190,7 +201,8 @@ static unsigned first_missing_rank(const struct penstock_group *g)
 	return rank;
 }
 
-/* Fails if a rank that has joined has exited: it sends nothing more, so any event is its end. */
+/* Fails if a rank that has joined has exited. A rank that has joined sends nothing more, so any
+ * event on its socket means that it has exited. */
 static int check_connected(const struct penstock_group *g, const char *path,
 			   const struct pollfd *fds)
 {
@@ -241,7 +253,7 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 	return ret;
 }
 
-/* Sends the result to all ranks that joined, and to the one that was refused. */
+/* Sends the result of the joining to all ranks that joined, and to the refused rank `late`. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
 	struct pst_packet packet = {.seq = 1, .code = ret};
@@ -255,14 +267,14 @@ static void answer_all(struct penstock_group *g, int ret, const struct pst_link 
 	for (unsigned i = 1; i <= g->size; i++) {
 		const struct pst_link *link = i < g->size ? &g->links[i] : late;
 
-		/* A rank that has exited meanwhile is noticed at the first barrier. */
+		/* The first barrier detects a rank that has exited in the meantime. */
 		if (link->sock >= 0)
 			pst_link_send(link, 0, &packet, &message);
 	}
 }
 
-/* Takes the lock that belongs to the socket's name. Only its holder may remove a name that a
- * dead process left behind. */
+/* Takes the lock file that belongs to the socket's name. Only its holder may remove the name if
+ * a process that died has left it. */
 static int lock_name(const char *path, char *lock_path, size_t size)
 {
 	struct stat held, named;
@@ -281,7 +293,8 @@ static int lock_name(const char *path, char *lock_path, size_t size)
 		}
 		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
 			return fd;
-		close(fd); /* The previous holder removed the file while we waited. */
+		/* The previous holder removed the lock file while this process waited for it. */
+		close(fd);
 	}
 }
 
@@ -295,7 +308,7 @@ static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr
 		return held;
 	sock = open_socket(addr->sun_path);
 	ret = sock < 0 ? sock : 0;
-	unlink(addr->sun_path); /* Left by a process that was killed, if any. */
+	unlink(addr->sun_path); /* A process that was killed may have left the name. */
 	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
 		     listen(sock, (int)PST_GROUP_MAX)))
 		ret = join_fail_errno(errno, addr->sun_path, "cannot listen");
@@ -352,7 +365,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 	if (check_peer(&g->links[0]))
 		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
 				 "another user's process listens there");
-	/* A failure to send shows below as a closed socket. */
+	/* Ignores a failure to send: the receive below then finds the socket closed. */
 	pst_link_send(&g->links[0], until, &own, &mine);
 	do {
 		soon = pst_group_next_poll_ms(g, until);
@@ -383,7 +396,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 
 /* ---- open and close ---- */
 
-/* Waits for this host's turn to start, polling the caller meanwhile. */
+/* Waits until it is this host's turn to start. Polls the caller during the wait. */
 static int await_turn(struct penstock_group *g)
 {
 	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;
@@ -512,7 +525,8 @@ void penstock_group_close(struct penstock_group *g)
 	if (!g)
 		return;
 	for (unsigned i = 0; g->links && i < g->size; i++) {
-		/* So that the other ranks do not take the exit for a crash. */
+		/* Tells the other ranks that this rank closes the group, so that they do not
+		 * take its exit for a crash. */
 		if (g->links[i].sock >= 0 && g->pid == getpid())
 			pst_link_send(&g->links[i], 0, &packet, NULL);
 		pst_link_close(&g->links[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends and receives one packet between two ranks, and finds out what became of a process whose
- * socket closed. Called by barrier.c and join.c. Every wait has a limit, also for room to send,
- * since the other rank may have stopped.
+ * Sends and receives single packets between two ranks, and finds out why a connection ended. Called
+ * by barrier.c and join.c. Every wait has a limit, including the wait for room in the socket, since
+ * the other rank may be stopped.
  */
 #include "group/link.h"
 
@@ -17,8 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEATH_REASON_MS 2000 /* A process's sockets close before its pidfd reports the exit. */
-/* Between two attempts to send when the kernel is short of resources. */
+/* Time in ms to wait for the exit of a process whose socket has closed. The kernel closes the
+ * sockets of a process before its pidfd reports the exit. */
+#define DEATH_REASON_MS 2000
+/* Time in ms between two attempts to send while the kernel lacks resources. */
 #define RETRY_MS 10
 
 uint64_t pst_group_now_ms(void)
@@ -40,8 +42,9 @@ int pst_group_ms_until(uint64_t until_ms)
 
 /* ---- sending ---- */
 
-/* Returns true for errors that pass: the receiver has not read yet, or (ETOOMANYREFS, which
- * poll does not report) this user has too many descriptors in flight. */
+/* Returns true if sending failed with an error that goes away: the receiver has not read yet,
+ * or, with ETOOMANYREFS, this user has too many descriptors in flight. poll does not report the
+ * end of ETOOMANYREFS. */
 static bool is_send_busy(int code)
 {
 	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
@@ -96,8 +99,8 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_pac
 
 /* ---- receiving ---- */
 
-/* Returns the first descriptor that came with a packet, and closes any others: the buffer has
- * room for more than the one that a rank sends. */
+/* Returns the first descriptor that came with a packet, or -1 if none came. Closes any further
+ * descriptors: the buffer has room for more than one, but a rank sends only one. */
 static int take_passed_fd(struct msghdr *msg)
 {
 	int fd = -1;
@@ -118,8 +121,8 @@ static int take_passed_fd(struct msghdr *msg)
 	return fd;
 }
 
-/* Returns 1 for a packet, 0 if there is none, -EPIPE if the other end has closed or does not
- * speak this protocol. */
+/* Receives a packet without waiting. Returns 1, or 0 if there is no packet, or -EPIPE if the
+ * other end has closed or does not follow this protocol. */
 static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 			  struct pst_message *message)
 {
@@ -137,7 +140,8 @@ static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 				      .msg_control = control.space,
 				      .msg_controllen = sizeof(control.space)};
 		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* ECONNRESET is reported before the packets that were sent ahead of the reset. */
+		/* Tries again after ECONNRESET, which the kernel reports before the packets that
+		 * were sent ahead of the reset. */
 		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
 			break;
 	}
@@ -145,8 +149,9 @@ static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
 	message->fd = take_passed_fd(&msg);
 	if (message->fd < 0 && msg.msg_flags & MSG_CTRUNC)
-		message->fd = PST_FD_LOST; /* The rest of the packet is valid, and the caller
-					    * can report the rank. */
+		/* The descriptor is lost, but the rest of the packet is valid, so the caller can
+		 * report which rank sent it. */
+		message->fd = PST_FD_LOST;
 	message->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
 	if ((size_t)n >= sizeof(*packet) && packet->magic == PST_PACKET_MAGIC &&
 	    packet->len == message->len && !(msg.msg_flags & MSG_TRUNC)) {
@@ -173,7 +178,8 @@ int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet
 		if (ret || !until_ms)
 			return ret;
 		if (ended)
-			return -EPIPE; /* And all that it sent has been read. */
+			/* The process has exited, and all packets that it sent have been read. */
+			return -EPIPE;
 		if (!n && !ms)
 			return -ETIMEDOUT;
 	}
@@ -200,11 +206,13 @@ void pst_link_close(struct pst_link *link)
 
 /* ---- the process at the other end ---- */
 
-/* Returns the exit status of a process that has not been waited for, -1 if it is not known. */
+/* Returns the exit status of a process that has exited but has not been waited for; -1 if the
+ * status is not known. */
 static int exit_status_of(pid_t pid)
 {
 	char path[64], text[1024], *at;
-	int status = -1, field = 2; /* Field 2 is the name, which may contain spaces. */
+	/* Field 2 is the process's name in parentheses, which may contain spaces. */
+	int status = -1, field = 2;
 	FILE *f;
 	size_t n;
 
@@ -217,8 +225,9 @@ static int exit_status_of(pid_t pid)
 	text[n] = '\0';
 	at = strrchr(text, ')');
 	if (!at || at[1] != ' ' || at[2] != 'Z')
-		return -1;	   /* Another process, or it has not exited yet. */
-	while (at && field++ < 52) /* exit_code of proc(5). */
+		/* The pid belongs to another process, or the process has not exited yet. */
+		return -1;
+	while (at && field++ < 52) /* Field 52 is exit_code, see proc(5). */
 		at = strchr(at + 1, ' ');
 	if (at)
 		status = (int)strtol(at + 1, NULL, 10);

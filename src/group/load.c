@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads by all ranks of a group. Each rank reads its share of what any rank needs into its
- * windows, and copies what it needs out of all ranks' windows. The plan divides this into
- * rounds with one chunk for each reader. A rank arrives at the barrier of a round when its
- * chunk has been read and the round before has been copied, so that a window that is read ahead
- * is never overwritten too early. A rank that fails goes to the next barrier at once; the
- * others poll the group while they wait for their reads. Called by programs; weights/load.c
- * calls back through the mover hook.
+ * Implements loads by all ranks of a group. Each rank reads its share of the bytes that any rank
+ * needs into its own windows, and copies the bytes that it needs itself out of the windows of all
+ * ranks. The plan divides this work into rounds, with one chunk for each reader in a round. A rank
+ * arrives at the barrier of a round when it has read its chunk of this round and has copied the
+ * previous round. So no window is overwritten before every rank has copied from it. A rank that
+ * fails goes to the next barrier at once; the other ranks poll the group while they wait for their
+ * reads. Called by programs; weights/load.c calls load_move through the hook pst_load_mover.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,18 +21,22 @@
 #include "weights/load.h"
 
 #define COPIES 64u
-#define SETTLE_NS 2000000000 /* Time for the reads of a failed load to complete. */
-#define POLL_NS 250000000    /* A read that takes longer: the rank polls the group. */
+/* How long a failed load waits for its reads to complete, in ns. */
+#define SETTLE_NS 2000000000
+/* While a rank waits for a read, it polls the group after each interval of this length, in ns. */
+#define POLL_NS 250000000
 
-struct model_facts { /* What ranks compare. The hashes of the files and the first part of the
-		      * need bitmap follow it. */
+/* The facts that ranks compare. In the message, the hashes of the files and the first part of
+ * the need bitmap follow this struct. */
+struct model_facts {
 	uint64_t table, file_count, need_bytes, stores;
 };
 _Static_assert(sizeof(struct model_facts) + PST_FILES_COMPARED * 8 + PST_NEED_BYTES <=
 		       PST_MESSAGE_MAX,
 	       "facts fit what a rank says");
 
-struct read_round { /* A read of this rank; there is one for each window. */
+/* The read of one round by this rank. The rank has one struct for each of its windows. */
+struct read_round {
 	bool reading;
 	uint64_t id;
 	struct pst_group_chunk chunk;
@@ -42,16 +46,17 @@ struct group_move {
 	struct penstock_group *g;
 	struct pst_load *load;
 	struct pst_extents *extents;
-	uint64_t *reach; /* For each extent: the largest end of it and of those before it in its
-			  * file. */
+	/* For each extent: the largest end offset of this extent and of all earlier extents of
+	 * the same file. */
+	uint64_t *reach;
 	struct pst_group_plan plan;
 	struct pst_windows windows;
 	struct penstock_queue *q;
-	struct read_round *rounds; /* One for each window of this rank. */
-	struct pst_extent *runs;   /* The runs of one read. */
+	struct read_round *rounds; /* One element for each window of this rank. */
+	struct pst_extent *runs;   /* Scratch list of the runs that one read consists of. */
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
-	uint64_t started; /* Rounds whose read has been submitted. */
+	uint64_t started; /* Number of rounds whose read has been submitted. */
 	uint64_t delivered;
 };
 
@@ -62,7 +67,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* ---- the same model on every rank ---- */
 
-/* Returns how many bytes of the need bitmap, from `at` on, are exchanged at once. */
+/* Returns the number of bytes of the need bitmap, from byte `at` on, that one exchange carries. */
 static size_t need_len(const struct group_move *m, size_t at)
 {
 	size_t left = pst_group_plan_need_bytes(&m->plan) - at;
@@ -93,7 +98,7 @@ static size_t write_facts(struct group_move *m, unsigned char *to)
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
-/* Returns true if the facts have the length that follows from their own numbers. */
+/* Returns true if the message is as long as the numbers in its own facts require. */
 static bool facts_complete(const struct pst_message *messages)
 {
 	struct model_facts f;
@@ -105,13 +110,15 @@ static bool facts_complete(const struct pst_message *messages)
 					min_u64(f.need_bytes, PST_NEED_BYTES);
 }
 
-/* Differences between a rank and rank 0: the rank that differs, 0: none does. */
+/* Differences from rank 0. `files` and `table` are the number of a rank that differs in them, or
+ * 0 if no rank does. */
 struct mismatch {
 	unsigned files, table;
 	bool stores;
 };
 
-/* Compares every rank with rank 0. Every rank does so, and they all reach the same result. */
+/* Compares the facts of every rank with those of rank 0. Each rank makes all comparisons itself,
+ * so all ranks reach the same result. */
 static int compare_facts(const struct group_move *m, const struct pst_message *messages,
 			 struct mismatch *mismatch)
 {
@@ -144,7 +151,8 @@ static int compare_facts(const struct group_move *m, const struct pst_message *m
 	return 0;
 }
 
-/* Settles differences that may be legitimate. */
+/* Checks whether the differences that compare_facts found do any harm. Different stat fields are
+ * accepted if the files' contents are equal, and different stores are treated as one store. */
 static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 			    const struct mismatch *mismatch)
 {
@@ -160,7 +168,8 @@ static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 	return ret;
 }
 
-/* Adds the need bitmaps of the other ranks, which are the last bytes of their messages. */
+/* Adds the need bitmaps of the other ranks to this rank's bitmap, from byte `at` on. The last
+ * bytes of each rank's message are its bitmap. */
 static void merge_need(struct group_move *m, const struct pst_message *messages, size_t at)
 {
 	size_t len = need_len(m, at);
@@ -170,7 +179,7 @@ static void merge_need(struct group_move *m, const struct pst_message *messages,
 			m->plan.need[at + i] |= messages[r].bytes[messages[r].len - len + i];
 }
 
-/* Exchanges the rest of the need bitmap of a large model. */
+/* Exchanges the rest of the need bitmap, which for a large model does not fit in one message. */
 static int exchange_need(struct group_move *m, struct pst_message *messages)
 {
 	size_t all = pst_group_plan_need_bytes(&m->plan);
@@ -268,8 +277,8 @@ static int start_read(struct group_move *m, uint64_t round)
 	return ret;
 }
 
-/* Submits the reads of all rounds before `end` that have not been submitted. */
-static int read_ahead(struct group_move *m, uint64_t end)
+/* Submits the reads of all rounds before round `end` that have not been submitted yet. */
+static int group_read_ahead(struct group_move *m, uint64_t end)
 {
 	int ret = 0;
 
@@ -335,16 +344,16 @@ static int copies_add(struct group_move *m, const struct penstock_seg *seg, cons
 	};
 	m->delivered += len * rows;
 	if (m->windows.host) {
-		/* The CPU copies into a slot, and once more out of it if the destination is
-		 * host memory. */
+		/* The CPU copies the bytes into a slot in host memory. If the destination is
+		 * host memory, it also copies them from there. */
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}
 	return m->copy_count == COPIES ? copies_flush(m) : 0;
 }
 
-/* Copies the part of an extent that is in a chunk: whole rows in one copy, partial rows each in
- * its own. */
+/* Copies the part of an extent that lies in a chunk. All whole rows go into one copy; each
+ * partial row gets a copy of its own. */
 static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 		       const struct pst_group_chunk *c, const char *src)
 {
@@ -371,7 +380,8 @@ static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 	return 0;
 }
 
-/* Returns the first extent that reaches beyond `off` in the file, or the first of a later file. */
+/* Returns the index of the first extent that ends behind offset `off` of the file, or of the
+ * first extent of a later file. */
 static size_t first_extent(const struct group_move *m, unsigned file, uint64_t off)
 {
 	size_t low = 0, high = m->extents->count;
@@ -391,9 +401,9 @@ static size_t first_extent(const struct group_move *m, unsigned file, uint64_t o
 static int copy_round(struct group_move *m, uint64_t round)
 {
 	for (unsigned i = 0; i < m->size; i++) {
-		unsigned rank = (m->rank + i) % m->size; /* Each rank starts with another
-							  * window, so that not all copy from
-							  * the same one. */
+		/* Each rank starts with a different window, so that the ranks do not all copy
+		 * from the same window. */
+		unsigned rank = (m->rank + i) % m->size;
 		struct pst_group_chunk c;
 		int ret;
 
@@ -414,7 +424,8 @@ static int copy_round(struct group_move *m, uint64_t round)
 
 /* ---- rounds ---- */
 
-/* Checks the files that this rank has read; the other ranks check theirs. */
+/* Checks that the files that this rank has read are unchanged. The other ranks check the files
+ * that they have read. */
 static int check_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;
@@ -431,15 +442,15 @@ static int run_rounds(struct group_move *m, int ret)
 	const uint64_t windows = m->window_count, ahead = m->plan.ahead;
 
 	if (!ret)
-		ret = read_ahead(m, min_u64(windows, ahead));
+		ret = group_read_ahead(m, min_u64(windows, ahead));
 	for (uint64_t t = 0; t < m->plan.round_count; t++) {
 		if (!ret)
 			ret = await_read(m, t);
 		ret = pst_group_barrier(m->g, ret);
 		if (ret)
 			return ret;
-		/* All ranks have copied the window of round t - 1. */
-		ret = read_ahead(m, min_u64(t + windows, t + 1 + ahead));
+		/* All ranks have copied round t - 1, so its window can be overwritten. */
+		ret = group_read_ahead(m, min_u64(t + windows, t + 1 + ahead));
 		if (!ret)
 			ret = copy_round(m, t);
 	}
@@ -473,8 +484,9 @@ static int move_prepare(struct group_move *m)
 	return ret ? pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
-/* Cancels the reads after a rank has failed or is lost. Returns true if all have completed. A
- * store may keep a read that it has started for long, and no rank waits for that. */
+/* Cancels this rank's reads after a rank has failed or is lost. Returns true if all of them
+ * complete within SETTLE_NS. No rank waits longer than that, since a store may take long over a
+ * read that it has started. */
 static bool cancel_reads(struct group_move *m)
 {
 	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
@@ -483,8 +495,8 @@ static bool cancel_reads(struct group_move *m)
 	for (unsigned i = 0; i < m->window_count; i++) {
 		if (!m->rounds[i].reading)
 			continue;
-		penstock_cancel(m->q, m->rounds[i].id); /* Fails if the read has completed,
-							 * which is fine. */
+		/* penstock_cancel fails if the read has completed already; that does no harm. */
+		penstock_cancel(m->q, m->rounds[i].id);
 		left++;
 	}
 	return !left || penstock_wait(m->q, done, left, left, SETTLE_NS) == (int)left;
@@ -502,7 +514,8 @@ static int move_run(struct group_move *m, struct penstock_device *dev)
 	if (ret && m->q && !cancel_reads(m))
 		busy = m->q;
 	else
-		penstock_queue_close(m->q); /* No read writes into the window after this. */
+		/* Waits for the reads, so that none writes into the window after this. */
+		penstock_queue_close(m->q);
 	pst_windows_close(&m->windows, m->load, busy);
 	free(m->rounds);
 	free(m->reach);
@@ -523,7 +536,8 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *exten
 	m.window_count = pst_group_get_settings(g)->windows;
 	if (!status)
 		pst_extents_sort(extents);
-	if (!status && !extents->count) { /* This rank only reads for others. */
+	/* This rank needs no bytes itself; it only reads for the other ranks. */
+	if (!status && !extents->count) {
 		ret = penstock_device_open("host", NULL, &host);
 		status = ret < 0 ? ret : 0;
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits, on a thread of its own, for reads that are still in flight after a rank has failed or
- * is lost; the caller has had its error by then. Called by window.c. The memory must not be
- * freed before the reads have completed, nor may the model and the device go, whose handles the
- * caller may close meanwhile: the thread holds references to them.
+ * Waits, on a separate thread, for reads that are still in flight after a group's load has failed.
+ * The load has already returned its error to the caller. The memory must not be freed before these
+ * reads have completed. The caller may close its handles of the model and the device meanwhile, so
+ * the thread holds references to both. Called by window.c.
  */
 #include "group/orphan.h"
 
@@ -17,21 +17,24 @@
 struct orphan {
 	struct penstock_queue *q;
 	struct penstock_weights *w;
-	struct penstock_device *memory, *dev; /* The caller's handle, and a reference of this
-					       * thread's. */
+	/* `memory` is the caller's handle of the device; `dev` is this thread's own reference to
+	 * the same device. */
+	struct penstock_device *memory, *dev;
 	void *ptr;
 	size_t len;
-	bool mapped; /* Host memory; else device memory. */
+	bool mapped; /* Whether `ptr` is mapped host memory; if not, it is device memory. */
 };
 
 static void orphan_end(struct orphan *o)
 {
-	penstock_queue_close(o->q); /* Waits for the reads. */
+	/* Closing the queue waits for its reads. */
+	penstock_queue_close(o->q);
 	if (o->mapped)
 		munmap(o->ptr, o->len);
 	else
-		penstock_free(o->memory, o->ptr); /* Fails only for an address that is not its
-						   * memory. */
+		/* penstock_free fails only for an address that penstock_alloc did not return;
+		 * `ptr` is one that it returned. */
+		penstock_free(o->memory, o->ptr);
 	penstock_weights_close(o->w);
 	penstock_device_close(o->dev);
 }
@@ -57,7 +60,7 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 
 	here = (struct orphan){
 		.q = q, .w = w, .memory = dev, .ptr = ptr, .len = len, .mapped = mapped};
-	/* The device is open already: this adds a reference. */
+	/* The device is already open, so this call only adds a reference. */
 	if (penstock_device_open(penstock_device_name(dev), NULL, &here.dev) < 0)
 		here.dev = NULL;
 	pst_weights_ref(w);
@@ -66,8 +69,8 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		if (orphan_start(o))
 			return;
 	}
-	/* Without a thread or a reference the caller waits: that is better than memory that is
-	 * freed while a read writes to it. */
+	/* No thread could be started, or no reference taken, so the caller itself waits. Freeing
+	 * the memory while a read writes to it would be worse. */
 	free(o);
 	orphan_end(&here);
 }

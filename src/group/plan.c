@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides which rank reads what. A model's files are cut into chunks of at most a window,
- * equally on every rank. The chunks that some rank needs are dealt out in rounds, one for each
- * reader, so that the totals of any two readers differ by a chunk at most. Of a chunk only the
- * needed granules, of a few pages each, are read: the ranks of one host among several may need
- * only a part of each tensor. Files of different stores alternate, so that all stores are busy.
- * Hosts that load the same model start at different chunks, so that they do not all read the
- * same ones from a server at once. Also hashes what ranks compare before they start. Called by
- * load.c and join.c. Arithmetic only.
+ * Decides which rank reads which bytes. The model's files are cut into chunks no longer than a
+ * window; every rank computes the same chunks. The chunks that at least one rank needs are assigned
+ * to rounds, one chunk per reader and round, so that the total bytes of any two readers differ by
+ * at most one chunk. Only the needed parts of a chunk are read, in granules of some pages: if
+ * several hosts share a model, the ranks of one host may need only a part of each tensor. Files of
+ * different stores alternate, so that all stores are busy. Different hosts that load the same model
+ * start at different chunks, so that they do not all read the same chunks from a server at once.
+ * This file also computes the hashes that ranks compare before a load. Called by load.c and join.c.
+ * Does no I/O.
  */
 #include "group/plan.h"
 
@@ -20,10 +21,14 @@
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
-#define NOTHING UINT64_MAX	       /* In p->order: the reader has no chunk in this round. */
-#define BITS_FEW (PST_NEED_BYTES * 8u) /* Fits in one exchange, and is enough for small models. */
+/* In p->order: marks that the reader has no chunk in this round. */
+#define NOTHING UINT64_MAX
+/* Number of bits in a small model's need bitmap, which one exchange can carry. */
+#define BITS_FEW (PST_NEED_BYTES * 8u)
 #define BITS_MOST (BITS_FEW * 16u)
-#define GRANULE (256u << 10) /* Of large models, as long as BITS_MOST bits are enough. */
+/* Length in bytes of a granule of a large model. It is longer if BITS_MOST bits would not be
+ * enough. */
+#define GRANULE (256u << 10)
 
 /* ---- chunks ---- */
 
@@ -44,8 +49,8 @@ static void find_ranges(struct pst_group_plan *p, const struct penstock_weights 
 	}
 }
 
-/* Chooses the length of a chunk. Small models are cut finer, so that every rank has a share to
- * read. */
+/* Chooses the length of a chunk. A small model is cut into shorter chunks, so that every rank
+ * has some to read. */
 static uint64_t choose_chunk(const struct pst_group_plan *p)
 {
 	uint64_t sum = 0, chunk, shares = (uint64_t)p->ranks * p->settings->windows;
@@ -57,8 +62,8 @@ static uint64_t choose_chunk(const struct pst_group_plan *p)
 	return chunk < p->settings->window ? chunk : p->settings->window;
 }
 
-/* Chooses the length of a granule. Smaller ones read less that no rank needs, but make the
- * bitmap, which all ranks exchange, larger. */
+/* Chooses the length of a granule. With shorter granules, fewer bytes are read that no rank
+ * needs, but the need bitmap, which all ranks exchange, is larger. */
 static int choose_granule(struct pst_group_plan *p)
 {
 	uint64_t bits = p->count * p->chunk / GRANULE;
@@ -73,7 +78,7 @@ static int choose_granule(struct pst_group_plan *p)
 	return p->need && p->lens ? 0 : pst_weights_no_memory("what a group reads");
 }
 
-/* Numbers the stores: files with the same st_dev share one. */
+/* Numbers the stores that the files are in. Files with the same st_dev are in the same store. */
 static void find_stores(struct pst_group_plan *p, const struct penstock_weights *w)
 {
 	for (unsigned i = 0; i < p->file_count; i++) {
@@ -127,7 +132,8 @@ static unsigned file_of_chunk(const struct pst_group_plan *p, uint64_t c)
 {
 	unsigned low = 0, high = p->file_count - 1;
 
-	while (low < high) { /* Finds the last file that begins at or before the chunk. */
+	/* A binary search for the last file whose first chunk is chunk c or an earlier one. */
+	while (low < high) {
 		unsigned mid = low + (high - low + 1) / 2;
 
 		if (p->files[mid].first <= c)
@@ -199,7 +205,7 @@ size_t pst_group_plan_need_bytes(const struct pst_group_plan *p)
 	return (size_t)(p->count * p->granules / 8 + 1);
 }
 
-/* Returns the bit of p->need that stands for an offset of a file. */
+/* Returns the index of the bit in p->need that stands for the offset `off` of a file. */
 static uint64_t need_bit(const struct pst_group_plan *p, const struct pst_plan_file *file,
 			 uint64_t off)
 {
@@ -222,7 +228,8 @@ void pst_group_plan_add_need(struct pst_group_plan *p, const struct pst_extents 
 	}
 }
 
-/* Computes how many bytes of each chunk are read, and the most runs of any chunk. */
+/* Computes the number of bytes to read of each chunk, and the largest number of runs in one
+ * chunk. */
 static void measure_chunks(struct pst_group_plan *p)
 {
 	p->runs_max = 0;
@@ -245,7 +252,8 @@ static unsigned store_of_chunk(const struct pst_group_plan *p, uint64_t c)
 	return p->files[file_of_chunk(p, c)].store;
 }
 
-/* Returns the store's next needed chunk, from `c` on. */
+/* Returns the index of the first needed chunk of `store` at or after chunk `c`, or p->count if
+ * there is none. */
 static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint64_t c)
 {
 	while (c < p->count && (!p->lens[c] || store_of_chunk(p, c) != store))
@@ -253,9 +261,9 @@ static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint
 	return c;
 }
 
-/* Lists all needed chunks in file order, stores interleaved so that all are finished at the
- * same time: the next chunk is of the store that has the largest fraction of its chunks left.
- * Returns how many there are. */
+/* Lists all needed chunks and returns their number. The chunks of one store are in file order.
+ * The stores alternate so that all of them finish at the same time: the next chunk always comes
+ * from the store with the largest fraction of its chunks left. */
 static uint64_t list_needed(struct pst_group_plan *p)
 {
 	uint64_t n = 0;
@@ -289,20 +297,21 @@ static uint64_t list_needed(struct pst_group_plan *p)
 	}
 }
 
-/* Returns the chunk at position `i` of this host's order: each host starts at another chunk and
- * wraps around. */
+/* Returns the chunk at position `i` of this host's order. Each host begins at a different chunk
+ * of the list, and continues at the list's start when it reaches the end. */
 static uint64_t needed_at(const struct pst_group_plan *p, uint64_t count, uint64_t i)
 {
 	return p->needed[(i + count * p->settings->host / p->settings->hosts) % count];
 }
 
-/* Returns the most requests that any store has in flight while `width` chunks are. */
+/* Returns the largest number of requests that one store has in flight, if `width` consecutive
+ * chunks are always in flight. */
 static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t width)
 {
 	uint64_t most = 0;
 
 	for (unsigned s = 0; s < p->store_count; s++)
-		p->stores[s].left = 0; /* In this function `left` counts the chunks in flight. */
+		p->stores[s].left = 0; /* In this function `left` counts chunks in flight. */
 	for (uint64_t i = 0; i < count; i++) {
 		struct pst_plan_store *store =
 			&p->stores[store_of_chunk(p, needed_at(p, count, i))];
@@ -314,8 +323,9 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	return most;
 }
 
-/* Chooses how many rounds are read ahead: as many as the windows hold. Where a store would get
- * more than reads_max requests there are fewer rounds, and then fewer readers. */
+/* Chooses the number of rounds that are read ahead: as many as there are windows. If one store
+ * would then get more than reads_max requests at once, first reduces the rounds, then the number
+ * of readers. */
 static void choose_width(struct pst_group_plan *p, uint64_t count)
 {
 	unsigned most = p->settings->reads_max;
@@ -331,8 +341,9 @@ static void choose_width(struct pst_group_plan *p, uint64_t count)
 	}
 }
 
-/* Deals out one round: the longest chunk goes to the reader that has read least. If the totals
- * differed by a chunk at most before, they still do. */
+/* Assigns the chunks of one round to the readers: the reader that has read least gets the
+ * longest chunk. If the readers' totals differed by at most one chunk before the round, they
+ * still do after it. */
 static void deal_round(const struct pst_group_plan *p, uint64_t *row, uint64_t *sums)
 {
 	struct {

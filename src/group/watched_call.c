@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes calls that a store may block for long, such as opening a file or reading its state, on
- * a thread of their own, so that the rank learns meanwhile that another rank has failed or is
- * lost. It then leaves the call behind; the thread holds a reference to the model until the
+ * Runs calls that a store may block for a long time, such as opening a file, on a separate thread.
+ * The rank polls its group meanwhile, so it learns if another rank has failed or is lost. In that
+ * case the rank stops waiting for the call, and the thread keeps a reference to the model until the
  * call returns. Called by load.c and compare_files.c.
  */
 #include "group/watched_call.h"
@@ -20,8 +20,9 @@
 struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	bool done, left; /* done: the call returned; left: the rank does not wait for it. The
-			  * last of the two frees it. */
+	/* `done`: the call has returned. `left`: the rank no longer waits for the call. When
+	 * both are true, the struct is freed. */
+	bool done, left;
 	int (*work)(struct penstock_weights *w, unsigned which);
 	struct penstock_weights *w;
 	unsigned which;
@@ -63,7 +64,7 @@ static bool call_start(struct watched_call *call)
 	return !pst_thread_start(&thread, call_thread, call) && !pthread_detach(thread);
 }
 
-/* Waits until the call has returned or the group has failed. */
+/* Waits until the call has returned or the group has failed. Returns 0 or the group's error. */
 static int call_await(struct penstock_group *g, struct watched_call *call)
 {
 	int ret = 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that may block for long, made while the rank keeps watching its group. */
+/* Runs calls that may block for a long time, while the rank keeps polling its group. */
 #ifndef PST_GROUP_WATCHED_CALL_H
 #define PST_GROUP_WATCHED_CALL_H
 
 #include "group/barrier.h"
 
 /*
- * Calls work(w, which) on another thread and returns its result. Returns the group's error
- * earlier if a rank fails or is lost meanwhile: the call then continues on its own thread and holds
- * a reference to `w` until it returns. Not collective.
+ * Calls work(w, which) on another thread and returns its result. If a rank fails or is lost during
+ * the call, returns the group's error without waiting for the call. The call then continues on its
+ * thread, which holds a reference to `w` until the call returns. Not collective.
  */
 int pst_group_watched_call(struct penstock_group *g, struct penstock_weights *w,
 			   int (*work)(struct penstock_weights *w, unsigned which), unsigned which);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The windows through which ranks pass on what they have read: exported device memory if every
- * rank can import every other's, else host memory that is shared by descriptor. Called by
- * load.c, collectively. A window is freed only when no rank copies from it.
+ * Implements the windows through which ranks pass each other the bytes that they have read. The
+ * windows are exported device memory if every rank can import the windows of all others; otherwise
+ * they are host memory, shared by passing descriptors. Called by load.c on every rank. A window is
+ * freed only when no rank copies from it any more.
  */
 #include "group/window.h"
 
@@ -23,8 +24,8 @@ struct window_offer {
 
 /* ---- device memory ---- */
 
-/* Allocates this rank's window and tries to export it. Failure to export is no error: host
- * memory takes its place. */
+/* Allocates this rank's window in device memory and tries to export it. It is no error if the
+ * export fails: the ranks then use host memory. */
 static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
 		     struct window_offer *offer)
 {
@@ -46,7 +47,7 @@ static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, str
 	return 0;
 }
 
-/* Imports the windows of all other ranks. Returns false at the first that fails. */
+/* Imports the windows of all other ranks. Returns false as soon as one import fails. */
 static bool others_import(struct pst_windows *ws, const struct pst_message *messages)
 {
 	for (unsigned i = 0; i < ws->count; i++) {
@@ -74,15 +75,17 @@ static void others_unmap(struct pst_windows *ws)
 		if (i == ws->rank || !win->ptr)
 			continue;
 		if (win->imported)
-			penstock_free(ws->dev, win->ptr); /* A window that cannot be freed goes
-							   * with its device. */
+			/* Ignores a failure: the memory is then released when the device is
+			 * closed. */
+			penstock_free(ws->dev, win->ptr);
 		else
 			munmap(win->ptr, ws->len);
 		*win = (struct pst_window){NULL, false};
 	}
 }
 
-/* Shares device memory. Returns 1 if every rank has every window, 0 if not, < 0 on error. */
+/* Shares device memory as windows. Returns 1 if every rank has all windows, 0 if a rank lacks
+ * one, < 0 on error. */
 static int share_device(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 			struct pst_message *messages)
 {
@@ -105,7 +108,7 @@ static int share_device(struct pst_windows *ws, struct penstock_group *g, struct
 
 /* ---- host memory ---- */
 
-static int window_map(struct pst_windows *ws, unsigned i, int fd)
+static int group_window_map(struct pst_windows *ws, unsigned i, int fd)
 {
 	void *ptr;
 
@@ -135,12 +138,12 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g,
 						     "a group's window: %s", strerror(errno));
 	}
 	if (!ret)
-		ret = window_map(ws, ws->rank, fd);
+		ret = group_window_map(ws, ws->rank, fd);
 	ret = pst_group_exchange(g, ret, "w", 1, fd, messages);
 	if (!ret) {
 		for (unsigned i = 0; i < ws->count && !ret; i++)
 			if (i != ws->rank)
-				ret = window_map(ws, i, messages[i].fd);
+				ret = group_window_map(ws, i, messages[i].fd);
 		ret = pst_group_barrier(g, ret);
 	}
 	pst_messages_free(g, messages);
@@ -193,7 +196,7 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 	return ret < 0 ? ret : 0;
 }
 
-/* Passes this rank's window and its queue to pst_orphan_adopt. */
+/* Passes this rank's window and the queue `busy` to pst_orphan_adopt, which frees them later. */
 static void own_orphan(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
 {
 	struct pst_window *own = &ws->list[ws->rank];

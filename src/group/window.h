@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The windows of a group's ranks: memory that one rank reads into and all ranks copy from.
+ * The windows of a group's ranks. A window is memory that one rank reads file data into and that
+ * all ranks copy from.
  */
 #ifndef PST_GROUP_WINDOW_H
 #define PST_GROUP_WINDOW_H
@@ -9,26 +10,30 @@
 
 struct pst_window {
 	void *ptr;
-	bool imported; /* Device memory of another process; else mapped host memory. */
+	/* Whether the window is imported device memory of another process; if not, it is mapped
+	 * host memory. */
+	bool imported;
 };
 
 struct pst_windows {
 	struct pst_window *list; /* One for each rank. */
 	unsigned count, rank;
-	size_t len;		      /* Bytes of each. */
-	struct penstock_device *dev;  /* The device by which this process addresses them. */
-	struct penstock_device *host; /* The same if they are host memory, else NULL. */
+	size_t len;		     /* Length of each window in bytes. */
+	struct penstock_device *dev; /* The device whose memory the windows are. */
+	/* The device "host" if the windows are host memory, else NULL. */
+	struct penstock_device *host;
 };
 
-/* Allocates this rank's window and maps those of the others (collective). After a failure the
- * caller still calls unmap and close. */
+/* Allocates this rank's window and maps the windows of the other ranks (collective). Even after
+ * a failure the caller must call pst_windows_unmap and pst_windows_close. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
-/* Unmaps the windows of other ranks, then waits until all ranks have (collective). `done`: the
- * load succeeded. */
+/* Unmaps the windows of the other ranks, then waits until all ranks have done the same
+ * (collective). `done` tells whether the load succeeded. */
 void pst_windows_unmap(struct pst_windows *ws, struct penstock_group *g, bool done);
-/* Frees this rank's own window. `busy`: a queue whose reads into it are still in flight, NULL:
- * none; queue and window are then freed when the reads have completed. */
+/* Frees this rank's own window. `busy` is a queue with reads into the window still in flight, or
+ * NULL if there are no such reads. The queue and the window are then freed when these reads have
+ * completed. */
 void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy);
 
 #endif

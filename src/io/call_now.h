@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes one system call at once on the calling thread. The worker threads of engine threads
- * call it, and so does a storage for a transfer that is known to be quick. It must never repeat
- * a call that was short or interrupted: the storage knows what that means.
+ * Makes one system call at once on the calling thread. The worker threads of engine threads use it,
+ * and so do storages for transfers that are known to be quick. It must never repeat a call that was
+ * short or interrupted, because only the storage knows whether a repeat is right.
  */
 #ifndef PST_IO_CALL_NOW_H
 #define PST_IO_CALL_NOW_H
@@ -35,8 +35,8 @@ static inline ssize_t pst_call_make(const struct pst_call *call)
 }
 
 /*
- * Makes the system call once and returns its byte count or -errno. The call may be short or
- * interrupted: only the caller decides whether to repeat it.
+ * Makes the system call once and returns its byte count or -errno. If the call was short or
+ * interrupted, the caller decides whether to repeat it.
  */
 static inline int64_t pst_call_now(const struct pst_call *call)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine threads: worker threads that make plain pread and pwrite calls. It serves kernels and
- * containers that refuse io_uring. submit starts workers as calls come in, up to the depth or
- * WORKERS_MAX. With depth 0 it has no workers: submit makes the call on the caller's thread,
- * and the next poll reports it.
+ * Engine threads: worker threads that make plain pread and pwrite calls. It is for kernels and
+ * containers that refuse io_uring. `submit` starts workers when calls come in, at most `depth` or
+ * WORKERS_MAX, whichever is less. With depth 0 the engine has no workers: `submit` makes the call
+ * on the calling thread, and the next `poll` reports its completion.
  *
- * Lock order: engine->lock is taken alone and is never held during a system call on data.
+ * Lock order: no other lock is taken under engine->lock, and it is never held during a system call
+ * that moves data.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,12 +19,12 @@
 #include "io/threads.h"
 #include "io/call_now.h"
 
-#define WORKERS_MAX 64 /* Of one lane; each worker carries one call in flight. */
+#define WORKERS_MAX 64 /* Maximum number of workers of one lane; each has one call in flight. */
 
 struct threads_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct pst_call *head, **tail; /* Calls to make, oldest first. */
+	struct pst_call *head, **tail; /* List of calls to make, oldest first. */
 	struct pst_call *completed, **completed_tail;
 	unsigned queued, idle, workers, inflight, depth;
 	bool stop;
@@ -40,7 +41,8 @@ static void wake_fd_signal(int fd)
 {
 	uint64_t one = 1;
 
-	/* An eventfd's counter cannot overflow here. EAGAIN would mean that the lane is awake. */
+	/* The only possible error is EAGAIN: the eventfd's counter is full, and so the lane is
+	 * awake. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
 		return;
 }
@@ -118,8 +120,8 @@ static void threads_close(struct pst_engine *handle)
 	free(engine);
 }
 
-/* Starts one more worker if all are busy. Returns false when there is no worker at all. Called
- * with the lock held. */
+/* Starts one more worker if all workers are busy. Returns false if there is no worker at all.
+ * The caller holds the lock. */
 static bool worker_add(struct threads_engine *engine)
 {
 	if (engine->idle > engine->queued || engine->workers >= engine->depth ||
@@ -130,7 +132,8 @@ static bool worker_add(struct threads_engine *engine)
 	return engine->workers > 0;
 }
 
-/* Makes the call on this thread. Without workers no other thread touches the completed list. */
+/* Makes the call on this thread. It takes no lock, because it runs only without workers: then no
+ * other thread uses the list `completed`. */
 static void call_at_once(struct threads_engine *engine, struct pst_call *call)
 {
 	call->result = pst_call_now(call);
@@ -161,8 +164,8 @@ static int threads_submit(struct pst_engine *handle, struct pst_call *call)
 	}
 	pthread_mutex_unlock(&engine->lock);
 	if (!accepted)
-		/* The limit on threads is reached: this thread makes the call, so that it
-		 * cannot wait forever. */
+		/* No worker could be started, for example because the system's limit on threads
+		 * is reached. This thread makes the call, which would otherwise wait forever. */
 		call_at_once(engine, call);
 	return 0;
 }
@@ -175,11 +178,13 @@ static int threads_poll(struct pst_engine *handle)
 
 	if (!engine->inflight)
 		return 0;
-	pthread_mutex_lock(&engine->lock);
+	if (engine->workers) /* without workers only this thread uses the list */
+		pthread_mutex_lock(&engine->lock);
 	list = engine->completed;
 	engine->completed = NULL;
 	engine->completed_tail = &engine->completed;
-	pthread_mutex_unlock(&engine->lock);
+	if (engine->workers)
+		pthread_mutex_unlock(&engine->lock);
 	while (list) {
 		struct pst_call *call = list;
 
@@ -203,7 +208,7 @@ static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
 		return completed;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
-		return 0; /* Interrupted: the next wait reads the counter. */
+		return 0; /* The read was interrupted; the next wait reads the counter. */
 	return threads_poll(handle);
 }
 

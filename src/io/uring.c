@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engine uring: one io_uring for each lane, opened, used and closed on the lane's thread. The
- * ring also reads the lane's wake eventfd, so that one wait covers completions and wake-ups.
+ * io_uring also reads the lane's wake eventfd, so that one wait covers completions and wake-ups.
  *
- * Where the kernel refuses io_uring, open returns the reason and the lane opens the next
- * engine. Where io_uring_enter keeps failing, the fallback engine (the last of the list)
- * carries the calls that the kernel has not accepted, and all later ones. This file wraps
- * liburing; no other file may include it.
+ * If the kernel refuses io_uring, `open` returns the reason and the lane opens the next engine of
+ * the list. If io_uring_enter keeps failing later, the fallback engine (the last of the list) makes
+ * the calls that the kernel has not accepted, and all later calls. This file wraps liburing; no
+ * other file may include it.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -21,32 +21,35 @@
 #include "core/ops.h"
 #include "io/uring.h"
 
-/* Calls of this length or longer are submitted one by one. The block layer merges the calls of
- * one batch, and a drive that gets few very long commands is slower. Measured on virtio: 16
- * calls of 1 MiB each reach 5.4 GB/s; batched, they merge into commands of up to 4 MiB and
- * reach 4.3 GB/s. */
+/* Calls of at least this length are submitted one by one. The block layer merges calls that are
+ * submitted together, and a drive that gets few very long commands is slower. Measured on virtio:
+ * 16 calls of 1 MiB reach 5.4 GB/s one by one, but 4.3 GB/s together, merged into commands of up to
+ * 4 MiB. */
 #define ALONE_BYTES (256u << 10)
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* Maximum number of pieces of a lane's ring memory. */
-#define TAG_WAKE 1u /* user_data of the read of the wake eventfd. */
-/* io_uring_enter fails mostly for lack of memory. The engine retries it after RETRY_US, and
+#define SLOTS_MAX 2 /* Maximum number of pieces of memory that make up a lane's ring. */
+#define TAG_WAKE 1u /* user_data of the io_uring read of the wake eventfd. */
+/* io_uring_enter fails mostly because memory is short. The engine repeats it after RETRY_US, and
  * gives up after FAILURES_MAX failures in a row. */
 #define RETRY_US 1000
 #define FAILURES_MAX 50
 
 struct uring_engine {
 	struct io_uring ring;
-	unsigned depth, inflight; /* inflight: calls in the io_uring. */
+	/* depth: maximum of inflight; inflight: number of calls in the io_uring. */
+	unsigned depth, inflight;
 	int wake_fd;
 	uint64_t wake_value;
 	bool wake_armed;
-	struct iovec slots[SLOTS_MAX]; /* The registered pieces of ring memory. */
+	/* The pieces of the lane's ring that are registered with the io_uring. */
+	struct iovec slots[SLOTS_MAX];
 	unsigned slots_count, slots_max;
-	unsigned failures;  /* Consecutive failures of io_uring_enter. */
-	uint64_t failed_ns; /* Time of the last failure. */
-	bool gave_up;	    /* True: the fallback engine carries all later calls. */
+	unsigned failures;  /* Number of consecutive failures of io_uring_enter. */
+	uint64_t failed_ns; /* Time of the last failure of io_uring_enter. */
+	/* Whether the engine has given up: the fallback engine makes all later calls. */
+	bool gave_up;
 	const struct pst_engine_ops *fallback_ops;
-	/* Belongs to the fallback engine: use it through fallback_ops only. */
+	/* State of the fallback engine; only functions of fallback_ops may use it. */
 	struct pst_engine *fallback;
 };
 
@@ -57,8 +60,9 @@ static struct uring_engine *uring_engine_of(struct pst_engine *handle)
 
 static int uring_setup(struct uring_engine *engine, unsigned entries)
 {
-	/* With DEFER_TASKRUN (kernel 6.1) this thread processes completions when it asks for
-	 * them, and is not interrupted for them. Older kernels get the plain ring. */
+	/* With DEFER_TASKRUN (since kernel 6.1) this thread is not interrupted by completions,
+	 * but processes them when it asks for them. Older kernels refuse these
+	 * flags, and the next entries of the list are tried. */
 	static const unsigned tries[] = {
 		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
 			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
@@ -124,8 +128,8 @@ static void uring_close(struct pst_engine *handle)
 	free(engine);
 }
 
-/* Registers the first piece and reserves an entry for a later one. Kernels before 5.13 cannot
- * reserve it: there a later piece stays unregistered. */
+/* Registers the first piece of the ring and reserves an entry for a later piece. Kernels before
+ * 5.13 cannot reserve entries, and a later piece stays unregistered there. */
 static int pieces_register_first(struct uring_engine *engine)
 {
 	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);
@@ -159,7 +163,7 @@ static int uring_register_slots(struct pst_engine *handle, void *base, size_t le
 	return 0;
 }
 
-/* Returns the index of the registered piece that holds the call's memory, or -1. */
+/* Returns the index of the registered piece that holds the call's memory, or -1 if none does. */
 static int fixed_index(const struct uring_engine *engine, const struct pst_call *call)
 {
 	for (unsigned i = 0; call->fixed && call->iov_count == 1 && i < engine->slots_count; i++) {
@@ -204,9 +208,9 @@ static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 	return engine->fallback_ops->submit(engine->fallback, call);
 }
 
-/* Moves the engine over to the fallback. The kernel still completes every call that it has
- * accepted, and owns that call's memory until then: the engine waits for those, however long.
- * It must not give the kernel any of the other calls. */
+/* Makes the fallback engine take over. The kernel uses the memory of each call that it has
+ * accepted until the call completes, so the engine still waits for these calls, however long they
+ * take. The fallback gets all other calls, and the kernel must never get them as well. */
 static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;
@@ -225,17 +229,18 @@ static void uring_give_up(struct uring_engine *engine, int code)
 			engine->wake_armed = false;
 		} else {
 			engine->inflight--;
-			/* Cannot fail: the fallback has the same depth. */
+			/* This cannot fail, because the fallback engine has the same depth. */
 			fallback_submit(engine, (struct pst_call *)(uintptr_t)data);
 		}
 	}
-	/* If the kernel holds a read of the eventfd, that read would steal wake-ups from the
-	 * fallback. */
+	/* If the kernel has accepted a read of the eventfd, this write completes it. Otherwise
+	 * the read would take a wake-up that is meant for the fallback engine. */
 	if (engine->wake_armed && write(engine->wake_fd, &one, sizeof(one)) < 0)
-		return; /* The counter is full, which also completes the read. */
+		/* The write fails if the counter is full; then the read completes as well. */
+		return;
 }
 
-/* Counts the failures of io_uring_enter, by its return value `ret`. */
+/* Counts consecutive failures of io_uring_enter. `ret` is its return value. */
 static void uring_entered(struct uring_engine *engine, int ret)
 {
 	if (ret >= 0 || ret == -EINTR || ret == -ETIME) {
@@ -253,16 +258,16 @@ static bool uring_may_enter(const struct uring_engine *engine)
 	       (!engine->failures || pst_now_ns() - engine->failed_ns >= RETRY_US * 1000u);
 }
 
-/* Submits the prepared calls to the kernel. */
+/* Submits the prepared calls to the kernel, unless io_uring_enter failed a moment ago. */
 static void uring_flush(struct uring_engine *engine)
 {
 	if (io_uring_sq_ready(&engine->ring) && uring_may_enter(engine))
 		uring_entered(engine, io_uring_submit(&engine->ring));
 }
 
-/* Sleeps while io_uring_enter is postponed or no longer called. It cannot poll the ring's own
- * descriptor: that stays readable as long as completions wait that only io_uring_enter can
- * fetch. */
+/* Sleeps instead of a wait in the io_uring, while io_uring_enter must not be called. It cannot
+ * poll the io_uring's descriptor instead, because that is readable as long as there are completions
+ * that only io_uring_enter can fetch. */
 static void uring_sleep(int64_t timeout_us)
 {
 	struct timespec ts = {0, RETRY_US * 1000};
@@ -294,7 +299,7 @@ static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
 	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
-		uring_flush(engine); /* If that fails, the next poll tries again. */
+		uring_flush(engine); /* If this fails, the next poll tries again. */
 	return 0;
 }
 
@@ -306,16 +311,18 @@ static void wake_arm(struct uring_engine *engine)
 		return;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
-		return; /* The queue is full of calls: their completions end the wait as well. */
+		/* The submission queue is full of calls, whose completions end the
+		 * wait as well. */
+		return;
 	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value, sizeof(engine->wake_value),
 			   0);
 	io_uring_sqe_set_data64(sqe, TAG_WAKE);
 	engine->wake_armed = true;
 }
 
-/* Processes up to REAP_MAX completions and returns the number of calls among them. The limit
- * lets the lane queue copies in between. Without it all calls soon run in step, and the drive
- * and the copy engine alternate instead of working side by side. */
+/* Processes up to REAP_MAX completions and returns how many of them were calls. The limit lets
+ * the lane queue copies in between. Without the limit, all calls soon complete together, and the
+ * drive and the copy engine take turns instead of working at the same time. */
 static int uring_reap(struct uring_engine *engine)
 {
 	struct io_uring_cqe *cqes[REAP_MAX];

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The L2 bounce. A read call leaves its bytes in the L2 cache of the CPU that made it, and a
- * copy engine fetches them from there at half its speed: 256 KiB take 21.7 us instead of 13.7
- * (H200). In a long read the bytes have left the cache by the time their copy starts. In a read
- * of a few MiB the copy engine is the bottleneck.
+ * The L2 bounce. A read from the page cache leaves its bytes in the L2 cache of the CPU that made
+ * the call. If the copy engine then fetches them from the L2 cache, it runs at half speed: 256 KiB
+ * take 21.7 us instead of 13.7 (H200). In a long read the bytes have left the L2 cache before their
+ * copy starts. But in a read of a few MiB they have not, and the copy engine is the bottleneck.
  *
- * So this file reads each piece into a small buffer that stays in the L2 cache, and copies it
- * from there to the slot with non-temporal stores, which bypass the cache: 4 MiB take 190 us
- * instead of 290. The CPU copies each byte twice, and both copies are counted. With several
- * such requests at once, or in one of 64 MiB, the CPUs have no time for the second copy.
+ * So this file reads each piece into a small buffer that stays in the L2 cache. From there it
+ * copies the piece to the slot with non-temporal stores, which bypass the cache. A read of 4 MiB
+ * then takes 190 us instead of 290. The CPU copies each byte twice, and both copies are counted.
+ * The L2 bounce is used for a lone read of at most REQUEST_MAX: with several reads at once, or with
+ * one of 64 MiB, the CPUs have no time for the second copy.
  */
 #include "path/bounce_l2.h"
 
@@ -21,7 +22,8 @@
 #include "core/request/request.h"
 
 #define REQUEST_MAX (16u << 20)
-#define REQUEST_MIN (2u << 20) /* From this length on several lanes share a request. */
+/* Minimum length: only requests of this length or more are shared by several lanes. */
+#define REQUEST_MIN (2u << 20)
 #define CHUNK_MIN (64u << 10)
 
 #if defined(__x86_64__)
@@ -37,7 +39,7 @@ static void store_nontemporal(char *dst, const char *src, size_t len)
 		_mm_stream_si128((__m128i *)(void *)(dst + at),
 				 _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
 	memcpy(dst + at, src + at, len - at);
-	_mm_sfence(); /* Makes the stores visible before the device learns of them. */
+	_mm_sfence(); /* Makes the stores visible to the device before its copy is queued. */
 }
 
 static bool can_store_nontemporal(void)
@@ -56,9 +58,9 @@ static bool can_store_nontemporal(void)
 }
 #endif
 
-/* Returns true if the request is probably the only one in flight: the pump gives requests to
- * its first lane while that has capacity, and that lane counts them. A request that no lane
- * counts, because a caller's thread or a wrapper path drives it, never qualifies. */
+/* Returns true if the request is probably the only one in flight. The pump gives requests to its
+ * first lane while that lane has capacity, and the lane counts them in `requests`. Returns false
+ * for a request that is not counted, because a caller's thread or a wrapper path carries it. */
 static bool req_is_alone(const struct pst_request *req)
 {
 	return req->home_lane &&
@@ -74,7 +76,7 @@ bool pst_bounce_l2_suits(const struct pst_chunk *chunk)
 	       req->op == PENSTOCK_READ && req->total >= REQUEST_MIN && req->total <= REQUEST_MAX &&
 	       chunk->len >= CHUNK_MIN && req_is_alone(req) && chunk->residency == PST_WARM &&
 	       !chunk->timed &&
-	       req->st->facts.fd >= 0; /* A storage with a descriptor obeys PST_IO_NOW. */
+	       req->st->facts.fd >= 0; /* PST_IO_NOW works only for a storage with a descriptor. */
 }
 
 static void bounce_l2_copied(struct pst_chunk *chunk, int result)
@@ -82,7 +84,8 @@ static void bounce_l2_copied(struct pst_chunk *chunk, int result)
 	pst_chunk_done(chunk, result);
 }
 
-/* Queues the copy of the bytes that were read, or completes the chunk if there are none. */
+/* Queues the copy of the bytes that were read to the device, or completes the chunk if no byte
+ * was read. */
 static int bounce_l2_copy(struct pst_chunk *chunk)
 {
 	if (chunk->moved)

@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path fault: wraps another path and injects faults by seed, so that tests can check how the
- * library handles them. A selected chunk fails, is delayed, or lies: it reports that all bytes
- * were moved although they were not. A request uses this path only by name. The pieces that it
- * does move go through the wrapped path's own code, each as a request of one chunk. A chunk
- * that failed and is retried on another path is left alone.
+ * Path fault: wraps another path and injects faults into chunks that a seed selects, so that tests
+ * can check how the library handles faults. A selected chunk fails, is delayed, or lies: it reports
+ * that all bytes were moved although they were not. A request uses this path only if it names it.
+ * The bytes that a chunk does move are moved by the wrapped path, in pieces that are each a request
+ * of one chunk. After a failure, a chunk may be retried on another path; there it gets no more
+ * faults.
  *
- * 	fault[:PATH][?NAME=WHICH&...]
+ * The syntax is fault[:PATH][?NAME=VALUE&...], with these names:
+ *
  * 	eio	the chunk fails with -EIO
- * 	short	the first half is moved, and only that is reported
- * 	lost	nothing is moved, all is reported
- * 	cut	the second half is not moved, all is reported
- * 	swap	the two halves change places (like lost, if the memory is not one piece)
- * 	WHICH	N: one chunk in N, by seed; @OFFSET: the chunk with that storage byte
- * 	delay_us=N (delays each chunk by 0 to N), seed=N, op=read or op=write (only those)
+ * 	short	the first half of the chunk is moved, and only that half is reported
+ * 	lost	nothing is moved, but all bytes are reported
+ * 	cut	the second half is not moved, but all bytes are reported
+ * 	swap	the two halves change places; if they are not one piece of memory, like lost
+ * 	The value of these five is N, which selects one chunk in N by seed, or @OFFSET, which
+ * 	selects the chunk that holds this byte of the storage.
+ * 	delay_us=N	delays each chunk by 0 to N microseconds
+ * 	seed=N		sets the seed
+ * 	op=read|write	injects faults into this operation only
  */
 #include <errno.h>
 #include <pthread.h>
@@ -32,10 +37,10 @@
 #include "core/lane/lane.h"
 #include "core/request/plan.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
 #include "path/fault.h"
 
-#define BLOCK 4096u /* Alignment of the halves, for paths that need one. */
+/* Alignment of the two halves of a chunk, for paths that need aligned offsets. */
+#define BLOCK 4096u
 #define PIECES_MAX 3
 
 enum fault { FAULT_EIO, FAULT_SHORT, FAULT_LOST, FAULT_CUT, FAULT_SWAP, FAULTS };
@@ -44,12 +49,13 @@ static const char *const fault_names[FAULTS] = {"eio", "short", "lost", "cut", "
 
 enum { PICK_NONE, PICK_RATE, PICK_AT };
 
-/* The parsed arguments, kept in the request's wrap_state. */
+/* The parsed arguments of the path, kept in the request's wrap_state. */
 struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	uint8_t spared; /* 1 + the operation that gets no faults; 0: none. */
+	/* 1 + the operation that gets no faults; 0 if both operations get faults. */
+	uint8_t spared;
 };
 _Static_assert(sizeof(struct fault_spec) <= sizeof(((struct pst_request *)NULL)->wrap_state),
 	       "room");
@@ -118,7 +124,7 @@ static int fault_wrap(const char *args, void *state, struct pst_err *err)
 
 /* ---- choosing the chunks ---- */
 
-/* Returns a pseudo-random number for each chunk and purpose. */
+/* Returns a pseudo-random number that depends on the seed, the chunk and the purpose. */
 static uint64_t chunk_random(const struct fault_spec *spec, const struct pst_chunk *chunk,
 			     unsigned purpose)
 {
@@ -140,8 +146,10 @@ static bool chunk_is_hit(const struct fault_spec *spec, const struct pst_chunk *
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct pst_io *list; /* Sorted by due time, which is in io->off. */
-	/* pst_fork_generation() + 1 of the process that started the thread; 0: none. */
+	/* Delayed chunks, sorted by the time at which they are due, which is kept in io->off. */
+	struct pst_io *list;
+	/* pst_fork_generation() + 1 of the process that started the thread; 0 if no thread was
+	 * started. */
 	unsigned generation;
 } delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -196,7 +204,7 @@ static void delay_done(struct pst_io *io)
 	pst_chunk_done(chunk, chunk->err.code);
 }
 
-/* Completes the chunk, after the delay if there is one. */
+/* Completes the chunk, after its delay if it has one. */
 static void chunk_complete(struct pst_chunk *chunk)
 {
 	const struct fault_spec *spec = (const struct fault_spec *)chunk->req->wrap_state;
@@ -225,19 +233,22 @@ static void chunk_complete(struct pst_chunk *chunk)
 
 /* ---- pieces: the work of the wrapped path ---- */
 
-/* Storage bytes [off, off + len), moved to or from the memory of the bytes at mem_off. */
+/* The storage's bytes [off, off + len). They are moved to or from the memory that belongs to the
+ * bytes at mem_off, which is another offset if halves are swapped. */
 struct fault_piece {
 	uint64_t off, len, mem_off;
 	uint32_t pad;
 };
 
-/* The pieces of one chunk, moved one after the other. The lane keeps the struct when they are
- * done: functions that were called for its request may still read it while they return. */
+/* The pieces of one chunk, which are moved one after the other. When all are moved, the lane
+ * keeps this struct for a later chunk and does not free it, because functions that were called with
+ * `req` may still read it while they return. */
 struct fault_work {
 	struct pst_chunk *chunk;
 	struct fault_piece pieces[PIECES_MAX];
 	unsigned count, next;
-	bool lies; /* The chunk reports that all its bytes were moved. */
+	/* Whether the chunk reports that all its bytes were moved although they were not. */
+	bool lies;
 	struct pst_request req;
 	struct pst_span span;
 	struct penstock_seg seg;
@@ -263,7 +274,7 @@ static struct fault_work *work_get(struct pst_chunk *chunk)
 	if (w)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
-		/* The struct's own reference, kept until the lane closes. */
+		/* This reference is held until the lane closes, so that `req` is never released. */
 		atomic_store(&w->req.refs, 1);
 	if (w) {
 		w->chunk = chunk;
@@ -295,8 +306,9 @@ static void fault_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Prepares the request that the wrapped path gets: the caller's, or one for the piece alone if
- * its memory is elsewhere. */
+/* Prepares the request that the wrapped path gets. It has the segments and spans of the caller's
+ * request. If the piece's bytes are swapped with others, it has one segment and one span, for this
+ * piece with the other memory. */
 static void work_make_request(struct fault_work *w, const struct fault_piece *piece,
 			      struct pst_chunk *inner)
 {
@@ -401,7 +413,8 @@ static void piece_add(struct fault_work *w, uint64_t off, uint64_t len, uint64_t
 			(struct fault_piece){off, len, mem_off, last ? chunk->pad : 0};
 }
 
-/* Returns half of the chunk's length, a multiple of a block if the path needs that. */
+/* Returns half of the chunk's length. For a path that needs aligned offsets, the half is a
+ * multiple of BLOCK. */
 static uint64_t chunk_half(const struct pst_chunk *chunk)
 {
 	bool any = chunk->route->paths[chunk->path].facts.off_align <= 1;
@@ -409,8 +422,8 @@ static uint64_t chunk_half(const struct pst_chunk *chunk)
 	return any ? chunk->len / 2 : chunk->len / 2 / BLOCK * BLOCK;
 }
 
-/* Returns true if the two halves can change places, which they can only within one piece of
- * memory. */
+/* Returns true if the chunk's two halves can change places. They can only if they are in one
+ * piece of memory. */
 static bool chunk_is_swappable(const struct pst_chunk *chunk)
 {
 	const struct pst_span *span = &chunk->req->spans[chunk->span];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves chunks by O_DIRECT to and from their final place. No byte passes through the library's
- * memory. On a block stack that is not on the allow-list it counts one CPU copy all the same:
- * the kernel may copy there, and does not tell.
+ * Moves chunks by O_DIRECT between the drive and the caller's memory. No byte passes through the
+ * library's memory. If the block stack is not on the allow-list, one CPU copy is counted all the
+ * same, because the kernel may copy there without reporting it.
  */
 #include "path/inplace.h"
 
@@ -11,9 +11,10 @@
 #include "core/lane/chunk.h"
 #include "core/request/request.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
-#define CHUNK_MAX (4u << 20) /* Bytes of one system call if the storage prefers no length. */
+/* Maximum number of bytes of one system call, if the storage has no preferred number. */
+#define CHUNK_MAX (4u << 20)
 
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix)
 {
@@ -70,7 +71,8 @@ static void inplace_moved(struct pst_io *io)
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	if (!io->st->facts.listed)
 		chunk->cpu_copied += chunk->moved;
-	/* The drive is done, but the device's own reads may not see the bytes yet. */
+	/* The drive has finished its writes to device memory. Without this call, the device
+	 * might not see all bytes yet. */
 	if (!ret && io->op == PST_IO_FILL && dev->ops->order_writes)
 		ret = dev->ops->order_writes(dev, &chunk->err);
 	pst_chunk_done(chunk, ret);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves a chunk between the drive and its final place by O_DIRECT. Paths p2p and odirect share
- * it. They differ only in the memory that they permit and in how they explain an error.
+ * Moves a chunk between the drive and the caller's memory by O_DIRECT. Paths p2p and odirect share
+ * these functions. The paths differ only in the memory that they permit and in how they explain an
+ * error.
  */
 #ifndef PST_PATH_INPLACE_H
 #define PST_PATH_INPLACE_H
@@ -9,18 +10,20 @@
 #include "core/ops.h"
 
 /*
- * Returns 0 if the route's storage offers O_DIRECT; else -errno with the reason in `err` and
- * the remedy in `fix`. Path staged calls it too.
+ * Returns 0 if the route's storage offers O_DIRECT. Otherwise returns -errno, with the reason in
+ * `err` and what to do about it in `fix`. Path staged calls it too.
  */
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
 
-/* Does what the probes of p2p and odirect share: checks O_DIRECT, sets alignment and class. */
+/* The common part of the probes of p2p and odirect: checks O_DIRECT, and sets alignment and
+ * class in `facts`. */
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix);
 
 /*
- * Starts the chunk in place; same results as start() of struct pst_path_ops. If the system call
- * fails, `explain` may rewrite chunk->err; NULL keeps the storage's error.
+ * Starts the chunk in place, with the results of `start` in struct pst_path_ops. If the system call
+ * fails, `explain` is called and may replace the error in chunk->err. If `explain` is NULL, the
+ * chunk keeps the storage's error.
  */
 int pst_inplace_start(struct pst_chunk *chunk, void (*explain)(struct pst_chunk *chunk));
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Path mapped: the device's copy engine reads the page cache in place. The lane maps the file
- * shared and read-only, registers the mapping with the device, and queues the copy from it. The
- * CPU touches no byte and no page is dirtied. Reads only.
+ * shared and read-only, registers the mapping with the device, and queues a copy from it. The CPU
+ * touches no byte and no page becomes dirty. The path carries reads only.
  *
- * One lane does all of this, because the driver registers serially: 57 GB/s on an H200 however
- * many threads call it. Never map with MAP_PRIVATE: registering such a mapping hangs the
- * driver.
+ * One lane registers all windows of a device, because the driver registers one range after the
+ * other: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE: registering
+ * such a mapping hangs the driver.
  *
- * Unregistering waits for everything that the application has queued on the device. Meanwhile
- * it holds up every copy, event record and allocation of the process (tests/standin/README.md).
- * A read must not do that to its caller, who may have a stream that waits for the next read. So
- * a registration stays until its storage closes, up to a share of the machine's memory for each
- * device; beyond that share chunks use the plan's next path. After the close a separate thread
- * unregisters, while the lane has nothing to register and no stream waits for a request of the
- * library.
+ * Unregistering waits for everything that the application has queued on the device. Meanwhile every
+ * copy, event record and allocation of the process has to wait (tests/standin/README.md). A read
+ * must not do that to its caller, who may have a stream that waits for the next read. So a
+ * registration is kept until its storage closes. For each device, registrations may cover a share
+ * of the machine's memory; when it is used up, chunks use the plan's next path. After the storage
+ * has closed, a separate thread unregisters, while the lane has nothing to register and no stream
+ * waits for a request of the library.
  *
- * Registered bytes are reused only if the caller declared the storage immutable. Otherwise they
- * could be old bytes.
+ * A later read uses an old registration only if the caller declared the storage immutable.
+ * Otherwise the registered bytes could be out of date.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -36,7 +36,7 @@
 #include "core/lane/pump.h"
 #include "core/request/request.h"
 #include "core/request/residency_probe.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/mapped.h"
 
 #ifndef MADV_POPULATE_READ
@@ -44,48 +44,55 @@
 #endif
 
 #define WINDOW (128u << 20)
-/* A CPU copy moves shorter stretches sooner: a checkerboard of 1 MiB pieces took 1.6 times as
- * long through windows (H200). */
+/* Minimum number of bytes for which a window is quicker than a CPU copy. Measured on an H200: if
+ * every other MiB of a file is cached, reading it through windows takes 1.6 times as long. */
 #define WINDOW_MIN (8u << 20)
-/* Length of the first and last windows of a request. The copy engine idles for 0.15 ms until
- * the first one is registered. */
+/* Length of the first and last windows of a request. The copy engine has no work until the first
+ * window is registered, which takes 0.15 ms. */
 #define WINDOW_FIRST (8u << 20)
-/* Windows of one lane. They cover 256 GiB. They cover 64 GiB where the residency is unknown,
- * because windows are shorter there, and 16 GiB where requests are short, as in a rank that
- * loads its part of a model. */
+/* Maximum number of windows of one lane. With windows of full length they cover 256 GiB. They
+ * cover 64 GiB if the residency is unknown, because windows are shorter then, and 16 GiB if
+ * requests are short, as in a rank that loads its part of a model. */
 #define WINDOWS_MAX 2048
 #define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
-#define HELD_SHARE 4 /* 1/HELD_SHARE of the machine's memory may be registered with one device. */
+/* With each device, at most 1/HELD_SHARE of the machine's memory is registered. */
+#define HELD_SHARE 4
 
 struct mapped_window {
 	char *base;
 	size_t len;
-	uint64_t off; /* Offset in the file. */
+	uint64_t off; /* Offset of the window in the file. */
 	struct penstock_device *dev;
-	struct penstock_storage *st; /* NULL: the storage has closed. */
-	bool reusable;	       /* The file has not changed: the window may serve later reads. */
-	struct timespec ctime; /* Change time of the file when it was registered. */
+	struct penstock_storage *st; /* Storage of the file; NULL once it has closed. */
+	/* Whether later reads may use the window: the storage is immutable and its file has not
+	 * changed. */
+	bool reusable;
+	struct timespec ctime; /* Change time of the file when the window was registered. */
 	struct mapped_window *next;
 };
 
 struct mapped_lane {
 	struct mapped_window windows[WINDOWS_MAX];
 	struct mapped_window *free;
-	struct mapped_window *live; /* Registered windows, newest first. */
-	/* The thread that unregisters windows; started when the first is due. */
+	struct mapped_window *live; /* List of registered windows, newest first. */
+	/* The thread that unregisters windows. It is started when a window is to be unregistered
+	 * for the first time. */
 	pthread_t closer;
 	bool has_closer;
-	_Atomic bool resting; /* The lane has nothing to register. */
-	/* Protects the members below; taken alone and never held during a driver call. */
+	_Atomic bool resting; /* Whether the lane has nothing to register at the moment. */
+	/* Protects the members below. No other lock is taken under it, and it is never held
+	 * during a driver call. */
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	struct mapped_window *due, *closed;
-	struct mapped_window *closing; /* The window that the thread is unregistering. */
+	/* The window that the thread unregisters at the moment, or NULL. */
+	struct mapped_window *closing;
 	bool stop;
 };
 
-/* Returns true if DMA alone fills the page cache. Where that is unknown, a CPU copy is assumed.
- * A file in memory (tmpfs) has no drive that it could be filled from. */
+/* Returns true if the page cache is filled by DMA only, without a CPU copy. Returns
+ * false if that is not known. A file in memory (tmpfs) counts as true, because its pages
+ * need not be filled. */
 static bool cache_filled_by_dma(const struct pst_storage_facts *st)
 {
 	return st->listed || st->why_direct.why == PENSTOCK_WHY_NOT_REAL;
@@ -179,7 +186,8 @@ static void window_unlist(struct mapped_lane *s, const struct mapped_window *w)
 	*at = w->next;
 }
 
-/* Unregisters and unmaps a window. The caller is between pst_device_sync_begin and _end. */
+/* Unregisters and unmaps a window. The caller must have called pst_device_sync_begin, and calls
+ * pst_device_sync_end afterwards. */
 static void window_unregister(struct mapped_window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -194,8 +202,8 @@ static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 	window_push(&s->free, w);
 }
 
-/* Drops a window after waiting for permission to synchronise the device. For callers that
- * cannot postpone the drop. */
+/* Drops a window that cannot be kept until later. First waits until the device may be
+ * synchronised. */
 static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 {
 	struct penstock_device *dev = w->dev;
@@ -207,8 +215,8 @@ static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 
 /* ---- the thread that unregisters windows ---- */
 
-/* Waits for a window that may be unregistered. Returns true after a successful
- * pst_device_sync_begin, or false when the thread must exit. Called with the lock held. */
+/* Waits for a window that may be unregistered. Returns true if there is one, after a successful
+ * pst_device_sync_begin, or false when the thread must exit. The caller holds the lock. */
 static bool closer_await(struct mapped_lane *s)
 {
 	while (!s->stop) {
@@ -220,7 +228,7 @@ static bool closer_await(struct mapped_lane *s)
 		}
 		if (pst_device_sync_begin(s->due->dev))
 			return true;
-		/* Nothing signals when the last stream stops waiting: check again after
+		/* There is no signal when the last stream stops waiting, so check again after
 		 * RECHECK_NS. */
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_nsec += RECHECK_NS;
@@ -252,8 +260,8 @@ static void *closer_main(void *arg)
 	return NULL;
 }
 
-/* Unregisters the first due window on this thread. Called with the lock held; releases it
- * during the driver call. */
+/* Unregisters the first window of the list `due` on this thread. The caller holds the lock,
+ * which is released during the driver call. */
 static void due_close_one(struct mapped_lane *s, struct mapped_window **due)
 {
 	struct mapped_window *w = window_pop(due);
@@ -274,8 +282,9 @@ static void windows_reclaim(struct mapped_lane *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Unregisters all due windows of a device that closes (NULL: of any device). Windows of other
- * devices stay: those devices may be busy with work that waits for the current thread. */
+/* Unregisters all windows of the list `due` that belong to the closing device `dev`, or all if
+ * `dev` is NULL. Windows of other devices stay registered: unregistering waits for their device's
+ * work, which may wait for this thread. */
 static void due_close_all(struct mapped_lane *s, const struct penstock_device *dev)
 {
 	struct mapped_window **at = &s->due;
@@ -287,7 +296,8 @@ static void due_close_all(struct mapped_lane *s, const struct penstock_device *d
 			continue;
 		}
 		due_close_one(s, at);
-		at = &s->due; /* The list may have changed while the lock was released. */
+		/* Start again, because the list may have changed while the lock was released. */
+		at = &s->due;
 	}
 	while (s->closing && (!dev || s->closing->dev == dev))
 		pthread_cond_wait(&s->done, &s->lock);
@@ -307,7 +317,7 @@ static void closer_stop(struct mapped_lane *s)
 
 /* ---- windows of a lane ---- */
 
-/* Returns the oldest window whose storage has closed, or NULL. */
+/* Returns the oldest window whose storage has closed, or NULL if there is none. */
 static struct mapped_window *window_oldest_orphan(const struct mapped_lane *s)
 {
 	struct mapped_window *found = NULL;
@@ -325,12 +335,14 @@ static bool mapped_idle(struct pst_lane *lane, unsigned index)
 
 	if (!s->has_closer && w)
 		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
-	/* Unregister one window in each idle turn, because a request may need the lane. */
+	/* There is no thread, so unregister here. Do only one window in each idle turn, because
+	 * a request may need the lane. */
 	if (!s->has_closer && w) {
 		struct penstock_device *dev = w->dev;
 
 		if (!pst_device_sync_begin(dev))
-			/* The next chunk sets lane->trim_due: then idle runs again. */
+			/* mapped_idle runs again after the next chunk, which sets
+			 * lane->trim_due. */
 			return false;
 		window_drop(s, w);
 		pst_device_sync_end(dev);
@@ -355,9 +367,9 @@ static uint64_t mapped_invalidate(struct pst_lane *lane, unsigned index,
 
 	if (dev)
 		due_close_all(s, dev);
-	/* A window needs nothing of its storage, so it stays and is unregistered in time with
-	 * the others. Only its own device's close unregisters it at once. This lane may belong
-	 * to another device. */
+	/* A window does not need its storage, so it stays registered when the storage closes,
+	 * and mapped_idle puts it on the list `due` later. Only the close of its device unregisters
+	 * it at once. That device may be another than the lane's. */
 	for (struct mapped_window *w = s->live, *next; w; w = next) {
 		next = w->next;
 		if (w->dev == dev) {
@@ -388,7 +400,8 @@ static void mapped_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Reads the window's pages into the page cache. Its duration tells whether they were cached. */
+/* Reads the window's pages into the page cache. How long this takes shows whether they were
+ * cached. */
 static int window_populate(const struct mapped_window *w, struct pst_chunk *chunk)
 {
 	int code;
@@ -404,7 +417,8 @@ static int window_populate(const struct mapped_window *w, struct pst_chunk *chun
 static int window_map(struct mapped_window *w, struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
-	/* Pages beyond the file's last one cannot be registered. */
+	/* The window ends with the file's last page, because pages beyond it cannot be
+	 * registered. */
 	uint64_t page = page_bytes(), end = (chunk->off + chunk->moved + page - 1) / page * page;
 	int ret;
 
@@ -434,7 +448,7 @@ static bool ctime_equal(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Returns a window that holds the chunk and may be reused, or NULL. */
+/* Returns a window that holds the chunk's bytes and may be used again, or NULL if there is none. */
 static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_chunk *chunk,
 					 const struct stat *stat)
 {
@@ -442,7 +456,7 @@ static struct mapped_window *window_find(const struct mapped_lane *s, const stru
 		if (!w->reusable || w->st != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
 		if (!ctime_equal(&w->ctime, &stat->st_ctim)) {
-			/* The file changed although the caller had declared it immutable. */
+			/* The caller had declared the file immutable, but it has changed. */
 			w->reusable = false;
 			continue;
 		}
@@ -467,7 +481,7 @@ static struct mapped_window *window_get(struct mapped_lane *s, struct pst_chunk 
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
-	/* The idle callback then sets `resting` again, even if this chunk fails. */
+	/* This makes mapped_idle run, which sets `resting` again even if this chunk fails. */
 	chunk->lane->trim_due = true;
 	if (!s->free)
 		windows_reclaim(s);
@@ -498,7 +512,8 @@ static int mapped_start(struct pst_chunk *chunk)
 	struct stat stat;
 	uint64_t size;
 
-	/* A lane of another device, such as the host, may get a part that belongs to a GPU. */
+	/* This lane may belong to another device, such as the host: a request's segments may be
+	 * on several devices. So its state is made here. */
 	if (!chunk->lane->path_state[chunk->path] &&
 	    mapped_lane_init(chunk->lane, chunk->path, &chunk->err))
 		return chunk->err.code;
@@ -515,7 +530,7 @@ static int mapped_start(struct pst_chunk *chunk)
 	if (!w)
 		return chunk->err.code;
 	chunk->engine = "mmap";
-	if (chunk->residency != PST_WARM) { /* The page cache was filled for this read. */
+	if (chunk->residency != PST_WARM) { /* This read has filled the page cache. */
 		chunk->dram_laid += chunk->moved;
 		chunk->cpu_copied +=
 			cache_filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;

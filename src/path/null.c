@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path null: completes at once and moves nothing. It measures the cost of a request by itself.
- * Requests use it only if they name it.
+ * Path null: completes each chunk at once and moves nothing. With it, tests and benchmarks measure
+ * the cost of a request without a transfer. Requests use it only if they name it.
  */
 #include "path/null.h"
 #include "core/lane/chunk.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 static int null_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
@@ -21,8 +21,8 @@ static int null_probe(struct pst_route *route, struct pst_path_facts *facts, str
 static int null_start(struct pst_chunk *chunk)
 {
 	chunk->moved = chunk->len;
-	/* A request that waited for its stream arrives through a lane; other requests have
-	 * none. */
+	/* A stream-ordered request comes from a lane, which needs the chunk's completion. Other
+	 * requests on this path use no lane. */
 	if (chunk->lane)
 		pst_chunk_done(chunk, 0);
 	return 0;

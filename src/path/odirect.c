@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path odirect: the drive's DMA writes the caller's host memory, or reads from it. Device host
- * only.
+ * Path odirect: the drive's DMA writes the caller's host memory, or reads from it. It works with
+ * device host only.
  */
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/inplace.h"
 #include "path/odirect.h"
 

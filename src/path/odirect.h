@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of path odirect: the drive's DMA writes the caller's host memory. */
+/* The function table of path odirect: the drive's DMA writes the caller's host memory, or reads
+ * from it. */
 #ifndef PST_PATH_ODIRECT_H
 #define PST_PATH_ODIRECT_H
 

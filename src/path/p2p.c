@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path p2p: the drive's DMA writes device memory itself, or reads from it. It uses Linux PCI
- * P2PDMA: O_DIRECT into pages of a PCI device, kernel 6.2 and later. The kernel decides for
- * each pair of drive and device whether the PCIe route is permitted. The canary decides whether
- * the bytes arrive.
+ * Path p2p: the drive's DMA writes device memory itself, or reads from it. It uses Linux PCI P2PDMA
+ * (since kernel 6.2): O_DIRECT with pages of a PCI device as the buffer. For each pair of drive and
+ * device, the kernel decides whether it permits the PCIe route. The canary checks whether the bytes
+ * arrive.
  */
 #include <stdio.h>
 
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/inplace.h"
 #include "path/p2p.h"
 
@@ -35,16 +35,15 @@ static int p2p_probe(struct pst_route *route, struct pst_path_facts *facts, stru
 		return ret;
 	if (dev->mem_align > facts->mem_align)
 		facts->mem_align = dev->mem_align;
-	/* Every route needs the canary, also one through a block stack that is not on the
-	 * allow-list: the hardware may refuse the transfer, or deliver nothing and report
-	 * success. */
+	/* Every route needs the canary, even if its block stack is not on the allow-list: the
+	 * hardware may refuse the transfer, or deliver nothing and report success. */
 	facts->canary = true;
 	return 0;
 }
 
-/* Explains the error codes by which the kernel refuses peer-to-peer DMA (block/bio.c,
- * drivers/pci/p2pdma.c). EREMOTEIO: the queue or the route cannot do it. EINVAL: the same on
- * older kernels, and pages that cannot be mapped. */
+/* Explains the error codes with which the kernel refuses peer-to-peer DMA (block/bio.c,
+ * drivers/pci/p2pdma.c). EREMOTEIO: the drive's queue or the PCIe route does not support it.
+ * EINVAL: older kernels mean the same, or the pages cannot be mapped for DMA. */
 static void p2p_explain(struct pst_chunk *chunk)
 {
 	int code = -chunk->err.code;

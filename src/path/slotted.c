@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths through a slot of the lane's ring: staged and bounce. The lane's loop starts their
- * chunks; storage and device move the bytes. Neither path touches the caller's memory except
- * through the device.
+ * The paths through a slot of the lane's ring: staged and bounce. The lane starts their chunks; the
+ * storage and the device move the bytes. Both paths use the caller's memory only through copies of
+ * the device.
  *
- * staged: the drive's DMA fills the slot by O_DIRECT, and the device's copy engine copies from
- * there; writes go the other way. The CPU touches no byte. On device host a memcpy takes the
- * place of the copy engine.
+ * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
+ * copies from the slot. A write goes the other way. The CPU touches no byte. On device host a
+ * memcpy takes the place of the copy engine.
  *
- * bounce: the CPU copies page cache or socket data into the slot, and the copy engine copies it
- * to the device. For host memory the CPU copies straight to the destination. It works with every
- * storage and device, so every plan ends with it. One exception: a caller's descriptor that is
- * O_DIRECT and cannot be reopened moves whole blocks only, which bounce does not.
+ * bounce: the CPU copies bytes from the page cache or a socket into the slot, and the copy engine
+ * copies them to the device. For host memory the CPU copies straight to the destination. Path
+ * bounce works with every storage and device, so every plan ends with it, with one exception. A
+ * caller's descriptor that is O_DIRECT and cannot be reopened moves whole blocks only, and bounce
+ * does not move whole blocks.
  *
- * The lane's thread itself copies bytes that are known to be cached, chunk by chunk: each chunk
- * is on its way to the device while the CPU copies the next one. A request that is alone on its
- * pump uses the L2 bounce (bounce_l2.c). The lane's thread also copies bytes of unknown
- * residency, and times that: this is the residency probe.
+ * If bytes are known to be cached, the lane's thread itself copies them, chunk by chunk: while the
+ * CPU copies a chunk, the copy engine copies the one before. A request that is the only one of its
+ * pump uses the L2 bounce (bounce_l2.c). If it is unknown whether bytes are cached, the lane's
+ * thread copies them too, and measures the time: this is the residency probe.
  */
 #include "path/slotted.h"
 
@@ -29,24 +30,23 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/bounce_l2.h"
 #include "path/inplace.h"
 
-/* Longer chunks do not stay in the CPU's L2 cache on their way. They need not be longer,
- * because copies go to the device in batches. */
+/* Chunks are no longer than this, so that they stay in the CPU's L2 cache on their way. Short
+ * chunks cost little, because copies go to the device in batches. */
 #define CHUNK_MAX PST_SLOT_PART
 #define CHUNK_FIRST (256u << 10)
 
-/* ---- a chunk through a slot ----
- *
- * A read covers whole blocks around the chunk; the copy to the device takes only the chunk's
- * part. A write copies into the slot and writes the slot to storage, padded with zeros if the
- * chunk has a pad. The steps count the bytes laid down in the slot, and in the page cache unless
- * a read found them there.
- */
+/* ---- a chunk through a slot ---- || A read call covers the whole blocks that contain the
+ * chunk; the copy to the device takes only the chunk's bytes. A write copies the chunk into the
+ * slot, adds zeros if the chunk has a pad, and writes the slot to the storage. Each step counts the
+ * bytes that it writes to DRAM: those in the slot, and those in the page cache unless a read found
+ * them there. */
 
-/* Adds to the chunk's counters what one system call of `n` bytes did between storage and slot. */
+/* Adds to the chunk's counters what one system call that moved `n` bytes between storage and
+ * slot wrote to DRAM and copied by CPU. */
 static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 {
 	const struct pst_io *io = &chunk->io;
@@ -119,12 +119,13 @@ static void slotted_copied_out(struct pst_chunk *chunk, int result)
 	ret = pst_chunk_io_start(chunk);
 	if (ret) {
 		if (!chunk->err.code)
-			pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "write: %m");
+			pst_fail_errno(&chunk->err, ret, pst_why_from_errno(ret), "write: %m");
 		pst_chunk_done(chunk, ret);
 	}
 }
 
-/* Starts a chunk through a slot. `align` is the alignment of a read call's offset and length. */
+/* Starts a chunk through a slot. The offset and length of a read call must be multiples of
+ * `align`. */
 static int slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align)
 {
 	bool read = chunk->route->op == PENSTOCK_READ;
@@ -169,15 +170,18 @@ static int staged_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	if (!st->listed)
 		*err = st->why_direct;
 	facts->slotted = true;
-	facts->off_align = st->off_align; /* A read covers whole blocks around the chunk. */
+	/* Chunks themselves need no alignment: a read call covers the whole blocks that contain
+	 * the chunk. */
+	facts->off_align = st->off_align;
 	facts->mem_align = 1;
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
 	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
-	/* One reading lane keeps 16 calls in flight, some of them already being copied on. A
-	 * second reading lane wakes twice as often and was up to a fifth slower (virtio). A
-	 * write waits for its copy first, so two lanes are better. */
+	/* One lane is enough for reads: it has 16 calls in flight, some of which are being
+	 * copied to the device. A second lane was up to a fifth slower (virtio), because threads
+	 * wake up twice as often. A write first waits for its copy from the device, so two lanes
+	 * are faster. */
 	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
@@ -229,18 +233,20 @@ static void bounce_host_done(struct pst_io *io)
 	}
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	chunk->cpu_copied += chunk->moved;
-	chunk->dram_laid += cold ? chunk->moved : 0; /* The call also filled the page cache. */
+	/* Bytes that the call also wrote to the page cache. */
+	chunk->dram_laid += cold ? chunk->moved : 0;
 	pst_chunk_done(chunk, ret);
 }
 
-/* Starts a chunk of one piece of host memory, which needs no slot of the ring. */
+/* Starts a chunk whose memory is one piece of host memory, so that it needs no slot of the ring. */
 static int bounce_host_start(struct pst_chunk *chunk, const struct pst_part *part, unsigned flags)
 {
 	pst_chunk_io(chunk, part->mem, chunk->off, chunk->len, flags, bounce_host_done);
 	return pst_chunk_io_start(chunk);
 }
 
-/* Starts the chunk without the L2 bounce: in place for host memory, else through a slot. */
+/* Starts the chunk without the L2 bounce: host memory without a slot, other memory
+ * through a slot. */
 static int bounce_start_plain(struct pst_chunk *chunk, unsigned flags)
 {
 	struct pst_part part;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paths through a slot of the ring: see slotted.c. */
+/* The function tables of the paths through a slot of the ring, staged and bounce: see slotted.c. */
 #ifndef PST_PATH_SLOTTED_H
 #define PST_PATH_SLOTTED_H
 

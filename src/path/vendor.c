@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path vendor: NVIDIA's own libcufile moves the bytes, by nvidia-fs or by its peer-to-peer
- * mode. libcufile falls back to plain reads silently. So the path counts as direct only if
- * compat mode is off and a trial read raised libcufile's peer-to-peer or nvidia-fs counter and
- * not its posix counter. The canary proves the bytes. A path that is not direct meets no class
- * and comes last in every plan. libcufile's calls block, so a lane makes one at a time.
+ * Path vendor: NVIDIA's own libcufile moves the bytes, by the module nvidia-fs or by its
+ * peer-to-peer mode. libcufile may fall back to plain reads without reporting it. So the path
+ * counts as direct only if libcufile's compat mode is off, and a trial read has raised libcufile's
+ * counter of peer-to-peer or nvidia-fs reads but not its counter of posix reads. The canary then
+ * proves that the bytes arrive. If the path is not direct, it meets no class and comes last in
+ * every plan. libcufile's calls block, so a lane makes one at a time.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,9 +14,9 @@
 
 #include "core/backends.h"
 #include "core/lane/chunk.h"
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 #include "path/vendor.h"
 #include "path/vendor_lib.h"
 
@@ -28,7 +29,8 @@ struct vendor_route {
 	bool direct;
 };
 
-/* One call of the library, made while the device's context is current. */
+/* Arguments and result of one call of libcufile, which is made while the device's context is
+ * current. */
 struct vendor_call {
 	struct vendor_route *s;
 	void *mem;
@@ -50,7 +52,7 @@ static int vendor_call_make(void *arg)
 	return 0;
 }
 
-/* Runs the call. Returns its bytes, or -errno with the reason. */
+/* Makes the call. Returns the number of bytes that it moved, or -errno with the reason in `err`. */
 static int64_t vendor_call_run(struct penstock_device *dev, struct vendor_call *c,
 			       struct pst_err *err)
 {
@@ -63,7 +65,7 @@ static int64_t vendor_call_run(struct penstock_device *dev, struct vendor_call *
 		return c->result;
 	if (c->result == -1)
 		return pst_fail_errno(err, c->errnum ? c->errnum : EIO,
-				      pst_why_of_errno(c->errnum ? c->errnum : EIO),
+				      pst_why_from_errno(c->errnum ? c->errnum : EIO),
 				      "libcufile: %llu bytes at %llu: %m",
 				      (unsigned long long)c->len, (unsigned long long)c->off);
 	return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -74,7 +76,7 @@ static int64_t vendor_call_run(struct penstock_device *dev, struct vendor_call *
 
 /* ---- the trial read ---- */
 
-/* Reads once and checks in the library's counters which way the bytes took. */
+/* Reads some bytes and checks in libcufile's counters how they were moved. */
 static int vendor_trial_read(struct pst_route *route, struct vendor_route *s, struct pst_err *err)
 {
 	struct penstock_device *dev = route->dev;
@@ -124,7 +126,8 @@ static void vendor_route_free(struct vendor_route *s)
 	free(s);
 }
 
-/* Opens the library and the file's handle, and makes the trial read. Runs once for each route. */
+/* Loads libcufile, opens a handle of the file, and makes the trial read. Runs once for each
+ * route. */
 static int vendor_route_open(struct pst_route *route, struct vendor_route **out,
 			     struct pst_err *err)
 {
@@ -215,7 +218,7 @@ static int vendor_start(struct pst_chunk *chunk)
 		return (int)n;
 	chunk->engine = "libcufile";
 	chunk->moved = (uint64_t)n < chunk->len ? (uint64_t)n : chunk->len;
-	/* The library does not report who copied: count one CPU copy of every byte. */
+	/* libcufile does not report whether the CPU copied, so count one CPU copy of every byte. */
 	if (!s->direct) {
 		chunk->cpu_copied += chunk->moved;
 		chunk->dram_laid += chunk->moved;

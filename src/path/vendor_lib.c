@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads NVIDIA's libcufile by an absolute path, bound to its own symbols (RTLD_DEEPBIND). Its
- * functions call each other by name: if Penstock's drop-in is preloaded, those names would lead
- * back into Penstock, in an endless loop. For the same reason a library that carries the
- * drop-in's mark is refused.
+ * Loads NVIDIA's libcufile by an absolute path, with RTLD_DEEPBIND, so that it uses its own symbols
+ * first. libcufile's functions call each other by name. If Penstock's drop-in is preloaded, these
+ * names would otherwise lead to the drop-in, which would call libcufile again, in an endless loop.
+ * For the same reason a library is refused if it has the drop-in's mark.
  */
 #include "path/vendor_lib.h"
 
@@ -15,7 +15,8 @@
 
 #define DROPIN_MARK "penstock_cufile_marker"
 #define NVIDIA_FS_PROC "/proc/driver/nvidia-fs"
-/* Larger than the statistics of any version: the call has no parameter for the buffer's length. */
+/* Size of the buffer for libcufile's statistics. It is larger than those of any version, because
+ * the call has no parameter for the size. */
 #define STATS_BYTES 65536
 
 static struct pst_vendor vendor;
@@ -68,8 +69,8 @@ static const char *library_find(struct pst_err *err)
 	return NULL;
 }
 
-/* Loads one symbol into `member`. Under POSIX a function pointer has the size of an object
- * pointer. */
+/* Looks up one symbol and stores its address in `member`. POSIX guarantees that a function
+ * pointer has the size of an object pointer. */
 static int symbol_load(void *lib, const char *file, const char *name, void *member, bool needed)
 {
 	void *symbol = dlsym(lib, name);
@@ -98,8 +99,8 @@ static int symbols_load(void *lib, const char *file)
 	return ret;
 }
 
-/* Opens the library's driver. Compat mode can be refused only before the open. Afterwards the
- * properties tell whether that worked. */
+/* Opens libcufile's driver. Compat mode can be turned off only before that. Afterwards the
+ * driver's properties show whether it is off. */
 static int library_open(const char *file)
 {
 	struct cuf_props props = {.fflags = 0};

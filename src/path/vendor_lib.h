@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NVIDIA's libcufile, loaded for path vendor only, once for each process. The first route that
- * could use it opens it, with compat mode off where its API allows that. It is never closed:
- * its exit handlers run after any owner that could close it.
+ * NVIDIA's libcufile, loaded for path vendor only, once in each process. The first route that could
+ * use libcufile loads it, and turns its compat mode off if its version can do that. It is never
+ * closed, because its exit handlers run later than any code that could close it.
  */
 #ifndef PST_PATH_VENDOR_LIB_H
 #define PST_PATH_VENDOR_LIB_H
@@ -10,7 +10,7 @@
 #include "core/base/err.h"
 #include "abi/cufile_abi.h"
 
-/* X(return type, name, parameters): the functions that the path calls. */
+/* X(return type, name, parameters) for each libcufile function that path vendor needs. */
 #define PST_VENDOR_FUNCS(X)                                                                        \
 	X(struct cuf_error, cuFileDriverOpen, (void))                                              \
 	X(struct cuf_error, cuFileDriverGetProperties, (struct cuf_props * props))                 \
@@ -19,7 +19,7 @@
 	X(ssize_t, cuFileRead, (void *fh, void *base, size_t len, off_t file_off, off_t base_off)) \
 	X(ssize_t, cuFileWrite,                                                                    \
 	  (void *fh, const void *base, size_t len, off_t file_off, off_t base_off))
-/* Functions that a library before version 1.14 or 1.15 lacks; NULL there. */
+/* Functions that libcufile has since version 1.14 or 1.15; NULL in older versions. */
 #define PST_VENDOR_OPTIONAL(X)                                               \
 	X(struct cuf_error, cuFileGetVersion, (int *version))                \
 	X(struct cuf_error, cuFileSetParameterBool, (int param, bool value)) \
@@ -32,28 +32,31 @@ struct pst_vendor {
 	PST_VENDOR_FUNCS(PST_VENDOR_MEMBER)
 	PST_VENDOR_OPTIONAL(PST_VENDOR_MEMBER)
 #undef PST_VENDOR_MEMBER
-	bool compat; /* The library may fall back to plain reads silently. */
-	int version; /* 1000 x major + 10 x minor; 0: unknown. */
+	bool compat; /* Whether libcufile may fall back to plain reads without reporting it. */
+	int version; /* Version: 1000 x major + 10 x minor; 0 if it is unknown. */
 };
 
-/* The library's own counters of moved data, since it was opened. */
+/* libcufile's own counters, since it was opened. */
 struct pst_vendor_counts {
-	uint64_t direct; /* Reads by peer-to-peer DMA or nvidia-fs. */
-	uint64_t posix;	 /* Reads by system calls and copies. */
-	uint64_t bytes;	 /* Bytes read. */
+	uint64_t direct; /* Number of reads by peer-to-peer DMA or nvidia-fs. */
+	uint64_t posix;	 /* Number of reads by system calls and CPU copies. */
+	uint64_t bytes;	 /* Number of bytes read. */
 };
 
 /*
- * Returns the library, or NULL with the reason in *err. The first call loads it, which may take
- * a second. Any thread. PENSTOCK_LIBCUFILE names the file by an absolute path. Without it, and
- * if the module nvidia-fs is loaded, the usual places are searched.
+ * Returns libcufile's functions, or NULL with the reason in *err. The first call loads libcufile,
+ * which may take a second. Any thread may call it. The environment variable PENSTOCK_LIBCUFILE
+ * names libcufile's file by an absolute path. If it is not set, the usual places are searched, but
+ * only if the module nvidia-fs is loaded.
  */
 const struct pst_vendor *pst_vendor_get(struct pst_err *err);
 
-/* Reads the counters. Returns -EOPNOTSUPP if the library keeps none, or not for each GPU. */
+/* Reads libcufile's counters. Returns -EOPNOTSUPP if it has none, or does not count
+ * for each GPU. */
 int pst_vendor_count(const struct pst_vendor *lib, struct pst_vendor_counts *out);
 
-/* Returns the name of a library code, such as "DRIVER_NOT_INITIALIZED". Static storage. */
+/* Returns the name of a result code of libcufile, such as "DRIVER_NOT_INITIALIZED", in static
+ * storage. */
 const char *pst_vendor_name(int code);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks from a device number down to its drives and records each layer. It runs when a storage
- * is opened, in `penstock explain` and in `penstock check`; blockstack_verdict.c judges the
- * result. It must never loop on a cycle, descend below its limit, or omit a layer without
- * recording that.
+ * Walks from a device number down to the drives and records each layer. This happens when a storage
+ * is opened, in `penstock explain` and in `penstock check`. blockstack_verdict.c decides whether
+ * the result is on the allow-list. The walk must never loop on a cycle, go deeper than
+ * PST_STACK_DEPTH_MAX, or omit a layer without recording that.
  */
 #include "storage/blockstack.h"
 
@@ -27,11 +27,13 @@ _Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==
 struct stack_walk {
 	struct pst_sysfs fs;
 	struct pst_blockstack *stack;
-	int64_t memory_bytes;	       /* Memory of the machine; 0: unknown. */
-	char link[PST_SYSFS_PATH_MAX]; /* /sys link of the layer being visited. */
+	int64_t memory_bytes; /* Bytes of the machine's memory; 0 if that is unknown. */
+	/* Target of the /sys link of the layer that is being visited. */
+	char link[PST_SYSFS_PATH_MAX];
 };
 
-/* Marks the stack as incomplete. Only the first reason is kept and reported. */
+/* Marks the stack as incomplete, with a reason. If there are several reasons, the first
+ * one is kept. */
 __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blockstack *stack,
 							     const char *fmt, ...)
 {
@@ -45,7 +47,8 @@ __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blocksta
 	va_end(args);
 }
 
-/* Records a layer to visit, once. `above` is the index of the layer that named it. */
+/* Records a layer to visit, unless it is recorded already. `above` is the index of the layer
+ * that named this one. */
 static void layer_add(struct stack_walk *w, const char *name, int above)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -56,8 +59,8 @@ static void layer_add(struct stack_walk *w, const char *name, int above)
 
 	for (i = 0; i < stack->layer_count; i++)
 		if (!strcmp(stack->layers[i].name, name)) {
-			/* It is a cycle only if the layer is above itself. Two partitions of
-			 * one disk below an array are not a cycle. */
+			/* A layer that occurs twice is a cycle only if it is above itself. Two
+			 * partitions of one disk below an array are not a cycle. */
 			for (at = above; at >= 0; at = stack->layers[at].above)
 				if (at == (int)i)
 					stack_lose(stack, "%s is stacked on itself", name);
@@ -90,8 +93,8 @@ static uint32_t queue_attribute(struct stack_walk *w, const char *name, const ch
 }
 
 /*
- * Returns false if the drive's addresses are too short for this machine's memory. Then the
- * kernel copies through low pages, unless an IOMMU maps all memory to short addresses.
+ * Returns false if the drive's DMA addresses have too few bits for all memory of this machine. The
+ * kernel then copies through memory at low addresses, unless an IOMMU translates addresses.
  */
 static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 {
@@ -107,12 +110,12 @@ static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 			       group);
 	if (!strncmp(type, "DMA", 3))
 		return true;
-	/* Up to 1 GiB of the addresses below 4 GiB is not memory, so memory ends that much
-	 * higher. */
+	/* Up to 1 GiB of the address space below 4 GiB is not memory, so the highest memory
+	 * address is up to 1 GiB above the memory's size. */
 	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
 }
 
-/* Records the drive of layer `index`. Its transport is the layer's detail. */
+/* Records the drive of layer `index`. The layer's detail is the drive's transport. */
 static void drive_add(struct stack_walk *w, int index, const char *controller)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -222,9 +225,9 @@ static void md_visit(struct stack_walk *w, int index)
 }
 
 /*
- * Guesses the kind of an LVM volume if the process may not read its table. Every kind except
- * linear and striped is built on hidden volumes of LVM, which have an LVM uuid too. So a volume
- * without any hidden volume below it is linear or striped.
+ * Guesses the kind of an LVM volume, for a process that may not read its table. Every kind except
+ * linear and striped is built on hidden LVM volumes, whose uuid is an LVM uuid too. So a volume
+ * without a hidden volume below it is linear or striped.
  */
 static void lvm_guess(struct stack_walk *w, const char *name, const char *own, struct pst_dm *dm)
 {
@@ -234,8 +237,8 @@ static void lvm_guess(struct stack_walk *w, const char *name, const char *own, s
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
-	/* A hidden volume: the suffix of its uuid names its kind. Only thin pools are
-	 * recognised. */
+	/* The volume is a hidden one, and the suffix of its uuid names its kind. Only the suffix
+	 * of thin pools is known here. */
 	if (strchr(own + 4, '-')) {
 		if (!strcmp(strrchr(own, '-'), "-tpool"))
 			dm->kind = PST_LAYER_DM_THIN;
@@ -288,7 +291,8 @@ static void dm_visit(struct stack_walk *w, int index)
 
 /* ---- NVMe ------------------------------------------------------------------- */
 
-/* A namespace on one controller: ".../nvme/nvme3/nvme3n1". */
+/* Visits a namespace that one controller leads to, with a /sys path such as
+ * ".../nvme/nvme3/nvme3n1". */
 static void nvme_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
@@ -312,8 +316,8 @@ static void nvme_visit(struct stack_walk *w, int index)
 }
 
 /*
- * With native multipath "nvme1n2" belongs to the subsystem. Its paths are hidden disks
- * "nvme1cCn2", one for each controller C that leads to it.
+ * Visits a namespace of native multipath, such as "nvme1n2", which belongs to the subsystem. Its
+ * paths are hidden disks "nvme1cCn2", one for each controller C that leads to it.
  */
 static void nvme_head_visit(struct stack_walk *w, int index)
 {
@@ -351,7 +355,7 @@ static void nvme_head_visit(struct stack_walk *w, int index)
 
 /* ---- one layer -------------------------------------------------------------- */
 
-/* Returns the kind of a device whose name alone identifies it, else UNKNOWN. */
+/* Returns the kind of a device if its name alone tells the kind, else PST_LAYER_UNKNOWN. */
 static enum pst_layer_kind layer_kind_by_name(const char *name)
 {
 	static const struct {
@@ -447,7 +451,8 @@ static void machine_read(struct stack_walk *w)
 			w->stack->swiotlb = "swiotlb=force is on the kernel's command line";
 		free(text);
 	}
-	/* In a confidential guest devices can only access memory that is shared with the host. */
+	/* In a confidential guest, devices can access only the memory that is shared
+	 * with the host. */
 	if (pst_sysfs_exists(&w->fs, "sys/class/misc/tdx_guest") ||
 	    pst_sysfs_exists(&w->fs, "sys/class/misc/sev-guest"))
 		w->stack->swiotlb = "the memory of this guest is encrypted";
@@ -497,7 +502,8 @@ static int mount_read(struct stack_walk *w, const struct pst_blockstack_in *in)
 	return 0;
 }
 
-/* Finds the name of the topmost device. Returns false if the file system has none. */
+/* Finds the name of the block device that the file system is on. Returns false if the file
+ * system has none. */
 static bool top_device_name(struct stack_walk *w, const struct pst_blockstack_in *in, char *name,
 			    size_t len)
 {
@@ -510,7 +516,8 @@ static bool top_device_name(struct stack_walk *w, const struct pst_blockstack_in
 		stack_lose(w->stack, "device %u:%u is not in /sys/dev/block", in->major, in->minor);
 		return false;
 	}
-	/* The device number of btrfs files names no block device; the mount's source does. */
+	/* The device number of a btrfs file is not that of a block device, so take the name from
+	 * the mount's source. */
 	if (w->stack->mount.fs != PST_FS_BTRFS || strncmp(source, "/dev/", 5) ||
 	    strchr(source + 5, '/') || strlen(source + 5) >= len)
 		return false;
@@ -518,7 +525,8 @@ static bool top_device_name(struct stack_walk *w, const struct pst_blockstack_in
 	return true;
 }
 
-/* Reads all options of ext4 from /proc/fs: the mount table omits those that are defaults. */
+/* Reads all options of ext4 from /proc/fs, because the mount table omits options that are
+ * defaults. */
 static void ext4_options_read(struct stack_walk *w, const char *device)
 {
 	char *text;
@@ -553,7 +561,7 @@ int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
 			ext4_options_read(&w, name);
 		layer_add(&w, name, -1);
 	}
-	/* Each visit may append layers, so this walks breadth first without recursion. */
+	/* A visit may append layers to the list, so this loop walks the tree breadth first. */
 	for (i = 0; i < out->layer_count; i++)
 		layer_visit(&w, (int)i);
 	pst_sysfs_close(&w.fs);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judges a block stack: the allow-list of file systems and layers for which O_DIRECT means that
- * a drive's DMA engine moves the bytes. All others get a sentence with the reason. Called by
- * storage file, `penstock explain` and `penstock check`. Pure functions. A layer that is
- * unknown or not in the tables below must never pass.
+ * Judges a block stack by the allow-list of file systems and layers for which O_DIRECT means that a
+ * drive's DMA engine moves the bytes. For every other stack it gives a sentence with the reason.
+ * Storage file, `penstock explain` and `penstock check` call it. The functions have no side
+ * effects. A layer that is unknown or not in the tables below must never pass.
  */
 #include <linux/fs.h>
 #include <linux/stat.h>
@@ -15,7 +15,8 @@
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* Why each file system fails; NULL: it passes if its options permit. */
+/* For each file system, the reason why it fails; NULL if it passes, provided that its mount
+ * options do. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,
@@ -39,7 +40,7 @@ static const char *const fs_why[PST_FS_KINDS] = {
 
 static const struct {
 	const char *name;
-	const char *why; /* Why the layer fails; NULL: it passes. */
+	const char *why; /* Reason why the layer fails; NULL if it passes. */
 } layers[PST_LAYER_KINDS] = {
 	[PST_LAYER_UNKNOWN] = {"unknown", "this kind of block device is not known"},
 	[PST_LAYER_PARTITION] = {"partition", NULL},
@@ -72,12 +73,13 @@ static const struct {
 	[PST_LAYER_NVME] = {"nvme", NULL},
 };
 
-/* Verdicts by layer and transport. A pair that is missing fails. */
+/* Verdicts for pairs of layer and transport. A pair that is not in this table fails. */
 static const struct {
 	enum pst_layer_kind kind;
 	const char *transport;
-	const char *why; /* Why the pair fails; NULL: it passes. */
-	bool rdma;	 /* The pair passes only if no RDMA device is software. */
+	const char *why; /* Reason why the pair fails; NULL if it passes. */
+	/* Whether the pair passes only if no RDMA device is implemented in software. */
+	bool rdma;
 } transports[] = {
 	{PST_LAYER_NVME, "pcie", NULL, false},
 	{PST_LAYER_NVME, "rdma", NULL, true},
@@ -209,7 +211,8 @@ bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, siz
 
 	if (why && why_len)
 		why[0] = '\0';
-	/* Report a layer that certainly fails before an unknown one. */
+	/* If a known layer fails, report that one, and not an unknown layer or an incomplete
+	 * stack. */
 	if (!mount_ok(stack, why, why_len))
 		return false;
 	for (i = 0; i < stack->layer_count; i++)
@@ -295,7 +298,8 @@ static void text_add_kind(struct stack_text *t, const struct pst_layer *layer)
 	text_add(t, ")");
 }
 
-/* Adds all layers of one depth; layers of the same kind name it once. Returns their number. */
+/* Adds all layers of one depth to the text. If they are all of one kind, names the kind once.
+ * Returns the number of layers. */
 static unsigned text_add_depth(struct stack_text *t, const struct pst_blockstack *stack,
 			       unsigned depth)
 {

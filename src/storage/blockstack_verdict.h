@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judges a block stack by an allow-list: is it a drive's DMA engine that moves the bytes of an
- * O_DIRECT call? It must never answer yes by default: every layer has to be recognised.
+ * Judges a block stack by an allow-list: does a drive's DMA engine move the bytes of an O_DIRECT
+ * call? The answer must never be yes by default: every layer has to be on the list.
  */
 #ifndef PST_STORAGE_BLOCKSTACK_VERDICT_H
 #define PST_STORAGE_BLOCKSTACK_VERDICT_H
@@ -9,22 +9,22 @@
 #include "storage/blockstack.h"
 
 /*
- * Returns true if the stack is on the allow-list. Else `why` (NULL: not wanted) gets one sentence
- * that names the reason. Pure.
+ * Returns true if the stack is on the allow-list. Otherwise it writes a sentence with the reason to
+ * `why`, unless `why` is NULL. It has no side effects.
  */
 bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, size_t why_len);
 
 /*
- * Judges one file of the stack by its inode: stx_attributes of statx and the flags of
- * FS_IOC_GETFLAGS (0 where that is refused). Encryption, verity, compression, DAX, inline data
- * and a data journal of the file's own are not direct. Pure.
+ * Judges one file on the stack by its inode flags: stx_attributes of statx, and the flags of
+ * FS_IOC_GETFLAGS (0 if that ioctl is refused). Returns false for a file with encryption, verity,
+ * compression, DAX, inline data or a data journal. It has no side effects.
  */
 bool pst_blockstack_inode_ok(uint64_t statx_attributes, uint32_t inode_flags, char *why,
 			     size_t why_len);
 
-/* Prints "ext4 on md0 (raid0) on nvme0n1 nvme1n1 (nvme pcie)", truncated to fit. */
+/* Writes a text such as "ext4 on md0 (raid0) on nvme0n1 nvme1n1 (nvme pcie)", truncated to fit. */
 void pst_blockstack_text(const struct pst_blockstack *stack, char *out, size_t out_len);
-/* Returns the kind's name, such as "raid0". Static storage. */
+/* Returns the name of a kind of layer, such as "raid0", in static storage. */
 const char *pst_layer_kind_name(enum pst_layer_kind kind);
 
 #endif

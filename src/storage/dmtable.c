@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a table from the device mapper, or a captured one, and reduces it to one kind of layer.
- * Called by blockstack.c. It must never call a table plain if one line of it is not, and must
- * change nothing.
+ * Reads the table of a device from the device mapper or from a captured file, and reduces it to one
+ * kind of layer. blockstack.c calls it. It must never report a plain kind (linear, striped or RAID)
+ * if one line of the table is of another kind, and must never change a table.
  */
 #include "storage/dmtable.h"
 
@@ -33,7 +33,8 @@ static bool kind_is_plain(enum pst_layer_kind kind)
 	       kind == PST_LAYER_RAID10;
 }
 
-/* Returns the kind of target "raid", which runs md's code; its first parameter is the level. */
+/* Returns the kind of target "raid", which uses the code of md. Its first parameter is the RAID
+ * level. */
 static enum pst_layer_kind raid_kind(const char *params)
 {
 	size_t len = strcspn(params, " ");
@@ -50,7 +51,7 @@ static enum pst_layer_kind raid_kind(const char *params)
 	return PST_LAYER_DM_OTHER;
 }
 
-/* Combines one line of a table with the lines before it. */
+/* Combines one line of a table with the kind that the lines before it gave. */
 static void dm_add_line(struct pst_dm *dm, const char *target, const char *params)
 {
 	enum pst_layer_kind kind = PST_LAYER_DM_OTHER;
@@ -65,7 +66,8 @@ static void dm_add_line(struct pst_dm *dm, const char *target, const char *param
 	if (!strcmp(target, "striped") && !dm->stripe_bytes &&
 	    sscanf(params, "%9llu %9llu", &count, &sectors) == 2 && count > 1)
 		dm->stripe_bytes = (uint64_t)sectors * 512;
-	/* A kind that is not plain stays. Of two plain kinds, a stripe tells more than linear. */
+	/* A kind that is not plain stays, whatever this line is. A plain kind stays if this line
+	 * is linear. */
 	if (dm->kind != PST_LAYER_UNKNOWN && !kind_is_plain(dm->kind))
 		return;
 	if (dm->kind != PST_LAYER_UNKNOWN && kind == PST_LAYER_LINEAR)
@@ -84,7 +86,7 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 		char line[256], target[32];
 		int behind = 0;
 
-		/* A long line is cut: parameters at its end do not matter. */
+		/* A long line is truncated, because only the parameters at its start are needed. */
 		snprintf(line, sizeof(line), "%.*s",
 			 (int)(len < sizeof(line) ? len : sizeof(line) - 1), text);
 		if (sscanf(line, "%18llu %18llu %31s %n", &start, &length, target, &behind) < 3 ||
@@ -100,8 +102,8 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* Reads head.target_count specs. Each spec's `next` is the offset of the next spec, counted from
- * the first one. */
+/* The answer has head.target_count target specs. The member `next` of a spec is the offset of
+ * the next spec from the first one. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
 	struct pst_dm dm = {0};
@@ -126,8 +128,8 @@ int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 		memcpy(&spec, base + at, sizeof(spec));
 		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
 		dm_add_line(&dm, spec.target_type, base + at + sizeof(spec));
-		/* A spec whose offset does not advance would be read as often as target_count
-		 * says. */
+		/* If the offset did not grow, the loop would read the same spec up to
+		 * target_count times. */
 		if (i + 1 < head.target_count && spec.next <= at)
 			return -EMSGSIZE;
 		at = spec.next;
@@ -154,7 +156,7 @@ static int dm_query(uint32_t major, uint32_t minor, struct pst_dm *out)
 	head->version[0] = DM_VERSION_MAJOR;
 	head->data_size = TABLE_BYTES;
 	head->data_start = sizeof(*head);
-	/* Without NOFLUSH the query would make a thin pool commit. */
+	/* Without DM_NOFLUSH_FLAG this query would make a thin pool commit. */
 	head->flags = DM_STATUS_TABLE_FLAG | DM_NOFLUSH_FLAG;
 	head->dev = makedev(major, minor);
 	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno
@@ -196,7 +198,7 @@ void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 	else if (!strncmp(uuid, "mpath-", 6))
 		out->kind = PST_LAYER_DM_MULTIPATH;
 	else if (digits && uuid[4 + digits] == '-')
-		out->kind = PST_LAYER_LINEAR; /* A partition made by kpartx. */
+		out->kind = PST_LAYER_LINEAR; /* The device is a partition made by kpartx. */
 	else
 		snprintf(out->detail, sizeof(out->detail), "%.*s",
 			 (int)(strcspn(uuid, "-") < 23 ? strcspn(uuid, "-") : 23), uuid);

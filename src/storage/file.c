@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Storage file: regular files, block devices and descriptors of the caller. This file moves the
- * bytes: it turns each io into calls of the lane's engine until the io is complete. file_open.c
- * opens files, file_facts.c finds their facts. It must never change the flags of a caller's
- * descriptor.
+ * bytes: it turns each transfer (struct pst_io) into calls of the lane's engine until the transfer
+ * is complete. file_open.c opens files, file_facts.c finds their facts. It must never change the
+ * flags of a caller's descriptor.
  */
 #include "storage/file.h"
 
@@ -20,8 +20,9 @@
 #include "storage/file_state.h"
 #include "storage/file_sync.h"
 
-/* An interrupted call is repeated at once, a call that would block after a pause. After this
- * many repeats without progress the io fails. */
+/* A system call that was interrupted is repeated at once. A call that would block is
+ * repeated after a pause of RETRY_PAUSE_NS. After RETRIES_MAX repeats without progress the
+ * transfer fails. */
 #define RETRIES_MAX 200
 #define RETRY_PAUSE_NS 1000000
 
@@ -31,7 +32,7 @@ static struct pst_io *call_io(struct pst_call *call)
 				 offsetof(struct pst_io, priv));
 }
 
-/* Skips the first `done` bytes of the io's memory. */
+/* Moves the start of the io's memory forward by `done` bytes. */
 static void iov_advance(struct pst_io *io, uint64_t done)
 {
 	while (done && io->iov_count) {
@@ -49,7 +50,7 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	if (pst_file_io(io)->held)
+	if (pst_file_io(io)->held) /* saves the call for reads */
 		pst_gate_leave(io);
 	io->done(io);
 }
@@ -60,13 +61,14 @@ static void io_fail(struct pst_io *io, int code)
 	static const char *const verbs[] = {"reading", "writing", "syncing"};
 	uint64_t off = pst_file_io(io)->call.off, rest = io->len - (off - io->off);
 
-	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
+	pst_fail_errno(&io->err, code, pst_why_from_errno(code), "%s %llu bytes at %llu of %s: %m",
 		       verbs[io->op], (unsigned long long)rest, (unsigned long long)off,
 		       file->path ? pst_path_tail(file->path) : "descriptor");
 	io_end(io, io->err.code);
 }
 
-/* Raises the end of the written range. It must not exceed what calls have carried. */
+/* Raises written_end to `end_at` if it is lower. `end_at` must not lie beyond the bytes that
+ * calls have written. */
 static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
@@ -75,7 +77,8 @@ static void written_end_raise(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* Repeats a call that moved nothing. Returns false after too many tries: the io has failed. */
+/* Prepares the repeat of a call that moved nothing. Returns false if the call was repeated too
+ * often already. In that case it has failed the io. */
 static bool io_retry(struct pst_io *io, int code)
 {
 	const struct timespec pause = {0, RETRY_PAUSE_NS};
@@ -86,14 +89,16 @@ static bool io_retry(struct pst_io *io, int code)
 	}
 	if (code != -EAGAIN)
 		return true;
-	/* io_uring returns EAGAIN for a descriptor with O_NONBLOCK where a plain call waits. */
+	/* For a descriptor with O_NONBLOCK, io_uring returns EAGAIN where a plain call would
+	 * wait. So the repeat is a plain call. */
 	if (io->flags & PST_IO_NOW)
 		nanosleep(&pause, NULL);
 	io->flags |= PST_IO_NOW;
 	return true;
 }
 
-/* Handles a complete direct write. Returns true if it must be repeated from its start. */
+/* Handles a direct write whose calls are complete. Returns true if the write must be repeated
+ * from its start. */
 static bool write_recheck(struct pst_io *io)
 {
 	struct iovec *one = &io->one;
@@ -113,8 +118,9 @@ static bool write_recheck(struct pst_io *io)
 	return true;
 }
 
-/* Evaluates the result of a call: complete, end of file, short, or failed. Returns true if the
- * rest of the io must be carried, false if the io has ended. */
+/* Evaluates the result of a call. If the io is complete, has failed or has reached the end
+ * of the file, ends the io and returns false. If the call was short or must be repeated,
+ * returns true. */
 static bool call_take_result(struct pst_io *io)
 {
 	struct pst_call *call = &pst_file_io(io)->call;
@@ -138,10 +144,11 @@ static bool call_take_result(struct pst_io *io)
 	pst_file_io(io)->tries = 0;
 	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
-			/* A write that moves nothing does not mean the end of the file. */
+			/* Unlike a read of 0 bytes, a write of 0 bytes does not mean the end of
+			 * the file. */
 			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			/* Reads of a drive that was pulled out return 0 at once. */
+			/* Reads of a drive that was unplugged return 0 at once. */
 			io_fail(io, -ENODEV);
 		else
 			io_end(io, (int64_t)so_far);
@@ -150,7 +157,8 @@ static bool call_take_result(struct pst_io *io)
 	so_far += (uint64_t)n;
 	if (io->op == PST_IO_DRAIN)
 		written_end_raise(file, io->off + so_far);
-	/* An O_DIRECT read that returns an unaligned length has reached the end of the file. */
+	/* An O_DIRECT read whose result is not a multiple of the alignment has reached the end
+	 * of the file. */
 	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
 				  (uint64_t)n % facts->off_align)) {
 		if (io->op == PST_IO_DRAIN && (io->flags & PST_IO_DIRECT))
@@ -163,7 +171,8 @@ static bool call_take_result(struct pst_io *io)
 	return true;
 }
 
-/* Submits the rest of the io to the engine, or with PST_IO_NOW makes its calls on this thread. */
+/* Submits the rest of the io to the lane's engine. With PST_IO_NOW makes the calls on this
+ * thread. */
 static int io_carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
@@ -179,13 +188,15 @@ static int io_carry(struct pst_io *io)
 			return lane->engine_ops->submit(lane->engine, call);
 		}
 		call->engine_why = PENSTOCK_WHY_NONE;
-		call->engine = "threads"; /* A plain call on this thread. */
+		/* The name of the engine that reports give for a call on this thread. */
+		call->engine = "threads";
 		call->result = pst_call_now(call);
 	} while (call_take_result(io));
 	return 0;
 }
 
-/* Carries the rest of an io that has started: the path will not submit it again. */
+/* Moves the rest of an io that has started. If the engine is full, makes plain calls, because
+ * the path will not submit the io again. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);
@@ -198,7 +209,7 @@ static void io_continue(struct pst_io *io)
 		io_fail(io, ret);
 }
 
-/* Continues the io after the engine has completed its call. */
+/* The engine calls this when it has completed a call of the io. */
 static void call_done(struct pst_call *call)
 {
 	struct pst_io *io = call_io(call);
@@ -207,7 +218,7 @@ static void call_done(struct pst_call *call)
 		io_continue(io);
 }
 
-/* Starts a write that waited at the gate; the gate calls this when its turn has come. */
+/* Starts a write that waited at the gate. The gate calls this function when the write may start. */
 static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
@@ -257,14 +268,15 @@ static int file_sync(struct pst_io *io)
 	io->iov = &io->one;
 	io->iov_count = 0;
 	ret = file_start(io, PST_IO_SYNC);
-	if (ret == -EAGAIN) { /* The engine is full, and the caller will not retry. */
+	/* The engine is full, and the caller will not submit the sync again. */
+	if (ret == -EAGAIN) {
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);
 	}
 	return ret;
 }
 
-/* Accepts every URL with a path that no other storage claims. */
+/* Whether the URL is a plain path or starts with "file://". */
 static bool file_match(const char *url)
 {
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';
@@ -273,7 +285,7 @@ static bool file_match(const char *url)
 /* ---- residency ---- */
 
 #ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5; the same number on every architecture. */
+#define SYS_cachestat 451 /* In Linux since 6.5; the number is the same on every architecture. */
 #endif
 
 struct cachestat_range_abi {
@@ -291,8 +303,8 @@ static uint64_t pages_in_range(uint64_t off, uint64_t end)
 	return end > off ? (end + page - 1) / page - off / page : 0;
 }
 
-/* Returns the number of pages of the range that exist in the file. Readers with a large buffer
- * ask for more than the file has; the missing pages must not count as uncached. */
+/* Returns the number of pages of the range that exist in the file. Programs with a large buffer
+ * ask for more bytes than the file has, and pages beyond its end must not count as uncached. */
 static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
 {
 	const struct pst_file *file = st->priv;
@@ -302,12 +314,12 @@ static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, u
 	if (end <= st->facts.length)
 		return pages_in_range(off, end);
 	if (!file->is_block)
-		/* The file may have grown. */
+		/* The file may have grown since it was opened. */
 		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
 	return pages_in_range(off, end < length ? end : length);
 }
 
-/* Queries by cachestat(2) how much of the range the page cache holds. */
+/* Asks the kernel by cachestat(2) how much of the range is in the page cache. */
 static enum pst_residency file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 					 enum penstock_why *why)
 {

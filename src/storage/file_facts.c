@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the facts of an open file: the alignment of O_DIRECT, whether O_DIRECT reaches a drive,
- * whether the block stack is on the allow-list, how much the page cache holds, and which
- * extents are written. file.c and file_open.c call it. It reads everything once at open, except
- * residency, extents and stamp.
+ * whether the block stack is on the allow-list, and which extents are written. file.c and
+ * file_open.c call it. All facts are read once, at open, except the written extents and the stamp.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,18 +27,18 @@
 #include "storage/file_facts.h"
 #include "storage/file_state.h"
 
-/* Preferred bytes of one system call. Shorter lengths need more calls; longer ones keep a
- * drive's queue too short. Measured on virtio with 16 MiB in flight: 512 KiB 5.0 GB/s, 1 MiB
- * 5.4 GB/s, 2 MiB 4.6 GB/s. */
+/* Preferred number of bytes of one system call. With fewer bytes, more calls are needed; with
+ * more, fewer calls are in flight and a drive's queue runs short. Measured on virtio with 16 MiB in
+ * flight: 512 KiB 5.0 GB/s, 1 MiB 5.4 GB/s, 2 MiB 4.6 GB/s. */
 #define CALL_BYTES (1u << 20)
 #ifndef STATX_MNT_ID
-#define STATX_MNT_ID 0x00001000u /* Linux 5.8. */
+#define STATX_MNT_ID 0x00001000u /* In Linux since 5.8. */
 #endif
 #ifndef STATX_DIOALIGN
-#define STATX_DIOALIGN 0x00002000u /* Linux 6.1. */
+#define STATX_DIOALIGN 0x00002000u /* In Linux since 6.1. */
 #endif
 
-/* struct statx, with the two dio fields that older headers lack. */
+/* The kernel's struct statx, with the two dio_ members that older headers lack. */
 struct statx_abi {
 	uint32_t mask, blksize;
 	uint64_t attributes;
@@ -58,10 +57,11 @@ struct statx_abi {
 };
 _Static_assert(sizeof(struct statx_abi) == 256, "struct statx is 256 bytes");
 
-#define ALIGN_UNKNOWN 4096u /* No drive sold today needs more. */
+/* Assumed alignment if the kernel reports none; no drive sold today needs more. */
+#define ALIGN_UNKNOWN 4096u
 
-/* Takes the alignment of O_DIRECT from statx if the kernel reports it, else assumes a safe
- * value. */
+/* Sets the alignment of O_DIRECT from statx if the kernel reports it, else to ALIGN_UNKNOWN.
+ * Returns false if the file system has no O_DIRECT for this file. */
 static bool dio_align_get(const struct statx_abi *stx, struct pst_storage_facts *facts)
 {
 	facts->off_align = facts->mem_align = ALIGN_UNKNOWN;
@@ -77,7 +77,8 @@ static bool dio_align_get(const struct statx_abi *stx, struct pst_storage_facts 
 	return true;
 }
 
-/* Opens the file by its name where /proc is missing, if the name still belongs to this file. */
+/* Opens the file by its name, for systems without /proc. Fails if another file has this name
+ * meanwhile. */
 static int direct_open_by_name(const struct pst_file *file, int flags)
 {
 	const char *name = file->temp ? file->temp : file->absolute ? file->absolute : file->path;
@@ -112,9 +113,9 @@ static int direct_open(struct pst_file *file, struct pst_storage_facts *facts)
 	return fd;
 }
 
-/* Handles a caller's descriptor that is O_DIRECT and could not be reopened. No transfer of it
- * can use the page cache: reads cover the blocks around the wanted bytes, and writes must be
- * whole blocks or are refused. */
+/* Handles a caller's descriptor that is O_DIRECT and could not be reopened. No transfer on it
+ * can use the page cache. So a read covers all blocks that hold wanted bytes, and a write that is
+ * not whole blocks is refused. */
 static void borrowed_check(struct penstock_storage *st)
 {
 	struct pst_file *file = st->priv;
@@ -124,7 +125,8 @@ static void borrowed_check(struct penstock_storage *st)
 		st->facts.edge_align = st->facts.off_align;
 }
 
-/* Returns true if O_DIRECT succeeds but is still a CPU copy, because the file system is memory. */
+/* Returns true if the files of this mount are in memory. O_DIRECT succeeds there, but the CPU
+ * copies. */
 static bool mount_is_memory(const struct pst_mount *mount)
 {
 	return mount->fs == PST_FS_TMPFS || mount->fs == PST_FS_RAMFS ||
@@ -142,32 +144,34 @@ static bool kernel_has(unsigned major_min, unsigned minor_min)
 }
 
 /* Returns true if the file system keeps large files in large folios, which depends on the
- * kernel's version. Registering or mapping a page then costs a fraction. */
+ * kernel's version. Registering or mapping a page then takes a fraction of the time. */
 static bool fs_has_large_folios(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
 }
 
-/* Returns true if an error of syncfs always means lost data. syncfs reports write-back errors
- * since kernel 5.8, and on these two file systems it reports no other errors. */
+/* Returns true if an error of syncfs always means lost data: the kernel reports write-back
+ * errors by syncfs (since 5.8), and the file system is ext4 or xfs, which report no other
+ * errors by it. */
 static bool fs_tells_loss(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
-/* Recently read block stacks, kept for RECENT_NS. Some callers open a file for each operation,
- * and reading a stack costs about 90 system calls. The stack beneath a mount does not change
- * that fast; a file that stays open keeps the facts of its open for much longer. */
+/* Block stacks that were read in the last RECENT_NS, because some programs open a file for
+ * each operation, and reading a stack takes about 90 system calls. The stack below a mount does
+ * not change in so short a time. A file that stays open uses the stack of its open for much
+ * longer anyway. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 
 static struct recent_stack {
 	struct pst_blockstack_in in;
 	struct pst_blockstack stack;
-	uint64_t read_ns; /* Time of reading; 0: entry unused. */
+	uint64_t read_ns; /* Time when the stack was read; 0 if the entry is unused. */
 } recents[RECENT_MAX];
-/* Only ever locked by trylock: in the child of a fork it may be held by a thread that does not
- * exist there. */
+/* Locked by trylock only: in a forked child the lock may stay locked forever, by a thread of the
+ * parent that does not exist in the child. */
 static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool stack_in_equal(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
@@ -220,7 +224,8 @@ static void stack_read(const char *root, const struct pst_file *file, const stru
 	if (fstatfs(file->fd, &fs) == 0)
 		in.fs_magic = (uint64_t)fs.f_type & UINT32_MAX;
 	if (*root || !recent_get(&in, stack)) {
-		/* On an error the stack is marked incomplete, which never counts as direct. */
+		/* After an error the stack is marked incomplete, and an incomplete stack never
+		 * counts as direct. */
 		(void)pst_blockstack_read(root, &in, stack);
 		if (!*root && stack->complete)
 			recent_put(&in, stack);
@@ -253,9 +258,9 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 	memset(&stx, 0, sizeof(stx));
 	if (syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH,
 		    STATX_BASIC_STATS | STATX_DIOALIGN | STATX_MNT_ID, &stx))
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "statx: %m");
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno), "statx: %m");
 	if (ioctl(file->fd, FS_IOC_GETFLAGS, &inode_flags))
-		/* The file system refuses this ioctl: statx's attributes must suffice. */
+		/* The file system does not know this ioctl, so only statx's attributes are used. */
 		inode_flags = 0;
 	stack_read(root, file, &stx, stack);
 	facts->fd = file->fd;
@@ -268,8 +273,8 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 	pst_blockstack_text(stack, facts->text, sizeof(facts->text));
 	file->overlay = stack->mount.fs == PST_FS_OVERLAY;
 	facts->mapped_quick = fs_has_large_folios(stack->mount.fs);
-	/* Only for a descriptor that the library opened: the kernel reports a loss to each
-	 * descriptor once, and a caller may already have consumed the report of its own. */
+	/* Never set for a caller's descriptor: the kernel reports a loss once to each
+	 * descriptor, and the caller may already have received that report. */
 	file->tells_loss = !file->is_block && !file->fd_borrowed && fs_tells_loss(stack->mount.fs);
 	facts->listed =
 		pst_blockstack_direct_ok(stack, why, sizeof(why)) &&
@@ -290,7 +295,8 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
 {
-	/* The struct has 10 KiB, and the caller's thread may have a stack of 64 KiB. */
+	/* Not on the stack: the struct has 10 KiB, and the calling thread may have a
+	 * stack of 64 KiB. */
 	struct pst_blockstack *stack = malloc(sizeof(*stack));
 	int ret = stack ? facts_find(st, root, stack, err)
 			: pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
@@ -340,7 +346,7 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 				continue;
 			*off = e->fe_logical > *off ? e->fe_logical : *off;
 			*len = end - *off;
-			/* The last block may extend beyond the end of the file. */
+			/* The last extent may end beyond the end of the file. */
 			if (end > length)
 				*len = length > *off ? length - *off : 0;
 			return *len ? 0 : -ENODATA;
@@ -351,9 +357,9 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 	}
 }
 
-/* Minimum age at which a modification time is trusted. File times are as coarse as the kernel's
- * tick, and a direct write sets the time at its start. So another write may leave a younger
- * time unchanged. */
+/* Minimum age in ns at which a modification time is trusted. File times are as coarse as the
+ * kernel's tick, and a direct write sets the time when it starts. So while a modification time is
+ * younger, another write may leave it unchanged. */
 #define SETTLED_NS 100000000
 
 uint64_t pst_file_stamp(struct penstock_storage *st)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out what a file is stored on, what is written and what is cached: see file_facts.c. */
+/* Finds out what a file is stored on, and which of its bytes are written: see file_facts.c. */
 #ifndef PST_STORAGE_FILE_FACTS_H
 #define PST_STORAGE_FILE_FACTS_H
 
 #include "core/ops.h"
 
 /*
- * Fills st->facts of an open file and opens its O_DIRECT descriptor. `root` is the directory of
- * a captured machine, "" for this one. Returns 0 or -errno.
+ * Fills st->facts of an open file and opens the file's O_DIRECT descriptor. `root` is the root
+ * directory of a captured machine, or "" for this machine. Returns 0 or -errno.
  */
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err);
-/* Finds a written extent at or after *off by FIEMAP. Returns 0, or -ENODATA if there is none. */
+/* Finds by FIEMAP the first written extent at or after *off, and sets *off and *len to it.
+ * Returns 0, or -ENODATA if there is no such extent. */
 int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
-/* Returns a number that differs from the last one if extents may have been written since. */
+/* Returns a number that identifies the state of the file: if extents may have been written
+ * between two calls, the numbers differ. */
 uint64_t pst_file_stamp(struct penstock_storage *st);
 #endif

@@ -1,53 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: writes of this process to one place of a file go either all by O_DIRECT or all
- * through the page cache. A place is an aligned stretch of PLACE_PAGES pages (2 MiB on x86).
- * Writes of the other kind wait for their turn, whichever request, queue, handle or device they
- * come from.
+ * The gate: at any time, the writes of this process to one place of a file go either all by
+ * O_DIRECT or all through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB
+ * on x86). Writes of the other kind wait, whichever request, queue, handle or device they come
+ * from.
  *
- * The reason: when a direct write completes, the kernel drops from the page cache, folio by
- * folio, what readers have cached there meanwhile. A reader's folio may be as long as a place.
- * The kernel cannot drop a folio whose other end is dirty. It then keeps old bytes in the cache
- * and marks the file: the next fsync of every descriptor returns EIO although the drive is
- * healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
+ * The reason: when a direct write completes, the kernel drops from the page cache what readers have
+ * cached there during the write. It drops whole folios, and a folio may be as long as a place. The
+ * kernel cannot drop a folio if another part of it is dirty. It then keeps old bytes in the cache
+ * and marks the file: the next fsync of every descriptor returns EIO although the drive is healthy
+ * (mm/filemap.c, kiocb_invalidate_post_direct_write).
  *
- * file.c calls the gate for each write. It takes a lock only while a write waits. It must never
- * make a write wait for an inline lane, because nothing forces that lane's owner to drive it:
- * writes of inline lanes pass freely.
+ * file.c asks the gate before each write. The gate takes a lock only while a write waits. It must
+ * never make a write wait for one of an inline lane, because nothing forces the lane's owner to run
+ * its turns. So writes of inline lanes pass without being counted.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/fork.h"
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 #include "storage/file_gate.h"
 
-/* Pages of the longest folio: order 9 with pages of 4 KiB. That is the largest folio of the
- * page cache on x86, and larger than ext4 uses on other machines. A folio starts at a multiple
- * of its length. */
+/* Number of pages of the longest folio: order 9 with pages of 4 KiB. That is the largest folio
+ * of the page cache on x86, and larger than the folios of ext4 on other machines. A folio starts at
+ * a multiple of its length. */
 #define PLACE_PAGES 512u
-/* The places of all files share this many counters by hash. Writes that share one by chance
- * wait for each other briefly. */
+/* Number of counters. Each place has one of them, by hash. Two places may share a counter by
+ * chance; then writes to them wait for each other briefly. */
 #define COUNTS 1024u
 
 #define DIRECT 0u
 #define CACHED 1u
 
-/* Writes in flight: direct ones in the lower half of each word, cached ones in the upper half. */
+/* Number of writes in flight: of direct writes in the lower half of each word, of cached writes
+ * in the upper half. */
 static _Atomic uint64_t counts[COUNTS];
 
-/* Taken alone; protects the variables below. */
+/* Protects the variables below. No other lock is taken under it. */
 static pthread_mutex_t waiters_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_io *waiters, **waiters_end = &waiters; /* Waiting writes, oldest first. */
-/* The last round in which a write of each kind had to wait, for each counter. */
+/* Each call of waiters_admit is a round, and admit_round is its number. waits_in_round has, for
+ * each kind of write and each counter, the last round in which such a write had to wait. */
 static uint32_t admit_round, waits_in_round[2][COUNTS];
 static _Atomic unsigned waiting;
 
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-/* In the child of a fork: the writes in flight belong to the parent. */
+/* Resets the gate in a forked child, because the writes in flight belong to the parent. */
 static void gate_forked(void)
 {
 	for (unsigned i = 0; i < COUNTS; i++)
@@ -58,14 +59,13 @@ static void gate_forked(void)
 	atomic_store(&waiting, 0);
 }
 
-static void gate_watch_forks(void)
+__attribute__((constructor)) static void gate_hook_fork(void)
 {
-	pthread_atfork(NULL, NULL, gate_forked);
+	pst_fork_hook(gate_forked);
 }
 
 void pst_gate_open(struct pst_file *file, const struct stat *stat)
 {
-	pthread_once(&fork_once, gate_watch_forks);
 	file->place_bytes = PLACE_PAGES * (uint64_t)sysconf(_SC_PAGESIZE);
 	file->place_key = S_ISBLK(stat->st_mode) ? ~(uint64_t)stat->st_rdev
 						 : (uint64_t)stat->st_dev << 32 ^ stat->st_ino;
@@ -113,7 +113,8 @@ static void places_leave(const struct write_places *p, uint64_t end)
 					  memory_order_seq_cst);
 }
 
-/* Counts the write at all of its places, or at none. Returns true if it may start. */
+/* Tries to count the write at all of its places. Returns true if it is counted. Returns false,
+ * without counting it anywhere, if it must wait. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {
@@ -139,14 +140,15 @@ static bool places_are_queued_for(const struct write_places *p)
 	return false;
 }
 
-/* Starts every waiting write whose turn has come, each on its own lane. Returns true if `self`,
- * the calling thread's write, may start. Called with the lock held. */
+/* Starts each waiting write that may start, on the write's own lane. `self` is NULL or the
+ * calling thread's write. That write is not started here; the function returns true if it may
+ * start. The caller holds the lock. */
 static bool waiters_admit(const struct pst_io *self)
 {
 	struct pst_io **link = &waiters, *io;
 	bool may = false;
 
-	if (!++admit_round) { /* The counter wrapped around. */
+	if (!++admit_round) { /* The round number has wrapped around. */
 		memset(waits_in_round, 0, sizeof(waits_in_round));
 		admit_round = 1;
 	}
@@ -177,7 +179,8 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	struct write_places p = places_of(io);
 	bool may;
 
-	/* Nothing tells when the owner of an inline lane will drive it. */
+	/* Not counted: other writes would wait for the owner of the inline lane, who may not run
+	 * a turn for a long time. */
 	if (io->lane->kind == PST_LANE_INLINE)
 		return true;
 	own->held = true;
@@ -189,8 +192,8 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	pthread_mutex_lock(&waiters_lock);
 	*waiters_end = io;
 	waiters_end = &io->next;
-	/* Raise `waiting` before checking the places. A write that leaves a place after that
-	 * check then sees the count and takes the lock. */
+	/* Raise `waiting` before checking the places. A write that leaves one of the places
+	 * after this check then finds `waiting` raised, and takes the lock to start this write. */
 	atomic_fetch_add_explicit(&waiting, 1, memory_order_seq_cst);
 	may = waiters_admit(io);
 	pthread_mutex_unlock(&waiters_lock);

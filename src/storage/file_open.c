@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, creates, commits and aborts files. A file that is replaced is written under a
- * temporary name in the same directory and renamed over the old one at commit. So no reader
- * ever sees a partial file, and a killed process leaves the old one. Called through storage
- * file's table.
+ * Opens, creates, commits and aborts files. A file that replaces another is written under a
+ * temporary name in the same directory, and renamed to the final name at commit. So no reader ever
+ * sees a partial file, and if the process is killed the old file is still there. Called through
+ * storage file's table.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,12 +28,12 @@
 
 static int path_fail(struct pst_err *err, int code, const char *what, const char *path)
 {
-	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what,
+	return pst_fail_errno(err, code, pst_why_from_errno(code), "%s %s: %m", what,
 			      pst_path_tail(path));
 }
 
-/* Accepts regular files and block devices; refuses everything else with its kind in the
- * message. */
+/* Accepts regular files and block devices. Refuses every other kind of file, with a message that
+ * names the kind. */
 static int kind_judge(const char *name, const struct stat *stat, struct pst_err *err)
 {
 	if (S_ISREG(stat->st_mode) || S_ISBLK(stat->st_mode))
@@ -50,9 +50,9 @@ static int kind_judge(const char *name, const struct stat *stat, struct pst_err 
 			"%s is neither a regular file nor a block device", pst_path_tail(name));
 }
 
-/* Returns true for a file that the kernel generates when it is read, such as /proc/meminfo. Its
- * length is reported as 0, or in sysfs as one page, so a reader that trusts the length finds it
- * empty or truncated. */
+/* Returns true for a file that the kernel generates when it is read, such as /proc/meminfo. The
+ * kernel reports its length as 0, or in sysfs as one page. So a program that relies on the length
+ * finds the file empty or truncated. */
 static bool is_generated(int fd, const struct stat *stat)
 {
 	static const long kinds[] = {PROC_SUPER_MAGIC,	 DEBUGFS_MAGIC,	      TRACEFS_MAGIC,
@@ -80,7 +80,7 @@ static int kind_check(int fd, const char *name, struct stat *stat, struct pst_er
 }
 
 /* Opens a path with O_NONBLOCK, because open(2) of a pipe could block forever. kind_check
- * refuses the pipe afterwards. */
+ * refuses the pipe later. */
 static int path_open(const char *path, int flags, unsigned mode, struct pst_err *err)
 {
 	int fd = pst_open_retry(path, flags | O_NONBLOCK, mode);
@@ -89,16 +89,17 @@ static int path_open(const char *path, int flags, unsigned mode, struct pst_err 
 	if (fd < 0) {
 		int code = errno;
 
-		/* open(2) of a socket returns ENXIO, of a directory opened for writing EISDIR:
-		 * return the better message. */
+		/* open(2) fails with ENXIO for a socket, and with EISDIR for a directory
+		 * that is opened for writing. Replace these errors by a message that names the
+		 * kind of file. */
 		if ((code == ENXIO || code == EISDIR) && !stat(path, &there) &&
 		    (S_ISSOCK(there.st_mode) || S_ISDIR(there.st_mode)))
 			return kind_judge(path, &there, err);
 		errno = code;
 		return path_fail(err, code, "cannot open", path);
 	}
-	/* With O_NONBLOCK io_uring would return EAGAIN for bytes that are not in the page
-	 * cache. */
+	/* O_NONBLOCK is removed again. With it, io_uring would return EAGAIN for bytes that are
+	 * not in the page cache. */
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	return fd;
 }
@@ -111,19 +112,19 @@ static int file_reserve(const struct pst_file *file, uint64_t length, struct pst
 	do
 		ret = fallocate(file->fd, 0, 0, (off_t)length) ? errno : 0;
 	while (ret == EINTR);
-	if (ret == EOPNOTSUPP) /* The file system has no fallocate: set the length only. */
+	if (ret == EOPNOTSUPP) /* The file system has no fallocate, so only set the length. */
 		ret = ftruncate(file->fd, (off_t)length) ? errno : 0;
 	if (ret)
-		return pst_fail_errno(err, ret, pst_why_of_errno(ret),
+		return pst_fail_errno(err, ret, pst_why_from_errno(ret),
 				      "cannot reserve %llu bytes for %s: %m",
 				      (unsigned long long)length, pst_path_tail(name));
 	return 0;
 }
 
-#define TEMP_EXTRA 40 /* Bytes that the temporary name is longer than the path. */
+#define TEMP_EXTRA 40 /* The temporary name is at most this many bytes longer than the path. */
 
 /* Returns the absolute form of a relative path, which stays valid when the working directory
- * changes. NULL: too long. */
+ * changes. Returns NULL if it would be too long or there is no memory. */
 static char *path_absolute(const char *path)
 {
 	char *here = getcwd(NULL, 0), *absolute = NULL;
@@ -135,13 +136,15 @@ static char *path_absolute(const char *path)
 	return absolute;
 }
 
-/* Returns the final name: commit and abort use it whatever the working directory is by then. */
+/* Returns the name that the file has after commit. If possible it is absolute, because the
+ * working directory may change before commit or abort. */
 static const char *final_name(const struct pst_file *file)
 {
 	return file->absolute ? file->absolute : file->path;
 }
 
-/* Bytes of the file's name that the temporary name repeats: a name has at most 255 bytes. */
+/* Maximum number of bytes of the file's name that the temporary name repeats. The temporary name
+ * has a suffix, and a name has at most 255 bytes. */
 #define TEMP_NAME 200
 
 static int temp_name_make(struct pst_file *file, struct pst_err *err)
@@ -169,8 +172,9 @@ static bool links_to_descriptor(const char *path)
 	return readlink(path, to, sizeof(to)) == sizeof(to) && !memcmp(to, "/proc/", sizeof(to));
 }
 
-/* Checks that a replacement can take this name. Permitted are a missing file, a regular file,
- * and a link to either. A link to anything else is refused and stays. */
+/* Checks that a file under this name may be replaced. The name may be free, or belong to a
+ * regular file, or to a link to a regular file or to nothing. A link to anything else is refused
+ * and not changed. */
 static int target_check(const char *path, bool follow, struct stat *old, struct pst_err *err)
 {
 	struct stat there;
@@ -198,9 +202,9 @@ static int target_check(const char *path, bool follow, struct stat *old, struct 
 	return 0;
 }
 
-/* Creates the temporary file. Until commit its permissions exclude everyone whom the final
- * permissions exclude, so a private file stays private while it is written. With `mode` 0 the
- * new file gets the replaced file's permissions, or 0666 if it replaces none. */
+/* Creates the temporary file. Until commit nobody can open it whom the final permissions
+ * exclude, so a private file stays private while it is written. If `mode` is 0, the new file gets
+ * the permissions of the file that it replaces, or 0666 if it replaces none. */
 static int temp_create(struct pst_file *file, const struct penstock_storage_opts *opts,
 		       struct pst_err *err)
 {
@@ -222,13 +226,14 @@ static int temp_create(struct pst_file *file, const struct penstock_storage_opts
 		return path_fail(err, errno, "cannot create a file in the folder of", file->path);
 	file->created = file->replace = true;
 	if (!file->keeps_owner && !fstat(file->fd, &stat))
-		file->mode &= stat.st_mode; /* The kernel has applied the umask. */
+		/* The kernel has applied the umask to the file's mode. */
+		file->mode &= stat.st_mode;
 	return 0;
 }
 
-/* Sets owner and permissions as far as the caller may. If the group cannot be kept, it gets the
- * permissions of others. A file system without permissions refuses all of this, which loses
- * nothing. */
+/* Sets owner, group and permissions as far as the process may. If it cannot set the group, the
+ * file's group gets only the permissions of others. Errors are ignored: a file system without
+ * permissions refuses these calls, and nothing is lost. */
 static void permissions_set(const struct pst_file *file)
 {
 	unsigned mode = file->mode;
@@ -250,8 +255,8 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 		file->absolute = path_absolute(file->path);
 	if (opts->flags & PENSTOCK_O_NOFOLLOW)
 		flags |= O_NOFOLLOW;
-	/* A block device is written in place, because it cannot be renamed. Its name is often a
-	 * link, as all names in /dev/mapper and /dev/disk are. */
+	/* A block device is not replaced but written in place, because it cannot be renamed. The
+	 * check follows links, because the names in /dev/mapper and /dev/disk are links. */
 	if (opts->flags & PENSTOCK_O_REPLACE &&
 	    (stat(file->path, &there) || !S_ISBLK(there.st_mode)))
 		return temp_create(file, opts, err);
@@ -267,8 +272,8 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	return file->fd < 0 ? file->fd : 0;
 }
 
-/* Uses a descriptor that could not be reopened by a duplicate of it. The caller's number itself
- * may be closed and name another file later. */
+/* Duplicates a caller's descriptor that could not be reopened, and uses the duplicate. The
+ * caller may close its own descriptor, and the number may then belong to another file. */
 static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file, int fd, int flags,
 			     struct pst_err *err)
 {
@@ -276,11 +281,11 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 		       "descriptor %d cannot be opened again (%m): it is used as it is", fd);
 	file->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (file->fd < 0)
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno),
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
 				      "descriptor %d can be neither reopened nor duplicated: %m",
 				      fd);
 	file->fd_borrowed = true;
-	/* With O_APPEND Linux ignores the offset of a write (pwrite(2), BUGS). */
+	/* Linux ignores the offset of a write if the descriptor has O_APPEND (pwrite(2), BUGS). */
 	file->appends = flags & O_APPEND && (flags & O_ACCMODE) != O_RDONLY;
 	if (file->appends)
 		pst_fail_errno(&st->facts.why_no_write, EOPNOTSUPP, PENSTOCK_WHY_REOPEN,
@@ -290,8 +295,9 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 	return 0;
 }
 
-/* Reopens the caller's descriptor, so that its flags never change. The new one keeps O_SYNC and
- * O_DSYNC, because the caller's writes promise that. */
+/* Reopens the file of the caller's descriptor, so that the caller's descriptor keeps its flags.
+ * The new descriptor also has O_SYNC or O_DSYNC if the caller's has it, because the caller expects
+ * its writes to be durable. */
 static int file_reopen(struct penstock_storage *st, struct pst_file *file, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -365,8 +371,8 @@ static int created_remove(const struct pst_file *file, struct pst_err *err)
 
 	if (!file->created || file->committed || !name)
 		return 0;
-	/* Another process may have put its own file in this place meanwhile: leave that one
-	 * alone. */
+	/* Another process may have given this name to another file meanwhile. That file must not
+	 * be removed. */
 	if (!lstat(name, &there) && !fstat(file->fd, &ours) &&
 	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
 		return !ours.st_nlink ? 0
@@ -379,8 +385,8 @@ static int created_remove(const struct pst_file *file, struct pst_err *err)
 	return 0;
 }
 
-/* Removes the created file and only logs a failure, because the caller reports another error or
- * none. */
+/* Removes the created file. A failure is only logged, because the caller cannot report it or has
+ * another error to report. */
 static void created_remove_logged(const struct pst_file *file)
 {
 	struct pst_err err;
@@ -440,8 +446,9 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 	return ret;
 }
 
-/* Truncates a created file to its exact length: it may have been reserved longer or have a
- * padded tail. A file that was created without a length keeps the length that writers gave it. */
+/* Truncates a created file to its exact length. The file may be longer, because more bytes were
+ * reserved or because its last block was padded. A file that was created without a length keeps the
+ * length to which it was written. */
 static int length_truncate(struct pst_file *file, uint64_t length, struct pst_err *err)
 {
 	struct stat stat;
@@ -497,7 +504,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (ret)
 		return ret;
 	file->committed = true;
-	/* From here on other processes may use the name: no more padded tails. */
+	/* From here on other processes may use the file under its name, so the end of a write is
+	 * not padded any more. */
 	st->facts.growing = false;
 	return 0;
 }
@@ -510,7 +518,7 @@ int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
 	if (ret)
 		return ret;
 	file->aborted |= file->created && !file->committed;
-	file->committed = true; /* Nothing is left to decide at close. */
+	file->committed = true; /* Close has nothing left to remove. */
 	return 0;
 }
 
@@ -522,7 +530,7 @@ void pst_file_close(struct penstock_storage *st)
 
 	if (file->replace)
 		created_remove_logged(file);
-	/* Removes a padded tail. */
+	/* Removes the padding after the last byte. */
 	else if (length_truncate(file, end < file->length ? end : file->length, &err))
 		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	file_free(file);

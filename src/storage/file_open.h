@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The opening and closing entries of storage file's table: same contracts as in core/ops.h. */
+/* The functions of storage file's table that open, close, commit and abort files, or return
+ * their length. core/ops.h has their contracts. */
 #ifndef PST_STORAGE_FILE_OPEN_H
 #define PST_STORAGE_FILE_OPEN_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of one open file and of one transfer of it. file.c and file_*.c share these structs;
- * no other file may include this header, except tests.
+ * The state of an open file, and the state of one transfer of its bytes. file.c and file_*.c share
+ * these structs. No other file may include this header, except tests.
  */
 #ifndef PST_STORAGE_FILE_STATE_H
 #define PST_STORAGE_FILE_STATE_H
@@ -13,46 +13,60 @@
 #include "core/ops.h"
 
 struct pst_file {
-	int fd;		  /* Buffered descriptor; -1 before open. */
-	int fd_direct;	  /* O_DIRECT descriptor, or -1. */
-	bool fd_borrowed; /* fd is a duplicate of the caller's and shares its flags. */
-	bool appends;	  /* fd has O_APPEND: every write goes to the end of the file. */
-	bool created;	  /* This open created the file; abort removes it. */
-	bool replace;	  /* The file has a temporary name until commit. */
-	bool renamed;	  /* The file has its final name, durable or not. */
+	/* Descriptor for calls through the page cache; -1 before the file is open. */
+	int fd;
+	int fd_direct; /* Descriptor with O_DIRECT; -1 if there is none. */
+	/* Whether fd is a duplicate of the caller's descriptor and shares its flags. */
+	bool fd_borrowed;
+	/* Whether fd has O_APPEND, so that every write goes to the end of the file. */
+	bool appends;
+	bool created; /* Whether this open created the file. Abort then removes the file. */
+	bool replace; /* Whether the file has a temporary name until commit. */
+	bool renamed; /* Whether the file has been renamed to its final name. */
 	bool committed;
-	bool aborted; /* The name is gone; commit fails. */
-	/* Length that the caller gave at creation; 0: the file is as long as it is written. */
+	bool aborted; /* Whether the file was aborted. Commit then fails. */
+	/* Length that the caller gave when it created the file; 0 if the caller gave none. */
 	uint64_t length;
-	_Atomic uint64_t written_end; /* End of the highest byte written, padding included. */
+	/* End of the last byte that was written, including padding. */
+	_Atomic uint64_t written_end;
 	bool is_block;
 	uint64_t block_length;
-	char *path;	  /* NULL for a descriptor. */
-	char *absolute;	  /* Absolute form of a relative path; NULL: use `path`. */
-	char *temp;	  /* Temporary name until commit; NULL: none. */
-	unsigned mode;	  /* Permission bits that a replacement gets at commit. */
-	bool keeps_owner; /* A replacement gets `owner` and `group` of the file that it replaces. */
+	char *path; /* Path that the caller gave; NULL if the caller gave a descriptor. */
+	/* Absolute form of `path` if it is relative and could be made absolute, else NULL. */
+	char *absolute;
+	char *temp;    /* Temporary name of the file until commit; NULL if it has none. */
+	unsigned mode; /* Permission bits that a file that replaces another gets at commit. */
+	/* Whether the file gets the owner and group of the file that it replaces. */
+	bool keeps_owner;
 	uid_t owner;
 	gid_t group;
-	_Atomic int cachestat_error;  /* 0: cachestat works; else its errno. */
-	bool overlay;		      /* On overlayfs cachestat always answers 0. */
-	_Atomic bool error_lock;      /* Spin lock of the next member: file_sync.c. */
-	_Atomic unsigned errors_seen; /* Write-back errors that the kernel has reported. */
-	_Atomic unsigned
-		errors_forgiven; /* errors_seen when syncfs last proved that no data was lost. */
-	_Atomic int lost_errno;	 /* errno of a sync that lost data; 0: none did. */
-	bool tells_loss;	 /* syncfs reports data that the page cache lost. */
-	uint64_t place_key, place_bytes; /* File identity and length of a place: file_gate.c. */
+	/* 0 if cachestat works, else the errno with which it failed. */
+	_Atomic int cachestat_error;
+	/* Whether the file is on overlayfs, where cachestat always reports 0 pages. */
+	bool overlay;
+	_Atomic bool error_lock; /* Spin lock that file_sync.c takes to change errors_seen. */
+	/* Number of write-back errors that the kernel has reported. */
+	_Atomic unsigned errors_seen;
+	/* Value of errors_seen when syncfs last proved that no data was lost. */
+	_Atomic unsigned errors_forgiven;
+	_Atomic int lost_errno; /* errno of the first sync that lost data; 0 if none did. */
+	bool tells_loss;	/* Whether syncfs reports when the page cache has lost data. */
+	/* For file_gate.c: the identity of the file, and the number of bytes of a place. */
+	uint64_t place_key, place_bytes;
 };
 
-/* A transfer of a file, kept in io->priv. */
+/* What storage file keeps about a transfer, in io->priv. */
 struct pst_file_io {
 	struct pst_call call;
-	unsigned tries;	 /* Consecutive calls that moved nothing. */
-	unsigned errors; /* errors_seen of the file when the transfer started: file_sync.c. */
-	unsigned remade; /* Number of times that the write was repeated: file_sync.c. */
-	bool held;	 /* The gate counts this write, and others may wait for it: file_gate.c. */
-	void (*then)(struct pst_io *io); /* The io's own `done` while it waits: file_gate.c. */
+	unsigned tries; /* Number of consecutive calls that moved nothing. */
+	/* Value of the file's errors_seen when the write started or was last repeated
+	 * (file_sync.c). */
+	unsigned errors;
+	unsigned remade; /* Number of times that the write was repeated (file_sync.c). */
+	/* Whether the gate counts this write, so that other writes may wait for it. */
+	bool held;
+	/* The io's own `done` while the write waits at the gate. */
+	void (*then)(struct pst_io *io);
 };
 _Static_assert(sizeof(struct pst_file_io) <= PST_IO_PRIV, "room");
 
@@ -61,7 +75,8 @@ static inline struct pst_file_io *pst_file_io(struct pst_io *io)
 	return (struct pst_file_io *)(void *)io->priv;
 }
 
-/* Opens a path; repeats the call if a signal interrupts it, as network file systems allow. */
+/* Opens a path. Repeats the call if a signal interrupts it, which happens on network file
+ * systems. */
 static inline int pst_open_retry(const char *path, int flags, unsigned mode)
 {
 	int fd;

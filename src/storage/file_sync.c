@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Interprets the write-back errors that the kernel remembers for a file. fdatasync reports once
- * to each open descriptor that something has failed since its last call. There are two causes:
- * - The kernel could not write bytes of the page cache to the drive. They are lost, and later
- *   fdatasync calls succeed without them. So no later commit of that storage may be durable.
- * - A direct write could not drop old bytes from the page cache, because another process had
- *   dirtied the folio. (Within one process file_gate.c prevents this.) The drive then has all
- *   bytes; repeating the write updates the page cache.
- * The error is EIO in both cases. But only a loss is recorded for the whole file system too,
- * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
- * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never mistake a
- * loss for the other case.
+ * Finds out what the write-back errors mean that the kernel remembers for a file. fdatasync reports
+ * once to each open descriptor that an error has occurred since the descriptor's last fdatasync.
+ * The error can have two causes.
+ *
+ * A loss: the kernel could not write bytes of the page cache to the drive. The bytes are lost, and
+ * later fdatasync calls succeed without them. So no later commit of this storage may report success
+ * as durable.
+ *
+ * Old bytes: a direct write could not drop old bytes from the page cache, because another process
+ * had dirtied the folio. (Within one process file_gate.c prevents this.) The drive has all bytes,
+ * and repeating the write updates the page cache.
+ *
+ * The error is EIO in both cases. But only a loss is also recorded for the whole file system, where
+ * syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
+ * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never take a loss for
+ * old bytes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +26,7 @@
 #include "core/base/log.h"
 #include "storage/file_sync.h"
 
-/* Beyond every file: the call finds no pages to wait for. */
+/* An offset beyond the end of every file, where sync_file_range finds no pages to wait for. */
 #define OFF_BEYOND_FILES ((off_t)1 << 62)
 #define RETRIES_MAX 16
 
@@ -30,9 +35,10 @@ static const char *file_name(const struct pst_file *file)
 	return file->path ? pst_path_tail(file->path) : "descriptor";
 }
 
-/* Returns how many errors the kernel has reported. It queries the O_DIRECT descriptor, which is
- * never synced, so that fdatasync still gets its own report. One thread polls at a time: it
- * counts an error before the next thread reads the count. */
+/* Returns how many errors the kernel has reported for the file. The kernel reports an error once
+ * to each descriptor, so this function asks by the O_DIRECT descriptor, which is never synced;
+ * fdatasync on the other descriptor still gets its own report. Under error_lock, a thread counts
+ * the error that it was told before another thread reads the count. */
 static unsigned errors_poll(struct pst_file *file)
 {
 	unsigned errors;
@@ -51,7 +57,8 @@ static unsigned errors_poll(struct pst_file *file)
 
 /* ---- direct writes ---- */
 
-/* The error names no write, so every direct write in flight at the time is repeated. */
+/* The kernel does not tell which write an error belongs to, so each direct write that was in
+ * flight is repeated. */
 int pst_file_direct_recheck(struct pst_io *io)
 {
 	struct pst_file *file = io->st->priv;
@@ -77,12 +84,12 @@ bool pst_file_forgive(struct pst_file *file, int code)
 	if (code != EIO || !file->tells_loss)
 		return false;
 	errors = errors_poll(file);
-	/* If the drive itself refused the flush, errors_seen has not risen: that is a real
-	 * failure. */
+	/* If errors_seen has not risen, no write-back failed: the drive itself refused the
+	 * flush. */
 	if (errors == atomic_load(&file->errors_forgiven))
 		return false;
-	/* Slow, because syncfs writes all files of that file system. The alternative is to
-	 * report a loss. */
+	/* syncfs is slow, because it writes all files of the file system. But without calling
+	 * it, a loss would have to be reported. */
 	if (syncfs(file->fd))
 		return false;
 	atomic_store(&file->errors_forgiven, errors);
@@ -104,7 +111,7 @@ int pst_file_sync_all(struct pst_file *file, struct pst_err *err)
 	int ret = atomic_load(&file->lost_errno);
 
 	if (ret)
-		ret = pst_fail_errno(err, ret, pst_why_of_errno(ret),
+		ret = pst_fail_errno(err, ret, pst_why_from_errno(ret),
 				     "an earlier sync of %s failed, and the data that it could not "
 				     "write is lost: %m (open it anew and write it again)",
 				     file_name(file));
@@ -115,7 +122,7 @@ int pst_file_sync_all(struct pst_file *file, struct pst_err *err)
 			continue;
 		if (code != EINTR)
 			pst_file_mark_lost(file, code);
-		ret = pst_fail_errno(err, code, pst_why_of_errno(code), "cannot sync %s: %m",
+		ret = pst_fail_errno(err, code, pst_why_from_errno(code), "cannot sync %s: %m",
 				     file_name(file));
 	}
 	return ret;

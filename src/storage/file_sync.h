@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interprets the kernel's write-back errors of a file: see file_sync.c. */
+/* Finds out what the kernel's write-back errors mean for a file: see file_sync.c. */
 #ifndef PST_STORAGE_FILE_SYNC_H
 #define PST_STORAGE_FILE_SYNC_H
 
 #include "storage/file_state.h"
 
-/* Records the file's error count before a direct transfer starts. */
+/* Records how many errors the kernel has reported for the file, before a direct transfer starts. */
 static inline void pst_file_direct_begin(struct pst_io *io)
 {
 	const struct pst_file *file = io->st->priv;
@@ -15,18 +15,19 @@ static inline void pst_file_direct_begin(struct pst_io *io)
 	own->remade = 0;
 }
 /*
- * Checks for a new error after a direct write. Returns 0: none; 1: the write must be repeated;
- * -EIO: it was repeated too often.
+ * Called after a direct write: checks whether the kernel has reported another error since the write
+ * started. Returns 0 if it has not, 1 if the write must be repeated, or -EIO if it was repeated too
+ * often.
  */
 int pst_file_direct_recheck(struct pst_io *io);
 /*
- * Decides on a sync that failed with errno `code`. Returns true if no data is lost, so that the
+ * Called after a sync that failed with errno `code`. Returns true if no data is lost, so that the
  * caller can repeat the sync. May block.
  */
 bool pst_file_forgive(struct pst_file *file, int code);
-/* Records that a sync has lost data, of any writer, with errno `code`. */
+/* Records that a sync with errno `code` has failed and data is lost, no matter which writer's. */
 void pst_file_mark_lost(struct pst_file *file, int code);
-/* Makes every byte durable that was ever written. Returns 0 or -errno. May block. */
+/* Makes durable all bytes that have been written to the file. Returns 0 or -errno. May block. */
 int pst_file_sync_all(struct pst_file *file, struct pst_err *err);
 
 #endif

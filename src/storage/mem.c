@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage mem: "mem:SIZE?seed=N". Its bytes are generated from the seed, block by block at the
- * first access, the same for each open. Writes last until it is closed. Used by tests and by
- * benchmarks of everything but the drive; also the smallest example of a storage without a
- * descriptor.
+ * Storage mem: "mem:SIZE?seed=N". It generates its bytes from the seed, each block at the first
+ * access to it, so every open with this URL gives the same bytes. What is written is lost when the
+ * storage closes. Tests use it, and benchmarks of everything but the drive. It is also the smallest
+ * example of a storage without a descriptor.
  */
 #include <ctype.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ struct mem_storage {
 	char *base;
 	uint64_t len;
 	uint64_t seed;
-	_Atomic unsigned char *state; /* Of each block: EMPTY, BUSY or MADE. */
+	_Atomic unsigned char *state; /* State of each block: EMPTY, BUSY or MADE. */
 };
 
 static void block_make(struct mem_storage *mem, uint64_t block)

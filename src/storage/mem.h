@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of storage mem: bytes generated from a seed, in this process's memory. */
+/* The function table of storage mem: bytes that are generated from a seed, in this process's
+ * memory. */
 #ifndef PST_STORAGE_MEM_H
 #define PST_STORAGE_MEM_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses /proc/self/mountinfo (proc(5)) to find one mount. Called by blockstack.c and by
- * `penstock check`. Pure functions over untrusted text: they allocate nothing and never copy
- * more than fits. A field that does not fit becomes empty; it is never truncated.
+ * Parses /proc/self/mountinfo (proc(5)) to find one mount. blockstack.c and `penstock check` call
+ * it. All functions work on untrusted text only: they allocate nothing, and never copy more than
+ * fits. A field that does not fit becomes empty; it is never truncated.
  */
 #include "storage/mountinfo.h"
 
@@ -14,15 +14,15 @@ struct text_span {
 	size_t len;
 };
 
-/* The fields of one line that this file uses. */
+/* The fields of a line of mountinfo that this file uses. */
 struct mount_line {
 	struct text_span id, dev, point, flags, type, source, options;
 };
 
 static const struct {
-	const char *type; /* NULL: not a type in a mount table. */
+	const char *type; /* Type in the mount table; NULL if this kind has none. */
 	const char *name;
-	uint64_t magic; /* f_type of statfs(2); 0: unknown. */
+	uint64_t magic; /* f_type of statfs(2); 0 if it is unknown. */
 } kinds[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = {NULL, "other", 0},
 	[PST_FS_RAW_BLOCK] = {NULL, "raw block", 0},
@@ -79,7 +79,7 @@ bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic)
 {
 	if ((unsigned)fs >= PST_FS_KINDS || !kinds[fs].magic || !magic)
 		return true;
-	/* devtmpfs and rootfs are built on either tmpfs or ramfs. */
+	/* devtmpfs and rootfs are built on tmpfs in some kernels, and on ramfs in others. */
 	if (fs == PST_FS_TMPFS && magic == kinds[PST_FS_RAMFS].magic)
 		return true;
 	return magic == kinds[fs].magic;
@@ -87,7 +87,7 @@ bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic)
 
 /* ---- text ------------------------------------------------------------------- */
 
-/* Removes and returns the next field of a line; one blank separates fields. */
+/* Removes the next field from the line and returns it. One blank separates fields. */
 static struct text_span field_next(struct text_span *rest)
 {
 	const char *end = rest->len ? memchr(rest->at, ' ', rest->len) : NULL;
@@ -104,7 +104,7 @@ static bool span_is(struct text_span span, const char *text)
 	return span.len == strlen(text) && !memcmp(span.at, text, span.len);
 }
 
-/* Copies a field and decodes escapes such as \040. The result is "" if it does not fit or
+/* Copies a field and decodes escapes such as \040. Copies "" if the field does not fit or
  * contains NUL. */
 static void span_copy(char *out, size_t out_len, struct text_span span)
 {
@@ -171,7 +171,7 @@ static bool line_split(struct text_span rest, struct mount_line *line)
 	line->id = field_next(&rest);
 	field_next(&rest); /* Parent mount. */
 	line->dev = field_next(&rest);
-	field_next(&rest); /* Root of the mount within the file system. */
+	field_next(&rest); /* The directory within the file system that is mounted. */
 	line->point = field_next(&rest);
 	line->flags = field_next(&rest);
 	do {
@@ -259,8 +259,8 @@ static bool mount_fill(const struct mount_line *line, struct pst_mount *out)
 	return true;
 }
 
-/* Finds the next line that can be split. Returns false at the end. A last line without a
- * newline is truncated and is ignored. */
+/* Finds the next line that has all fields. Returns false at the end of the text. A last line
+ * without a newline is incomplete and is ignored. */
 static bool line_next(struct text_span *rest, struct mount_line *line)
 {
 	while (rest->len) {
@@ -293,7 +293,7 @@ static bool mount_matches(const struct pst_mount *mount, const struct pst_mount_
 	}
 }
 
-/* Returns how many bytes of `path` the mount point covers; 0: the path is not below it. */
+/* Returns how many bytes of `path` the mount point covers, or 0 if the path is not below it. */
 static size_t path_covered(const char *point, const char *path)
 {
 	size_t len = strlen(point);
@@ -305,8 +305,9 @@ static size_t path_covered(const char *point, const char *path)
 	return len;
 }
 
-/* Finds the file system of an overlay's upper directory. That works only where its path means
- * the same to this process, so not inside the container that runs on the overlay. */
+/* Finds the file system of an overlay's upper directory. This works only if this process
+ * sees the upper directory under the same path. A process in the container that runs on the
+ * overlay does not. */
 static void overlay_find_upper(const char *text, size_t len, struct pst_mount *overlay)
 {
 	struct text_span rest = {text, len};
@@ -340,7 +341,8 @@ int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key
 	for (by = 0; by < BYS && !have; by++) {
 		struct text_span rest = {text, len};
 
-		/* Use the last match: of two mounts on one point the later one hides the first. */
+		/* Use the last match: if two mounts have the same mount point, the later one
+		 * hides the first. */
 		while (line_next(&rest, &line))
 			if (mount_fill(&line, &mount) && mount_matches(&mount, key, (enum by)by)) {
 				found = mount;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds a file's mount in the text of /proc/self/mountinfo, with the facts that matter to a
- * plan: the file system and a few of its options. Called by blockstack.c and by `penstock
- * check`. Pure: text in, facts out. The text may be garbled and its lines of any length. It
- * must never take a part of a line for a complete one.
+ * Finds a file's mount in the text of /proc/self/mountinfo, with the facts that decide about paths:
+ * the file system and a few of its options. blockstack.c and `penstock check` call it. It reads
+ * only the text that it is given, which may be garbled and have lines of any length. It must never
+ * take a part of a line for a complete one.
  */
 #ifndef PST_STORAGE_MOUNTINFO_H
 #define PST_STORAGE_MOUNTINFO_H
@@ -14,7 +14,7 @@
 
 enum pst_fs {
 	PST_FS_OTHER,
-	PST_FS_RAW_BLOCK, /* A block device itself, without a file system. */
+	PST_FS_RAW_BLOCK, /* The file is a block device, without a file system. */
 	PST_FS_EXT4,
 	PST_FS_XFS,
 	PST_FS_BTRFS,
@@ -34,8 +34,9 @@ enum pst_fs {
 	PST_FS_KINDS,
 };
 
-/* The data mode of ext4. The mount table omits a mode that is the file system's own default
- * (tune2fs -o), even if that is a data journal; /proc/fs/ext4 always shows it. */
+/* The data mode of an ext4 mount. The mount table omits the mode if it is the file
+ * system's own default (tune2fs -o), even if that default is a data journal. /proc/fs/ext4
+ * always shows the mode. */
 enum pst_fs_data {
 	PST_DATA_NOT_SAID,
 	PST_DATA_NO_JOURNAL, /* The file system has no journal. */
@@ -46,46 +47,53 @@ enum pst_fs_data {
 
 struct pst_mount {
 	int64_t id;
-	uint32_t major, minor; /* Of the super block; files of btrfs have a different number. */
+	/* Device number of the file system; st_dev of a btrfs file is a different number. */
+	uint32_t major, minor;
 	enum pst_fs fs;
 	enum pst_fs_data data;
-	bool dax;	  /* "dax" or "dax=always": the CPU moves the bytes. */
-	bool no_recovery; /* noload or norecovery. */
+	/* Whether the option is "dax" or "dax=always": the CPU then moves the bytes. */
+	bool dax;
+	bool no_recovery; /* Whether the option noload or norecovery is set. */
 	bool read_only;
-	bool real_time;	  /* XFS: files may be stored on a second device. */
-	char type[32];	  /* As the kernel names it, such as "fuse.sshfs"; "": too long. */
-	char point[256];  /* "": too long. */
-	char source[128]; /* For example "/dev/vda" or "server:/export"; "": too long. */
-	char upper[256];  /* Overlay: its upper directory; "": none or too long. */
-	/* Overlay: type of the file system of its upper directory; "": unknown. */
+	bool real_time; /* Whether an XFS may store files on a second device. */
+	/* File system type in the kernel's spelling, such as "fuse.sshfs"; "" if it
+	 * is too long. */
+	char type[32];
+	char point[256]; /* Mount point; "" if it is too long. */
+	/* Source of the mount, such as "/dev/vda" or "server:/export"; "" if it is too long. */
+	char source[128];
+	/* Upper directory of an overlay; "" if there is none or its name is too long. */
+	char upper[256];
+	/* File system type of an overlay's upper directory; "" if it is unknown. */
 	char upper_fs[32];
 };
 
-/* Identifies the mount to find. The keys are tried in this order; the first match decides. */
+/* What is known of the mount to find: its id, its mount point or its device number. They are
+ * tried in this order, and the first that matches a mount decides. */
 struct pst_mount_key {
-	int64_t id;	   /* stx_mnt_id of statx; -1: unknown. */
+	int64_t id;	   /* stx_mnt_id of statx; -1 if it is unknown. */
 	const char *point; /* NULL: unknown. */
 	bool has_dev;
-	uint32_t major, minor; /* st_dev of the file. */
+	uint32_t major, minor; /* st_dev of the file, if has_dev is set. */
 };
 
-/* Finds a mount. Returns 0 and *out, or -ENOENT if no complete line matches. `text` need not
- * end in NUL. */
+/* Finds a mount in `text`, which need not end in NUL. Returns 0 and sets *out, or returns
+ * -ENOENT if no complete line matches. */
 int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key,
 		   struct pst_mount *out);
 
-/* Adds the contents of /proc/fs/ext4/DEVICE/options to an ext4 mount. That file has all
- * options, one a line, defaults included. */
+/* Adds to an ext4 mount the options in `text`, the contents of /proc/fs/ext4/DEVICE/options.
+ * That file has one option on each line, and also shows options that are defaults. */
 void pst_mount_ext4_options(const char *text, struct pst_mount *mount);
 
-/* Returns the file system of a mount's type; PST_FS_OTHER for an unlisted type. NFS over RDMA
- * differs from NFS only in its options. */
+/* Returns the file system of this type, or PST_FS_OTHER if the type is not listed. It cannot
+ * tell NFS over RDMA from NFS: they differ only in their options. */
 enum pst_fs pst_fs_by_type(const char *type);
-/* Returns the file system of an f_type of statfs(2), for a file whose mount was not found. */
+/* Returns the file system of an f_type of statfs(2). Used for a file whose mount was not found. */
 enum pst_fs pst_fs_by_magic(uint64_t magic);
-/* Returns the name, such as "ext4". Static storage. */
+/* Returns the name of a file system, such as "ext4", in static storage. */
 const char *pst_fs_name(enum pst_fs fs);
-/* Returns false only if statfs(2) never reports this f_type for the file system. */
+/* Returns false if statfs(2) never reports this f_type for the file system. */
 bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads from a model's config.json how the model can be split between ranks: the numbers of
- * heads and experts, and the order of quantization groups. Called by shard.c. A value that the
- * file does not have stays unknown: nothing here guesses.
+ * attention heads and experts, and the order of quantization groups. Called by shard.c. A value
+ * that is missing from the file stays unknown: this file never guesses a value.
  */
 #include "weights/config.h"
 
@@ -14,8 +14,8 @@
 
 #include "common/json.h"
 
-/* Returns true for the keys whose object is read, too: a multimodal model keeps its language
- * model's values in an object of their own. */
+/* Returns true for a key whose value is an object that the parser must read too. A multimodal
+ * model keeps the values of its language model in such an object. */
 static bool is_nested(const char *key, unsigned depth)
 {
 	static const char *const language[] = {"text_config", "llm_config", "language_config"};
@@ -72,9 +72,9 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 	return in->what ? -EBADMSG : 0;
 }
 
-/* Adds the values of a JSON file that belongs to the model: in the directory of its index,
- * since its other files may be on other drives. A file that cannot be read leaves the values
- * unknown; the function that needs one of them reports that. */
+/* Adds the values of the JSON file `file` of the model. The file is looked for only in the
+ * directory of the model's index, since the model's other files may be on other drives. If the
+ * file cannot be read, the values stay unknown; a function that needs one of them reports that. */
 static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {
@@ -104,10 +104,11 @@ void pst_weights_read_config(struct penstock_weights *w)
 	if (!w->config.read) {
 		read_beside(w, "config.json", &c);
 		if (c.heads && !c.kv_heads && !c.kv_varies)
-			c.kv_heads = c.heads;	  /* Without that key each query head has its
-						   * own key-value head. */
-		if (c.order == PST_ORDER_UNKNOWN) /* GPTQ's first tools wrote desc_act to
-						   * quantize_config.json. */
+			/* A config.json without the key "num_key_value_heads" means one
+			 * key-value head for each query head. */
+			c.kv_heads = c.heads;
+		/* The first tools for GPTQ wrote the key "desc_act" to quantize_config.json. */
+		if (c.order == PST_ORDER_UNKNOWN)
 			read_beside(w, "quantize_config.json", &c);
 		w->config = c;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements err.h: the message goes to penstock_fail, the place to a thread-local struct that
- * bindings read.
+ * Implements err.h. The message goes to penstock_fail; the file, tensor and offset go to a
+ * thread-local struct, which penstock_weights_get_place copies.
  */
 #include "weights/err.h"
 
@@ -15,13 +15,13 @@
 #include "common/utf8.h"
 #include "common/why.h"
 
-#define SENTENCE_FILE_MAX 90u /* Bytes of the file's path in a message. */
+#define SENTENCE_FILE_MAX 90u /* Most bytes of a file's path that a message quotes. */
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
 
-/* Returns the last `most` bytes of `text` at most: the end of a long path says more than its
- * start. Never splits a UTF-8 sequence. */
+/* Returns the last `most` bytes of `text`, or all of a shorter text. Messages quote the end of a
+ * long path because it says more than the beginning. Never splits a UTF-8 sequence. */
 static const char *text_end(const char *text, size_t most)
 {
 	size_t len = strlen(text);
@@ -40,8 +40,8 @@ static void copy_cut(char *to, size_t room, const char *text)
 		pst_utf8_end(to, room - 1);
 }
 
-/* Returns true if a message of the library below already contains the file's name. `tail` is
- * the name's end; `cut`: the name is longer than `tail`. */
+/* Returns true if `text`, a message of the core library, already contains the name of the file.
+ * `tail` is the last part of that name. If `cut` is true, the name is longer than `tail`. */
 static bool is_named(const char *text, const char *tail, bool cut)
 {
 	const char *at = strstr(text, tail);
@@ -66,7 +66,9 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 	copy_cut(t, sizeof(t), last_place.tensor);
 	last_place.off = off;
 	if (is_named(text, name, file && name != file))
-		name = ""; /* A message has little room: the file is named once. */
+		/* `text` already names the file; a message has no room for the name a second
+		 * time. */
+		name = "";
 	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
 }
@@ -145,7 +147,8 @@ void pst_weights_struct_out(void *to, const void *from, size_t len)
 {
 	const size_t head = sizeof(size_t);
 
-	/* A caller that left `size` at 0 has the struct of this library's own header. */
+	/* If the caller left `size` at 0, pst_struct_write copies nothing, and the caller's
+	 * struct is taken to have the length that this library's header declares. */
 	if (pst_struct_write(to, from, len))
 		memcpy((char *)to + head, (const char *)from + head, len - head);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error reporting of src/weights and src/group: each failure leaves a sentence for
- * penstock_errmsg, and the file, tensor and offset for penstock_weights_get_place. Also the
- * copies of versioned structs, which fail with such a sentence. Never prints.
+ * Error reporting of src/weights and src/group. Each failure leaves a message for penstock_errmsg,
+ * and the file, tensor and offset for penstock_weights_get_place. Also copies callers' versioned
+ * structs, since a copy can fail with such a message. Never prints.
  */
 #ifndef PST_WEIGHTS_ERR_H
 #define PST_WEIGHTS_ERR_H
@@ -12,25 +12,28 @@
 
 #include "penstock_weights.h"
 
-/* Stands for "no offset" where an error has none. */
+/* The value of an offset that is not known. */
 #define PST_NO_OFF UINT64_MAX
 
 /*
- * Sets this thread's message and place, and returns -|code|. `file` and `tensor` may be NULL,
- * `off` may be PST_NO_OFF. The format may use %m, for which errno is set to |code|.
+ * Sets this thread's message and place (file, tensor, offset), and returns -|code|. `file` and
+ * `tensor` may be NULL, `off` may be PST_NO_OFF. The format may use %m, because errno is set to
+ * |code| first.
  */
 int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
 		     uint64_t off, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-/* Does the same for a failed system call: the reason follows from the errno `code`. */
+/* Does the same as pst_weights_fail for a failed system call, and derives the penstock_why from
+ * the errno value `code`. */
 int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
 			   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Fails with -ENOMEM; `what` names what the memory was for. */
+/* Sets the message for a failed allocation and returns -ENOMEM. `what` names what the memory was
+ * for. */
 int pst_weights_no_memory(const char *what);
-/* Fails with the message and the reason that a penstock_* function has just left, adding the
- * place. */
+/* Keeps the message and the penstock_why that a failed penstock_* function has just set, adds
+ * the place to them, and returns -|code|. */
 int pst_weights_fail_lib(int code, const char *file, const char *tensor, uint64_t off);
 
-/* A copy of one thread's message and place, which another thread reports as its own. */
+/* A copy of one thread's message and place, so that another thread can report them. */
 struct pst_weights_error {
 	enum penstock_why why;
 	char text[PENSTOCK_TEXT_MAX];
@@ -41,11 +44,11 @@ void pst_weights_error_save(struct pst_weights_error *error);
 /* Makes `error` this thread's message and place, and returns -|code|. */
 int pst_weights_error_restore(int code, const struct pst_weights_error *error);
 
-/* Copies a caller's versioned struct into `to`, which has `len` bytes, as pst_struct_read
- * does. `name` is the struct's, for the message of a failure. */
+/* Copies a caller's versioned struct into `to`, which has `len` bytes, by the rules of
+ * pst_struct_read. A message about a failure contains `name`, the name of the struct. */
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name);
-/* Copies `from` into a caller's versioned struct, as pst_struct_write does. A caller that
- * left `size` at 0 gets all `len` bytes. */
+/* Copies `from` into a caller's versioned struct, by the rules of pst_struct_write. If the
+ * caller left `size` at 0, all `len` bytes are copied. */
 void pst_weights_struct_out(void *to, const void *from, size_t len);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of extents: joins those that are adjacent in the file and in memory, and sorts them.
- * Called by the loads and by the save. Arithmetic only.
+ * Implements lists of extents: joins extents that are adjacent both in the file and in memory, and
+ * sorts lists. Called by the loads and by the save. Does no I/O.
  */
 #include "weights/extent.h"
 
@@ -10,8 +10,9 @@
 
 #include "weights/err.h"
 
-/* Returns true if adjacent extents may be joined: no driver copies across two allocations, even
- * if one begins where the other ends. */
+/* Returns true if `extent` and its neighbour in memory may be joined. Two allocations of a
+ * device must not be joined, even if one begins where the other ends: no driver copies across
+ * them. */
 static bool same_allocation(const struct pst_extents *extents, const struct pst_extent *extent)
 {
 	return !extents->apart || !strcmp(penstock_device_name(extent->seg.dev), "host");

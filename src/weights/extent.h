@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of extents: ranges of a model's files, each with the memory that it is copied to or
- * from. The loads and the save make one list, then submit it. Does no I/O.
+ * A list of extents. An extent is a range of one of the model's files, with the memory that the
+ * range is copied to or from. A load or save first makes its whole list, then submits requests for
+ * it. Does no I/O.
  */
 #ifndef PST_WEIGHTS_EXTENT_H
 #define PST_WEIGHTS_EXTENT_H
@@ -12,25 +13,33 @@
 
 #include "penstock.h"
 
-/* One range of a file and one destination for it. */
+/* One range of a file, and one segment of memory for it. */
 struct pst_extent {
 	struct penstock_seg seg;
 	unsigned file;
-	bool own_first, own_last; /* Nothing else shares the first, the last page in memory. */
-	uint16_t lead;		  /* Bytes read in front of the range, to begin with a page. */
+	/* Whether no other data lies in the page of memory that holds the extent's first byte,
+	 * and in the page that holds its last byte. */
+	bool own_first, own_last;
+	/* Number of bytes read in front of the range so that the read starts at a page boundary. */
+	uint16_t lead;
 };
 
 struct pst_extents {
 	struct pst_extent *list;
 	size_t count, capacity;
-	uint64_t most;	/* Largest length that neighbours are joined to; 0: no limit. */
-	bool own_pages; /* The extents added next share no page with others. */
-	bool apart;	/* The memory is the caller's: adjacent extents may be two allocations. */
+	/* Maximum length in bytes of an extent made by joining; 0 if there is no maximum. */
+	uint64_t most;
+	/* Whether the extents that will be added next lie in pages that hold no other data. */
+	bool own_pages;
+	/* Whether the memory is the caller's, so that adjacent extents may lie in two
+	 * allocations. */
+	bool apart;
 };
 
-/* Adds an extent. It is joined to the last one if they are adjacent in the file and in memory. */
+/* Adds an extent, or extends the list's last extent if the new one is adjacent to it both in the
+ * file and in memory. */
 int pst_extents_add(struct pst_extents *extents, unsigned file, const struct penstock_seg *seg);
-/* Sorts the list by file and offset, and joins extents that become neighbours. */
+/* Sorts the list by file and offset, and joins extents that the sorting has made neighbours. */
 void pst_extents_sort(struct pst_extents *extents);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One file of a model: opens it, reads its header, notices when its bytes change, and provides
- * it as a storage. Called by open.c, by the loads and by src/group. It never reads a tensor's
- * bytes.
+ * Handles one file of a model: opens it, reads its header, detects that its bytes have changed, and
+ * opens it as a storage. Called by open.c, by the loads and by src/group. It never reads the bytes
+ * of tensors.
  */
 #include "weights/file.h"
 
@@ -13,8 +13,8 @@
 
 #include "weights/err.h"
 
-/* Compares two states of a file. ctime is left out: it changes when the file is linked or
- * renamed, which changes none of its bytes. */
+/* Returns true if `a` and `b` describe the same file with the same content. ctime is not
+ * compared, since linking or renaming a file changes its ctime but none of its bytes. */
 static bool same_file(const struct stat *a, const struct stat *b)
 {
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
@@ -35,13 +35,13 @@ int pst_model_file_check(const struct pst_model_file *file, int fd)
 
 int pst_model_file_open(const struct pst_model_file *file)
 {
-	/* O_NONBLOCK: a pipe that took the file's name must not block the open. */
+	/* O_NONBLOCK: if a pipe has replaced the file, opening the pipe must not block. */
 	int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	return fd < 0 ? pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m") : fd;
 }
 
-/* Opens a file again, and fails unless it is the file whose header was read. */
+/* Opens a model's file again, and fails if it is not the unchanged file whose header was read. */
 static int reopen_checked(const struct pst_model_file *file)
 {
 	int fd = pst_model_file_open(file), ret;
@@ -69,8 +69,8 @@ bool pst_model_file_is_open(struct penstock_weights *w, unsigned index)
 	return source_of(w, index).st != NULL;
 }
 
-/* The lock is not held during system calls, since a remote store may block them for any length
- * of time. */
+/* Does not hold the lock during system calls, since these can block for any length of time if
+ * the file is on remote storage. */
 int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 			   struct penstock_storage **out)
 {
@@ -100,13 +100,14 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		left = w->sources[index].st; /* The storage of the parent process, if any. */
+		/* NULL, or the storage that the parent process opened. */
+		left = w->sources[index].st;
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	penstock_close(left);
-	if (left == st && !kept) /* Another thread opened the storage first. */
+	if (left == st && !kept) /* Another thread has set sources[index] first. */
 		close(source.fd);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One file of a model: its descriptor, its header, and its storage for reading. Used by open.c,
- * by the loads and by src/group.
+ * Handles one file of a model: its descriptor, its header, and the storage that reads its tensors.
+ * Used by open.c, by the loads and by src/group.
  */
 #ifndef PST_WEIGHTS_FILE_H
 #define PST_WEIGHTS_FILE_H
@@ -10,17 +10,19 @@
 
 /* Opens file->path for reading and returns the descriptor. May block. */
 int pst_model_file_open(const struct pst_model_file *file);
-/* Reads and checks the header; fills the rest of `file`. May block. */
+/* Reads and checks the header of the file that is open as `fd`, and fills the members of `file`
+ * except its path. May block. */
 int pst_model_file_read_header(struct pst_model_file *file, int fd);
-/* Returns 0 if `fd` is the file whose header was read and its bytes have not changed since,
- * else -ESTALE. May block. */
+/* Returns 0 if `fd` refers to the file whose header was read and the file's bytes have not
+ * changed since then; returns -ESTALE otherwise. May block. */
 int pst_model_file_check(const struct pst_model_file *file, int fd);
 
-/* Returns the storage of file `index` of the model, which owns it. The first call in a process
- * opens it. May block; several threads may call it. */
+/* Sets *out to the storage of file `index` of the model. The model owns the storage. The first
+ * call in a process opens it. May block. Several threads may call this function at the same
+ * time. */
 int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 			   struct penstock_storage **out);
-/* Returns true if the storage of file `index` is open already. */
+/* Returns true if the storage of file `index` has been opened. */
 bool pst_model_file_is_open(struct penstock_weights *w, unsigned index);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the files that a model consists of: one file, an index and the files that it names, a
- * directory, or a Hugging Face cache. Called by open.c. It opens no tensor file, and an index
- * cannot name a file outside the model's own directories.
+ * Finds the files that a model consists of. The caller names a single file, an index that lists
+ * files, a directory, or a model in the Hugging Face cache. Called by open.c. This code opens no
+ * tensor file, and it refuses an index that names a file outside the model's own directories.
  */
 #include "weights/files.h"
 
@@ -31,7 +31,7 @@ bool pst_ends_with(const char *text, const char *tail)
 	return len > n && !strcmp(text + len - n, tail);
 }
 
-static int path_fail(const char *path, int code, const char *what)
+static int files_path_fail(const char *path, int code, const char *what)
 {
 	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s%m", what);
 }
@@ -45,7 +45,7 @@ static int path_join(char *to, const char *dir, const char *name)
 {
 	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
 
-	return n < 0 || n >= PATH_MAX ? path_fail(name, ENAMETOOLONG, "") : 0;
+	return n < 0 || n >= PATH_MAX ? files_path_fail(name, ENAMETOOLONG, "") : 0;
 }
 
 static bool is_dir(const char *path)
@@ -97,8 +97,8 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
 
 	if (fd < 0)
-		return path_fail(path, errno, "");
-	ret = fstat(fd, &st) ? path_fail(path, errno, "") : 0;
+		return files_path_fail(path, errno, "");
+	ret = fstat(fd, &st) ? files_path_fail(path, errno, "") : 0;
 	if (!ret && (!S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > INDEX_MAX))
 		ret = index_fail(path, NULL, PST_NO_OFF,
 				 "it is not a regular file of at most 100 MB");
@@ -108,7 +108,7 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	while (!ret && at < (size_t)st.st_size && n) {
 		n = pread(fd, *out + at, (size_t)st.st_size - at, (off_t)at);
 		if (n < 0 && errno != EINTR)
-			ret = path_fail(path, errno, "");
+			ret = files_path_fail(path, errno, "");
 		else if (n > 0)
 			at += (size_t)n;
 	}
@@ -137,7 +137,7 @@ static int index_add_row(struct pst_file_list *files, const char *tensor, const 
 	return 0;
 }
 
-/* Reads the rows of an index: {"weight_map": {"tensor": "file", ...}, ...} */
+/* Parses an index, {"weight_map": {"tensor": "file", ...}, ...}, and adds its rows to the list. */
 static int index_read_rows(struct pst_file_list *files, struct pst_json *in, const char *path)
 {
 	bool first = true, first_row = true, found = false;
@@ -184,7 +184,7 @@ static int by_file(const void *a, const void *b)
 		      ((const struct pst_index_row *)b)->file);
 }
 
-/* Returns true for a relative name that does not leave the model's directory. */
+/* Returns true if `name` is a relative path that does not lead out of the model's directory. */
 static bool stays_inside(const char *name)
 {
 	const char *part = name;
@@ -197,7 +197,7 @@ static bool stays_inside(const char *name)
 	return true;
 }
 
-/* Returns the offset of a row in the text of an index, or PST_NO_OFF if the row belongs to
+/* Returns the offset of a row in the text of the index `in`, or PST_NO_OFF if the row comes from
  * another index. */
 static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *row)
 {
@@ -206,7 +206,7 @@ static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *ro
 	return at >= text && at - text < in->len ? at - text : PST_NO_OFF;
 }
 
-/* Adds the row's file from the first directory that contains it. */
+/* Adds the file that a row names, from the first of the model's directories that contains it. */
 static int row_resolve(struct pst_file_list *files, const char *index, const char *dir,
 		       const struct pst_index_row *row, uint64_t at,
 		       const struct penstock_weights_opts *opts)
@@ -281,12 +281,13 @@ static int is_model_entry(const struct dirent *e)
 
 static bool is_duplicate(const char *name)
 {
-	return !strncmp(name, "consolidated", 12); /* The model's publisher adds these files in
-						    * a layout of its own. */
+	/* The publisher also puts the same tensors into these files, in a layout of its own. */
+	return !strncmp(name, "consolidated", 12);
 }
 
-/* Chooses the index of a directory: model.safetensors.index.json, else the only one. *out is
- * NULL if there is none; several are -EINVAL. */
+/* Sets *out to the name of a directory's index file: model.safetensors.index.json, or else the
+ * only index file. Sets *out to NULL if there is no index file. Returns -EINVAL if there are
+ * several. */
 static int choose_index(struct dirent **list, int n, const char *dir, const char **out)
 {
 	int found = 0;
@@ -334,8 +335,8 @@ static int dir_add_files(struct pst_file_list *files, struct dirent **list, int 
 	return ret;
 }
 
-/* Adds the files of a directory. `required`: it is the model's own directory, so its index is
- * read, and a directory without files is an error. */
+/* Adds the files of a directory. `required` is true for the model's own directory: its index is
+ * read, and it is an error if the directory has no files. */
 static int dir_find(struct pst_file_list *files, const char *dir,
 		    const struct penstock_weights_opts *opts, bool required)
 {
@@ -346,7 +347,7 @@ static int dir_find(struct pst_file_list *files, const char *dir,
 	int n = scandir(dir, &list, is_model_entry, alphasort), ret;
 
 	if (n < 0)
-		return path_fail(dir, errno, "");
+		return files_path_fail(dir, errno, "");
 	ret = choose_index(list, n, dir, &index);
 	if (!ret && required)
 		ret = list_set_home(files, dir);
@@ -375,7 +376,7 @@ static int is_visible(const struct dirent *e)
 	return e->d_name[0] != '.';
 }
 
-/* Reads the commit that refs/NAME contains. Returns false if there is no such ref. */
+/* Reads the commit hash from the file refs/NAME. Returns false if that file does not exist. */
 static bool read_ref(const char *repo, const char *name, char *commit, size_t capacity)
 {
 	char path[PATH_MAX];
@@ -451,7 +452,8 @@ static int cache_dir(const struct penstock_weights_opts *opts, char *to)
 	return n < 0 || n >= PATH_MAX ? -1 : 0;
 }
 
-/* Returns true for owner/name, and for a name alone, which the oldest models of the hub have. */
+/* Returns true if `model` has the form owner/name, or is a name without an owner, as the oldest
+ * models on the hub have. */
 static bool is_cache_name(const char *model)
 {
 	const char *slash = strchr(model, '/'), *name = slash ? slash + 1 : model;
@@ -459,7 +461,8 @@ static bool is_cache_name(const char *model)
 	return slash != model && *name && !strchr(name, '/') && *model != '.';
 }
 
-/* Writes the model's folder in the cache to `to`. Returns false if there is none. */
+/* Writes the path of the model's folder in the Hugging Face cache to `to`. Returns false if the
+ * cache has no such folder. */
 static bool cache_find_repo(const char *model, const struct penstock_weights_opts *opts, char *to)
 {
 	const char *slash = strchr(model, '/');
@@ -479,21 +482,21 @@ static int check_dirs(const struct penstock_weights_opts *opts)
 
 	for (unsigned i = 0; i < opts->dir_count; i++) {
 		if (stat(opts->dirs[i], &st))
-			return path_fail(opts->dirs[i], errno, "");
+			return files_path_fail(opts->dirs[i], errno, "");
 		if (!S_ISDIR(st.st_mode))
-			return path_fail(opts->dirs[i], ENOTDIR, "");
+			return files_path_fail(opts->dirs[i], ENOTDIR, "");
 	}
 	return 0;
 }
 
-/* Reports that the path does not exist and, if it may be a name in the cache, that the cache
- * lacks it, too. */
+/* Reports that `path` does not exist. If `path` may be the name of a cached model, also reports
+ * that the Hugging Face cache does not have that model. */
 static int fail_not_found(const char *path, int code, const struct penstock_weights_opts *opts)
 {
 	char cache[PATH_MAX];
 
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
-		return path_fail(path, code, "");
+		return files_path_fail(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
 				"%m, and it is not in the cache %.100s either", cache);
 }
@@ -512,9 +515,9 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 	if (stat(path, &st)) {
 		int code = errno;
 
-		/* ENOTDIR: owner/name, where a file is called like the owner. */
+		/* ENOTDIR: the path is owner/name, and a file named "owner" exists. */
 		if (code != ENOENT && code != ENOTDIR)
-			return path_fail(path, code, "");
+			return files_path_fail(path, code, "");
 		if (!cache_find_repo(path, opts, other))
 			return fail_not_found(path, code, opts);
 		path = other;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks up tensors, files and metadata of an open model. Called by programs, and by the loads
- * through find.h. It touches no file and never changes the model.
+ * Looks up tensors, files and metadata of an open model. Called by programs, and through find.h by
+ * the loads. It does no I/O and never changes the model.
  */
 #include "weights/find.h"
 
@@ -14,10 +14,11 @@ const char *pst_model_file_tensor_at(const struct pst_model_file *file, uint64_t
 {
 	size_t low = 0, high = file->st.count;
 
-	off -= off < file->data_off ? off : file->data_off; /* Reads may begin in the page
-							     * before. */
-	while (low < high) {				    /* Finds the first tensor that ends
-							     * beyond it. */
+	/* A read may begin at the page boundary in front of the first tensor, so the offset may
+	 * lie in front of the data. */
+	off -= off < file->data_off ? off : file->data_off;
+	/* A binary search for the first tensor that ends behind the offset. */
+	while (low < high) {
 		size_t mid = low + (high - low) / 2;
 
 		if (file->st.tensors[mid].end <= off)

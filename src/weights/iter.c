@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The third way to receive a model: tensor by tensor in file order, through a window of device
- * memory. The window is a ring of batches, one request each. Batches are read ahead at the
- * head; the oldest batch is freed when all its tensors have been released. A batch is at most a
- * quarter of the window, so that the next one fits while a loop still holds the one before. A
- * longer tensor gets an allocation of its own; at most two of these exist at a time.
+ * Implements penstock_weights_iter: hands out a model tensor by tensor in file order, through a
+ * window of device memory. The window is a ring of batches; each batch is read by one request. New
+ * batches are read ahead of the caller. The oldest batch is freed when the caller has released all
+ * its tensors. A batch takes at most a quarter of the window, so that the next batch fits while the
+ * caller still holds the previous one. A tensor longer than that gets an allocation of its own; at
+ * most two such allocations exist at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,22 +16,29 @@
 #include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
-#define BATCHES_MAX 64u /* Batches in the window. */
-#define BATCH_PARTS 4u	/* A batch is at most this fraction of the window. */
+/* Maximum number of batches in the window. */
+#define BATCHES_MAX 64u
+/* A batch takes at most 1/BATCH_PARTS of the window. */
+#define BATCH_PARTS 4u
 #define WINDOW_LEAST (1u << 18)
-#define OWN_MAX 2u	   /* Long tensors that are being read or are held by the caller. */
-#define TENSORS_MAX 16384u /* Tensors of a batch, which is one request. */
+/* Maximum number of long tensors that are being read or are held by the caller. */
+#define OWN_MAX 2u
+/* Maximum number of tensors in a batch. */
+#define TENSORS_MAX 16384u
 
 struct batch {
-	uint64_t first, count; /* Tensors of the batch. */
-	uint64_t start, len;   /* Place in the window, unless has_own_memory. */
-	bool has_own_memory;   /* The batch is one long tensor with an allocation of its own. */
+	uint64_t first, count; /* Index of the batch's first tensor; number of its tensors. */
+	uint64_t start, len;   /* Byte range in the window; unused if has_own_memory. */
+	/* Whether the batch is one long tensor with an allocation of its own. */
+	bool has_own_memory;
 	char *mem;
-	uint64_t held; /* Tensors that are not released yet. */
+	uint64_t held; /* Number of tensors not yet released. */
 	struct pst_extents extents;
 	uint64_t id; /* Id of the batch's request. */
 	uint64_t *offs;
-	bool *out; /* For each tensor: the caller has it and has not released it. */
+	/* One flag for each tensor: whether the caller has received the tensor and not yet
+	 * released it. */
+	bool *out;
 	bool done;
 };
 
@@ -42,8 +50,8 @@ struct penstock_weights_iter {
 	uint64_t window_len, batch_most;
 	struct batch batches[BATCHES_MAX]; /* In file order, starting with `oldest`. */
 	unsigned oldest, batch_count, own_count;
-	uint64_t planned; /* Number of tensors that have been put into batches. */
-	uint64_t next;	  /* The next tensor for the caller. */
+	uint64_t planned; /* Number of tensors already put into batches. */
+	uint64_t next;	  /* Index of the next tensor to give to the caller. */
 };
 
 static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
@@ -51,7 +59,7 @@ static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
 	return &it->batches[(it->oldest + i) % BATCHES_MAX];
 }
 
-/* Returns the batch that contains a tensor, NULL if none does. */
+/* Returns the batch that contains a tensor, or NULL if no batch does. */
 static struct batch *batch_of(struct penstock_weights_iter *it, uint64_t tensor)
 {
 	for (unsigned i = 0; i < it->batch_count; i++) {
@@ -70,7 +78,8 @@ static uint64_t bytes_of(const struct penstock_weights *w, uint64_t tensor)
 
 /* ---- reading ahead ---- */
 
-/* Returns how many tensors, from `first` on, make up a batch: all of one file, at least one. */
+/* Returns the number of tensors, from tensor `first` on, that go into one batch. All of them are
+ * in the same file. Returns at least 1, except at the end of the model. */
 static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint64_t first)
 {
 	const struct penstock_weights *w = it->load.w;
@@ -78,8 +87,8 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 
 	while (first + count < w->count && count < TENSORS_MAX &&
 	       w->entries[first + count].file == w->entries[first].file) {
-		/* An upper bound, including the gaps that pst_place_tensors leaves between
-		 * tensors. */
+		/* An upper bound on the memory that the tensors need, including the gaps that
+		 * pst_place_tensors leaves between tensors. */
 		bytes += bytes_of(w, first + count) / 8 * 9 + 128 + it->load.opts.align;
 		if (count && bytes > it->batch_most)
 			break;
@@ -88,9 +97,9 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 	return count;
 }
 
-/* Finds `len` free bytes in the window behind the newest batch: before the window's end, else
- * at its start. Returns false if there are none. */
-static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
+/* Finds `len` contiguous free bytes in the window: between the newest batch and the window's
+ * end, or else at the window's start. Returns false if there is no such range. */
+static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
 	uint64_t head;
@@ -118,14 +127,15 @@ static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Returns true for a tensor that is longer than a batch may be. Such tensors do not count when
- * the window's length is chosen. */
+/* Returns true if a tensor is longer than a batch may be. It then gets memory of its own, so the
+ * window's length does not depend on it. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
 }
 
-/* Assigns memory to a batch. Returns 1, 0 if there is no room at the moment, or an error. */
+/* Assigns memory to a batch. Returns 1, or 0 if there is no free memory at the moment, or an
+ * error. */
 static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 {
 	void *mem = NULL;
@@ -135,7 +145,7 @@ static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 	if (!b->len)
 		return 1;
 	if (!is_long_tensor(it, b->first)) { /* A long tensor is alone in its batch. */
-		if (!window_find(it, b->len, &b->start))
+		if (!iter_window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
 		return 1;
@@ -164,12 +174,14 @@ static void batch_free(struct penstock_weights_iter *it, struct batch *b)
 	*b = (struct batch){.first = 0};
 }
 
-static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
+static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 {
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	b->extents.own_pages = true; /* As in list_tensors of load.c. */
+	/* pst_place_widen ignores own_pages for stretches to which pst_place_tensors gave no
+	 * whole pages. */
+	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {
@@ -184,15 +196,15 @@ static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	if (ret)
 		return ret;
 	it->load.lead += pst_place_widen(&b->extents);
-	b->done = !b->extents.count; /* All its tensors are empty. */
+	b->done = !b->extents.count; /* Nothing to read if all tensors of the batch are empty. */
 	return b->done ? 0
 		       : pst_load_submit(&it->load, it->q, b->extents.list, b->extents.count, b,
 					 &b->id);
 }
 
-/* Submits the read of one more batch. Returns 1, 0 if there is no room or no tensor left, or an
- * error. */
-static int read_ahead(struct penstock_weights_iter *it)
+/* Makes the next batch and submits its read. Returns 1; 0 if no memory is free or no tensor is
+ * left; or an error. */
+static int iter_read_ahead(struct penstock_weights_iter *it)
 {
 	uint64_t count = batch_tensor_count(it, it->planned);
 	struct batch *b = batch_at(it, it->batch_count);
@@ -211,9 +223,9 @@ static int read_ahead(struct penstock_weights_iter *it)
 	b->len = pst_place_tensors(it->load.w, b->first, count, it->load.opts.align, b->offs);
 	ret = batch_place(it, b);
 	if (ret > 0)
-		ret = batch_submit(it, b);
+		ret = iter_batch_submit(it, b);
 	else if (!ret)
-		ret = 1; /* The batch is tried again later. */
+		ret = 1; /* The next call tries this batch again. */
 	if (ret) {
 		batch_free(it, b);
 		return ret < 0 ? ret : 0;
@@ -225,22 +237,20 @@ static int read_ahead(struct penstock_weights_iter *it)
 
 /* ---- public functions ---- */
 
-/* Returns the length of the window: `window`, or less if all tensors that pass through it fit
- * in less. */
+/* Returns the length of the window in bytes: `window`, or less if all tensors that are not long
+ * fit in less. */
 static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
 	uint64_t sum = 4096;
 
 	for (uint64_t t = 0; t < w->count && sum < window; t++)
-		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192
-						    : 0; /* See
-							  * is_long_tensor. */
+		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192 : 0;
 	return sum < window ? sum : window;
 }
 
-/* Allocates and frees what the two long tensors that follow each other need at most. Long
- * tensors get their memory later, one by one; the caller learns before the first byte moves if
- * the device has too little. */
+/* Checks that the device has enough memory for any two consecutive long tensors, by allocating
+ * that much and freeing it again. Each long tensor is allocated only when its turn comes;
+ * without this check the iteration would fail halfway. */
 static int probe_long(struct penstock_weights_iter *it)
 {
 	const struct penstock_weights *w = it->load.w;
@@ -330,19 +340,20 @@ static int collect_completions(struct penstock_weights_iter *it, int64_t patienc
 	return n;
 }
 
-/* Cancels all reads and waits for them: no byte moves after a failure has been reported. */
-static void cancel_batches(struct penstock_weights_iter *it)
+/* Cancels all reads and waits until they have ended, so that no more bytes move after a failure
+ * has been reported. */
+static void iter_cancel_batches(struct penstock_weights_iter *it)
 {
 	for (unsigned i = 0; i < it->batch_count; i++)
 		if (!batch_at(it, i)->done)
-			penstock_cancel(it->q, batch_at(it, i)->id); /* Fails if the request has
-								      * completed, which is
-								      * fine. */
+			/* penstock_cancel fails if the request has completed already; that does
+			 * no harm. */
+			penstock_cancel(it->q, batch_at(it, i)->id);
 	while (collect_completions(it, -1) > 0)
 		;
 }
 
-/* Waits until a batch has been read or the iteration has failed. */
+/* Waits until `b` has been read or the iteration has failed. */
 static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 {
 	while (!b->done && !it->load.failed) {
@@ -354,7 +365,7 @@ static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 		pst_load_poll_caller(&it->load);
 	}
 	if (it->load.failed)
-		cancel_batches(it);
+		iter_cancel_batches(it);
 	return it->load.failed;
 }
 
@@ -367,7 +378,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"the iterator failed at an earlier call");
 	do {
-		ret = read_ahead(it);
+		ret = iter_read_ahead(it);
 	} while (ret > 0);
 	if (ret)
 		return it->load.failed = ret;
@@ -420,7 +431,8 @@ void penstock_weights_iter_close(struct penstock_weights_iter *it)
 {
 	if (!it)
 		return;
-	penstock_queue_close(it->q); /* Waits for the reads in flight. */
+	/* Waits for the reads in flight, which write to the memory freed below. */
+	penstock_queue_close(it->q);
 	for (unsigned i = 0; i < it->batch_count; i++)
 		batch_free(it, batch_at(it, i));
 	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);

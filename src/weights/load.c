@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two of the three ways to receive a model: all at once into one allocation per device, and
- * piece by piece into the caller's memory. Both make a list of extents, which move.c or a
- * group's hook moves. Called by programs and by src/group. It never leaves a partial load: what
- * a failed load allocated is freed, and pieces are checked before the first byte moves.
+ * Implements two of the three ways to receive a model: the whole model into one allocation per
+ * device, and single pieces into the caller's memory. Either way makes a list of extents; then
+ * move.c, or the hook that a group passes, reads them. Called by programs and by src/group. A load
+ * never leaves partial results: it frees its allocations if it fails, and it checks all pieces
+ * before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -14,7 +15,8 @@
 #include "weights/err.h"
 #include "weights/place.h"
 
-#define NOWHERE UINT64_MAX /* Offset of a tensor of which this rank has no part. */
+/* Stands for the offset of a tensor of which this rank needs no part. */
+#define NOWHERE UINT64_MAX
 
 /* ---- pieces ---- */
 
@@ -39,7 +41,8 @@ static int piece_out_of_range(const struct penstock_weights *w, const struct pen
 		(unsigned long long)p->outer_count, (unsigned long long)p->outer_first);
 }
 
-/* Translates a piece into a segment: offset in the file, row length, pitch and number of rows. */
+/* Translates a piece into a segment, that is, into an offset in the file, the length of a row,
+ * the distance between rows and the number of rows. */
 static int piece_to_seg(const struct penstock_weights *w, const struct penstock_piece *p,
 			struct penstock_seg *seg)
 {
@@ -51,10 +54,11 @@ static int piece_to_seg(const struct penstock_weights *w, const struct penstock_
 	if (p->dim >= (t->rank ? t->rank : 1))
 		return piece_out_of_range(w, p);
 	if (t->begin == t->end)
-		return 0; /* An empty tensor has no range to check. */
+		return 0; /* An empty tensor has no bytes to read. */
 	for (unsigned i = 0; i < p->dim; i++)
-		outer *= t->shape[i]; /* Cannot overflow: the header's check multiplied all of
-				       * them. */
+		/* Cannot overflow, since the check of the file's header multiplied all
+		 * dimensions. */
+		outer *= t->shape[i];
 	for (unsigned i = p->dim + 1; i < t->rank; i++)
 		inner *= t->shape[i];
 	if (t->rank)
@@ -125,8 +129,8 @@ static int piece_check_device(const struct penstock_weights *w, const struct pen
 	return 0;
 }
 
-static int piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
-		     struct pst_extents *extents)
+static int load_piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
+			  struct pst_extents *extents)
 {
 	struct penstock_seg seg = {.buf = NULL};
 	const struct pst_tensor_entry *e;
@@ -166,8 +170,8 @@ struct penstock_loaded {
 	uint64_t *offs;
 };
 
-/* Sets *off to where a rank's part of a tensor begins in the file if it is contiguous there,
- * else to 0. */
+/* Sets *off to the file offset at which a rank's part of a tensor begins, if the part is
+ * contiguous in the file. Sets *off to 0 if it is not contiguous. */
 static int shard_file_off(const struct penstock_weights *w, const struct penstock_shard *shard,
 			  uint64_t *off)
 {
@@ -178,8 +182,8 @@ static int shard_file_off(const struct penstock_weights *w, const struct penstoc
 	return ret;
 }
 
-/* Places a rank's parts one after the other. A long part that is contiguous in its file has
- * pages of its own, see place.c. */
+/* Computes the offsets of a rank's parts of the tensors, one after the other. A long part that
+ * is contiguous in its file does not share its memory pages with other parts; see place.c. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
@@ -228,7 +232,8 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 		l->len = pst_place_tensors(w, l->first, l->count, load->opts.align, l->offs);
 	}
 	for (unsigned i = 0; i < count; i++) {
-		/* At least a page, so that every tensor has an address, even in an empty model. */
+		/* Allocates at least one page, so that every tensor has an address even if all
+		 * tensors are empty. */
 		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
 
 		if (ret)
@@ -242,10 +247,11 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	extents->own_pages = true; /* True only of stretches that pst_place_tensors gave whole
-				    * pages; pst_place_widen skips shorter ones. */
-	/* One device after the other, so that adjacent tensors are joined. The list is sorted
-	 * by file later. */
+	/* The flag own_pages is right only for stretches to which pst_place_tensors gave whole
+	 * pages. pst_place_widen ignores the flag for all other stretches, which are shorter. */
+	extents->own_pages = true;
+	/* Handles one device after the other, so that extents of adjacent tensors follow each
+	 * other and are joined. The list is sorted by file later. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
 		for (uint64_t t = 0; t < l->count; t++) {
 			const struct pst_tensor_entry *e = &w->entries[l->first + t];
@@ -286,7 +292,7 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 
 			p.ptr = (char *)l->bases[d] + l->offs[t] + (uintptr_t)p.ptr;
 			p.dev = l->devs[d];
-			ret = piece_add(w, &p, extents);
+			ret = load_piece_add(w, &p, extents);
 		}
 	}
 	return ret;
@@ -372,8 +378,9 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Measured with four processes (bench/README.md): 65 GB/s with copies by the CPUs, 36 GB/s with
- * new registrations, 105 GB/s with registrations that are kept. */
+/* Measured with four processes that load one model (bench/README.md): 65 GB/s if the CPUs copy
+ * from the page cache (PENSTOCK_FAST); with PENSTOCK_THRIFTY, 36 GB/s if files must first be
+ * registered with the GPU, 105 GB/s if registrations are kept from earlier loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {
 	return ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST
@@ -401,7 +408,7 @@ int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_we
 
 		ret = pst_weights_struct_in(&piece, sizeof(piece), from, "penstock_piece");
 		if (!ret)
-			ret = piece_add(w, &piece, &extents);
+			ret = load_piece_add(w, &piece, &extents);
 	}
 	if (!ret || mover) {
 		bool ready = !ret;

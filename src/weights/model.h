@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The structs of an open model, which open.c fills and every file of src/weights and src/group
- * reads. Has no functions: see open.h, file.h, find.h and config.h.
+ * The structs of an open model. open.c fills them in; all files of src/weights and src/group read
+ * them. The functions that work on them are declared in open.h, file.h, find.h and config.h.
  */
 #ifndef PST_WEIGHTS_MODEL_H
 #define PST_WEIGHTS_MODEL_H
@@ -19,9 +19,11 @@
 struct pst_model_file {
 	const char *path;
 	struct pst_st st;
-	struct stat stat;  /* The file's state when its header was read. */
+	struct stat stat;  /* Result of fstat when the header was read. */
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
-	uint64_t content;  /* Hash by which ranks compare the file; 0: not computed yet. */
+	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
+	 * yet computed. */
+	uint64_t content;
 };
 
 /* One tensor of the model. */
@@ -31,36 +33,42 @@ struct pst_tensor_entry {
 };
 
 /*
- * A file's descriptor and storage. The storage is opened at the first read. A child of fork
- * inherits the descriptor but must not use its parent's storage, so it opens its own.
+ * The descriptor and the storage of one file. The storage is opened when the file is read for the
+ * first time. After fork, the child inherits the descriptor but must not use its parent's storage,
+ * so it opens its own.
  */
 struct pst_file_source {
 	struct penstock_storage *st;
-	int fd;	       /* -1: not open. */
-	pid_t process; /* The process that opened `st`. */
+	int fd;	       /* -1 if the file is not open. */
+	pid_t process; /* Id of the process that opened `st`. */
 };
 
-/* The values of a model's config.json that matter to tensor parallelism; 0: not known. */
+/* The values of a model's config.json that tensor parallelism needs. A number is 0 if it is not
+ * known. */
 struct pst_config {
-	bool read; /* The file was looked for already. */
+	/* Whether this process has already tried to read the file. */
+	bool read;
 	unsigned heads, kv_heads, experts;
-	bool kv_varies; /* The number of key-value heads differs between layers. */
-	enum { PST_ORDER_UNKNOWN, PST_ORDER_PLAIN, PST_ORDER_BY_ACT } order; /* Of groups. */
+	bool kv_varies; /* Whether layers differ in their number of key-value heads. */
+	/* Order of the quantization groups. */
+	enum { PST_ORDER_UNKNOWN, PST_ORDER_PLAIN, PST_ORDER_BY_ACT } order;
 };
 
 struct penstock_weights {
 	struct pst_file_list list;
 	struct pst_model_file *files;
-	struct pst_file_source *sources; /* One for each file. */
-	pthread_mutex_t lock; /* Protects sources and config; no other lock is taken under it. */
+	struct pst_file_source *sources; /* One element for each file. */
+	/* Protects `sources` and `config`. No other lock is taken while this lock is held. */
+	pthread_mutex_t lock;
 	struct pst_config config;
 	unsigned flags;
-	atomic_uint refs; /* The caller's reference, and one for each call or read of a group that
-			     outlives its load. */
+	/* Number of references: the caller's own, and one for each call or read of a group that
+	 * is still running after its load has returned. */
+	atomic_uint refs;
 	unsigned file_count;
 	struct pst_tensor_entry *entries; /* Sorted by file, then by offset. */
 	uint64_t count;
-	uint32_t *by_name; /* Indices into entries, in the order of the names. */
+	uint32_t *by_name; /* Indices into entries, sorted by the tensors' names. */
 };
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves the extents of a load: sorts them by file, makes requests of one file each, submits all
- * of them and waits. Called by all ways to receive a model, and by the save for options and
- * reports. A failure names file, tensor and offset.
+ * Moves the extents of a load: sorts them by file, makes requests that each cover one file, submits
+ * all requests and waits for them. Called by all ways to receive a model; the save uses only the
+ * options and the report. The message of a failure names file, tensor and offset.
  */
 #include "weights/move.h"
 
@@ -15,10 +15,10 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-#define SEGS_MAX 16384u	  /* Segments of a request. */
-#define REQUESTS_MAX 256u /* Requests in flight. */
+#define SEGS_MAX 16384u	  /* Maximum number of segments of a request. */
+#define REQUESTS_MAX 256u /* Maximum number of requests in flight. */
 #define DONE_MAX 16u
-/* Time between two calls of opts.look: a user who cancels waits no longer than this. */
+/* Time between two calls of opts.look, in ns. A user who cancels waits at most this long. */
 #define POLL_NS 100000000
 
 /* ---- options, memory, reports ---- */
@@ -95,7 +95,9 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
 	if (ptr && opts->free)
 		opts->free(opts->user, dev, ptr, len);
 	else if (ptr)
-		penstock_free(dev, ptr); /* Fails only for an address that is not its memory. */
+		/* penstock_free fails only for an address that penstock_alloc did not return;
+		 * `ptr` is one that it returned. */
+		penstock_free(dev, ptr);
 }
 
 void pst_load_request(const struct pst_load *load, struct penstock_req *req)
@@ -155,8 +157,8 @@ static int fail_cancelled(void)
 				"cancelled by the caller");
 }
 
-/* Returns the offset at which a request stopped; an offset in the bytes in front of a tensor
- * becomes the tensor's first. */
+/* Returns the file offset at which a request stopped. If that offset lies in the bytes read in
+ * front of a tensor, returns the offset of the tensor's first byte. */
 static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -178,7 +180,7 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 
 	pst_load_add_report(load, done->result, r);
 	if (load->failed)
-		return; /* The first failure is the one that is reported. */
+		return; /* Only the first failure is reported. */
 	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
 	if (done->result < 0)
 		load->failed = pst_weights_fail(
@@ -200,7 +202,7 @@ int pst_load_poll_caller(struct pst_load *load)
 		return 0;
 	if (load->opts.look(load->opts.user))
 		load->failed = fail_cancelled();
-	load->looked_ns = now_ns(); /* The callback may have taken long. */
+	load->looked_ns = now_ns(); /* Read the clock again: the callback may have run for long. */
 	return load->failed;
 }
 
@@ -227,7 +229,7 @@ int pst_load_check_files(struct pst_load *load, const struct pst_extents *extent
 /* ---- requests ---- */
 
 struct load_batch {
-	size_t first, count; /* Extents of the batch. */
+	size_t first, count; /* Index of the batch's first extent; number of its extents. */
 	uint64_t id;
 	bool ended;
 };
@@ -238,8 +240,9 @@ struct batches {
 	unsigned segs_max;
 };
 
-/* Returns the end of the batch that begins at `first`. A batch ends with its file or when it
- * has `most` bytes, but never between extents of the same bytes, which would be read twice. */
+/* Returns the index of the extent after the last one of the batch that begins at extent `first`.
+ * A batch ends where its file ends, or when it has `most` bytes. It never ends between two
+ * extents that read the same bytes, because two requests would read these bytes twice. */
 static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
 {
 	const struct pst_extent *list = extents->list;
@@ -252,7 +255,9 @@ static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
 
 		if (seg->off >= reach)
-			cut = i; /* A batch may end here. */
+			/* A batch may end here, because no extent before i reads bytes of extent
+			 * i. */
+			cut = i;
 		if (i - first >= SEGS_MAX && cut > first)
 			return cut;
 		if (i - first == PENSTOCK_SEGS_MAX)
@@ -290,8 +295,8 @@ static int make_batches(const struct pst_extents *extents, uint64_t most, struct
 	return 0;
 }
 
-static void cancel_batches(struct penstock_queue *q, const struct batches *batches,
-			   size_t submitted)
+static void move_cancel_batches(struct penstock_queue *q, const struct batches *batches,
+				size_t submitted)
 {
 	for (size_t i = 0; i < submitted; i++)
 		if (!batches->list[i].ended)
@@ -308,8 +313,8 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	while (ended < submitted || (!load->failed && submitted < batches->count)) {
 		int n;
 
-		/* The first request of a file opens it, which may take long: the caller is
-		 * polled before each. */
+		/* Polls the caller before each submission, because the first request of a file
+		 * opens the file, which may take long. */
 		while (!pst_load_poll_caller(load) && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
 			struct load_batch *b = &batches->list[submitted];
@@ -319,7 +324,7 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 			submitted += !load->failed;
 		}
 		if (load->failed && !cancelled) {
-			cancel_batches(q, batches, submitted);
+			move_cancel_batches(q, batches, submitted);
 			cancelled = true;
 		}
 		n = ended < submitted ? penstock_wait(q, done, 1, DONE_MAX, pst_load_wait_ns(load))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of one load or save, and the steps that all kinds of them share: checked options,
- * memory, requests, and one report over all requests.
+ * The state of one load or save, and the steps that the different loads and the save have in
+ * common: checking options, allocating memory, setting up requests, and summing up the requests'
+ * reports.
  */
 #ifndef PST_WEIGHTS_MOVE_H
 #define PST_WEIGHTS_MOVE_H
@@ -13,45 +14,54 @@ struct pst_load {
 	struct penstock_weights *w;
 	struct penstock_load_opts opts;
 	struct penstock_load_report report;
-	uint64_t path_bytes; /* Bytes that report.path carried in its largest request. */
-	uint64_t held;	     /* Device memory that the load holds at the moment, in bytes. */
-	uint64_t lead;	     /* Bytes read in front of tensors only to begin with a page. */
-	uint64_t looked_ns;  /* Time of the last call of opts.look. */
-	int failed;	     /* The first error, whose message is this thread's; 0: none. */
+	/* Largest number of bytes that one path carried in one request; report.path is that
+	 * path. */
+	uint64_t path_bytes;
+	uint64_t held; /* Bytes of device memory that the load has allocated. */
+	/* Number of bytes read in front of tensors so that reads start at a page boundary. */
+	uint64_t lead;
+	uint64_t looked_ns; /* Time of the last call of opts.look, in ns. */
+	int failed;	    /* The first error, whose message this thread has; 0 if none. */
 };
 
-/* Copies and checks the caller's options (NULL: the defaults) and clears the rest. */
+/* Copies and checks the caller's options; NULL stands for the defaults. Clears all other
+ * members. */
 int pst_load_init(struct pst_load *load, struct penstock_weights *w,
 		  const struct penstock_load_opts *opts);
 
-/* Allocates `len` bytes of device memory, by the caller's allocator if the options have one. */
+/* Allocates `len` bytes of device memory with the caller's allocator, or with penstock_alloc if
+ * the options name no allocator. */
 int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out);
-/* Frees memory of pst_load_alloc; NULL is ignored. */
+/* Frees memory that pst_load_alloc allocated. Does nothing if `ptr` is NULL. */
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
 
-/* Sets up a request with the class, effort and path of the options. */
+/* Sets the priority class, the effort and the path of `req` from the options. */
 void pst_load_request(const struct pst_load *load, struct penstock_req *req);
-/* Submits one request for extents of one file. `user` and `id` are those of penstock_submit. */
+/* Submits one request for `count` extents, all of the same file. `user` and `id` are passed to
+ * penstock_submit. */
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id);
-/* Adds the report of one completed request to the load's. */
+/* Adds the report of one completed request to the load's report. */
 void pst_load_add_report(struct pst_load *load, int64_t result, const struct penstock_report *r);
-/* Handles the completion of a request for `extents`: adds its report and calls opts.each. The
- * first error becomes load->failed and this thread's message. */
+/* Handles the completion of a request for `extents`: adds the request's report to the load's,
+ * and calls opts.each. If this is the load's first error, it becomes load->failed, and its
+ * message becomes this thread's message. */
 void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, size_t count,
 		       const struct penstock_done *done);
 
-/* Calls opts.look if 100 ms have passed since the last call. Returns load->failed, which becomes
- * -ECANCELED if the caller cancels. */
+/* Calls opts.look if 100 ms have passed since its last call. If opts.look asks to cancel,
+ * load->failed becomes -ECANCELED. Returns load->failed. */
 int pst_load_poll_caller(struct pst_load *load);
-/* Returns how long a wait for completions may last before pst_load_poll_caller is due; -1: no
- * limit. */
+/* Returns how long the caller may wait for completions before it must call pst_load_poll_caller
+ * again, in ns; -1 if it may wait without limit. */
 int64_t pst_load_wait_ns(const struct pst_load *load);
 
-/* Fails with -ESTALE if a file of the extents changed since its header was read. May block. */
+/* Fails with -ESTALE if one of the files that the extents are in has changed since its header
+ * was read. May block. */
 int pst_load_check_files(struct pst_load *load, const struct pst_extents *extents);
-/* Sorts the extents, reads all of them and waits. Nothing is in flight when it returns. */
+/* Sorts the extents, submits requests for all of them and waits. No request is in flight when it
+ * returns. */
 int pst_load_move(struct pst_load *load, struct pst_extents *extents);
 
 /* Copies the load's report into the caller's struct. */

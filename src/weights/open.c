@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a model: reads the headers of its files and makes one table of their tensors in file
- * order. Also closes it. Called by programs. It never reads a tensor's bytes.
+ * Opens a model: reads the headers of its files and makes one table of all tensors in file order.
+ * Also closes models. Called by programs. It never reads the bytes of tensors.
  */
 #include "weights/open.h"
 
@@ -17,9 +17,10 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-/* A model of up to this many files keeps them open from the header's read on, so that removing
- * or replacing one does no harm. Of a larger model perhaps not all files are read, and a
- * process has few descriptors. */
+/* A model of at most this many files keeps the descriptors on which it read the headers, so that
+ * a load still works after a file was removed or replaced. A larger model opens a file only when
+ * the file is read, since it may not need all files, and a process may open only a limited
+ * number of files. */
 #define KEPT_MAX 64u
 
 static int open_files(struct penstock_weights *w)
@@ -64,7 +65,7 @@ static int compare_row(const void *name, const void *row)
 	return strcmp(name, ((const struct pst_index_row *)row)->tensor);
 }
 
-/* Fails if a file lacks a tensor that the index says is in it. */
+/* Fails if the index says that a tensor is in a file, but the file does not have it. */
 static int check_index(const struct penstock_weights *w)
 {
 	for (size_t i = 0; i < w->list.row_count; i++) {
@@ -114,8 +115,9 @@ static int fill_entries(struct penstock_weights *w, const bool *indexed,
 				row = bsearch(st->tensors[t].name, w->list.rows, w->list.row_count,
 					      sizeof(*row), compare_row);
 				if (!row || row->at != i)
-					continue; /* A leftover that no index lists, or a copy
-						   * of another file's tensor. */
+					/* Skips a tensor that no index lists, or that the index
+					 * lists for another file. */
+					continue;
 			}
 			if (is_selected(st->tensors[t].name, opts))
 				w->entries[w->count++] =
@@ -154,8 +156,10 @@ static int sort_by_name(struct penstock_weights *w)
 	return 0;
 }
 
-/* Fails with -ENOENT unless the model has each tensor that the caller named without a pattern. */
-static int check_names(const struct penstock_weights *w, const struct penstock_weights_opts *opts)
+/* Fails with -ENOENT if the caller named a tensor, without wildcards, that the model does not
+ * have. */
+static int open_check_names(const struct penstock_weights *w,
+			    const struct penstock_weights_opts *opts)
 {
 	for (unsigned i = 0; i < opts->name_count; i++)
 		if (!strpbrk(opts->names[i], "*?[\\") &&
@@ -183,7 +187,7 @@ static int make_table(struct penstock_weights *w, const struct penstock_weights_
 				       opts->names[0], opts->name_count > 1 ? " or others" : "");
 	if (!ret)
 		ret = sort_by_name(w);
-	return ret ? ret : check_names(w, opts);
+	return ret ? ret : open_check_names(w, opts);
 }
 
 /* ---- public functions ---- */

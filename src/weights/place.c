@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Places tensors in one allocation. Tensors that are contiguous in their file stay so: the
- * stretch is one segment, and it keeps its offset within a page, which direct paths need. A
- * tensor that would not be aligned for its dtype begins a stretch of its own. A long stretch
- * shares its first and last page with no other, so that whole pages can be read. Called by
- * load.c and iter.c. Arithmetic only.
+ * Computes where each tensor lies in one allocation. Tensors that are contiguous in their file stay
+ * contiguous in memory; such a group is called a stretch. A stretch is read as one segment and
+ * keeps its file offset modulo the page size, which direct paths need. A tensor that would not be
+ * aligned for its dtype begins a new stretch. A long stretch shares its first and its last page
+ * with no other stretch, so that whole pages can be read. Called by load.c and iter.c. Does no I/O.
  */
 #include "weights/place.h"
 
 #define PAGE 4096u
-/* For a stretch up to this length, direct paths gain nothing from the page offset. */
+/* For a stretch shorter than this, direct paths gain nothing if it keeps its offset within a
+ * page. */
 #define SHORT_STRETCH 65536u
 #define SHORT_ALIGN 64u
 
 struct stretch {
-	uint64_t first, end; /* Tensors of the stretch. */
-	uint64_t off, len;   /* Range in the file. */
-	uint64_t shift;	     /* Bytes by which all its file offsets miss the alignment. */
-	uint64_t align;	     /* The largest alignment that one of its tensors needs. */
+	uint64_t first, end; /* Its tensors: [first, end). */
+	uint64_t off, len;   /* Offset and length in the file, in bytes. */
+	/* Remainder of the tensors' file offsets modulo the alignment; it is the same for all
+	 * tensors of a stretch. */
+	uint64_t shift;
+	uint64_t align; /* Largest alignment that any of its tensors needs. */
 };
 
-/* Returns the alignment of a tensor: the bytes of an element, or `least` if that is more.
- * Elements smaller than a byte need none. */
+/* Returns the alignment of a tensor in bytes: the size of an element, or `least` if `least` is
+ * larger. Elements smaller than a byte need no alignment. */
 static uint64_t align_of(enum penstock_dtype dtype, uint64_t least)
 {
 	uint64_t bytes = penstock_dtype_bits(dtype) / 8;
@@ -117,8 +120,9 @@ uint64_t pst_place_widen(struct pst_extents *extents)
 		if (seg->rows > 1 || seg->row_len < SHORT_STRETCH ||
 		    (uintptr_t)seg->buf % PAGE != before)
 			continue;
-		/* Where request_bytes has cut a stretch, the last page belongs to the next
-		 * extent, too. */
+		/* If request_bytes has cut a stretch into extents, the last page of an extent
+		 * also holds the beginning of the next extent, so only the last extent may be
+		 * widened at its end. */
 		if (extents->list[i].own_last &&
 		    (i + 1 == extents->count || !is_next(&extents->list[i], &extents->list[i + 1])))
 			seg->room = -(seg->off + seg->row_len) % PAGE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the header of a safetensors file; see safetensors.h. All that a malformed or hostile
- * file may claim is checked here, so that other code can trust offsets, shapes and names: the
- * tensors cover the data from its first byte to its last, in order, and no byte twice. A fault
- * is reported with the tensor and the offset.
+ * Parses the header of a safetensors file; see safetensors.h. A malformed or hostile file can
+ * contain any values, so everything is checked in this file; other code then trusts offsets, shapes
+ * and names. After the check, the tensors cover the data from the first byte to the last in order,
+ * and no two tensors overlap. An error names the tensor and the offset.
  */
 #include "weights/safetensors.h"
 
@@ -25,7 +25,7 @@ struct header_state {
 	struct pst_json in;
 	struct pst_st st;
 	size_t tensors_capacity, shapes_capacity, pairs_capacity, shape_count;
-	const char *name; /* Name of the tensor that is being parsed. */
+	const char *name; /* Name of the tensor being parsed. */
 	bool no_memory;
 };
 
@@ -110,7 +110,7 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 
 /* ---- growing tables ---- */
 
-/* Makes room for one more element of `each` bytes in *table, which has `count` elements. */
+/* Makes room for one more element in *table, which has `count` elements of `each` bytes. */
 static bool table_grow(struct header_state *s, void *table, size_t *capacity, size_t count,
 		       size_t each)
 {
@@ -187,7 +187,8 @@ static bool read_dtype(struct header_state *s, struct pst_st_tensor *t)
 	return true;
 }
 
-/* Parses {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
+/* Parses the JSON object of one tensor: {"dtype": ..., "shape": [...], "data_offsets": [begin,
+ * end]}, with its fields in any order. */
 static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 {
 	static const char *const fields[] = {"dtype", "shape", "data_offsets"};
@@ -211,8 +212,8 @@ static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 		ok = i == 0   ? read_dtype(s, t)
 		     : i == 1 ? read_shape(s, t)
 		     : i == 2 ? read_offsets(s, t)
-			      : pst_json_skip(&s->in); /* Fields that other programs add are
-							* ignored. */
+			      /* Any other field is ignored, since other programs add fields. */
+			      : pst_json_skip(&s->in);
 		if (!ok)
 			return false;
 	}
@@ -295,14 +296,15 @@ static int by_place(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Returns the offset in the header of a tensor's name, near which its values are. */
+/* Returns the offset of a tensor's name in the header. Messages point there, since the tensor's
+ * values follow its name. */
 static uint64_t name_offset(const struct pst_st *st, const char *name)
 {
 	return (uint64_t)(name - st->text);
 }
 
-/* Checks that every byte of the data, which follow the header of `len` bytes, belongs to
- * exactly one tensor. */
+/* Checks that each byte of the data belongs to exactly one tensor. `len` is the length of the
+ * header and `data_len` that of the data, which follow the header. */
 static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct pst_st_error *err)
 {
 	uint64_t at = 0, bytes;
@@ -405,7 +407,8 @@ int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		ret = s.no_memory ? -ENOMEM : -EBADMSG;
 	}
 	if (!ret) {
-		/* Growing may have moved the table of shapes, so pointers into it are set last. */
+		/* Sets the pointers into the table of shapes only now, because the table may
+		 * have moved while it grew. */
 		for (size_t i = 0; i < s.st.count; i++) {
 			s.st.tensors[i].shape = s.st.shapes ? s.st.shapes + at : NULL;
 			at += s.st.tensors[i].rank;

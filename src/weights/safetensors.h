@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header of a safetensors file: eight bytes of length, then JSON of that length, then the
- * tensors without gaps. safetensors.c parses it for file.c, save.c and the fuzz target. Nothing
- * here does I/O, and parsing a header never costs more memory or time than a small multiple of
- * its length.
+ * The header of a safetensors file. Such a file has eight bytes that hold the length of the header,
+ * then the header in JSON, then the tensors without gaps. safetensors.c parses headers for file.c,
+ * save.c and the fuzz target. It does no I/O. The memory and the time for parsing are at most a
+ * small multiple of the header's length.
  */
 #ifndef PST_WEIGHTS_SAFETENSORS_H
 #define PST_WEIGHTS_SAFETENSORS_H
@@ -14,15 +14,17 @@
 
 #include "penstock_weights.h"
 
-#define PST_ST_PREFIX 8u	     /* Bytes of the length at the file's start. */
-#define PST_ST_HEADER_MAX 100000000u /* Longest header that readers of the format accept. */
-#define PST_ST_NAME_MAX 4096u	     /* Bytes of a tensor's name. */
+/* Number of bytes at the file's start that hold the header's length. */
+#define PST_ST_PREFIX 8u
+/* Length in bytes of the longest header that other readers of the format accept. */
+#define PST_ST_HEADER_MAX 100000000u
+#define PST_ST_NAME_MAX 4096u /* Maximum length of a tensor's name in bytes. */
 #define PST_ST_METADATA "__metadata__"
 
 struct pst_st_tensor {
 	const char *name;
 	const uint64_t *shape;
-	uint64_t begin, end; /* Offsets of its bytes, counted from the end of the header. */
+	uint64_t begin, end; /* Range of its bytes, counted from the end of the header. */
 	unsigned rank;
 	enum penstock_dtype dtype;
 };
@@ -34,43 +36,47 @@ struct pst_st_pair {
 /* A parsed header. */
 struct pst_st {
 	struct pst_st_tensor *tensors; /* In file order. */
-	uint32_t *by_name;	       /* Indices into tensors, in the order of the names. */
-	struct pst_st_pair *pairs;     /* The metadata, sorted by key. */
+	uint32_t *by_name;	       /* Indices into tensors, sorted by name. */
+	struct pst_st_pair *pairs;     /* The metadata's pairs, sorted by key. */
 	size_t count, pair_count;
-	bool has_metadata; /* The header has metadata, perhaps without pairs. */
+	bool has_metadata; /* Whether the header has metadata, even without a pair. */
 	uint64_t *shapes;
-	char *text; /* The JSON, into which names and pairs point. */
+	char *text; /* The JSON text; names and pairs point into it. */
 };
 
-/* The first fault of a header. Filled on failure only. */
+/* The first error found in a header. It is filled only on failure. */
 struct pst_st_error {
-	uint64_t at;	  /* Offset in the header or behind it; UINT64_MAX: out of memory. */
-	char tensor[256]; /* "": the fault belongs to no tensor. */
+	/* Offset from the start of the JSON text, perhaps behind its end; UINT64_MAX if memory
+	 * ran out. */
+	uint64_t at;
+	char tensor[256]; /* Name of the tensor; "" if the error concerns no tensor. */
 	char text[PENSTOCK_TEXT_MAX];
 };
 
 /*
- * Decodes the header's length from the file's first eight bytes and checks it against the
- * file's length. Returns it, or -EBADMSG with `err` filled.
+ * Decodes the header's length from the file's first eight bytes, and checks that the file is long
+ * enough for it. Returns the length, or -EBADMSG with `err` filled.
  */
 int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t file_len,
 			     struct pst_st_error *err);
 
 /*
- * Parses and checks a header. `text` has `len` + 1 bytes, is malloc'd, and belongs to the
- * function: pst_st_free frees it, or the function itself on failure. `data_len` is how many
- * bytes the file has after the header. Returns 0, -EBADMSG or -ENOMEM, with `err` filled.
+ * Parses and checks a header. `text` is a malloc'd buffer of `len` + 1 bytes. The function takes
+ * ownership of `text`: pst_st_free frees it after a success, and the function itself after a
+ * failure. `data_len` is the number of bytes that the file has after the header. Returns 0, or
+ * -EBADMSG or -ENOMEM with `err` filled.
  */
 int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		 struct pst_st_error *err);
-/* Frees what pst_st_parse allocated. */
+/* Frees the memory that `st` owns. */
 void pst_st_free(struct pst_st *st);
 
-/* Computes how many bytes a tensor of this shape has. Returns false if the number overflows, or
- * if the elements do not fill whole bytes. */
+/* Computes the number of bytes of a tensor with this dtype and shape. Returns false if the
+ * number overflows, or if the elements do not fill whole bytes. */
 int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank, uint64_t *out);
 
-/* Returns the dtype with this name in the format, PENSTOCK_DTYPE_NONE if there is none. */
+/* Returns the dtype to which the safetensors format gives this name, or PENSTOCK_DTYPE_NONE if
+ * no dtype has the name. */
 int pst_st_dtype(const char *name);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes tensors as a safetensors file: header, then the tensors without gaps, into an object
- * that gets its name when it is committed. Called by bindings and programs. It never leaves a
- * partial file in place of a whole one.
+ * Writes tensors to a safetensors file: first the header, then the tensors without gaps. The new
+ * file gets its name only when it is committed, so an existing file is never replaced by a partial
+ * one. Called by bindings and programs.
  */
 #include <errno.h>
 #include <limits.h>
@@ -14,9 +14,9 @@
 #include "weights/move.h"
 
 #define PAGE 4096u
-/* In a file of at least this length, the data begin at a page boundary. */
+/* In a file of at least this many bytes, the tensors' data begin at a page boundary. */
 #define PAGES_FROM (1u << 20)
-#define SEGS 1024u /* Segments of a request. */
+#define SEGS 1024u /* Maximum number of segments of a request. */
 
 struct text {
 	char *at;
@@ -169,8 +169,8 @@ static uint64_t text_put_header(struct text *t, const struct item *items, uint64
 	return at;
 }
 
-/* Checks the header with the parser: text that is not UTF-8, duplicate names, a header that is
- * too long. */
+/* Checks the header with the parser. The parser finds text that is not UTF-8, duplicate names,
+ * and a header that is too long. */
 static int check_header(const char *path, const struct text *t, uint64_t data_len)
 {
 	size_t len = t->len - PST_ST_PREFIX;
@@ -207,8 +207,8 @@ static int save_fail_lib(const struct save *save, int code)
 	return pst_weights_fail_lib(code, save->path, NULL, PST_NO_OFF);
 }
 
-/* Waits until the request has completed. If the caller cancels meanwhile, cancels the request
- * and still waits until it has completed. */
+/* Waits until the request has completed. If the caller cancels the save during the wait, cancels
+ * the request, but still waits for it to complete. */
 static int request_await(struct save *save, uint64_t id)
 {
 	struct penstock_done done;
@@ -217,8 +217,9 @@ static int request_await(struct save *save, uint64_t id)
 	while ((n = penstock_wait(save->q, &done, 1, 1, pst_load_wait_ns(&save->load))) == 0) {
 		if (!ret && pst_load_poll_caller(&save->load)) {
 			ret = save->load.failed;
-			penstock_cancel(save->q, id); /* Fails if the request has completed,
-						       * which is fine. */
+			/* penstock_cancel fails if the request has completed already; that does
+			 * no harm. */
+			penstock_cancel(save->q, id);
 		}
 	}
 	if (n < 0)
@@ -282,8 +283,8 @@ static int list_extents(struct save *save, const struct text *header, const stru
 	return ret;
 }
 
-/* Opens the file as a path, as readers do: a colon in its name does not make it the address of
- * another kind of storage. */
+/* Opens the output file. The name is always taken as a path, as the readers of models take it: a
+ * colon in it must not make it the address of another kind of storage. */
 static int open_output(struct save *save, const struct penstock_storage_opts *how)
 {
 	const char *path = save->path, *colon = strchr(path, ':'), *slash = strchr(path, '/');
@@ -331,7 +332,8 @@ static int write_file(struct save *save, struct text *header, uint64_t data_len,
 			save_fail_lib(save, ret);
 	}
 	penstock_queue_close(save->q);
-	penstock_close(save->st); /* Without a commit nothing appears under the name. */
+	/* If the file was not committed, closing it removes what was written. */
+	penstock_close(save->st);
 	penstock_device_close(host);
 	return ret;
 }

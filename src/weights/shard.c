@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism: computes which part of a tensor a rank needs. A table of name patterns,
- * which callers extend, tells how each layer is split; the name's ending tells how the tensor
- * is stored; config.json has the numbers of heads and experts. Called by load.c and bindings.
- * Arithmetic only, but for the read of config.json.
+ * Computes which part of a tensor a rank needs under tensor parallelism. A table of patterns for
+ * tensors' names tells how each layer is split; callers can add patterns. The end of a tensor's
+ * name tells how the tensor is stored. config.json has the numbers of heads and experts. Called by
+ * load.c and bindings. Does no I/O except reading config.json.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -19,13 +19,14 @@
 #define WORDS_UNIT 64u
 
 static const struct penstock_cut_rule built_in[] = {
-	/* Routers and low-rank projections are small: every rank has all of them. */
+	/* Routers and low-rank projections are small, so every rank gets the whole tensor. */
 	{"*.mlp.gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.block_sparse_moe.gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.shared_expert_gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.q_a_proj.*", PENSTOCK_CUT_WHOLE},
 	{"*.kv_a_proj_with_mqa.*", PENSTOCK_CUT_WHOLE},
-	/* All experts in one tensor: [experts, in, 2 x out] and [experts, in, out]. */
+	/* One tensor holds all experts. The shapes are [experts, in, 2 x out] for gate_up_proj
+	 * and [experts, in, out] for down_proj. */
 	{"*.experts.gate_up_proj", PENSTOCK_CUT_LAST_HALVES},
 	{"*.experts.down_proj", PENSTOCK_CUT_INNER},
 	{"*.qkv_proj.*", PENSTOCK_CUT_QKV},
@@ -34,8 +35,8 @@ static const struct penstock_cut_rule built_in[] = {
 	{"*.k_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.v_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.q_b_proj.*", PENSTOCK_CUT_QUERIES},
-	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES}, /* Keys and values of each head, from the
-						  * low-rank projection. */
+	/* kv_b_proj computes the keys and values of each query head from a low-rank projection. */
+	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES},
 	{"*.o_proj.*", PENSTOCK_CUT_LAST},
 	{"*.gate_proj.*", PENSTOCK_CUT_FIRST},
 	{"*.up_proj.*", PENSTOCK_CUT_FIRST},
@@ -56,13 +57,15 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 
 /* ---- one tensor ---- */
 
-/* How a tensor is stored: where its layer's outputs and inputs are among its dimensions. */
+/* How a tensor is stored, that is, which of its dimensions are the outputs and the inputs of its
+ * layer. */
 enum layout {
-	ROWS,	 /* [out, in], and [out] of a bias. */
-	COLUMNS, /* [in, out], perhaps with several elements packed into one, or groups of
-		  * inputs. */
-	INPUTS,	 /* [in]. */
-	SHAPE,	 /* Not a weight: numbers that describe the whole tensor. */
+	ROWS, /* [out, in]; a bias is just [out]. */
+	/* [in, out]. One element may pack several values, and one row may stand for a group of
+	 * inputs. */
+	COLUMNS,
+	INPUTS, /* One value for each input. */
+	SHAPE,	/* Not a weight, but a few numbers about the whole tensor. */
 };
 
 struct cut {
@@ -90,16 +93,18 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 				(unsigned long long)length, c->dim, ranks);
 }
 
-/* Fails unless each rank gets whole query heads: a part of a head is useless. */
+/* Fails if the query heads cannot be shared evenly. A rank cannot use a part of a head. */
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
-		return 0; /* Divisible, or the number is not known (0). */
+		/* The number of heads is divisible, or it is 0, which means that it is not
+		 * known. */
+		return 0;
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%u heads cannot be shared by %u ranks", c->heads, c->o->ranks);
 }
 
-/* Adds this rank's part of the range [start, start + length). */
+/* Adds this rank's share of the range [start, start + length), which is split evenly. */
 static int add_even_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
@@ -111,8 +116,8 @@ static int add_even_part(struct cut *c, uint64_t start, uint64_t length)
 	return 0;
 }
 
-/* Adds this rank's part by key-value heads. If there are fewer of them than ranks, neighbouring
- * ranks get the same head. */
+/* Adds this rank's share of a range that consists of key-value heads. If there are fewer heads
+ * than ranks, neighbouring ranks get the same head. */
 static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
@@ -133,8 +138,8 @@ static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 	return 0;
 }
 
-/* Returns true for keys or values that have as many heads as their layer's queries, whatever
- * config.json says: such a layer is of another kind, with heads of its own. */
+/* Returns true if this tensor of keys or values has as many heads as the queries of its layer.
+ * In such a layer the number of key-value heads in config.json does not apply. */
 static bool as_many_as_queries(const struct cut *c)
 {
 	const char *at = strstr(c->t->name, ".k_proj.");
@@ -181,8 +186,9 @@ static int add_halves(struct cut *c, uint64_t length)
 	return ret ? ret : add_even_part(c, length / 2, length / 2);
 }
 
-/* Returns how many words of the vocabulary each rank gets. Like inference engines, it rounds
- * the vocabulary up to a multiple of 64 if the ranks can share that evenly. */
+/* Returns the number of vocabulary words that each rank gets. Like inference engines, it first
+ * rounds the vocabulary up to a multiple of 64, provided that the rounded number can be split
+ * evenly. */
 static uint64_t words_of(uint64_t length, unsigned ranks)
 {
 	uint64_t padded = (length + WORDS_UNIT - 1) / WORDS_UNIT * WORDS_UNIT;
@@ -196,8 +202,8 @@ static enum layout layout_of(const char *name)
 		const char *tail;
 		enum layout layout;
 	} tails[] = {
-		/* GPTQ and AWQ: qweight is [in / 8, out] or [in, out / 8] for 4 bits; qzeros is
-		 * [groups, out / 8]; scales is [groups, out]. */
+		/* The shapes of GPTQ and AWQ with 4 bits per weight: qweight is [in / 8, out] or
+		 * [in, out / 8]; qzeros is [groups, out / 8]; scales is [groups, out]. */
 		{".qweight", COLUMNS}, {".qzeros", COLUMNS},	  {".scales", COLUMNS},
 		{".g_idx", INPUTS},    {".weight_g_idx", INPUTS}, {".weight_shape", SHAPE},
 	};
@@ -215,7 +221,7 @@ static bool is_scale(const char *name)
 	return strstr(last ? last : name, "scale") || strstr(last ? last : name, "zero");
 }
 
-/* Returns true if the layer of this tensor also has the tensor with this ending. */
+/* Returns true if the same layer also has a tensor whose name ends with `tail`. */
 static bool has_sibling(const struct cut *c, const char *tail)
 {
 	const char *last = strrchr(c->t->name, '.');
@@ -226,13 +232,14 @@ static bool has_sibling(const struct cut *c, const char *tail)
 	return pst_weights_index(c->w, name) >= 0;
 }
 
-/* For a layer whose inputs are split: returns 1 if the inputs' groups are out of order
- * (desc_act), so that each rank needs the scales of all groups; 0 if not; < 0 if that is not
- * known. */
+/* For a layer that is split by inputs: returns 1 if the inputs of a quantization group are
+ * scattered over the layer (desc_act), so that each rank needs the scales of all groups. Returns
+ * 0 if they are not, and an error if that is not known. */
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		return 1; /* Tools write this tensor only then. */
+		/* Tools write this tensor only for layers with scattered groups. */
+		return 1;
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
 	if (c->w->config.order == PST_ORDER_UNKNOWN)
@@ -241,8 +248,8 @@ static int groups_are_mixed(const struct cut *c)
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
-/* Chooses the dimension that a rule splits of this tensor. Returns 1; 0 if the tensor stays
- * whole; < 0 on error. */
+/* Sets c->dim to the dimension of this tensor that the rule `cut` splits. Returns 1, or 0 if the
+ * tensor is not split, or an error. */
 static int choose_dim(struct cut *c, enum penstock_cut cut)
 {
 	const bool inputs = cut == PENSTOCK_CUT_LAST;
@@ -264,13 +271,13 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
 			break;
 		if (!last)
-			return 0; /* A bias. */
+			return 0; /* A bias is needed whole. */
 		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
 	}
 	if (!is_scale(c->t->name))
 		return 1;
 	if (c->t->shape[c->dim] <= 1)
-		return 0; /* One scale for the whole weight. */
+		return 0; /* The whole weight has only one scale. */
 	if (inputs)
 		mixed = groups_are_mixed(c);
 	return mixed < 0 ? mixed : !mixed;
@@ -299,10 +306,10 @@ static int apply_rule(struct cut *c, enum penstock_cut cut)
 	case PENSTOCK_CUT_LAST_HALVES:
 		return add_halves(c, length);
 	case PENSTOCK_CUT_WORDS:
-		each = layout_of(c->t->name) == COLUMNS /* Several words are packed into an
-							 * element. */
-			       ? (length + c->o->ranks - 1) / c->o->ranks
-			       : words_of(length, c->o->ranks);
+		/* In the layout COLUMNS an element packs several words, so the number of words
+		 * is not rounded up. */
+		each = layout_of(c->t->name) == COLUMNS ? (length + c->o->ranks - 1) / c->o->ranks
+							: words_of(length, c->o->ranks);
 		c->part_count = 1;
 		c->parts[0].first = each * c->o->rank < length ? each * c->o->rank : length;
 		c->parts[0].count =
@@ -326,7 +333,8 @@ static enum penstock_cut rule_for(const struct penstock_shard_opts *o, const cha
 
 /* ---- scales ---- */
 
-/* Returns the weight that a scale belongs to, or NULL. */
+/* Returns the weight that the scale `name` belongs to, or NULL if `name` is no scale of a
+ * weight. */
 static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, const char *name)
 {
 	static const char *const tails[] = {"_scale_inv", "_scale"};
@@ -353,16 +361,16 @@ static int inside_block(const struct cut *c, uint64_t block)
 		(unsigned long long)block);
 }
 
-/* Converts the parts of a weight into parts of its scale, which has one element per row or per
- * block. A part must begin with a block, from which its scales are counted, or be inside of one
- * block. */
+/* Converts the ranges of rows or columns taken from a weight into ranges of its scale, which has
+ * one element per row, per column or per block. A range must begin at the start of a block or
+ * lie inside one block; otherwise this rank's scales would not match its part of the weight. */
 static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
 	static const unsigned blocks[] = {1, 128, 64, 32, 256, 16, 8};
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
-		c->part_count = 0; /* One scale for the whole weight. */
+		c->part_count = 0; /* The whole weight has only one scale. */
 		return 0;
 	}
 	scales = c->t->shape[c->dim];
@@ -386,7 +394,7 @@ static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	return 0;
 }
 
-/* Splits a tensor by the rule of its layer. A scale of a weight is split like the weight. */
+/* Splits a tensor by the rule for its name. A scale is split in the same way as its weight. */
 static int cut_layer(struct cut *c)
 {
 	const struct pst_st_tensor *scale = c->t, *weight = weight_of(c->w, c->t->name);
@@ -402,7 +410,7 @@ static int cut_layer(struct cut *c)
 
 /* ---- experts ---- */
 
-/* Returns the number after "experts.", -1 if there is none. */
+/* Returns the number after "experts." in a tensor's name, or -1 if there is none. */
 static int64_t expert_of(const char *name)
 {
 	const char *at = strstr(name, "experts.");
@@ -415,8 +423,9 @@ static int64_t expert_of(const char *name)
 	return *end == '.' ? n : -1;
 }
 
-/* Distributes experts over the expert ranks. Returns 1 if that settles the tensor; 0 if it is
- * not an expert's; < 0 on error. *none: this rank has none of it. */
+/* Splits the tensors of experts between the expert ranks. Returns 1 if the tensor belongs to
+ * experts, which needs no further split; 0 if it does not; < 0 on error. *none becomes true if
+ * this rank needs no part of the tensor. */
 static int cut_experts(struct cut *c, bool *none)
 {
 	const struct penstock_shard_opts *o = c->o;

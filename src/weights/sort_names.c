@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements sort_names.h: sorts by eight bytes of the names at a time. The next eight bytes of
- * each name are kept beside the pointer and compared as a number, so that a name, which may be
- * anywhere in memory, is read once per eight bytes and not at each comparison. Names that are
- * equal so far are sorted by their next eight bytes.
+ * Implements sort_names.h: a radix sort that uses eight bytes of the names at a time. Each name's
+ * next eight bytes are copied beside its pointer and compared as a number. So a name, which may lie
+ * anywhere in memory, is read once per eight bytes instead of at each comparison. Names whose eight
+ * bytes are equal are then sorted by their following eight bytes.
  */
 #include "weights/sort_names.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Returns the next eight bytes as a number that orders like strcmp, with zeros after the end. */
+/* Returns the first eight bytes of `name` as a number that orders in the same way as strcmp.
+ * Zeros stand for the bytes after the end of a shorter name. */
 static uint64_t name_head(const char *name)
 {
 	uint64_t head = 0;
@@ -33,8 +34,8 @@ struct name_run {
 	size_t count;
 };
 
-/* Finds the next run of names that are equal so far and have bytes left. Returns false if there
- * is none. */
+/* Finds the next run of several names with equal `head` that do not end within it. Returns false
+ * if there is no further run. */
 static bool next_name_run(struct pst_named *list, size_t count, size_t *at, struct name_run *run)
 {
 	for (size_t i = *at, n; i < count; i += n) {
@@ -51,7 +52,8 @@ static bool next_name_run(struct pst_named *list, size_t count, size_t *at, stru
 
 static void sort_from(struct pst_named *list, size_t count, size_t depth)
 {
-	/* The longest run is left to this loop: a recursive call has at most half of the names. */
+	/* Recursion sorts all runs but the longest, which the next round of this loop sorts. So
+	 * a recursive call has at most half of the names. */
 	while (count > 1) {
 		struct name_run longest = {NULL, 0}, run, less;
 		size_t at = 0;

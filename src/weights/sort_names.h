@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorts names in the order of strcmp. Stays fast for the millions of names that a header may
- * hold, also if they share long prefixes. Called by safetensors.c. Allocates nothing besides
- * what qsort allocates.
+ * Sorts names in the order of strcmp. It stays fast for millions of names, which one header may
+ * hold, even if the names share long prefixes. Called by safetensors.c. The only memory it
+ * allocates is that which qsort allocates.
  */
 #ifndef PST_WEIGHTS_SORT_NAMES_H
 #define PST_WEIGHTS_SORT_NAMES_H
@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 struct pst_named {
-	uint64_t head; /* Scratch of the sort. */
+	uint64_t head; /* Used by the sort only. */
 	const char *name;
-	uint32_t at; /* The caller's: position of the name before the sort. */
+	uint32_t at; /* Set by the caller: position of the name before the sort. */
 };
 
 /* Sorts `list` in place. */

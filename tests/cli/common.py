@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for the tests of the command: run it with and without the stand-in GPU, query
-the page cache, and print TAP. Imported by the suites of tests/cli only. A helper must
-never retry, or turn a failure into a skip."""
+"""Helpers for the tests of the command: they run it with and without the stand-in GPU,
+query the page cache, and print TAP. Only the suites of tests/cli import them. A helper must
+never retry, and must never turn a failure into a skip."""
 
 import ctypes
 import mmap
@@ -29,7 +29,7 @@ class Skip(Exception):
 
 
 class Tap:
-    """Counts the cases and prints their results as TAP; the plan comes last."""
+    """Counts the cases and prints their results as TAP. Prints the number of cases last."""
 
     def __init__(self):
         self.count = self.failed = 0
@@ -47,7 +47,8 @@ class Tap:
         return passed
 
     def case(self, name, function, *args):
-        """Runs a case. The function returns a text with the fault, or "" if it passed."""
+        """Runs a case. The function returns "" if the case passed, and otherwise a text that
+        says what is wrong."""
         try:
             wrong = function(*args)
         except Skip as skip:
@@ -64,8 +65,8 @@ class Tap:
 
 
 def environment(gpu=False, **more):
-    """Returns the environment of a child: with the stand-in GPU or without a GPU, never with
-    the machine's own GPU."""
+    """Returns the environment of a child process. The child uses the stand-in GPU if `gpu` is
+    true and no GPU otherwise. It never uses the machine's own GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env["PENSTOCK_BUILD"] = BUILD
     env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER
@@ -75,7 +76,7 @@ def environment(gpu=False, **more):
 
 
 def run(*args, gpu=False, cwd=None, env=None, prefix=(), **options):
-    """Runs the command. Returns its output and exit status."""
+    """Runs penstock with these arguments. Returns its output and exit status."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
     return subprocess.run([*prefix, PENSTOCK, *args], cwd=cwd, encoding="utf-8",
@@ -96,7 +97,8 @@ def folder(name, place=None):
 
 
 def write(path, length, seed=7):
-    """Writes a file to the drive. Its bytes do not repeat at the distance of a chunk."""
+    """Writes a file of `length` bytes and syncs it to the drive. The bytes repeat every 16396
+    bytes, so that two chunks of the file never have the same bytes."""
     block = b"".join((i * 2654435761 + seed & 0xffffffff).to_bytes(4, "little")
                      for i in range(4099))
     with open(path, "wb") as f:
@@ -108,7 +110,7 @@ def write(path, length, seed=7):
 
 
 def cached_pages(path):
-    """Returns the number of the file's pages in the page cache, or None if the kernel does not
+    """Returns how many pages of the file are in the page cache, or None if the kernel does not
     report it."""
     class Range(ctypes.Structure):
         _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
@@ -130,7 +132,8 @@ def cached_pages(path):
 
 
 def make_cold(path):
-    """Drops the file's pages. Raises Skip if they stay, or if that cannot be verified."""
+    """Drops the file's pages from the page cache. Raises Skip if they stay there, or if the
+    kernel does not report whether they do."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     seen = cached_pages(path)
@@ -146,7 +149,8 @@ def make_cold(path):
 
 
 def must_tell(path):
-    """Raises Skip if the file system always reports that nothing is cached."""
+    """Raises Skip if the kernel reports that nothing of the file is cached right after a
+    read."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     os.close(fd)
@@ -161,8 +165,8 @@ def make_warm(path):
 
 
 class Locked:
-    """Keeps a file in the page cache by locking its pages, because the kernel drops a page now
-    and then. If no memory may be locked, the file is only read."""
+    """Keeps a file in the page cache by locking its pages, because the kernel may drop pages at
+    any time. If this process may lock no memory, it only reads the file."""
 
     def __init__(self, path):
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -183,7 +187,7 @@ class Locked:
 
 
 def default_signals():
-    """Restores the default handling of signals in a child. A background job of a script ignores
-    SIGINT, and its children would inherit that."""
+    """Restores the default handling of signals in a child process: a background job of a shell
+    script ignores SIGINT, and its children inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared code of the client scripts in this folder. A script starts itself again with
-`penstock run`, works on the GPU through another project's program (the client), and
-prints a line a step. This file checks that the client used the drop-in and no other
-library, and that Penstock counted the bytes, and prints the paths that carried them.
-The exit status is 0, 1 (failed) or 77 (not possible on this machine, with the reason).
-It needs only Python's own library. It must never let a client pass that did not move
-its bytes through the drop-in.
+`penstock run`, uses the GPU through another project's program (the client), and prints
+a line for each step. This file checks that the client used the drop-in and no other
+libcufile, and that Penstock counted the bytes. It prints the paths that moved them. The
+exit status is 0 (passed), 1 (failed) or 77 (not possible on this machine; the reason is
+printed). This file needs only Python's standard library. It must never let a client
+pass if the drop-in did not move the client's bytes.
 
-Environment: PENSTOCK is the command (default: build/penstock), PENSTOCK_CLIENT_DIR the
-folder for files (default: TMPDIR), PENSTOCK_LIBCUDA a CUDA driver other than the
-machine's, PENSTOCK_WHERE the library made from where.c, which prints where a client
-crashed."""
+Environment: PENSTOCK is the command (default: build/penstock). PENSTOCK_CLIENT_DIR is
+the folder for files (default: TMPDIR). PENSTOCK_LIBCUDA is a CUDA driver other than the
+machine's. PENSTOCK_WHERE is the library built from where.c, which prints where a client
+has crashed."""
 
 import contextlib
 import ctypes
@@ -58,7 +58,8 @@ def version(*names):
 
 
 def folder():
-    """Returns the folder for the files of this run, which is removed at its end."""
+    """Returns the folder for the files of this run. The folder is removed when the run
+    ends."""
     return os.environ["PENSTOCK_CLIENT"]
 
 
@@ -69,7 +70,8 @@ def data(length, seed=1):
 # ---- start with the drop-in ------------------------------------------------------
 
 def located(env=None):
-    """Returns the environment, with the library of where.c preloaded if it exists."""
+    """Returns the environment variables `env` over those of this process. If the
+    library of where.c exists, the returned environment preloads it."""
     env, where = dict(os.environ, **(env or {})), os.environ.get("PENSTOCK_WHERE", "")
     if os.path.exists(where):
         env["LD_PRELOAD"] = ":".join(filter(None, (where, env.get("LD_PRELOAD"))))
@@ -77,8 +79,8 @@ def located(env=None):
 
 
 def start(audit=False, env=None):
-    """Starts this script again with the drop-in preloaded, and returns in that process
-    only."""
+    """Starts this script again in a process with the drop-in preloaded. Returns only in
+    that process; the first process exits with its status."""
     if os.environ.get("PENSTOCK_CLIENT"):
         return
     if not os.access(PENSTOCK, os.X_OK):
@@ -113,9 +115,10 @@ class DlInfo(ctypes.Structure):
 
 
 def which_library():
-    """Names the library whose cuFileRead this process calls, which must be the drop-in,
-    and other libcufiles that are loaded. PyTorch loads NVIDIA's by its absolute path and
-    does not use it; only --audit can replace that one."""
+    """Returns the path of the library whose cuFileRead this process calls, and checks
+    that it is the drop-in. Also names other libcufiles that are loaded. PyTorch loads
+    NVIDIA's libcufile by its absolute path but does not use it; only --audit can
+    replace it by the drop-in."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
     found, itself = DlInfo(), ctypes.CDLL(None)
@@ -129,7 +132,8 @@ def which_library():
 
 
 def counted():
-    """Returns the bytes of each path that Penstock counted in this process."""
+    """Returns the number of bytes that each path moved in this process, as Penstock
+    counted them."""
     done = subprocess.run([PENSTOCK, "stats", str(os.getpid()), "--json"], check=True,
                           stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     paths = json.loads(done.stdout)["paths"]
@@ -138,7 +142,7 @@ def counted():
 
 
 def first_uses():
-    """Returns the log lines of the first read and the first write of each file."""
+    """Returns the log entries about each file's first read and first write."""
     try:
         with open(os.environ["CUFILE_LOGFILE_PATH"], encoding="utf-8") as log:
             lines = log.read().splitlines()
@@ -150,7 +154,8 @@ def first_uses():
 
 
 def carried(at_least):
-    """Checks that Penstock moved at least this many bytes, and prints the paths."""
+    """Checks that Penstock moved at least this many bytes. Prints the paths that moved
+    them."""
     paths, uses = counted(), first_uses()
     total = sum(paths.values())
     assert total >= at_least, f"Penstock carried {total} bytes, {at_least} were moved: {paths}"
@@ -163,7 +168,8 @@ def carried(at_least):
 
 
 def main(name, run):
-    """Runs a client. run() returns the number of bytes that it moved."""
+    """Runs a client by calling `run`, which returns the number of bytes that the client
+    moved."""
     print(f"client: {name}", flush=True)
     try:
         moved = run()
@@ -181,7 +187,7 @@ def main(name, run):
 # ---- device memory, without a framework ------------------------------------------
 
 class Cuda:
-    """The CUDA driver, for clients that need no framework."""
+    """Calls the CUDA driver, for clients that use no framework."""
 
     def __init__(self):
         try:
@@ -208,7 +214,7 @@ class Cuda:
 
 
 class Memory:
-    """Device memory, which also has __cuda_array_interface__."""
+    """Device memory. Frameworks can use it through __cuda_array_interface__."""
 
     def __init__(self, cuda, length):
         at = ctypes.c_uint64()
@@ -235,7 +241,7 @@ class Memory:
 
 
 def torch_gpu():
-    """Returns torch if it finds a GPU, else skips."""
+    """Returns the module torch. Skips the client if torch finds no GPU."""
     need("torch")
     import torch
     if not torch.cuda.is_available():
@@ -244,7 +250,7 @@ def torch_gpu():
 
 
 def same(tensor, content):
-    """Whether a tensor on the GPU has this content."""
+    """Returns whether a tensor on the GPU contains the bytes `content`."""
     import torch
     flat = tensor.reshape(-1).view(torch.uint8)
     return bytes(flat.cpu().numpy().tobytes()) == bytes(content)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes the calls of DeepSpeed's GDS operation in the same order. It was written from DeepSpeed's
- * source, but is not DeepSpeed. It names the configuration by a path that only a shell would
- * expand, and sets a limit while the driver is open. All buffers have one base pointer. Each
- * operation opens the file with O_DIRECT, registers a handle, and lets each thread move an equal
- * part at an offset from the base pointer. It can leave everything open until the process exits, as
- * a static object does. The script deepspeed-replay calls it and compares the bytes.
+ * Makes the same calls as DeepSpeed's GDS operation, in the same order. It was written from
+ * DeepSpeed's source, but is not DeepSpeed. It sets CUFILE_ENV_PATH_JSON to a path that only a
+ * shell would expand, and sets a limit while the driver is open. All buffers have one base
+ * pointer. Each operation opens the file with O_DIRECT, registers a handle, and lets each thread
+ * move an equal part at an offset from the base pointer. The driver and the buffer can stay open
+ * until the process exits, as they do in DeepSpeed, which keeps them in a static object. The
+ * script deepspeed-replay calls this library and compares the bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,7 +39,7 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 int replay_close(void *base);
 int replay_close_at_exit(void *base);
 
-static void *held; /* the buffer that stays pinned until the process exits */
+static void *held; /* buffer that stays registered until the process exits */
 
 int replay_open(unsigned block_kib)
 {
@@ -64,7 +65,7 @@ static void *part_run(void *arg)
 	return NULL;
 }
 
-/* Runs one operation. Returns 0, a cuFile code or a -errno. */
+/* Reads or writes one file, as one operation of DeepSpeed. Returns 0, a cuFile code or a -errno. */
 int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
 		unsigned threads, off_t file_off)
 {
@@ -75,7 +76,8 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 	unsigned made = 0;
 	void *fh;
 
-	if (fd < 0 && errno == EINVAL) /* a file system without O_DIRECT, such as an old tmpfs */
+	/* Some file systems, such as an old tmpfs, do not support O_DIRECT. */
+	if (fd < 0 && errno == EINVAL)
 		fd = open(path, flags, 0644);
 	if (fd < 0 || threads > THREADS_MAX || len % threads)
 		return fd < 0 ? -errno : -EINVAL;

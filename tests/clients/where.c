@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library that prints to stderr where a client crashed: the stack frames of the thread that got
- * the signal, as object and offset. The signal then has its default effect, so that the exit
- * status stays the client's. It also works during the exit, when Python's own handler is removed.
- * client.py preloads it if PENSTOCK_WHERE names it. It must never replace a handler.
+ * A library that prints to stderr where a client has crashed: the stack frames of the thread that
+ * got the signal, each as object and offset. After that the signal has its default effect, so that
+ * the client's exit status does not change. The library also works during the exit, when Python
+ * has removed its own handler. client.py preloads it if PENSTOCK_WHERE names it. It must never
+ * replace an existing handler.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,7 +19,8 @@
 #define STACK_BYTES 65536
 
 static const int watched[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
-static char stack[STACK_BYTES]; /* for the handler, as the thread's stack may have overflowed */
+/* Stack of the signal handler, because the thread's own stack may have overflowed. */
+static char stack[STACK_BYTES];
 
 static void print_frames(int number, siginfo_t *info, void *context)
 {
@@ -30,7 +32,8 @@ static void print_frames(int number, siginfo_t *info, void *context)
 	(void)context;
 	if (write(STDERR_FILENO, line, (size_t)len) == len)
 		backtrace_symbols_fd(frames, backtrace(frames, FRAMES_MAX), STDERR_FILENO);
-	raise(number); /* SA_RESETHAND: has its default effect after this handler returns */
+	/* With SA_RESETHAND the signal has its default effect once this handler has returned. */
+	raise(number);
 }
 
 __attribute__((constructor)) static void signals_watch(void)
@@ -41,8 +44,8 @@ __attribute__((constructor)) static void signals_watch(void)
 	struct sigaction was;
 	void *frame;
 
-	backtrace(&frame, 1);	 /* loads libgcc in advance, which a signal handler must not */
-	sigaltstack(&own, NULL); /* of the first thread, which runs the exit */
+	backtrace(&frame, 1);	 /* loads libgcc, which a signal handler must not do */
+	sigaltstack(&own, NULL); /* for the first thread, which also runs the exit */
 	for (size_t i = 0; i < sizeof(watched) / sizeof(watched[0]); i++)
 		if (!sigaction(watched[i], NULL, &was) && was.sa_handler == SIG_DFL)
 			sigaction(watched[i], &action, NULL);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements async_storage.h. Two threads take transfers from one list. The seed decides which
- * one, after a short wait in which more transfers may arrive. A writer has its own staged
- * object. A reader keeps the object that was published when it opened.
+ * Implements async_storage.h. Two threads take transfers from one list. A thread waits a short
+ * time for more transfers to arrive, and the seed then decides which one it takes. A writer
+ * changes its own copy of the object. A reader keeps the object that was published when the
+ * reader was opened.
  */
 #include "async_storage.h"
 
@@ -16,8 +17,8 @@
 #include "core/lane/inbox.h"
 
 #define THREADS 2
-#define GATHER 4	  /* number of transfers that a thread prefers to choose from */
-#define GATHER_NS 200000u /* time to wait for that many; only the service order depends on it */
+#define GATHER 4	  /* number of waiting transfers from which a thread prefers to choose */
+#define GATHER_NS 200000u /* time that a thread waits for GATHER transfers to choose from */
 #define PATIENCE_S 60
 #define BEGUN_MAX 2048
 
@@ -27,11 +28,12 @@ struct async_remote {
 	pthread_cond_t work, arrived;
 	pthread_t threads[THREADS];
 	struct pst_io *waiting, **waiting_end; /* list of waiting transfers, oldest first */
-	struct pst_io *cancelled; /* transfers that a thread of the store completes as cancelled */
+	struct pst_io *cancelled; /* cancelled transfers that a thread of the store must complete */
 	uint64_t random;
 	unsigned char *object; /* the published object */
 	uint64_t object_len;
-	uint64_t begun[BEGUN_MAX]; /* offsets of the transfers, in the order of submission */
+	uint64_t begun[BEGUN_MAX]; /* offsets of the transfers, in the order in which they were
+				      submitted */
 	unsigned begun_count;
 	unsigned released;
 	bool held, stop;
@@ -41,9 +43,11 @@ struct async_remote {
 /* The private state of one open storage. */
 struct object {
 	struct async_remote *remote;
-	unsigned char *bytes; /* the staged bytes of a writer, or the snapshot of a reader */
-	uint64_t len, exact;  /* exact: the length promised for the commit, 0: the length written */
-	unsigned drains;      /* writes in flight */
+	unsigned char
+		*bytes;	     /* the copy that a writer changes, or the object that a reader keeps */
+	uint64_t len, exact; /* exact: length that the writer promised at the open; 0 if it promised
+				none */
+	unsigned drains;     /* writes in flight */
 	bool aborted;
 };
 
@@ -55,7 +59,8 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
-/* Decides whether a transfer fails: by offset and direction, whatever the service order. */
+/* Decides from its offset and direction whether a transfer fails. The service order has no
+ * influence. */
 static bool io_fails(const struct async_remote *remote, const struct pst_io *io)
 {
 	uint64_t state = (remote->opts.seed ^ (io->off * 2 + io->op) * 0x9e3779b97f4a7c15u) | 1;
@@ -85,8 +90,8 @@ static void transfer_unlist(struct async_remote *remote, struct pst_io **at)
 	remote->counts.waiting--;
 }
 
-/* Removes and returns one transfer: any of the waiting ones, or the one with the lowest offset
- * while the test releases them one by one. */
+/* Removes one of the waiting transfers from the list and returns it. It is a random one, or the one
+ * with the lowest offset while the test releases transfers one by one. */
 static struct pst_io *transfer_choose(struct async_remote *remote)
 {
 	struct pst_io **at = &remote->waiting, *io;
@@ -185,7 +190,7 @@ static void *serve_transfers(void *arg)
 		}
 		pthread_mutex_unlock(&remote->lock);
 		io->engine = "async";
-		pst_io_done(io, result); /* the thread must not touch io after this */
+		pst_io_done(io, result); /* the thread must not use io after this call */
 		pthread_mutex_lock(&remote->lock);
 	}
 	pthread_mutex_unlock(&remote->lock);
@@ -289,7 +294,8 @@ static int storage_length(struct penstock_storage *st, uint64_t *out, struct pst
 	return 0;
 }
 
-/* Cancels a transfer in one of the three ways that a storage may, or refuses to. */
+/* Cancels a transfer in one of the three ways in which a storage may do that, or refuses the
+ * cancel. */
 static void transfer_cancel(struct pst_io *io)
 {
 	struct object *object = io->st->priv;
@@ -310,13 +316,13 @@ static void transfer_cancel(struct pst_io *io)
 	object->drains -= io->op == PST_IO_DRAIN;
 	remote->counts.cancelled++;
 	way = way >> 32 & 3;
-	if (!way) { /* The store's thread completes it. */
+	if (!way) { /* A thread of the store completes the transfer. */
 		io->next = remote->cancelled;
 		remote->cancelled = io;
 		pthread_cond_broadcast(&remote->work);
 	}
 	pthread_mutex_unlock(&remote->lock);
-	if (way == 1) { /* It completes before this call returns. */
+	if (way == 1) { /* The transfer completes before this function returns. */
 		io->result =
 			pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled by the remote store");
 		io->done(io);

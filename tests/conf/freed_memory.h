@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Allocates blocks of `size` bytes, which likely reuse freed ones, fills and frees them. */
+/* Allocates blocks of `size` bytes, fills them with garbage and frees them. The allocator probably
+ * takes the blocks from memory that was just freed. */
 static inline void freed_memory_overwrite(size_t size)
 {
 	void *volatile blocks[8];

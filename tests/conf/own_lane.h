@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture of the tests of inline lanes: a queue, a file on the drive, and requests for the
- * remote object of remote_object.h. That store completes transfers on its own threads, so the
- * owner of a sleeping inline lane has to be woken. Devices have one lane. Only test_own_lane.c
- * and test_own_lane_close.c include it.
+ * Fixture of the tests of inline lanes: a queue whose lane runs inside the calls of its owner's
+ * thread, a file on the drive, and requests for the remote object of remote_object.h. The
+ * remote store completes transfers on its own threads, so it must wake an owner that sleeps.
+ * Each device has one lane. Only test_own_lane.c and test_own_lane_close.c include this file.
  */
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-#define LEN (20u << 20) /* longer than all the chunks that a lane may have in flight */
+#define LEN (20u << 20) /* in bytes; more than all the chunks that a lane may have in flight */
 #include "remote_object.h"
 
 #include <fcntl.h>
@@ -77,7 +77,7 @@ static void submit(const struct penstock_req *req)
 
 static void *release_later(void *arg)
 {
-	/* The owner is probably asleep by then. If it is not, the test still passes. */
+	/* After this pause the owner is probably asleep. If it is not, the test still passes. */
 	usleep(20000);
 	async_release(remote);
 	return arg;
@@ -88,7 +88,7 @@ static void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = 65536; /* This is also the length of a chunk. */
+	opts.slot_bytes = 65536; /* The slot length is also the length of a chunk. */
 	host_opts = &opts;
 	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
 	test_use_standin();

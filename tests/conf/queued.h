@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture of the tests of queues: a queue over the object of remote_object.h, and counted
- * callbacks. One lane carries the host's requests, in pieces of 64 KiB. The store holds every
- * transfer until the test releases it, so "in flight" is a fact and not a guess. Only
- * test_cancel.c, test_close.c, test_costs.c and test_queue.c include it.
+ * Fixture of the tests of queues: a queue for requests to the object of remote_object.h, and
+ * callbacks that are counted. One lane carries the requests for host memory, in chunks of 64
+ * KiB. The store holds every transfer until the test releases it, so the test knows which
+ * transfers are in flight. Only test_cancel.c, test_close.c, test_costs.c and test_queue.c
+ * include this file.
  */
 #ifndef QUEUED_H
 #define QUEUED_H
 
-#define LEN (20u << 20) /* longer than all the chunks that a lane may have in flight */
+#define LEN (20u << 20) /* in bytes; more than all the chunks that a lane may have in flight */
 #include "remote_object.h"
 
 #include <pthread.h>
@@ -24,8 +25,8 @@
 static struct penstock_queue *q;
 static struct penstock_storage *st;
 static struct penstock_done done[MAX];
-static unsigned fired[MAX]; /* number of callbacks of each request */
-static bool inside;	    /* the caller is inside a poll or a wait */
+static unsigned fired[MAX]; /* number of times that each request's callback ran */
+static bool inside;	    /* whether the test is inside penstock_poll or penstock_wait */
 static pthread_t caller;
 
 static inline void begin_case(unsigned fail_one_in, unsigned requests_max)
@@ -59,7 +60,7 @@ static inline void count_callback(const struct penstock_done *one)
 	fired[(uintptr_t)one->user]++;
 }
 
-/* Makes request `i`: a read of `len` bytes at `off`, which a callback counts. */
+/* Makes request `i`: a read of `len` bytes at `off`. Its callback counts in fired[i]. */
 static inline struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t off,
 					   uint64_t len)
 {
@@ -101,8 +102,8 @@ static inline int wait_queue(unsigned min, unsigned max, int64_t timeout_ns)
 	return n;
 }
 
-/* Fills the host's only lane with as many chunks as it may have in flight, all held by the
- * store. */
+/* Submits a long read, and waits until the host's only lane has as many chunks in flight as it may
+ * have. The store holds all of them. Returns the request's ID. */
 static inline uint64_t fill_lane(void)
 {
 	uint64_t id = submit_read(0, 0, LEN);
@@ -122,7 +123,8 @@ static inline void await_empty_inbox(void)
 	assert_null(atomic_load(&lane->inbox));
 }
 
-/* The main function of the programs: sets the options of the host device and runs the cases. */
+/* The main function of the test programs: sets the options of the host device and runs the cases.
+ * */
 #define run_queues(tests) (set_device_options(), cmocka_run_group_tests(tests, setup, teardown))
 
 static inline void set_device_options(void)
@@ -130,7 +132,7 @@ static inline void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = PIECE; /* This is also the length of a chunk. */
+	opts.slot_bytes = PIECE; /* The slot length is also the length of a chunk. */
 	host_opts = &opts;
 	test_use_standin();
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture of the tests that use async_storage.h: two devices, an object of known bytes, and the
- * checks that every report of such a transfer must pass. Only tests in tests/conf include it. A
- * case must leave no open storage and no waiting transfer on the remote store.
+ * checks that every report of a transfer to or from this object must pass. Only tests in
+ * tests/conf include this file. A case must leave no open storage and no waiting transfer on
+ * the remote store.
  */
 #ifndef REMOTE_OBJECT_H
 #define REMOTE_OBJECT_H
@@ -21,8 +22,8 @@
 #define GUARD 4096u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The paths that need a descriptor, and the reason why each is refused for host and for GPU
- * memory. */
+/* The paths that need a descriptor, and why the library refuses each of them for an object without
+ * one: the reason for host memory and the reason for GPU memory. */
 static const struct {
 	const char *name;
 	enum penstock_why host, other;
@@ -35,11 +36,12 @@ static const struct {
 
 static struct penstock_device *host, *gpu;
 static unsigned char *bytes,
-	*back; /* the bytes of the object, and the bytes that a test read back */
+	*back; /* bytes: what the object contains; back: the bytes that a test read */
 static struct async_remote *remote;
 static const struct penstock_device_opts *host_opts;
-static bool remote_cancels;	       /* whether the next remote store can cancel transfers */
-static unsigned remote_refuses_one_in; /* one cancel in this many is refused by the next store */
+static bool remote_cancels; /* whether the store that remote_create makes can cancel transfers */
+static unsigned remote_refuses_one_in; /* that store refuses one cancel in this many; 0 if it
+					  refuses none */
 
 static inline int setup(void **state)
 {
@@ -51,8 +53,8 @@ static inline int setup(void **state)
 	back = malloc(LEN + 3 * GUARD);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	gpu_opts.lanes = 8; /* The same number of lanes as on machines with a GPU, however few cores
-			       this machine has. */
+	gpu_opts.lanes = 8; /* Machines with a GPU use 8 lanes. The test uses 8 even if this machine
+			       has few cores. */
 	return penstock_device_open("host", host_opts, &host) < 0 ||
 	       penstock_device_open("cuda:0", &gpu_opts, &gpu) < 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture of the tests of stream order: the first GPU of the stand-in driver, its context made
- * current, and a file of known bytes. With PENSTOCK_STANDIN=0 it is the machine's own GPU. Only
- * test_stream.c and test_whole.c include it.
+ * Fixture of the tests of stream order: a GPU, its context made current, and a file of known
+ * bytes. The GPU is the first one of the stand-in driver, or the machine's own if
+ * PENSTOCK_STANDIN=0. Only test_stream.c and test_whole.c include this file.
  */
 #ifndef STREAMS_H
 #define STREAMS_H

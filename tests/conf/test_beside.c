@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Direct and cached writes to one file. A cached write waits for the direct writes in flight in
- * its 2 MiB of the file. Otherwise the kernel could keep old bytes in the page cache and report
- * an I/O error at the next fsync. The linker wraps pwrite, so the test sees the order of the
- * system calls. A second case adds readers that fill the page cache meanwhile: every fsync must
- * succeed and every byte must arrive.
+ * Tests direct and cached writes to one file. A cached write must wait for the direct writes
+ * that are in flight in the same 2 MiB of the file. Otherwise the kernel could keep old bytes
+ * in the page cache and report an I/O error at the next fsync. The linker wraps pwrite, so the
+ * test sees the order of the system calls. In a second case, readers fill the page cache while
+ * the writes run: every fsync must succeed and every byte must arrive.
  */
 #include "test.h"
 
@@ -23,8 +23,8 @@
 
 #define GATE_LEN (2u << 20)
 #define LEN (16 * GATE_LEN)
-#define NEAR 8 /* cached writes in the same 2 MiB as the direct one */
-#define FAR 8  /* cached writes elsewhere in the file */
+#define NEAR 8 /* number of cached writes in the same 2 MiB as the direct one */
+#define FAR 8  /* number of cached writes elsewhere in the file */
 #define SMALL 100
 #define DIRECT_LEN 65536u
 
@@ -36,7 +36,8 @@ static char name[256];
 
 /* ---- the wrapper of pwrite ---- */
 
-static _Atomic bool holding; /* The wrapper stops the next direct write until go_on is posted. */
+static _Atomic bool
+	holding; /* tells the wrapper to stop the next direct write until go_on is posted */
 static sem_t began, go_on;
 static _Atomic unsigned near_cached, together;
 static _Atomic int direct_now;
@@ -123,8 +124,9 @@ static uintptr_t next_done(void)
 
 /* ---- cases ---- */
 
-/* Cached writes wait for a direct write that is held in their 2 MiB; cached writes elsewhere do
- * not. Request 1 is the direct one, 10 and up are near it, 100 and up are elsewhere. */
+/* Cached writes wait for a direct write that is held in the same 2 MiB; cached writes elsewhere do
+ * not. The user value of the direct write is 1. Those of the near cached writes start at 10, and
+ * those of the distant ones at 100. */
 static void cached_write_waits_for_direct_write(void **state)
 {
 	unsigned far_done = 0;
@@ -142,9 +144,9 @@ static void cached_write_waits_for_direct_write(void **state)
 		submit(10 + i, DIRECT_LEN + 10000u * i + 1, SMALL);
 	for (unsigned i = 0; i < FAR; i++)
 		submit(100 + i, (uint64_t)GATE_LEN * (2 + i) + 1, SMALL);
-	/* The distant writes were submitted after the near ones. Half of them must complete: a
-	 * distant one may share the gate's counter of the near ones, because the counters are
-	 * hashed. */
+	/* The distant writes were submitted after the near ones. At least half of them must
+	 * complete. The others may have to wait too: the counters of the gate are hashed, so a
+	 * distant write may share a counter with a near one. */
 	while (far_done < FAR / 2) {
 		uintptr_t user = next_done();
 
@@ -173,7 +175,8 @@ struct work {
 #define READERS 2
 #define ROUNDS 6
 
-/* Writes every fourth piece. Pieces end within a page, which the next piece shares. */
+/* Writes every fourth piece of the file. The pieces end within a page, so a page has bytes of two
+ * pieces. */
 static void *write_pieces(void *arg)
 {
 	struct work *work = arg;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The L2 bounce: path bounce copies the chunk in steps that stay in the CPU's L2 cache. It is
- * used for cached bytes of a single FAST request of medium length. Every byte must arrive for
- * any offset, length and alignment, with short, interrupted and failed reads. The report must
- * count two CPU copies. All other requests, which it would slow down, must not use it. The CUDA
- * device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ * Tests the L2 bounce: path bounce copies a chunk in steps so short that their bytes stay in
+ * the CPU's L2 cache. Only a single FAST request of medium length for cached bytes uses it;
+ * other requests would become slower. Every byte must arrive for any offset, length and
+ * alignment, with short, interrupted and failed reads. The report must count two CPU copies.
+ * The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -25,7 +25,8 @@ static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
 
-/* How the wrapped pread behaves: as the kernel does, with short reads, with EINTR, or with EIO. */
+/* What the wrapped pread does: calls the kernel, returns fewer bytes, fails with EINTR, or fails
+ * with EIO. */
 static enum { PLAIN, SHORT, INTERRUPTED, REFUSED } reads;
 static _Atomic unsigned calls;
 
@@ -86,7 +87,8 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Reads a cached range, compares it, and returns the number of CPU copies of each byte. */
+/* Reads a range of the cached file and compares its bytes. Returns how many times the CPU copied
+ * each byte. */
 static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off, uint64_t len,
 				      uint64_t into, struct penstock_report *report)
 {
@@ -114,7 +116,7 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 	return report->cpu_copied / want;
 }
 
-/* Skips the case unless the storage itself reports the file as cached. */
+/* Skips the case unless the storage can tell by itself that the file is cached. */
 static void require_known_residency(void)
 {
 	enum penstock_why why;
@@ -135,7 +137,7 @@ static void only_medium_fast_requests_use_it(void **state)
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	/* Carried by the caller's thread. */
+	/* The caller's thread carries this read. */
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);
@@ -150,7 +152,7 @@ static void bytes_at_any_offset_and_length(void **state)
 	for (uint64_t k = 0; k < 24; k++)
 		read_and_count_copies(PENSTOCK_FAST, k * 524287 % (8 * MIB), lengths[k % 4], k % 17,
 				      &report);
-	/* A read beyond the end of the file. */
+	/* This read goes beyond the end of the file. */
 	read_and_count_copies(PENSTOCK_FAST, FILE_LEN - 3 * MIB, 5 * MIB, 3, &report);
 }
 
@@ -166,8 +168,8 @@ static void short_and_interrupted_reads(void **state)
 	reads = PLAIN;
 }
 
-/* A failed call fails the request when only path bounce may be taken; the message names the
- * file. */
+/* If the request may use no path but bounce, a failed system call fails the request. The message
+ * names the file. */
 static void failed_read_fails_the_request(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4 * MIB};

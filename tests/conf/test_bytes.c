@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks every byte of reads and writes with awkward lengths and offsets, over every storage x
- * path x device. The guard bytes around the buffer must not change, and the report must add up.
- * The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ * Checks every byte of reads and writes with awkward lengths and offsets, for each combination
+ * of storage, path and device. The guard bytes around the buffer must not change, and the
+ * report must add up. The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 
@@ -19,7 +19,7 @@
 
 #define LEN (6u << 20)
 #define GUARD 4096u
-/* With a sanitizer only every fourth length is tested. */
+/* The program is slow with a sanitizer, so it tests only every fourth length. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEP 4
 #else
@@ -91,7 +91,7 @@ static void check_report(const struct penstock_report *r, int64_t n)
 		assert_string_not_equal(r->path, "none");
 }
 
-/* Makes one transfer. Returns 1 when it completed, 0 when the path refused it with a reason. */
+/* Makes one transfer. Returns 1 if it completed, or 0 if the path refused it with a reason. */
 static int transfer(struct penstock_storage *st, struct penstock_device *dev, const char *path,
 		    enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
@@ -154,7 +154,8 @@ static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_devi
 	return done;
 }
 
-/* Writes into the middle of a file of known bytes. The bytes around and the length must stay. */
+/* Writes into the middle of a file of known bytes. The bytes around the written range and the
+ * file's length must not change. */
 static unsigned write_all_sizes(const char *name, struct penstock_device *dev, const char *path,
 				char *mem)
 {
@@ -212,7 +213,7 @@ static void check_file(const char *device, const char *engine, bool memory)
 
 		printf("# %s %s %s read by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
 		       paths[p] ? paths[p] : "auto", done);
-		if (p < 2) /* auto and bounce carry every length */
+		if (p < 2) /* the paths auto and bounce carry every length */
 			assert_int_equal(done, READS);
 	}
 	penstock_close(st);
@@ -229,7 +230,8 @@ static void check_file(const char *device, const char *engine, bool memory)
 	unlink(name);
 }
 
-/* A storage without a descriptor: paths that need one refuse, the others carry every length. */
+/* Tests a storage without a descriptor. The paths that need a descriptor refuse it, and the other
+ * paths carry every length. */
 static void check_memory_storage(const char *device, const char *engine)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -250,7 +252,7 @@ static void check_memory_storage(const char *device, const char *engine)
 	for (unsigned p = 0; p < COUNT(paths); p++)
 		assert_int_equal(read_all_sizes(st, dev, paths[p], mem, p % 2 ? 0 : 7),
 				 p < 2 ? READS
-				       : COUNT(offsets)); /* reads of length 0 always succeed */
+				       : COUNT(offsets)); /* a read of length 0 always succeeds */
 	for (unsigned s = 1; s < COUNT(sizes); s += STEP)
 		for (unsigned p = 0; p < 2; p++) {
 			uint64_t len = sizes[s], off = offsets[s % COUNT(offsets)];
@@ -277,7 +279,7 @@ static void memory_storage(void **state)
 	check_memory_storage("cuda:0", "threads");
 }
 
-/* Path null moves nothing. Each of its requests still completes exactly once, with its full
+/* Path null moves no bytes. Each of its requests still completes exactly once, and reports its full
  * length. */
 static void path_null_completes_each_request_once(void **state)
 {
@@ -361,7 +363,7 @@ static void host_device_on_tmpfs(void **state)
 	check_file("host", "auto", true);
 }
 
-/* A class that the route cannot meet is refused before any byte moves. */
+/* If the route cannot meet the required class, the request is refused before any byte moves. */
 static void class_that_cannot_be_met_is_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
@@ -386,8 +388,8 @@ static void class_that_cannot_be_met_is_refused(void **state)
 	unlink(name);
 }
 
-/* When a class is met, the report gives "the class forbids it" as the reason for each lower
- * path. */
+/* If the route meets the required class, the report says for each path of a lower class that the
+ * class forbids it. */
 static void report_names_paths_that_the_class_forbids(void **state)
 {
 	struct penstock_seg seg = {.dev = host, .row_len = 65536};

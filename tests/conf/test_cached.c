@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency queries beyond the end of a file. Readers with a fixed buffer size request more
- * bytes than the file has. The storage must answer for the bytes that the file has, so that
- * cached bytes come from the page cache and not from the drive. Where the kernel does not
- * report residency, these checks are left out.
+ * Tests residency queries that go beyond the end of a file. Readers with a fixed buffer size
+ * request more bytes than the file has. The storage must answer for the bytes that the file
+ * has, so that cached bytes come from the page cache and not from the drive. Where the kernel
+ * does not report residency, these checks are left out.
  */
 #include "test.h"
 #include "request.h"
@@ -81,7 +81,8 @@ static void transfer(struct penstock_storage *st, uint64_t off, uint64_t len, co
 	assert_memory_equal(back, bytes + off, want);
 }
 
-/* Reads `len` bytes at `off` and returns how many of them came by a path that uses the drive. */
+/* Reads `len` bytes at `off`. Returns how many bytes were carried by a path that reads from the
+ * drive. */
 static uint64_t bytes_from_drive(struct penstock_storage *st, uint64_t off, uint64_t len,
 				 int64_t want)
 {
@@ -121,7 +122,8 @@ static void read_beyond_the_end(void **state)
 	}
 }
 
-/* The answer is for the file's length at the time of the query, not at the time of the open. */
+/* A residency query uses the file's length at the time of the query, not at the time of the open.
+ * */
 static void file_that_grew(void **state)
 {
 	struct penstock_storage *st;
@@ -137,7 +139,7 @@ static void file_that_grew(void **state)
 		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
 		assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, 1004096), 0);
 	}
-	/* Bytes of the file that are not cached still count as not cached. */
+	/* Bytes that the file has but the page cache lacks still count as not cached. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (query_residency(st, 0, 1004096) == PST_COLD) {
 		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_COLD);
@@ -148,7 +150,7 @@ static void file_that_grew(void **state)
 	penstock_close(st);
 }
 
-/* Returns the reason why a path carried no byte of a read. */
+/* Returns the reason in the report why a path carried no byte of the read. */
 static const char *why_not(const struct penstock_report *report, const char *path)
 {
 	unsigned i = 0;
@@ -160,8 +162,8 @@ static const char *why_not(const struct penstock_report *report, const char *pat
 	return penstock_why_name(report->paths[i].why);
 }
 
-/* The report has a reason for each usable path that was not taken: "cached" or "not-cached"
- * where the residency of the bytes decided. The reason is "not-needed" if the residency is
+/* For each usable path that was not taken, the report has a reason. The reason is "cached" or
+ * "not-cached" if the residency of the bytes decided. It is "not-needed" if the residency is
  * unknown or the caller named a path. */
 static void report_says_why_by_residency(void **state)
 {
@@ -194,7 +196,7 @@ static void report_says_why_by_residency(void **state)
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
 	((struct pst_file *)st->priv)->overlay =
-		true; /* The storage then reports the residency as unknown. */
+		true; /* The storage reports an unknown residency for files on an overlay. */
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");
 	assert_string_equal(why_not(&report, "bounce"), "not-needed");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cancels of requests over a storage that can cancel transfers, as penstock.h describes them. A
- * request in flight completes once, while the store still holds its transfers: with -ECANCELED,
- * or as if no cancel had been made. After that no thread touches its memory. If the storage
- * cannot cancel transfers, a cancel only affects chunks that have not started; test_queue.c has
- * more of these cases.
+ * Tests cancels as penstock.h describes them, on a storage that can cancel transfers. A
+ * cancelled request in flight completes once, even while the store still holds its transfers:
+ * with -ECANCELED, or as if it had not been cancelled. After it has completed, no thread
+ * touches its memory. test_queue.c tests cancels on a storage that cannot cancel transfers,
+ * where a cancel affects only chunks that have not started.
  */
 #include "queued.h"
 
@@ -17,8 +17,8 @@
 /* Timeout of a wait; only a bug makes a wait last that long. */
 #define WAIT_NS (30 * 1000000000ll)
 #define ROUNDS 12
-#define ROUND_REQUESTS 48 /* requests of a round */
-#define INFLIGHT_MIN 64	  /* the least number of transfers in flight */
+#define ROUND_REQUESTS 48 /* number of requests in a round */
+#define INFLIGHT_MIN 64	  /* minimum number of transfers in flight before the test cancels */
 
 static void begin_cancels(unsigned refuse_one_in)
 {
@@ -28,7 +28,8 @@ static void begin_cancels(unsigned refuse_one_in)
 	async_hold(remote);
 }
 
-/* Checks that no thread writes to the memory any more: bytes that the caller writes must stay. */
+/* Checks that no thread writes to the memory any more: the bytes that the test writes there must
+ * stay. */
 static void assert_memory_untouched(unsigned char *mem, size_t len)
 {
 	memset(mem, 0x11, len);
@@ -50,8 +51,8 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* Cancels a request with as many chunks in flight as the lane allows, and more that have not
- * started. It completes with -ECANCELED while the store still holds all transfers. */
+/* Cancels a request that has as many chunks in flight as the lane allows, and more chunks that have
+ * not started. It completes with -ECANCELED while the store still holds all transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;
@@ -72,8 +73,8 @@ static void cancel_while_store_holds_transfers(void **state)
 	assert_int_equal(fired[0], 1);
 }
 
-/* Cancels one of three requests. Its report counts the bytes that had arrived, and the other
- * requests continue. */
+/* Cancels one of three requests. Its report counts the bytes that arrived before the cancel, and
+ * the other requests continue. */
 static void cancel_one_of_several(void **state)
 {
 	struct async_counts counts;
@@ -84,7 +85,7 @@ static void cancel_one_of_several(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		ids[i] = submit_read(i, i * 8 * PIECE, 8 * PIECE);
 	assert_int_equal(async_await(remote, 24), 0);
-	/* the lowest offsets: all of the first request and three pieces of the second */
+	/* These are the lowest offsets: all of the first request and three chunks of the second. */
 	async_release_some(remote, 11);
 	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
 	assert_int_equal(done[0].result, 8 * PIECE);
@@ -92,7 +93,8 @@ static void cancel_one_of_several(void **state)
 		async_get_counts(remote, &counts);
 	while (counts.waiting > 13);
 	while (atomic_load(&q->requests[(uint32_t)ids[1]].bytes) < 3ull * PIECE)
-		/* These transfers have left the store, but the lane may not have counted them. */
+		/* The store has completed these transfers, but the lane may not have counted their
+		 * bytes. */
 		sched_yield();
 	assert_int_equal(penstock_cancel(q, ids[1]), 0);
 	assert_cancelled(ids[1], 3 * PIECE);
@@ -112,7 +114,8 @@ static void cancel_one_of_several(void **state)
 		assert_int_equal(back[i], 0x11);
 }
 
-/* The storage refuses to cancel: the request completes as if no cancel had been made. */
+/* If the storage refuses to cancel the transfers, the request completes as if it had not been
+ * cancelled. */
 static void cancel_refused_by_storage(void **state)
 {
 	struct async_counts counts;
@@ -144,7 +147,8 @@ static void cancel_refused_by_storage(void **state)
 	assert_memory_equal(back, bytes, PST_LANE_CHUNKS * PIECE);
 }
 
-/* Cancels a request whose chunks wait for ring slots that held chunks occupy. */
+/* Cancels a request whose chunks wait for ring slots. The slots are occupied by chunks that the
+ * store holds. */
 static void cancel_while_chunks_wait_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
@@ -179,7 +183,7 @@ static void cancel_while_chunks_wait_for_slots(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* Cancels a durable write whose bytes are written and whose sync is held by the store. */
+/* Cancels a durable write after its bytes are written, while the store holds its sync. */
 static void cancel_during_sync(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = PIECE};
@@ -236,14 +240,14 @@ static void queue_close_cancels_all(void **state)
 
 static void *cancel_later(void *arg)
 {
-	/* The owner is probably asleep by then. If it is not, the test still passes. */
+	/* After this pause the owner is probably asleep. If it is not, the test still passes. */
 	usleep(20000);
 	penstock_cancel(q, *(uint64_t *)arg);
 	return arg;
 }
 
-/* Cancels a request of an inline lane: by the owner, by another thread while the owner sleeps,
- * and by closing the queue. */
+/* A request of an inline lane is cancelled by the queue's owner, by another thread while the owner
+ * sleeps, and by closing the queue. */
 static void own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -282,10 +286,10 @@ static void own_lane(void **state)
 
 static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-/* the thread picks a request to cancel in one of this many tries */
+/* the thread cancels a request in one of this many turns of its loop */
 static _Atomic unsigned cancel_one_in;
 
-/* Cancels random requests of this round and of earlier rounds until told to stop. */
+/* Cancels random requests of this round and of earlier rounds until `stop` is true. */
 static void *cancel_random_requests(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
@@ -301,7 +305,7 @@ static void *cancel_random_requests(void *arg)
 	return NULL;
 }
 
-/* Returns the offset of request `i` and picks its length. */
+/* Returns the offset of request `i`, and sets *len to a random length. */
 static uint64_t request_place(unsigned i, uint64_t *len, uint64_t *seed)
 {
 	*len = 1 + test_random(seed) % (LEN / ROUND_REQUESTS);
@@ -317,8 +321,8 @@ static unsigned cancels_seen_by_store(void)
 	return counts.cancelled + counts.refused;
 }
 
-/* Each request completes once, with all its bytes or as cancelled. No thread writes to its
- * memory afterwards. */
+/* Submits a round of requests, while another thread cancels some of them. Each request completes
+ * once, with all its bytes or as cancelled. No thread writes to its memory afterwards. */
 static void random_round(uint64_t *seed, bool hold, unsigned *cancelled)
 {
 	uint64_t lens[ROUND_REQUESTS], new[ROUND_REQUESTS];
@@ -335,7 +339,7 @@ static void random_round(uint64_t *seed, bool hold, unsigned *cancelled)
 		if (!hold)
 			atomic_store(&ids[i], new[i]);
 	}
-	if (hold) { /* No request is cancelled before enough of its transfers are in flight. */
+	if (hold) { /* No request is cancelled before INFLIGHT_MIN transfers are in flight. */
 		assert_int_equal(async_await(remote, INFLIGHT_MIN), 0);
 		for (unsigned i = 0; i < ROUND_REQUESTS; i++)
 			atomic_store(&ids[i], new[i]);
@@ -409,8 +413,8 @@ static void submit_with_deadline(unsigned i, uint64_t ns)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 }
 
-/* The store holds as many chunks as the lane may have in flight. A request that has not started
- * still completes at once when it is cancelled or its deadline passes. */
+/* The store holds as many chunks as the lane may have in flight. A request that the lane has not
+ * started still completes at once when it is cancelled or its deadline passes. */
 static void not_started_completes_beside_held_transfers(void **state)
 {
 	struct async_counts counts;
@@ -429,7 +433,8 @@ static void not_started_completes_beside_held_transfers(void **state)
 	submit_with_deadline(2, 3600000000000u);
 	submit_with_deadline(3, 30000000u);
 	submit_with_deadline(4, 10000000u);
-	/* The order is free: both deadlines may have passed when the lane checks first. */
+	/* The two requests may complete in either order, because both deadlines may have passed
+	 * before the lane checks them. */
 	for (unsigned i = 3; i < 5; i++) {
 		assert_int_equal(wait_queue(1, 1, 60000000000), 1);
 		assert_int_equal(done[0].result, -ETIME);
@@ -462,7 +467,7 @@ static void deadline_passes_while_waiting_for_slots(void **state)
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
 	req = test_request(st, &seg, 1, PENSTOCK_READ);
-	/* each longer than the slots of a lane */
+	/* Each of these requests needs more slots than a lane has. */
 	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 16 * lanes), 0);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The application captures a CUDA graph while the library works, as frameworks do at start-up.
- * In every capture mode, on the capturing thread and on others, the driver must refuse no call
- * of the library and the capture must stay valid. With PENSTOCK_STANDIN=0 the tests run against
- * the machine's own driver.
+ * In every capture mode, on the capturing thread and on other threads, the driver must refuse
+ * no call of the library, and the capture must stay valid. With PENSTOCK_STANDIN=0 the tests
+ * run against the machine's own driver.
  */
 #include "test.h"
 
@@ -18,8 +18,8 @@
 #include "device/cuda_api.h"
 #include "penstock.h"
 
-#define FILE_LEN (24u << 20) /* path mapped needs at least 8 MiB in one request */
-#define LIMIT 20000000000LL  /* only a hang lasts that long */
+#define FILE_LEN (24u << 20) /* path mapped carries only requests of at least 8 MiB */
+#define LIMIT 20000000000LL  /* in ns; only a hang lasts that long */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -55,7 +55,7 @@ static int setup(void **state)
 		return -1;
 	*(void **)&capture_begin = dlsym(handle, "cuStreamBeginCapture_v2");
 	*(void **)&capture_end = dlsym(handle, "cuStreamEndCapture");
-	/* NULL on the stand-in driver, which has no graphs */
+	/* NULL with the stand-in driver, which has no graphs */
 	*(void **)&graph_destroy = dlsym(handle, "cuGraphDestroy");
 	test_file_name(name, sizeof(name), "capture");
 	if (!capture_begin || !capture_end || write_file() || penstock_alloc(gpu, FILE_LEN, &mem))
@@ -124,7 +124,7 @@ static void use_library(void)
 	assert_int_equal(penstock_copy(&copy, 1), 0);
 	assert_int_equal(penstock_free(again, more), 0);
 	penstock_device_close(again);
-	/* Also reads in stream order, on another stream. */
+	/* Also reads in stream order, on a stream that is not the captured one. */
 	assert_int_equal(api->cuCtxSetCurrent(ctx), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0), 0);
 	transfer(PENSTOCK_READ, NULL, other);
@@ -174,7 +174,8 @@ static void work_on_the_capturing_thread(void **state)
 	use_library_during_capture(PST_CU_CAPTURE_RELAXED, true);
 }
 
-/* A device is opened during a capture: its threads and rings are created then. */
+/* A device is opened during a capture, so the library creates the device's threads and rings during
+ * the capture. */
 static void device_opens_during_capture(void **state)
 {
 	struct penstock_device *first = gpu;
@@ -189,7 +190,7 @@ static void device_opens_during_capture(void **state)
 	assert_int_equal(capture_end(captured, &(void *){NULL}), 0);
 }
 
-/* The library restores the capture mode of the calling thread after each call. */
+/* After each call, the library restores the capture mode of the calling thread. */
 static void capture_mode_of_the_thread_is_restored(void **state)
 {
 	(void)state;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closing queues, storages and devices while requests are in flight, requests that no caller
- * harvests, and use by several threads, as penstock.h promises. Each close runs on its own
- * thread. The test detects a close that returns too early, and fails when a close hangs.
+ * Tests that penstock.h keeps its promises when queues, storages and devices close while
+ * requests are in flight, when no caller harvests requests, and when several threads use a
+ * queue. Each close runs on its own thread. The test detects a close that returns too early,
+ * and fails when a close hangs.
  */
 #include "queued.h"
 #include "freed_memory.h"
@@ -11,7 +12,7 @@
 #include "core/route/route.h"
 #include "device/cuda_api.h"
 
-#define HELD_COUNT 6 /* requests in flight during a close */
+#define HELD_COUNT 6 /* number of requests in flight during a close */
 
 static void thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
@@ -45,7 +46,8 @@ static void close_host(void)
 	penstock_device_close(host);
 }
 
-/* Closes while the store holds the memory of requests: the close must wait for them. */
+/* Runs `what`, which closes an object while the store still uses the memory of requests. The close
+ * must not return before the store releases the requests. */
 static void close_while_held(void (*what)(void))
 {
 	pthread_t thread;
@@ -53,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* long enough that a close that does not wait has returned */
+	usleep(30000); /* long enough that a close that does not wait would have returned */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);
@@ -67,7 +69,8 @@ static void submit_held_requests(void)
 	assert_int_equal(async_await(remote, HELD_COUNT * 2), 0);
 }
 
-/* Closing a queue runs no callback, and the memory of its requests is the caller's again. */
+/* Closing a queue runs no callback. After the close, the library no longer uses the memory of the
+ * queue's requests. */
 static void queue_close_waits_for_requests(void **state)
 {
 	struct async_counts counts;
@@ -75,7 +78,8 @@ static void queue_close_waits_for_requests(void **state)
 	(void)state;
 	begin_case(0, 16);
 	submit_held_requests();
-	/* Longer than a lane may have in flight: the close cancels it halfway. */
+	/* This request has more chunks than a lane may have in flight. The close cancels those that
+	 * have not started. */
 	submit_read(HELD_COUNT, HELD_COUNT * PIECE * 2, LEN - HELD_COUNT * PIECE * 2);
 	close_while_held(close_queue);
 	q = NULL;
@@ -89,7 +93,7 @@ static void queue_close_waits_for_requests(void **state)
 			fail_msg("byte %u is wrong", i);
 }
 
-/* Completions remain valid after the storage closed, with the whole text of their reports. */
+/* Completions remain valid after the storage was closed, with the whole text of their reports. */
 static void storage_close_waits_for_requests(void **state)
 {
 	(void)state;
@@ -130,8 +134,8 @@ static void close_gpu(void)
 	penstock_device_close(gpu);
 }
 
-/* A second device of the request closes. The request belongs to the host by its first segment;
- * its second segment is on the GPU. */
+/* A request has its first segment on the host and its second on the GPU. Because of the first
+ * segment, the host's lanes carry it. Closing the GPU must wait for it, too. */
 static void close_of_second_device_waits(void **state)
 {
 	struct penstock_seg segs[2] = {{.buf = back, .dev = host, .row_len = PIECE},
@@ -155,7 +159,7 @@ static void close_of_second_device_waits(void **state)
 
 /* ---- after a close ---- */
 
-/* Returns the processor time of a thread in ns. */
+/* Returns the CPU time that a thread has used, in ns. */
 static uint64_t thread_cpu_ns(pthread_t thread)
 {
 	struct timespec ts;
@@ -171,8 +175,8 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* The thread of a one-call read drives a lane itself. It must sleep while its transfer is held,
- * even after the close of a device has notified all lanes. */
+/* The thread of a one-call read drives a lane itself. The thread must sleep while the store holds
+ * its transfer, even after the close of another device has notified all lanes. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;
@@ -201,7 +205,7 @@ static void one_call_thread_sleeps_after_device_close(void **state)
 
 static _Atomic bool prepared;
 
-/* Prepares a route between a new storage and a device whose pump runs. */
+/* Prepares a route between a new storage and the host, whose pump is already running. */
 static void *prepare_host(void *arg)
 {
 	assert_int_equal(penstock_prepare(arg, host, PENSTOCK_READ), 0);
@@ -209,7 +213,7 @@ static void *prepare_host(void *arg)
 	return arg;
 }
 
-/* A thread that closes a device waits for the requests of that device. It must not block other
+/* A thread that closes a device waits for that device's requests. Meanwhile it must not block
  * threads that work with another device. */
 static void device_close_does_not_block_other_devices(void **state)
 {
@@ -231,7 +235,7 @@ static void device_close_does_not_block_other_devices(void **state)
 	close_function = close_gpu;
 	atomic_store(&prepared, false);
 	thread_start(&threads[0], close_thread, NULL);
-	usleep(30000); /* long enough that the close has started to wait */
+	usleep(30000); /* long enough that the close is probably waiting */
 	thread_start(&threads[1], prepare_host, other);
 	while (!atomic_load(&prepared) && test_now_ns() < until)
 		sched_yield();
@@ -250,7 +254,7 @@ static void device_close_does_not_block_other_devices(void **state)
 struct stream {
 	const struct pst_cuda *api;
 	struct pst_cu_stream *stream;
-	uint64_t *gate; /* the stream waits until this is 1 */
+	uint64_t *gate; /* the stream waits until *gate is 1 */
 	char *mem;
 	int64_t *results;
 };
@@ -296,8 +300,8 @@ static int submit_detached(struct stream *s, unsigned i)
 	return penstock_submit(q, &req, 1, NULL);
 }
 
-/* A detached request lists no completion, frees its own queue entry and writes its result to
- * the caller's variable. */
+/* A detached request adds no completion to the queue. It frees its own queue entry and writes its
+ * result to the caller's variable. */
 static void detached_requests_free_their_entries(void **state)
 {
 	struct stream s;
@@ -309,7 +313,7 @@ static void detached_requests_free_their_entries(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			/* No harvest is needed: the queue entries become free by themselves. */
+			/* The queue entries become free without a harvest. */
 			sched_yield();
 		assert_int_equal(ret, 1);
 	}
@@ -331,8 +335,8 @@ static void *wait_thread(void *arg)
 	return arg;
 }
 
-/* A thread that waits or closes while only detached requests are in flight is woken when they
- * complete. */
+/* If only detached requests are in flight, their completion wakes a thread that waits on the queue
+ * or closes it. */
 static void waiting_for_detached_requests(void **state)
 {
 	struct stream s;
@@ -349,10 +353,11 @@ static void waiting_for_detached_requests(void **state)
 		close_function = close_queue;
 		for (unsigned i = 0; i < 3; i++)
 			assert_int_equal(submit_detached(&s, i), 1);
-		/* the stream runs them one after the other */
+		/* The stream runs the requests one after the other, so only the first one is in
+		 * flight. */
 		assert_int_equal(async_await(remote, 1), 0);
 		thread_start(&thread, closes ? close_thread : wait_thread, &got);
-		usleep(30000); /* long enough that the thread sleeps */
+		usleep(30000); /* long enough that the thread is probably asleep */
 		assert_false(atomic_load(&closed));
 		async_release(remote);
 		pthread_join(thread, NULL);
@@ -361,7 +366,7 @@ static void waiting_for_detached_requests(void **state)
 		else
 			assert_int_equal(got, 0);
 		assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
-		/* A close cancels requests that have not started. */
+		/* A close cancels requests that have not started; the others complete. */
 		for (unsigned i = 0; i < 3; i++)
 			assert_true(s.results[i] == PIECE ||
 				    (closes && s.results[i] == -ECANCELED));
@@ -381,8 +386,8 @@ struct user {
 	unsigned ended, wrong;
 };
 
-/* Uses its own queue on a device that two threads share. The queue must return only the
- * requests submitted to it. */
+/* Uses a queue of its own on a device that two threads share. The queue must return only the
+ * requests that were submitted to it. */
 static void *use_own_queue(void *arg)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -484,8 +489,8 @@ static void *cancel_latest(void *arg)
 	return arg;
 }
 
-/* One thread submits, one harvests, one cancels. Every request completes once, with the result
- * that its bytes show. */
+/* One thread submits requests, one harvests them, and one cancels some. Every request completes
+ * once, with a result that fits the bytes in its memory. */
 static void submit_harvest_cancel_by_three_threads(void **state)
 {
 	unsigned have = 0, cancelled = 0;

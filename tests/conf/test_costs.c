@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of an open queue: memory only for the entries in use, and one descriptor. When no
+ * Tests what an open queue costs: memory only for the entries in use, and one descriptor. If no
  * descriptor is left, the error message says so.
  */
 #include "queued.h"
@@ -19,13 +19,14 @@ static long resident_pages(void)
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-/* With a sanitizer, memory that is only mapped has resident shadow memory. */
+/* With a sanitizer, even memory that is only mapped has shadow memory that is resident. */
 #define SHADOWED true
 #else
 #define SHADOWED false
 #endif
 
-/* A queue of the maximum size carries one request: unused entries cost no memory. */
+/* A queue of the maximum size carries one request. The unused entries of the queue must cost no
+ * memory. */
 static void unused_entries_cost_no_memory(void **state)
 {
 	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
@@ -35,7 +36,7 @@ static void unused_entries_cost_no_memory(void **state)
 	(void)state;
 	begin_case(0, 1);
 	opts.size = sizeof(opts);
-	/* Starts the pump before the measurement, because its memory does not belong to the
+	/* Starts the pump before the measurement, because the pump's memory does not belong to the
 	 * queue. */
 	submit_read(0, 0, 4096);
 	assert_int_equal(wait_queue(1, 1, -1), 1);
@@ -51,7 +52,8 @@ static void unused_entries_cost_no_memory(void **state)
 	assert_true(SHADOWED || resident_pages() - before < some);
 }
 
-/* The process has no descriptors left: the open fails with -EMFILE and names the eventfd. */
+/* If the process has no descriptor left, opening a queue fails with -EMFILE, and the message names
+ * the eventfd. */
 static void open_without_descriptors_left(void **state)
 {
 	struct penstock_queue *more;

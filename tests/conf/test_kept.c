@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When path mapped keeps a registration of file pages and uses it again. It does so for a
- * storage that the caller calls immutable, while it is open and its file unchanged. It never
- * does so for other storages, because a kept registration returns the bytes from before an
- * overwrite (the stand-in driver's does too). One lane, so that the test knows which lane keeps
- * it.
+ * Tests when path mapped keeps a registration of file pages and uses it again. It may do so
+ * only for a storage that was opened as immutable, while the storage is open and its file is
+ * unchanged. For other storages a kept registration would be wrong: after an overwrite it still
+ * returns the old bytes, with the stand-in driver too. The device has one lane, so that the
+ * test knows which lane keeps a registration.
  */
 #include "test.h"
 
@@ -16,7 +16,7 @@
 #include "penstock.h"
 #include "request.h"
 
-#define LEN (4u << 20) /* more than the caller's thread carries itself */
+#define LEN (4u << 20) /* longer than a read that the caller's thread carries itself */
 
 static unsigned long (*calls)(const char *name);
 static struct penstock_device *host, *gpu;
@@ -26,7 +26,7 @@ static uint64_t seed = 11;
 static void *mem;
 static char name[256];
 
-/* Overwrites the file with other bytes, until its change time has moved. */
+/* Overwrites the file with other bytes, again and again until its change time differs. */
 static void overwrite_file(void)
 {
 	struct stat was, now;
@@ -95,7 +95,8 @@ static void open_file(unsigned flags)
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 }
 
-/* Reads a part, compares it with the file and returns the number of registrations made. */
+/* Reads a part of the file and compares it with the expected bytes. Returns the number of
+ * registrations that the library made for the read. */
 static unsigned long read_part(uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = off, .row_len = len};
@@ -128,8 +129,8 @@ static unsigned long read_all(void)
 	return read_part(0, LEN);
 }
 
-/* The storage is not called immutable: each request registers anew, even when nothing shows
- * that the file has changed. */
+/* If the storage was not opened as immutable, each request makes a new registration, even when
+ * nothing shows that the file has changed. */
 static void nothing_kept_unless_immutable(void **state)
 {
 	(void)state;
@@ -138,7 +139,7 @@ static void nothing_kept_unless_immutable(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(read_all() > 0);
 		assert_true(read_all() > 0);
-		overwrite_file(); /* and the next read returns the new bytes */
+		overwrite_file(); /* the next read must return the new bytes */
 	}
 }
 
@@ -152,7 +153,8 @@ static void registration_is_used_again(void **state)
 		assert_int_equal(read_all(), 0);
 }
 
-/* A file is overwritten although it was called immutable. Later reads return its new bytes. */
+/* The file is overwritten although its storage was opened as immutable. Later reads return the new
+ * bytes. */
 static void changed_file_is_registered_anew(void **state)
 {
 	(void)state;
@@ -165,7 +167,7 @@ static void changed_file_is_registered_anew(void **state)
 	}
 }
 
-/* Each open of a file has its own registrations. */
+/* Each open storage has its own registrations, even if several storages have the same file. */
 static void nothing_kept_after_close(void **state)
 {
 	overwrite_file();
@@ -176,7 +178,7 @@ static void nothing_kept_after_close(void **state)
 	}
 }
 
-/* A read within a registered range registers nothing. A read beyond it does. */
+/* A read within a registered range makes no registration. A read beyond that range makes one. */
 static void part_of_a_registration_is_enough(void **state)
 {
 	(void)state;
@@ -188,8 +190,8 @@ static void part_of_a_registration_is_enough(void **state)
 	assert_int_equal(read_part(LEN / 4 + 4096, (2u << 20) - 8192), 0);
 }
 
-/* Reading cold bytes counts the pass that fills the page cache (dram_laid). Reading warm bytes
- * does not. */
+/* A read of cold bytes counts the filling of the page cache in dram_laid. A read of warm bytes does
+ * not. */
 static void filling_the_page_cache_is_counted(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -199,7 +201,8 @@ static void filling_the_page_cache_is_counted(void **state)
 	int fd;
 
 	(void)state;
-	/* Pages of the other file may still be registered, and so would stay in the page cache. */
+	/* Makes a new file. Pages of the file that earlier cases used may still be registered, and
+	 * such pages would stay in the page cache. */
 	unlink(name);
 	overwrite_file();
 	open_file(0);

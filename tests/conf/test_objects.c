@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The outcomes of transfers with a storage of async_storage.h. An object is committed or
- * aborted as a whole. Requests are refused before any byte moves, fail, or are cancelled
- * halfway. Each time the report has the number of bytes moved and the reason, and no reader
- * sees half of an object.
+ * Tests how transfers with a storage of async_storage.h can end. An object is committed or
+ * aborted as a whole. A request may be refused before any byte moves, may fail, or may be
+ * cancelled halfway. Each time the report has the number of bytes moved and the reason, and no
+ * reader sees half of an object.
  */
 #include "remote_object.h"
 
@@ -19,7 +19,7 @@ static void commit_publishes_and_abort_does_not(void **state)
 	remote_create(0);
 	for (unsigned i = 0; i < LEN; i++)
 		back[i] = (unsigned char)~bytes[i];
-	/* An aborted object, or one closed without a commit, leaves the published object
+	/* An object that is aborted or closed without a commit leaves the published object
 	 * unchanged. */
 	for (unsigned i = 0; i < 2; i++) {
 		st = open_object(PENSTOCK_O_WRITE | PENSTOCK_O_REPLACE);
@@ -29,8 +29,8 @@ static void commit_publishes_and_abort_does_not(void **state)
 		penstock_close(st);
 		assert_memory_equal(async_published(remote, &len), bytes, LEN);
 	}
-	/* A committed object is seen by storages opened afterwards, and by no storage opened
-	 * before. */
+	/* Storages opened after a commit see the committed object. Storages opened before do not.
+	 * */
 	st = open_object(PENSTOCK_O_WRITE | PENSTOCK_O_REPLACE);
 	assert_int_equal(penstock_write(st, host, back, 100000, 0), 100000);
 	assert_memory_equal(async_published(remote, &len), bytes, LEN);
@@ -80,7 +80,8 @@ static void durable_write_syncs_once(void **state)
 
 /* ---- refusals ---- */
 
-/* Refuses every path that needs a descriptor, and every class that only such paths meet. */
+/* The library refuses every path that needs a descriptor, and every class that only such paths
+ * meet. */
 static void paths_without_descriptor_are_refused(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8192};
@@ -111,7 +112,7 @@ static void paths_without_descriptor_are_refused(void **state)
 			req.require = (enum penstock_class)c;
 			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
 			assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-			/* The message has the reason for each path. */
+			/* The message says for each path why it is refused. */
 			assert_true(strlen(penstock_errmsg()) > 40);
 			assert_int_equal(penstock_explain(&req, &why), 0);
 			assert_int_equal(why.taken, -1);
@@ -231,7 +232,7 @@ static void cancel_in_flight(struct penstock_device *dev, enum penstock_op op)
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 	assert_int_equal(async_await(remote, 2), 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	/* The store still uses the memory: nothing has completed. */
+	/* The store still uses the memory, so no request has completed. */
 	assert_int_equal(penstock_poll(q, &done, 1), 0);
 	assert_int_equal(penstock_commit(st, 0), -EBUSY);
 	async_release(remote);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues with an inline lane, opened with own_lane: the same bytes and reports as from any
- * other queue. Work continues inside calls on the queue and without the device's lanes, and
- * only one thread may use the queue.
+ * Tests queues with an inline lane, which the option own_lane selects. The bytes and reports
+ * are the same as with other queues. An inline lane works only inside calls on its queue and
+ * needs no lane of the device. Only one thread may use such a queue.
  */
 #include "own_lane.h"
 
@@ -15,8 +15,9 @@
 
 /* ---- bytes ---- */
 
-/* Reads the file in pieces of random lengths, one in eight too long for the inline lane, into
- * an image of the file, and compares the image. `path` NULL: the plan decides. */
+/* Reads the file in pieces of random lengths into an image of the file, and compares the image. One
+ * piece in eight is too long for the inline lane. If `path` is NULL, the library chooses the path.
+ * */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
@@ -77,14 +78,15 @@ static void reads_by_each_path(void **state)
 	read_pieces(gpu, NULL, 1);
 	read_pieces(gpu, "staged", 1);
 	read_pieces(gpu, "bounce", 1);
-	/* Not every file system supports O_DIRECT. */
+	/* Some file systems do not support O_DIRECT, so the open may fail. */
 	fd = open(file, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	if (fd >= 0)
 		read_pieces(host, "odirect", 4096);
 	close(fd);
 }
 
-/* Writes odd pieces, some of them durable, and reads the file through another descriptor. */
+/* Writes pieces of odd lengths, some of them durable, and reads the file through another
+ * descriptor. */
 static void writes_from_gpu_memory(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -152,7 +154,8 @@ static void completes_exactly_once(void **state)
 			uintptr_t i = (uintptr_t)done[k].user;
 
 			assert_int_equal(done[k].id, ids[i]);
-			/* A second completion of this request would fail the comparison above. */
+			/* If this request completed a second time, the comparison above would fail.
+			 * */
 			ids[i] = UINT64_MAX;
 			failed += done[k].result == -EIO;
 			assert_true(done[k].result == -EIO || done[k].result == -ECANCELED ||
@@ -161,15 +164,18 @@ static void completes_exactly_once(void **state)
 		have += (unsigned)n;
 	}
 	assert_in_range(failed, 1, N - 1);
-	assert_int_equal(penstock_wait(q, done, 1, 64, -1), 0); /* no request is in flight */
+	assert_int_equal(penstock_wait(q, done, 1, 64, -1),
+			 0); /* returns 0 because no request is in flight */
 	penstock_close(st);
 }
 
-/* The device's only lane is full and its transfers are held. The inline lane needs neither that
- * lane nor its thread, and completions from other threads wake its owner. */
+/* The device's only lane is full, and the store holds its transfers. The inline lane needs neither
+ * the device's lane nor the thread of that lane. Completions from other threads wake the owner of
+ * the inline lane. */
 static void works_while_device_lane_is_full(void **state)
 {
-	static unsigned char aside[70000]; /* `back` is the destination of the other read */
+	static unsigned char aside[70000]; /* destination of this read, because `back` is that of
+					      the other read */
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *other;
 	struct penstock_storage *st, *mem;
@@ -198,7 +204,8 @@ static void works_while_device_lane_is_full(void **state)
 	assert_int_equal(penstock_poll(other, done, 4), 0);
 	req = read_req(st, &seg, host, aside, 0, 70000);
 	submit(&req);
-	assert_int_equal(penstock_wait(q, done, 1, 4, 5000000), 0); /* the transfer is held */
+	assert_int_equal(penstock_wait(q, done, 1, 4, 5000000),
+			 0); /* returns 0 because the store holds the transfer */
 	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
 	assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND_NS), 1);
 	assert_int_equal(done[0].result, 70000);
@@ -208,7 +215,7 @@ static void works_while_device_lane_is_full(void **state)
 	penstock_close(st);
 }
 
-/* A caller that polls repeatedly and never sleeps also gets its completions. */
+/* An owner that polls repeatedly and never sleeps also gets its completions. */
 static void polling_without_sleeping(void **state)
 {
 	struct penstock_storage *st;
@@ -234,19 +241,19 @@ static void polling_without_sleeping(void **state)
 	penstock_close(st);
 }
 
-/* The last request in flight may be a detached one that completes just before its owner sleeps.
- * The owner must not sleep then. */
+/* If the last request in flight is a detached one, it may complete just before the queue's owner
+ * sleeps. Then the owner must not sleep, because nothing would wake it. */
 static void turn_without_requests_does_not_hang(void **state)
 {
 	(void)state;
 	open_queue(host);
-	/* Each call polls for a moment and would then sleep. */
+	/* Each call polls for a moment. If it slept afterwards, nothing would wake it. */
 	for (unsigned i = 0; i < 100000; i++)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
-/* An inline lane opens when no descriptor is left for io_uring: it uses engine threads, and the
- * report says why. */
+/* If no descriptor is left for io_uring, an inline lane still opens. It uses engine threads, and
+ * the report says why. */
 static void falls_back_to_engine_threads(void **state)
 {
 	struct rlimit were, limit;
@@ -260,7 +267,8 @@ static void falls_back_to_engine_threads(void **state)
 	assert_int_equal(penstock_open(file, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	for (unsigned i = 0; i < COUNT(fds); i++)
-		/* Descriptors for the queue, the lane, and the io_uring that must fail. */
+		/* Finds the limit that leaves descriptors for the queue and the lane but none for
+		 * io_uring. */
 		fds[i] = dup(0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
 	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};
@@ -325,7 +333,8 @@ static void other_threads_are_refused(void **state)
 	penstock_close(st);
 }
 
-/* After a fork the child cannot use the queue: its device has no pump there. */
+/* After a fork the child process cannot use the queue, because the device's pump does not run in
+ * the child. */
 static void child_process_is_refused(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device peermem and path p2p without the hardware. A simulated /sys shows a PCI device that
- * lends its memory, which is a file in /dev/shm. The test covers every byte of the library's
- * own part. Whether a kernel lets a drive write such memory is shown by the lab tests only. The
- * storage on TMPDIR is marked as being on the allow-list.
+ * Tests device peermem and path p2p without the hardware. A simulated /sys shows a PCI device
+ * whose memory drives may access. A file in /dev/shm takes the place of that memory. The test
+ * covers every byte that the library itself moves. Only the lab tests show whether a kernel
+ * lets a drive write to such memory. The storage on TMPDIR is marked as being on the
+ * allow-list.
  */
 #include "test.h"
 #include "request.h"
@@ -123,8 +124,8 @@ static int close_and_free(void **state)
 	return 0;
 }
 
-/* Opens a file of known bytes and runs the canary before the test's memory is allocated. So the
- * canary and the test use the same place in device memory. */
+/* Opens a file of known bytes and runs the canary before the test allocates memory. So the canary
+ * and the test use the same place in device memory. */
 static void open_file_and_alloc(enum penstock_op op)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -176,7 +177,7 @@ static void read_by_p2p(void **state)
 	open_file_and_alloc(PENSTOCK_READ);
 	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not report which extents are written");
-	/* The same with a residency that the kernel does not report. */
+	/* Checks the same for a file whose residency the kernel does not report. */
 	atomic_store(&st->residency_probe, PST_PROBE_COLD);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
@@ -193,11 +194,12 @@ static void read_by_p2p(void **state)
 		if (!(off % 4096) && len >= 4096)
 			assert_string_equal(report.path, "p2p");
 	}
-	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 used another path */
+	assert_int_equal(report.cpu_copied > 0, 1); /* unaligned reads use another path */
 }
 
-/* On some devices, reads by the device may overtake a peer's writes. There no chunk completes
- * before order_writes returns. When order_writes fails, the chunk is retried on another path. */
+/* On some devices, a read by the device may overtake bytes that a drive has written to the device's
+ * memory. There, no chunk completes before order_writes returns. If order_writes fails, the chunk
+ * is retried on another path. */
 static void chunk_waits_for_order_writes(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -253,10 +255,10 @@ static void allocations_of_peer_memory(void **state)
 	assert_int_equal((uintptr_t)mem % 4096, 0);
 	assert_int_equal(penstock_device_of(mem + 99, &found), 0);
 	assert_ptr_equal(found, peer);
-	/* An address within the allocation. */
+	/* This address is within the allocation, not at its start. */
 	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL);
 	assert_int_equal(penstock_device_of(mem, &found), 0);
-	assert_ptr_equal(found, peer); /* the allocation still exists */
+	assert_ptr_equal(found, peer); /* The allocation still exists. */
 	assert_int_equal(penstock_alloc(peer, 4096, &more), 0);
 	assert_int_equal(penstock_free(peer, more), 0);
 	assert_int_equal(penstock_free(peer, more), -EINVAL);

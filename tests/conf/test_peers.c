@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between two GPUs, contiguous and pitched: the driver copies from peer to peer, not
+ * Tests copies between two GPUs, contiguous and pitched: the driver copies from GPU to GPU, not
  * through host memory. Copies between devices of different kinds use host memory. One case
  * reads into segments on many GPUs. All bytes are compared, and the stand-in driver counts the
  * calls.
@@ -51,8 +51,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Copies between two devices. `peers` is the number of peer-to-peer copies that must be
- * counted. */
+/* Copies between two devices. `peers` is the number of GPU-to-GPU copies that the stand-in driver
+ * must have counted. */
 static void copy_and_count(unsigned to, unsigned from, uint64_t row, uint64_t rows,
 			   unsigned long peers)
 {
@@ -86,7 +86,8 @@ static void driver_copies_between_gpus(void **state)
 	(void)state;
 	fill_device(1);
 	copy_and_count(2, 1, LEN, 1, 1);
-	copy_and_count(0, 2, LEN, 1, 0); /* The host is no peer of a GPU. */
+	copy_and_count(0, 2, LEN, 1,
+		       0); /* The host is not a GPU, so no GPU-to-GPU copy is counted. */
 	assert_memory_equal(mems[0], bytes, LEN);
 }
 
@@ -112,8 +113,8 @@ static void pitched_copy_between_gpus(void **state)
 #define GPUS 16
 #define PART 50000
 
-/* Reads one range into segments on up to 16 GPUs, with different numbers of GPUs. A lane of one
- * device then copies to all of them, in whatever order it first used them. */
+/* Reads one range into segments on the host and on up to 16 GPUs, then on fewer and fewer GPUs. A
+ * lane of one device copies to all these GPUs, in any order. */
 static void one_request_for_many_gpus(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -139,7 +140,8 @@ static void one_request_for_many_gpus(void **state)
 	}
 	req.segs = segs;
 	for (req.seg_count = count + 1; req.seg_count > 1; req.seg_count -= 1 + count / 4) {
-		for (unsigned i = 0; i < 8; i++) /* often enough that each lane carries some */
+		for (unsigned i = 0; i < 8;
+		     i++) /* often enough that each lane carries some reads */
 			if (penstock_transfer(&req, NULL) != (int64_t)req.seg_count * PART)
 				fail_msg("%u devices: %s", req.seg_count, penstock_errmsg());
 		if (req.seg_count <= 1 + count / 4)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of queues in penstock.h: a refused request never completes, an accepted one
- * completes once, inside a poll or a wait. A full queue returns -EAGAIN and recovers. Further
- * cases cover cancels, deadlines, priorities, callbacks, the eventfd and waiting.
+ * Tests the rules of queues in penstock.h. A refused request never completes. An accepted
+ * request completes once, inside a poll or a wait. A full queue returns -EAGAIN and recovers.
+ * Further cases cover cancels, deadlines, priorities, callbacks, the eventfd and waiting.
  */
 #include "queued.h"
 
@@ -36,20 +36,21 @@ static void completes_exactly_once(void **state)
 				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
 			assert_true(done[k].result != -ECANCELED || i % 11 == 3);
 			failed += done[k].result == -EIO;
-			/* A second completion of this request would fail the comparison above. */
+			/* If this request completed a second time, the comparison above would fail.
+			 * */
 			ids[i] = UINT64_MAX;
 		}
 		have += (unsigned)n;
 	}
 	assert_in_range(failed, 1, 399);
 	assert_int_equal(have, 400);
-	assert_int_equal(wait_queue(1, 64, -1), 0); /* no request is in flight */
+	assert_int_equal(wait_queue(1, 64, -1), 0); /* returns 0 because no request is in flight */
 	assert_int_equal(poll_queue(64), 0);
 	for (unsigned i = 0; i < 400; i++)
 		assert_int_equal(fired[i], 1);
 }
 
-/* Makes a request faulty, in a different way for each k, and returns the expected error. */
+/* Makes a request invalid, in a different way for each k, and returns the expected error. */
 static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
 {
 	switch (k) {
@@ -60,13 +61,13 @@ static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, uns
 		req->require = PENSTOCK_DIRECT;
 		return -EOPNOTSUPP;
 	case 2:
-		req->op = PENSTOCK_WRITE; /* the storage was opened for reading */
+		req->op = PENSTOCK_WRITE; /* the storage was opened for reading only */
 		return -EBADF;
 	case 3:
 		req->path = "no-such-path";
 		return -EINVAL;
 	case 4:
-		req->path = "staged"; /* the storage has no descriptor */
+		req->path = "staged"; /* this path needs a descriptor, and the storage has none */
 		return -EOPNOTSUPP;
 	case 5:
 		req->flags = 1u << 30;
@@ -109,12 +110,13 @@ static void refused_request_never_completes(void **state)
 		if (penstock_submit(q, reqs, 1, ids) != want)
 			fail_msg("fault %u: want %d, %s", k, want, penstock_errmsg());
 		assert_true(strlen(penstock_errmsg()) > 10);
-		assert_int_equal(ids[0], 7); /* The ID is written on success only. */
+		assert_int_equal(ids[0], 7); /* An ID is written on success only. */
 		assert_int_equal(wait_queue(1, 8, -1), 0);
-		/* A faulty request among others: those before it are accepted, and submitting
-		 * it again returns the error. */
+		/* One request in the middle of an array is invalid: those before it are accepted,
+		 * and submitting the invalid one again returns the error. */
 		if (k == 11)
-			continue; /* The size of the first request is the stride of the array. */
+			continue; /* This invalid request has a wrong size. In an array, the size of
+				     the first request applies to all. */
 		reqs[0] = read_req(&segs[0], 0, 0, 5000);
 		request_spoil(&reqs[1], &segs[1], k);
 		assert_int_equal(penstock_submit(q, reqs, 3, ids), 1);
@@ -145,10 +147,10 @@ static void full_queue_recovers(void **state)
 		assert_int_equal(penstock_submit(q, reqs, 6, ids), 4);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), -EAGAIN);
 		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_FULL);
-		if (round) /* The reports of the last round are valid until the next harvest. */
+		if (round) /* The reports of the previous round are valid until the next harvest. */
 			for (unsigned i = 0; i < 4; i++)
 				assert_int_equal(old[i].report->bytes, 60000 + round - 1);
-		/* A completed request that is not harvested keeps its queue entry. */
+		/* A request that has completed but is not harvested keeps its queue entry. */
 		async_release(remote);
 		assert_int_equal(wait_queue(1, 1, -1), 1);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), 1);
@@ -190,7 +192,7 @@ static void many_requests_in_one_submit(void **state)
 
 /* ---- cancel ---- */
 
-/* A request is cancelled before any of its chunks started: none starts. */
+/* A request is cancelled before any of its chunks has started, so none starts. */
 static void cancel_before_start(void **state)
 {
 	struct async_counts counts;
@@ -202,7 +204,8 @@ static void cancel_before_start(void **state)
 	fill_lane();
 	id = submit_read(1, LEN - 10 * PIECE, 9 * PIECE);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	assert_int_equal(penstock_cancel(q, id), 0); /* a second cancel has no effect */
+	assert_int_equal(penstock_cancel(q, id),
+			 0); /* the second cancel of a request has no effect */
 	async_release(remote);
 	assert_int_equal(wait_queue(2, 8, -1), 2);
 	for (unsigned k = 0; k < 2; k++) {
@@ -214,7 +217,8 @@ static void cancel_before_start(void **state)
 	assert_int_equal(fired[1], 1);
 }
 
-/* A request is cancelled in flight: it waits for its started chunks and starts no others. */
+/* A request is cancelled in flight. It waits for the chunks that have started and starts no others.
+ * */
 static void cancel_in_flight(void **state)
 {
 	struct async_counts counts;
@@ -225,7 +229,7 @@ static void cancel_in_flight(void **state)
 	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
-	/* The storage still uses the request's memory. */
+	/* The request has not completed, because the storage still uses its memory. */
 	assert_int_equal(wait_queue(1, 8, 20000000), 0);
 	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
@@ -244,7 +248,7 @@ static void cancel_in_flight(void **state)
 	assert_int_equal(fired[0], 1);
 }
 
-/* All chunks had started, or the request had completed: the cancel has no effect. */
+/* A cancel has no effect if all chunks have started or if the request has completed. */
 static void cancel_too_late(void **state)
 {
 	uint64_t id, never[] = {0, 1, 7, 1000, 1ull << 32, UINT64_MAX};
@@ -260,9 +264,9 @@ static void cancel_too_late(void **state)
 	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, 5 * PIECE);
-	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* the request is harvested */
+	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* the request was already harvested */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* The request has completed but is not harvested. */
+	/* Now the request has completed but is not harvested. */
 	id = submit_read(2, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
@@ -322,7 +326,7 @@ static void deadlines_of_three_kinds(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	async_get_counts(remote, &counts);
 	assert_int_equal(counts.fills, 5);
-	/* The deadline passes after many chunks have started: their bytes arrive. */
+	/* The deadline passes after many chunks have started. The bytes of these chunks arrive. */
 	async_hold(remote);
 	soon = test_now_ns() + 1000000000u;
 	assert_int_equal(submit_with_deadline(2, 0, LEN, soon), 1);
@@ -362,8 +366,8 @@ static void deadline_passes_before_start(void **state)
 
 /* ---- priorities ---- */
 
-/* Requests submitted to a full lane start in the order of their priority, and within one
- * priority in the order of submission. */
+/* Requests that are submitted while the lane is full start in the order of their priority. Requests
+ * of the same priority start in the order of submission. */
 static void start_order_follows_priority(void **state)
 {
 	static const int order[] = {-4, 0, 3, -1, 3, 0, 2, -4};
@@ -406,9 +410,11 @@ static void misuse_and_resubmit(const struct penstock_done *one)
 	misused += penstock_poll(q, &other, 1) == -EDEADLK;
 	misused += penstock_wait(q, &other, 1, 1, 0) == -EDEADLK;
 	if (chained == 7)
-		/* The call reports its misuse on standard error and has no effect. */
+		/* A callback must not close the queue. The call reports the misuse on standard
+		 * error and has no effect. */
 		penstock_queue_close(q);
-	assert_int_equal(penstock_cancel(q, one->id), -ENOENT); /* allowed, but too late */
+	assert_int_equal(penstock_cancel(q, one->id),
+			 -ENOENT); /* allowed in a callback, but the request has completed */
 	if (++chained < 50)
 		assert_int_equal(penstock_submit(q, &chain, 1, NULL), 1);
 }
@@ -424,16 +430,17 @@ static void callbacks_run_inside_harvest(void **state)
 	pfd = (struct pollfd){.fd = penstock_queue_fd(q), .events = POLLIN};
 	for (unsigned i = 0; i < 2; i++)
 		submit_read(i, i * PIECE, PIECE);
-	while (atomic_load(&st->inflight)) /* both have completed */
+	while (atomic_load(&st->inflight)) /* wait until both requests have completed */
 		sched_yield();
 	assert_int_equal(poll(&pfd, 1, 60000), 1);
 	assert_int_equal(fired[0] + fired[1], 0);
 	inside = true;
-	/* Without a list of completions the callback still runs. */
+	/* A poll without an array for completions also runs the callback. */
 	assert_int_equal(penstock_poll(q, NULL, 1), 1);
 	inside = false;
 	assert_int_equal(fired[0] + fired[1], 1);
-	assert_int_equal(wait_queue(1, 8, -1), 1); /* the other completion is listed too */
+	assert_int_equal(wait_queue(1, 8, -1),
+			 1); /* returns the other completion and runs its callback */
 	assert_int_equal(fired[(uintptr_t)done[0].user], 1);
 	assert_int_equal(fired[0] + fired[1], 2);
 	chain = read_req(&seg, 9, 0, 3 * PIECE);
@@ -462,8 +469,8 @@ static void submit_next(const struct penstock_done *one)
 	}
 }
 
-/* Each callback submits the next request. A queue entry is always free for it, because a call
- * returns after as many harvests as the queue has entries. */
+/* Each callback submits the next request and always finds a free queue entry. A call harvests at
+ * most as many requests as the queue has entries, and then returns. */
 static void callback_always_finds_a_free_entry(void **state)
 {
 	struct penstock_seg seg;
@@ -491,7 +498,8 @@ static bool fd_readable(int fd, int timeout_ms)
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
-/* Waits until the eventfd is quiet. A completion that is already harvested may signal it late. */
+/* Waits until the eventfd is not readable. A request that is already harvested may signal the
+ * eventfd late. */
 static bool eventfd_becomes_quiet(int fd)
 {
 	uint64_t until = test_now_ns() + 60000000000u;
@@ -511,11 +519,11 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 	submit_read(0, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
-	fd = penstock_queue_fd(q); /* requested after the request completed */
+	fd = penstock_queue_fd(q); /* after the request has completed */
 	assert_int_equal(penstock_queue_fd(q), fd);
 	assert_true(fd_readable(fd, 60000));
 	assert_int_equal(wait_queue(1, 8, -1), 1);
-	assert_false(fd_readable(fd, 0)); /* Nor does a wait signal it. */
+	assert_false(fd_readable(fd, 0)); /* the harvest made the eventfd unreadable */
 	for (unsigned round = 0; round < 20; round++) {
 		async_hold(remote);
 		for (unsigned i = 0; i < 3; i++)
@@ -524,7 +532,7 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 		assert_false(fd_readable(fd, 0));
 		assert_int_equal(poll_queue(8), 0);
 		async_release(remote);
-		/* Readable while a completion is left. */
+		/* The eventfd is readable while at least one completion is not harvested. */
 		for (unsigned have = 0; have < 3; have++) {
 			assert_true(fd_readable(fd, 60000));
 			assert_int_equal(round % 2 ? poll_queue(1) : wait_queue(1, 1, -1), 1);
@@ -539,13 +547,13 @@ static void wait_with_timeout_and_min(void **state)
 
 	(void)state;
 	begin_case(0, 8);
-	assert_int_equal(wait_queue(1, 8, -1), 0); /* no request is in flight */
+	assert_int_equal(wait_queue(1, 8, -1), 0); /* returns 0 because no request is in flight */
 	async_hold(remote);
 	submit_read(0, 0, PIECE);
 	submit_read(1, PIECE, PIECE);
 	assert_int_equal(async_await(remote, 2), 0);
 	assert_int_equal(wait_queue(1, 8, 0), 0);
-	/* Min 0: returns only completions that are already there. */
+	/* With a minimum of 0, the wait returns only requests that have already completed. */
 	assert_int_equal(wait_queue(0, 8, -1), 0);
 	began = test_now_ns();
 	assert_int_equal(wait_queue(1, 8, 30000000), 0);
@@ -557,11 +565,12 @@ static void wait_with_timeout_and_min(void **state)
 	assert_int_equal(wait_queue(2, 8, 30000000), 0);
 	assert_true(test_now_ns() - began >= 30000000u);
 	async_release(remote);
-	/* A larger min than requests in flight: returns all of them. */
+	/* If the minimum is more than the number of requests in flight, the wait returns all of
+	 * them. */
 	assert_int_equal(wait_queue(2, 8, -1), 1);
 	submit_read(2, 0, PIECE);
 	submit_read(3, PIECE, PIECE);
-	assert_int_equal(wait_queue(8, 1, -1), 1); /* min above max: returns max */
+	assert_int_equal(wait_queue(8, 1, -1), 1); /* returns no more than the maximum */
 	assert_int_equal(wait_queue(8, 1, -1), 1);
 	assert_int_equal(wait_queue(8, 1, -1), 0);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices close while a storage stays open, and the storage is then used with another device.
- * It must not reuse anything that it found out about the first device, and lanes must keep
- * nothing that refers to it. The test overwrites freed memory, so that a read of it finds
- * garbage.
+ * A storage stays open while one device closes, and is then used with another device. The
+ * storage must not reuse what it found out about the closed device, and lanes must keep nothing
+ * that refers to it. The test overwrites freed memory, so that a read after free finds garbage.
  */
 #include "freed_memory.h"
 #include "test.h"
@@ -16,7 +15,7 @@
 #include "core/lane/pump.h"
 #include "core/route/route.h"
 
-/* Two windows of 16 MiB, each of which path mapped registers separately. */
+/* Length of the file: two windows of 16 MiB. Path mapped registers each window separately. */
 #define LEN (32u << 20)
 
 static unsigned char *bytes, *back;
@@ -37,7 +36,8 @@ static int setup(void **state)
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
 	test_file_name(name, sizeof(name), "penstock-reopen");
-	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600); /* cached from here on */
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC,
+		  0600); /* the writes put the file into the page cache */
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
 	return close(fd);
@@ -71,7 +71,7 @@ static struct penstock_storage *open_storage(unsigned flags)
 	return st;
 }
 
-/* Closes a device that has no other user and overwrites the memory freed by that. */
+/* Closes a device that has no other user, and overwrites the memory that the close freed. */
 static void close_device(struct penstock_device *dev)
 {
 	penstock_device_close(dev);
@@ -93,7 +93,7 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* Another device gets the index in the device table that the closed one had. */
+/* A new device gets the index in the device table that a closed device had. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");
@@ -115,7 +115,8 @@ static void new_device_with_an_old_index(void **state)
 	penstock_device_close(dev);
 }
 
-/* Lanes of one device keep windows that are registered with another device, which closes. */
+/* Lanes of one device keep windows of a file that are registered with a second device. Then the
+ * second device closes. */
 static void windows_registered_with_a_closed_device(void **state)
 {
 	struct penstock_device *first = open_device("cuda:0"), *other = open_device("cuda:1");
@@ -152,7 +153,7 @@ static void *open_and_close_devices(void *arg)
 	return arg;
 }
 
-/* Looks up the device of a pointer while another thread opens and closes devices. */
+/* Looks up the device of a pointer while another thread opens and closes other devices. */
 static void pointer_lookup_while_devices_change(void **state)
 {
 	struct penstock_device *dev = open_device("host"), *found;
@@ -163,7 +164,8 @@ static void pointer_lookup_while_devices_change(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, open_and_close_devices, NULL), 0);
 	while (!stop) {
 		assert_int_equal(penstock_device_of(back, &found), 0);
-		assert_ptr_equal(found, dev); /* Found only after all other devices were queried. */
+		assert_ptr_equal(found, dev); /* The lookup finds `dev` only after it has asked all
+						 other devices. */
 	}
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	penstock_device_close(dev);
@@ -185,7 +187,8 @@ static void *prepare_repeatedly(void *arg)
 }
 
 /* Two threads prepare a route to a device that has the index of a closed one. The second thread
- * finds the old route while the first one frees it. The thread sanitizer sees errors here. */
+ * finds the route to the closed device while the first thread frees it. The thread sanitizer
+ * detects errors in this case. */
 static void two_threads_replace_an_old_route(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;

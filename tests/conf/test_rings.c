@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane starts with a part of its ring pinned and pins the rest when it first needs it. Long
- * reads from the page cache need no more; many short reads, and reads from a drive, do. Every
- * byte must arrive before, during and after that, and when the rest cannot be pinned. The
- * device is the stand-in driver's, with slow copies. It counts the pinned pieces.
+ * A lane starts with a part of its ring pinned, and pins the rest when it first needs it. Long
+ * reads from the page cache never need the rest. Many short reads need it, and so do reads from
+ * a drive. Every byte must arrive before, during and after the pinning of the rest, and also if
+ * the rest cannot be pinned. The stand-in driver provides the device, makes its copies slow,
+ * and counts the pinned pieces of rings.
  */
 #include "copy.h"
 #include "request.h"
@@ -25,7 +26,7 @@ static struct penstock_device *host, *gpu;
 static struct penstock_storage *st;
 static void *mem;
 static char name[256];
-static FILE *stderr_copy; /* captured standard error of the stand-in driver */
+static FILE *stderr_copy; /* standard error of the program, while stderr_capture redirects it */
 static int stderr_saved;
 
 static int setup(void **state)
@@ -78,8 +79,8 @@ static void set_driver_failures(const char *calls)
 	assert_int_equal(set(calls), 0);
 }
 
-/* Returns the number of ring pieces, of all lanes, pinned since the last call with `again`
- * true. */
+/* Returns how many ring pieces of all lanes were pinned since the last call whose argument `again`
+ * was true. */
 static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);
@@ -91,7 +92,7 @@ static unsigned long pinned_pieces(bool again)
 	return calls("cuMemHostRegister_v2") - before;
 }
 
-/* Opens a device and waits until all its lanes run. */
+/* Opens a device, and waits until all its lanes run. */
 static int open_and_start_lanes(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -118,7 +119,7 @@ static void stderr_capture(void)
 	assert_true(stderr_saved >= 0 && dup2(fileno(stderr_copy), STDERR_FILENO) >= 0);
 }
 
-/* Stops the capture, shows the text, and returns the number of refused copies in it. */
+/* Stops the capture, shows the captured text, and returns the number of refused copies in it. */
 static unsigned stderr_count_refused(void)
 {
 	unsigned count = 0;
@@ -212,14 +213,15 @@ static void short_reads_pin_the_rest(void **state)
 	read_short();
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	stderr_capture();
-	for (unsigned i = 0; i < 3; i++) /* pinned once, not once a read */
+	for (unsigned i = 0; i < 3; i++) /* the rest is pinned once, not once for each read */
 		read_short();
-	assert_int_equal(stderr_count_refused(), 0); /* No copy spans both pieces of a ring. */
+	assert_int_equal(stderr_count_refused(),
+			 0); /* The driver would refuse a copy that spans both pieces of a ring. */
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, false);
 }
 
-/* Reads from the drive, by io_uring calls into both registered pieces. */
+/* Reads from the drive use io_uring calls into both registered pieces of a ring. */
 static void drive_reads_pin_the_rest(void **state)
 {
 	(void)state;
@@ -231,8 +233,8 @@ static void drive_reads_pin_the_rest(void **state)
 	read_long(LEN, true);
 }
 
-/* Pinning the rest is refused: reads continue more slowly, as with a ring that cannot be
- * pinned. */
+/* If pinning the rest is refused, reads continue more slowly, as with a ring that cannot be pinned
+ * at all. */
 static void pinning_the_rest_is_refused(void **state)
 {
 	(void)state;

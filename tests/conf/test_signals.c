@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals belong to the application's threads. A signal that the application blocked stays
- * pending until it unblocks it, and no handler runs on a thread of the library. So every thread
- * that the library starts, for lanes or on behalf of a caller, must block all signals.
+ * Signals belong to the application's threads. A signal that the application has blocked stays
+ * pending until the application unblocks it, and no signal handler runs on a thread of the
+ * library. So every thread that the library starts, for lanes or on behalf of a caller, must
+ * block all signals.
  */
 #include "test.h"
 
@@ -104,8 +105,8 @@ static void read_by_path(struct penstock_queue *q, struct penstock_storage *st,
 		have += (unsigned)penstock_wait(q, NULL, 1, 0, -1);
 }
 
-/* Starts every kind of library thread and checks its signal mask: workers of engine threads
- * that belong to lanes and to inline lanes, and the thread that delays chunks of path fault. */
+/* Starts every kind of library thread and checks its signal mask: the worker threads of engine
+ * "threads", for lanes and for inline lanes, and the thread that delays chunks of path fault. */
 static void library_threads_block_all_signals(void **state)
 {
 	static const char *const engines[] = {"threads", "uring"};
@@ -128,7 +129,7 @@ static void library_threads_block_all_signals(void **state)
 			read_by_path(q, st, dev, "bounce");
 			read_by_path(q, st, dev, "fault:bounce?delay_us=100");
 			drop_page_cache();
-			read_by_path(q, st, dev, NULL); /* carried by the engine */
+			read_by_path(q, st, dev, NULL); /* the engine carries this read */
 			assert_true(check_other_threads() >= 2);
 			penstock_queue_close(q);
 		}

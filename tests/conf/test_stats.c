@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters that a process shows to other processes of its user. A child makes transfers and
- * adds up their reports. The counters found through /proc/PID/fd, returned by the library and
- * printed by `penstock stats` must equal those sums. Reads by another user, of a process that
- * has exited, of one without counters and of one with foreign counters are refused.
+ * Tests the counters that a process shows to other processes of its user. A child makes
+ * transfers and adds up their reports. The counters found through /proc/PID/fd, returned by the
+ * library and printed by `penstock stats` must equal those sums. The library refuses to read
+ * the counters of another user's process, of a process that has exited, of one without
+ * counters, and of one whose counters have another format.
  */
 #include "test.h"
 
@@ -23,7 +24,7 @@
 #define LEN (3u << 20)
 #define NOBODY 65534
 
-/* Sums over the reports of the child, by path and direction. */
+/* Sums over the reports that the child got, by path and direction. */
 struct sums {
 	uint64_t requests, failed, refused, chunks, retries, cpu_copied, dram_laid;
 	struct {
@@ -33,14 +34,14 @@ struct sums {
 	unsigned path_count;
 };
 
-/* A child process, and the pipe on which it waits for permission to exit. */
+/* A child process, and the pipe that lets it exit when the parent closes or writes it. */
 struct child {
 	pid_t pid;
 	int go;
 };
 
 static struct sums sums;
-static struct child library_child; /* the child that uses the library */
+static struct child library_child; /* the child that makes transfers with the library */
 
 /* ---- in the child ---- */
 
@@ -80,7 +81,7 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	/* A short request has moved and counted some bytes before it fails. */
+	/* Each of these short requests fails after it has moved and counted some bytes. */
 	static const char *const ways[] = {NULL,
 					   "bounce",
 					   "staged",
@@ -111,8 +112,8 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
-/* Leaves more notes than the library keeps. One is repeated, one has several lines, one is
- * truncated. */
+/* Leaves more notes (texts about problems, kept beside the counters) than the library keeps. One is
+ * repeated, one has several lines, and one is truncated. */
 static void leave_notes(void)
 {
 	char text[2048];
@@ -145,7 +146,8 @@ static void make_file(char *name, size_t len)
 	free(bytes);
 }
 
-/* Runs `work` in a child, waits until it has returned, and leaves the child waiting for `go`. */
+/* Runs `work` in a child process, and waits until `work` has returned. The child then waits for
+ * `go`. */
 static struct child child_start(void (*work)(void *arg), void *arg)
 {
 	struct child child;
@@ -159,7 +161,7 @@ static struct child child_start(void (*work)(void *arg), void *arg)
 
 		close(go[1]);
 		if (library_child.pid)
-			/* Otherwise the library's child would never see its pipe close. */
+			/* Otherwise this child would keep the pipe of library_child open. */
 			close(library_child.go);
 		work(arg);
 		if (write(done[1], &sums, sizeof(sums)) != sizeof(sums))
@@ -171,7 +173,7 @@ static struct child child_start(void (*work)(void *arg), void *arg)
 	child.go = go[1];
 	fcntl(child.go, F_SETFD, FD_CLOEXEC);
 	if (read(done[0], &sums, sizeof(sums)) != sizeof(sums))
-		/* The child died: no counter will match these sums. */
+		/* The child has died. With sums of zero, the cases fail. */
 		memset(&sums, 0, sizeof(sums));
 	close(done[0]);
 	return child;
@@ -215,8 +217,8 @@ static int teardown(void **state)
 
 /* ---- reading counters ---- */
 
-/* Runs `penstock stats PID [--json]`, as this user or as nobody. Returns its exit status and
- * output. */
+/* Runs `penstock stats PID [--json]`, as this user or as the user nobody. Returns its exit status
+ * and output. */
 static int run_stats_command(pid_t pid, const char *json, bool as_nobody, char *out, size_t len)
 {
 	char exe[4096], number[16];
@@ -232,7 +234,7 @@ static int run_stats_command(pid_t pid, const char *json, bool as_nobody, char *
 	assert_int_equal(pipe(fds), 0);
 	child = fork();
 	if (!child) {
-		/* Opened here because user nobody may not reach the folder. */
+		/* Opens the program first, because the user nobody may not reach its folder. */
 		int fd = open(exe, O_RDONLY | O_CLOEXEC);
 		char *argv[] = {exe, "stats", number, (char *)(uintptr_t)json, NULL};
 
@@ -253,8 +255,8 @@ static int run_stats_command(pid_t pid, const char *json, bool as_nobody, char *
 	return WEXITSTATUS(status);
 }
 
-/* Returns the number after "name": in the object of `path`, or in the outermost if `path` is
- * NULL. */
+/* Returns the number after "name" in JSON: in the object of `path`, or in the outermost object if
+ * `path` is NULL. */
 static uint64_t number_of(const char *json, const char *path, const char *name)
 {
 	char key[64];
@@ -293,7 +295,8 @@ static int open_memfd(pid_t pid)
 
 /* ---- the cases ---- */
 
-/* The shared memory has a version, a sealed length, and the sums of the child. */
+/* The shared memory has a version, a sealed length, and counters that equal the sums of the child.
+ * */
 static void shared_memory_has_the_sums(void **state)
 {
 	static struct pst_stats stats;
@@ -397,7 +400,8 @@ static void command_prints_the_sums(void **state)
 	}
 }
 
-/* The latest eight notes are printed in their order, one a line. The last note is a long one. */
+/* The command prints the latest eight notes, oldest first, one on each line. The last note is a
+ * long one. */
 static void latest_notes_are_printed(void **state)
 {
 	static char text[65536];
@@ -449,7 +453,8 @@ static void do_nothing(void *arg)
 	(void)arg;
 }
 
-/* Creates counters of another version, with a wrong length, or with an unprintable path name. */
+/* Creates counters that the library must refuse: with another version, with a wrong length, or with
+ * an unprintable path name. */
 static void make_foreign_counters(void *arg)
 {
 	unsigned kind = *(unsigned *)arg;
@@ -493,8 +498,8 @@ static void foreign_counters_are_refused(void **state)
 	sums = keep;
 }
 
-/* A child forked from a user of the library, which never calls it, does not show the counters
- * of its parent. */
+/* A process that uses the library forks a child that never calls it. The child does not show the
+ * counters of its parent. */
 static void idle_child_has_no_counters(void **state)
 {
 	struct sums keep = sums;
@@ -502,7 +507,7 @@ static void idle_child_has_no_counters(void **state)
 	int fd = open("/dev/null", O_WRONLY);
 
 	(void)state;
-	/* Makes this process a user of the library. */
+	/* This call makes the process a user of the library. */
 	assert_int_equal(penstock_stats(0, 0, fd), 0);
 	close(fd);
 	child = child_start(do_nothing, NULL);
@@ -512,7 +517,8 @@ static void idle_child_has_no_counters(void **state)
 	sums = keep;
 }
 
-/* In a child: makes one request and checks that its own counters show exactly one. */
+/* Runs in a child process. Makes one request and checks that the child's own counters show exactly
+ * one. */
 static void use_library_in_child(void)
 {
 	static struct pst_stats seen;
@@ -538,7 +544,7 @@ static void use_library_in_child(void)
 		_exit(4);
 }
 
-/* A child that uses the library counts from zero. After an exec the process has no counters. */
+/* A child that uses the library counts from zero. After an exec the child has no counters. */
 static void child_counts_from_zero(void **state)
 {
 	int go[2], done[2], status, null = open("/dev/null", O_WRONLY);
@@ -562,7 +568,8 @@ static void child_counts_from_zero(void **state)
 	}
 	close(go[0]);
 	close(done[1]);
-	assert_int_equal(read(done[0], &byte, 1), 0); /* the exec closed the other end */
+	assert_int_equal(read(done[0], &byte, 1),
+			 0); /* the exec has closed the child's end of the pipe */
 	assert_true(open_memfd(pid) < 0);
 	check_refused(pid, -ESRCH, "has not used Penstock");
 	close(go[1]);
@@ -572,7 +579,7 @@ static void child_counts_from_zero(void **state)
 	close(null);
 }
 
-/* The counters exist as long as their process. */
+/* The counters vanish when their process exits. */
 static void counters_end_with_their_process(void **state)
 {
 	pid_t pid = library_child.pid;
@@ -583,7 +590,8 @@ static void counters_end_with_their_process(void **state)
 	check_refused(pid, -ESRCH, "does not run");
 }
 
-/* A process that never called the library has no counters. Runs before this process calls it. */
+/* A process that never called the library has no counters. This case must run first, before the
+ * test itself calls the library. */
 static void process_without_library_calls(void **state)
 {
 	struct sums keep = sums;

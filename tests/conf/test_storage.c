@@ -45,7 +45,7 @@ static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_devi
 		uint64_t len = sizes[i / COUNT(offsets)], off = offsets[i % COUNT(offsets)];
 
 		if (i % 5 == 4)
-			off += LEN - len / 2; /* reaches beyond the end */
+			off += LEN - len / 2; /* this transfer goes beyond the end of the object */
 		memset(back, 0xee, len + 2 * GUARD);
 		test_copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
@@ -99,7 +99,8 @@ static void reads_into_gpu_memory(void **state)
 	check_reads(gpu);
 }
 
-/* Writes into a staged copy of the object, which replaces the published one only at the commit. */
+/* Writes into a writer's copy of the object. The copy replaces the published object only at the
+ * commit. */
 static void check_writes(struct penstock_device *dev)
 {
 	unsigned char *model = malloc(LEN);
@@ -153,8 +154,8 @@ static void writes_from_gpu_memory(void **state)
 
 /* ---- segments ---- */
 
-/* Segments on both devices, contiguous and in columns, read the same range. Each byte is
- * fetched once. */
+/* Segments on both devices, contiguous and in columns, read the same range. The storage fetches
+ * each byte only once. */
 static void one_range_into_several_buffers(void **state)
 {
 	const uint64_t rows = 700, row = 3000, n = rows * row;
@@ -195,8 +196,8 @@ static void one_range_into_several_buffers(void **state)
 	penstock_close(st);
 }
 
-/* Reads rows with wide and narrow gaps into pitched memory, then writes other bytes back from
- * it. */
+/* Reads rows with narrow or wide gaps into pitched memory, and then writes other bytes from there.
+ * */
 static void check_pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
 {
 	const uint64_t buf_pitch = row + 13, room = rows * buf_pitch;
@@ -246,9 +247,10 @@ static void pitched_rows(void **state)
 	(void)state;
 	remote_create(0);
 	for (unsigned i = 0; i < 2; i++) {
-		check_pitched(i ? gpu : host, 1000, 1500, 600);	  /* read together with the gaps */
+		check_pitched(i ? gpu : host, 1000, 1500,
+			      600); /* the gaps are so narrow that the library reads them as well */
 		check_pitched(i ? gpu : host, 5000, 40000, 100);  /* read row by row */
-		check_pitched(i ? gpu : host, 300000, 400000, 9); /* rows of several chunks */
+		check_pitched(i ? gpu : host, 300000, 400000, 9); /* each row has several chunks */
 	}
 }
 
@@ -315,9 +317,9 @@ static void durable_request_without_bytes(void **state)
 	penstock_close(mem);
 }
 
-/* A memory storage accepts durable writes and commits, as penstock_open documents, although it
- * cannot keep them. Its bytes are private: another open of the same name has the bytes of its
- * seed. */
+/* A memory storage accepts durable writes and commits, as penstock_open documents, although its
+ * bytes are lost at the close. Its bytes are private: another storage of the same name has the
+ * bytes that its seed generates. */
 static void durable_write_to_memory_storage(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

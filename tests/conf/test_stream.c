@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order: a request waits for the work queued before it on its stream, and work queued
- * after it waits for the request. Late values are read when the stream reaches the request.
- * Many waiting streams on few hardware queues must not block each other's copies. With
- * PENSTOCK_STANDIN=0 the tests run against the machine's own driver.
+ * Tests stream order: a request waits for the work queued before it on its stream, and work
+ * queued after it waits for the request. The library reads late values (a length or offset that
+ * the application sets after the submit) when the stream reaches the request. Many waiting
+ * streams on few hardware queues must not block each other's copies. With PENSTOCK_STANDIN=0
+ * the tests run against the machine's own driver.
  */
 #include "streams.h"
 
@@ -11,10 +12,12 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "core/ops.h"
+
 #define STREAMS 64
 
-/* Each of 64 streams has a wait for the gate, a read request, and a copy back after it. The
- * gate opens only after all are submitted, so that all streams wait at once. */
+/* Each of 64 streams waits for a gate (a word in memory), then for a read request, and then copies
+ * the bytes back. The gate opens only after all is queued, so that all streams wait at once. */
 static void many_streams_wait_at_once(void **state)
 {
 	struct pst_cu_stream *streams[STREAMS];
@@ -59,7 +62,8 @@ static void many_streams_wait_at_once(void **state)
 							streams[i]),
 				 PST_CU_OK);
 	}
-	assert_int_equal(penstock_poll(q, done, STREAMS), 0); /* all wait for the gate */
+	assert_int_equal(penstock_poll(q, done, STREAMS),
+			 0); /* returns 0 because all streams wait for the gate */
 	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 	while (got < STREAMS) {
 		int n = penstock_wait(q, done, 1, STREAMS, 20000000000);
@@ -90,7 +94,7 @@ static void set_late(void *arg)
 	late_now = *(struct late_length_and_offset *)arg;
 }
 
-/* Work on the stream before the request decides its length and offset. */
+/* Work that is queued on the stream before the request sets the request's length and offset. */
 static void late_length_and_offset(void **state)
 {
 	static struct late_length_and_offset want = {12345, 777};
@@ -120,15 +124,15 @@ static void late_length_and_offset(void **state)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_int_equal(result, 12345);
-	/* Detached: no completion is listed. */
+	/* The request is detached, so the queue lists no completion. */
 	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	assert_int_equal(api->cuMemcpyDtoHAsync(back, (pst_cu_ptr)(uintptr_t)mem, 12345, stream),
 			 PST_CU_OK);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_memory_equal(back, bytes + 777, 12345);
 
-	/* A length above the submitted one sets an error as the result, and the stream
-	 * continues. */
+	/* A late length that is greater than the length given at the submit makes the result an
+	 * error. The stream continues. */
 	want.row_len = 16385;
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -139,7 +143,7 @@ static void late_length_and_offset(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A late length applies to each row, even when the rows are contiguous. */
+/* A late length shortens each row, even if the rows are contiguous. */
 static void late_length_applies_to_each_row(void **state)
 {
 	static struct late_length_and_offset want = {300, 0};
@@ -180,8 +184,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset must stay within the allocation of the segment: the next allocation,
- * which may follow closely, belongs to another user. */
+/* A late buffer offset must stay within the allocation of the segment, because the next allocation
+ * in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -280,9 +284,59 @@ static void null_path_in_stream_order(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* More requests than there are semaphores are refused after the stream has its wait before the
- * request. The stream must continue, and the semaphores must serve later requests, each of
- * which waits for its own stream. */
+static const struct pst_storage_ops *real_ops;
+static unsigned sync_count;
+
+static int count_sync(struct pst_io *io)
+{
+	sync_count++;
+	return real_ops->sync(io);
+}
+
+/* A durable write in stream order is synced also if its path moves no bytes, because a lane
+ * carries the request. */
+static void null_path_in_stream_order_syncs(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1000000};
+	struct penstock_storage *writable;
+	struct pst_storage_ops counted;
+	struct pst_cu_stream *stream;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	struct penstock_req req;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(path, &opts, &writable), 0);
+	real_ops = writable->ops;
+	counted = *real_ops;
+	counted.sync = count_sync;
+	writable->ops = &counted;
+	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	req.storage = writable;
+	req.op = PENSTOCK_WRITE;
+	req.flags = PENSTOCK_R_DURABLE;
+	req.path = "null";
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, 20000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	assert_int_equal(sync_count, 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+	writable->ops = real_ops;
+	penstock_close(writable);
+}
+
+/* If no semaphore is left, a request is refused after the stream has got its wait for the request.
+ * The stream must continue, and the semaphores must serve later requests, each of which waits for
+ * its own stream. */
 static void refused_requests_free_their_semaphores(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
@@ -299,7 +353,7 @@ static void refused_requests_free_their_semaphores(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		return; /* the machine's own driver cannot fail on demand */
+		return; /* The machine's own driver cannot fail on demand. */
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
@@ -360,6 +414,7 @@ int main(void)
 		cmocka_unit_test(late_length_applies_to_each_row),
 		cmocka_unit_test(late_buffer_offset_stays_in_allocation),
 		cmocka_unit_test(null_path_in_stream_order),
+		cmocka_unit_test(null_path_in_stream_order_syncs),
 		cmocka_unit_test(refused_requests_free_their_semaphores),
 		cmocka_unit_test(invalid_stream_requests_are_refused),
 	};

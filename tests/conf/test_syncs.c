@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meaning of a failed sync: every durable request in flight on the storage fails, and no
- * later commit of that handle is durable. Old bytes that the page cache kept are not a loss:
- * the direct write is repeated and the request succeeds. The linker wraps the system calls, so
- * the test decides their results. The files are real.
+ * Tests what a failed sync means: every durable request in flight on the storage fails, and no
+ * later commit of that storage is durable. If the sync failed only because the page cache kept
+ * old bytes, nothing is lost: the library repeats the direct write, and the request succeeds.
+ * The linker wraps the system calls, so the test decides their results. The files are real.
  */
 #include "test.h"
 
@@ -30,7 +30,7 @@ static bool losses_reported;
 
 /* ---- the wrappers ---- */
 
-/* How many of the next calls fail, and with which errno. */
+/* For each wrapped function, how many of its next calls fail, and with which errno. */
 static struct {
 	_Atomic int left;
 	int code;
@@ -46,8 +46,8 @@ static bool take_failure(_Atomic int *left, int code)
 	return true;
 }
 
-/* Of two concurrent calls the first fails after the second has started. The second succeeds,
- * after the test releases it. */
+/* Of two concurrent syncs, the first fails after the second has started. The second succeeds, after
+ * the test releases it. */
 static _Atomic int pairing;
 static sem_t both, second;
 
@@ -84,7 +84,8 @@ int __wrap_fsync(int fd)
 	return take_failure(&fail_fsync.left, fail_fsync.code) ? -1 : __real_fsync(fd);
 }
 
-/* Does not call the real syncfs, which writes all dirty files of the file system. */
+/* The wrapper does not call the real syncfs, because that writes all dirty files of the file
+ * system. */
 int __wrap_syncfs(int fd);
 int __wrap_syncfs(int fd)
 {
@@ -164,8 +165,8 @@ static void expect_bytes(void)
 
 static void expect_commit_refused(void)
 {
-	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN); /* these bytes are safe */
-	assert_int_equal(penstock_commit(st, 1), -EIO);	      /* earlier bytes may be lost */
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN); /* the bytes of this write are safe */
+	assert_int_equal(penstock_commit(st, 1), -EIO); /* but bytes written earlier may be lost */
 	assert_non_null(strstr(penstock_errmsg(), "open it anew"));
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
@@ -195,7 +196,7 @@ static void old_cached_bytes_are_rewritten(void **state)
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
 	assert_int_equal(direct_writes, 4);
 	assert_int_equal(fs_calls, 1);
-	fail_range.left = fail_fsync.left = 1; /* and the same at the commit */
+	fail_range.left = fail_fsync.left = 1; /* the commit meets the same failures */
 	fail_fsync.code = EIO;
 	assert_int_equal(penstock_commit(st, 1), 0);
 	assert_int_equal(fs_calls, 2);
@@ -213,7 +214,8 @@ static void lost_bytes_fail_all_commits(void **state)
 	assert_int_equal(fs_calls, 1);
 }
 
-/* The drive fails to flush its cache: no page is marked, so the error cannot be forgiven. */
+/* The drive fails to flush its cache. The kernel has not marked a page as stale, so the library
+ * must take the error for a loss. */
 static void failed_flush_fails_the_request(void **state)
 {
 	(void)state;
@@ -274,7 +276,7 @@ static void failed_sync_fails_all_requests_in_flight(void **state)
 	penstock_queue_close(q);
 }
 
-/* Small writes, done by the caller's thread, are synced too. */
+/* Small writes are synced too, although the caller's thread makes them itself. */
 static void small_durable_writes_are_synced(void **state)
 {
 	(void)state;
@@ -285,8 +287,8 @@ static void small_durable_writes_are_synced(void **state)
 	}
 }
 
-/* Durable requests without bytes in stream order, by their submitted or their late length. The
- * library still syncs earlier writes. */
+/* Durable requests in stream order have no bytes, because their submitted length or their late
+ * length is 0. The library still syncs earlier writes. */
 static void empty_durable_request_in_stream_order(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -329,7 +331,7 @@ static void empty_durable_request_in_stream_order(void **state)
 	api->cuDevicePrimaryCtxRelease(0);
 }
 
-/* A durable request without a segment is refused: no device's lane could sync it. */
+/* A durable request without a segment is refused, because no device's lane could do the sync. */
 static void durable_request_without_segments(void **state)
 {
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -344,8 +346,9 @@ static void durable_request_without_segments(void **state)
 	assert_int_equal(synced, 0);
 }
 
-/* The kernel marks the file again after every rewrite. The library stops after a number of
- * rewrites and fails the request. */
+/* The library rewrites bytes when the kernel reports the file as stale. If each rewrite makes the
+ * kernel report that again, the library gives up after a limited number of rewrites and fails the
+ * request. */
 static void rewriting_is_bounded(void **state)
 {
 	(void)state;
@@ -369,7 +372,7 @@ static int open_device(void **state)
 	tmp = tmp ? tmp : "/tmp";
 	snprintf(name, sizeof(name), "%s/penstock-syncs-%d", tmp, (int)getpid());
 	test_use_standin();
-	opts.engine = "threads"; /* system calls that the linker can wrap */
+	opts.engine = "threads"; /* this engine uses system calls that the linker can wrap */
 	mem = aligned_alloc(4096, LEN);
 	sem_init(&both, 0, 0);
 	sem_init(&second, 0, 0);

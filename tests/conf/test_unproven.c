@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A direct path that the canary could not prove, because the file had no written bytes, gets
- * bytes while threads read. One of them runs the canary, and the route of the other requests in
- * flight must remain valid. The sanitizers see most errors here. The file is on TMPDIR, marked
- * as being on the allow-list.
+ * The canary (a test read) could not prove a direct path, because the file had no written
+ * bytes. Then bytes are written while threads read the file. One of the threads runs the
+ * canary, and the route must remain valid for the other requests in flight. The sanitizers
+ * detect most errors in this. The file is on TMPDIR, marked as being on the allow-list.
  */
 #include "explain.h"
 #include "test.h"
@@ -19,7 +19,7 @@
 #define LEN (1u << 20)
 #define READERS 3
 #define ROUNDS 8
-#define PATIENCE_MS 10000 /* longer than any pause between canary reads */
+#define PATIENCE_MS 10000 /* longer than any pause between two canary reads */
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static struct penstock_device *host;
@@ -53,7 +53,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Reads until told to stop. All bytes that a read returns must be right, by whichever path. */
+/* Reads until `stop` is true. All bytes that a read returns must be right, whichever path carried
+ * them. */
 static void *read_until_stopped(void *arg)
 {
 	unsigned char *back = aligned_alloc(4096, LEN);
@@ -89,7 +90,7 @@ static uint64_t now_ms(void)
 	return test_now_ns() / 1000000;
 }
 
-/* Waits until path odirect is proven; the canary may pause for a second after failed attempts. */
+/* Waits until path odirect is proven. After failed attempts the canary may pause for a second. */
 static int await_proven(void)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;
@@ -123,8 +124,7 @@ static bool file_can_be_proven(void)
 	return proven;
 }
 
-/* Checks that path odirect gets proven by one of the next requests. Closes the storage and
- * `fd`. */
+/* Checks that one of the next requests proves path odirect. Closes the storage and `fd`. */
 static void check_proven(int fd)
 {
 	int proven = await_proven();
@@ -160,7 +160,8 @@ static void canary_runs_while_others_read(void **state)
 	}
 }
 
-/* The texts in a report remain valid as long as the report, even when its route was replaced. */
+/* The texts in a report remain valid as long as the report, even if the route that they came from
+ * was replaced. */
 static void report_texts_survive_a_new_route(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -196,10 +197,10 @@ static uint64_t canary_reads(void)
 	return atomic_load(&pst_stats_get()->canaries);
 }
 
-/* The file changes before every request, but no bytes are written. The first eight canary reads
- * may follow each other at once. After that, each one that finds no bytes doubles the pause
- * before the next, from 1 ms to 1 s. Once bytes are written, the path is proven within the
- * test's time limit. */
+/* The file changes before every request, but no bytes are written. The first eight canary reads may
+ * follow each other without a pause. After that, each canary read that finds no written bytes
+ * doubles the pause before the next one, from 1 ms to 1 s. Once bytes are written, the path is
+ * proven within the test's time limit. */
 static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];
@@ -209,7 +210,8 @@ static void canary_pauses_after_failures(void **state)
 	(void)state;
 	before = canary_reads();
 	open_empty(&fd);
-	some = canary_reads() - before; /* At least one by each path that needs it. */
+	some = canary_reads() -
+	       before; /* At least one canary read for each path that needs a proof. */
 	assert_true(some > 0);
 	before = canary_reads();
 	begun = now_ms();
@@ -230,7 +232,7 @@ static void canary_pauses_after_failures(void **state)
 	check_proven(fd);
 }
 
-/* Checks that a request is carried by the path that penstock_explain names. */
+/* Checks that the path which penstock_explain names carries the request. */
 static void check_explained(const struct penstock_req *req)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -247,13 +249,13 @@ static void check_explained(const struct penstock_req *req)
 		assert_int_equal(n, -EOPNOTSUPP);
 	else
 		assert_int_equal(n, seg->row_len);
-	/* Otherwise a residency probe may use another path. */
+	/* If the residency is unknown, a probe of it may use another path. */
 	if (e.taken >= 0 && (req->op || !e.resident))
 		assert_string_equal(report.path, e.paths[e.taken].name);
 }
 
-/* Direct paths carry whole blocks. Requests without a whole block, or with unaligned ends, use
- * another path or are refused, as penstock_explain reports beforehand. */
+/* Direct paths carry only whole blocks. A request without a whole block, or with unaligned ends,
+ * uses another path or is refused. penstock_explain must say so beforehand. */
 static void requests_without_whole_blocks(void **state)
 {
 	static const struct {
@@ -288,7 +290,7 @@ static void requests_without_whole_blocks(void **state)
 		req = test_request(st, &seg, 1, i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ);
 		req.require = i & 2 ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 		if (req.op && seg.room)
-			/* Only a file that is being created may be written with padding. */
+			/* Padding is allowed only for writes to a file that is being created. */
 			continue;
 		assert_int_equal(fdatasync(fd), 0);
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work of other threads while a stream waits for a request of the library. Some driver calls
- * wait until all streams are idle and block every copy meanwhile. The library must not make
- * such a call then: work that needs none continues, other work waits for its turn. In the
- * stand-in driver, as this test configures it, each creation of a stream is such a call.
+ * Tests what other threads of the library may do while a stream waits for a request. Some
+ * driver calls wait until all streams are idle, and meanwhile block every copy. The library
+ * must not make such a call while a stream waits for it. Work that needs no such call
+ * continues, and other work waits for its turn. The stand-in driver is configured so that each
+ * creation of a stream is such a call.
  */
 #include "streams.h"
 
@@ -13,7 +14,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* A lane reads from the device for the first time, for a request that a stream waits for. The
+/* A lane reads from device memory for the first time, for a request that a stream waits for. The
  * lane must not create anything that waits for all streams. */
 static void first_device_read_of_a_lane(void **state)
 {
@@ -58,8 +59,9 @@ static void *read_short_and_long(void *arg)
 	return NULL;
 }
 
-/* Several threads read while a stream is held. Resources created for another thread might wait
- * for that stream and hold the lock that its own copy needs. */
+/* Several threads read while a stream waits for a held request. If the library created something
+ * for these threads, the driver could wait for that stream while it holds the lock that the
+ * stream's own copy needs. */
 static void reads_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
@@ -105,7 +107,8 @@ static void reads_while_a_stream_waits(void **state)
 
 /* ---- a stream waits for a request of the library, which waits for a gate ---- */
 
-/* Enough streams that the driver has none to spare: earlier cases have freed some. */
+/* Number of streams that the test creates, so that the driver has no idle ones to reuse. Earlier
+ * cases have freed some streams. */
 #define STREAM_POOL_LEN 8
 
 struct held_stream {
@@ -156,7 +159,7 @@ static void stream_release(struct held_stream *h)
 static struct penstock_device *copy_target;
 static _Atomic bool stop;
 
-/* Writes from the device by one call, and copies to the host. */
+/* Writes from device memory with a one-call function, and copies device memory to the host. */
 static void *write_and_copy_out(void *mem)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -219,8 +222,8 @@ static void *copy_on_gpu(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* An inline lane closes and frees its ring and its mappings, and the first copy between GPUs
- * creates a stream. Both wait for the held stream; the stream's own copies do not wait for
+/* An inline lane closes and frees its ring and its mappings. The first copy between two GPUs
+ * creates a stream. Both wait for the held stream. The held stream's own copies must not wait for
  * them. */
 static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
@@ -239,13 +242,14 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
 	seg.buf = mem;
 	req = request(&seg, NULL);
-	req.path = "mapped"; /* the mapping stays registered */
+	req.path = "mapped"; /* The lane keeps this mapping registered. */
 	if (penstock_submit(q, &req, 1, NULL) == 1)
 		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
 	stream_hold(&h);
 	assert_int_equal(pthread_create(&threads[0], NULL, close_queue, q), 0);
 	assert_int_equal(pthread_create(&threads[1], NULL, copy_on_gpu, mem), 0);
-	/* The threads have probably started by then. If they have not, the test still passes. */
+	/* After this pause the threads have probably started. If they have not, the test still
+	 * passes. */
 	usleep(30000);
 	stream_release(&h);
 	for (unsigned i = 0; i < 2; i++) {
@@ -255,8 +259,9 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A read of one byte would use the queue on which the stream waits, and later copies would wait
- * after it. So it is refused, and longer reads never leave a single byte for the end. */
+/* A read of one byte would need a driver call that queues behind the waiting stream, and later
+ * copies would wait too. So the library refuses such a read, and never leaves a single byte for the
+ * end of a longer read. */
 static void one_byte_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
@@ -270,7 +275,7 @@ static void one_byte_while_a_stream_waits(void **state)
 	seg.buf = mem;
 	stream_hold(&h);
 	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), -EBUSY);
-	req = request(&seg, h.stream); /* and one in stream order on the held stream itself */
+	req = request(&seg, h.stream); /* a read of one byte in the order of the held stream */
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	for (unsigned i = 16; i <= 20; i++)
 		assert_int_equal(penstock_read(st, gpu, mem, (1u << i) + 1, 0), (1u << i) + 1);
@@ -281,7 +286,7 @@ static void one_byte_while_a_stream_waits(void **state)
 		if (!i)
 			continue;
 		assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-		req = request(&h.seg, h.stream); /* stream_release waits for this request */
+		req = request(&h.seg, h.stream); /* stream_release waits for this new request */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
 	stream_release(&h);
@@ -289,7 +294,7 @@ static void one_byte_while_a_stream_waits(void **state)
 	penstock_free(gpu, mem);
 }
 
-#define CHUNK (256u << 10) /* the length of a read's first chunk */
+#define CHUNK (256u << 10) /* length of a read's first chunk */
 
 /* Makes three segments that are contiguous in the file. A chunk boundary falls one byte beside
  * one of their boundaries. Returns their total length. */
@@ -330,10 +335,11 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		req.seg_count = 3;
 		req.path = i < 6 ? "bounce" : NULL;
 		assert_int_equal(penstock_transfer(&req, NULL), len);
-		req.stream = h.stream; /* and in stream order on the held stream */
+		req.stream = h.stream; /* the same read in the order of the held stream */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
-	/* Boundaries at the last byte of row 200 and the first byte of row 189. */
+	/* The chunk boundaries fall at the last byte of row 200 and at the first byte of row 189.
+	 * */
 	for (unsigned i = 0; i < 2; i++) {
 		segs[0] = (struct penstock_seg){.dev = gpu, .buf = mem, .rows = 1000};
 		segs[0].pitch = i ? 1387 : 1310;
@@ -349,13 +355,14 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		assert_true(done.result > 0);
 	}
 	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-	req = request(&h.seg, h.stream); /* stream_release waits for this request */
+	req = request(&h.seg, h.stream); /* stream_release waits for this new request */
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	stream_release(&h);
 	penstock_free(gpu, mem);
 }
 
-/* The same for the end of a file, when more bytes are requested than it has. */
+/* A read requests more bytes than the file has. The end of the file must not leave a single byte
+ * either. */
 static void file_end_leaves_no_single_byte(void **state)
 {
 	struct penstock_storage *whole = st;
@@ -412,7 +419,7 @@ static void *keep_streams_waiting(void *mem)
 
 #define BUSY 6
 
-/* A thread that frees memory gets its turn among threads that keep streams waiting. */
+/* A thread that frees memory gets its turn, although other threads keep streams waiting. */
 static void free_gets_its_turn_among_streams(void **state)
 {
 	pthread_t threads[BUSY];

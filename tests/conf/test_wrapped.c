@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path `fault` changes the bytes as its arguments say, over every path that it can wrap.
- * Otherwise the tests that rely on it would prove nothing. A second group shows the core's
- * handling of a failed chunk: it is retried on the next path, counted and reported.
+ * Path `fault` wraps another path and damages its transfers as the arguments say. The first
+ * group of tests shows that it really does so, because other tests rely on it. The second group
+ * shows how the core handles a failed chunk: the chunk is retried on the next path, counted and
+ * reported.
  */
 #include "copy.h"
 
@@ -30,7 +31,7 @@ static int setup(void **state)
 	bytes = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
-		bytes[i] = (unsigned char)test_random(&seed); /* no period that would hide a swap */
+		bytes[i] = (unsigned char)test_random(&seed); /* a period could hide a swap */
 	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
@@ -69,7 +70,8 @@ static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev
 	return penstock_transfer(&req, report);
 }
 
-/* Returns the offset of the first byte that differs from the expected ones; LEN if none does. */
+/* Returns the offset of the first byte in `got` that differs from `want`, or LEN if none differs.
+ * */
 static size_t first_wrong(const unsigned char *got, const unsigned char *want)
 {
 	size_t i = 0;
@@ -85,7 +87,7 @@ struct outcome {
 	struct penstock_report report;
 };
 
-/* Reads or writes the whole file by fault:PATH?ARGS. Returns false if the path refuses the
+/* Reads or writes the whole file through fault:PATH?ARGS. Returns false if the path refuses the
  * request. */
 static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, const char *path,
 			      const char *args, struct outcome *out)
@@ -121,7 +123,8 @@ static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, 
 	return out->n != -EOPNOTSUPP || !path;
 }
 
-/* Checks a lie: the transfer reports full success, and some bytes are wrong. */
+/* Checks that path fault hides the damage: the transfer reports full success although some bytes
+ * are wrong. */
 static void check_lie(struct penstock_device *dev, enum penstock_op op, const char *path,
 		      const char *args)
 {
@@ -148,7 +151,7 @@ static void every_lie_corrupts_bytes(void **state)
 		}
 }
 
-/* Reports whether path odirect is known to be a drive's DMA here, by the allow-list. */
+/* Reports whether the allow-list says that path odirect is DMA by the drive on this file system. */
 static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -167,8 +170,8 @@ static bool is_listed(void)
 	return listed;
 }
 
-/* A successful direct write proves nothing, because the drive reads the memory itself. The
- * route's first chunk is read back, so that a lost write is detected. */
+/* The success of a direct write proves nothing, because the drive reads the memory itself. The
+ * library reads the route's first chunk back, so that it detects a lost write. */
 static void first_direct_write_is_read_back(void **state)
 {
 	struct outcome o;
@@ -182,7 +185,7 @@ static void first_direct_write_is_read_back(void **state)
 	assert_int_equal(o.report.why, PENSTOCK_WHY_CANARY);
 }
 
-/* The halves of one chunk are swapped, and no byte is lost. */
+/* The argument `swap` exchanges the halves of one chunk. No byte is lost. */
 static void swap_keeps_every_byte(void **state)
 {
 	uint64_t want = 0, got = 0;
@@ -223,7 +226,7 @@ static void injected_errors_are_reported(void **state)
 	assert_true(o.n < 0);
 }
 
-/* A chunk that fails is retried on the next path when the request names no path. */
+/* If the request names no path, a chunk that fails is retried on the next path. */
 static void failed_chunk_is_retried_on_next_path(void **state)
 {
 	struct outcome o;

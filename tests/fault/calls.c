@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wrapped functions of libc, see calls.h. The library calls them. Each checks whether it is
- * the armed call and otherwise calls the real function. They must never allocate or lock,
- * because lanes call them.
+ * The wrapped functions of libc, see calls.h. The library calls them. Each wrapper returns the
+ * injected failure if this call is the armed one, and otherwise calls the real function. The
+ * wrappers must never allocate or lock, because lanes call them.
  */
 #include "calls.h"
 
@@ -24,7 +24,7 @@
 #define SYS_cachestat 451
 #endif
 
-static _Atomic int armed = -1; /* the armed kind, -1: none */
+static _Atomic int armed = -1; /* the armed kind of call, -1 if none is armed */
 static unsigned armed_nth;
 static bool all_from_nth;
 static int armed_outcome;
@@ -133,7 +133,8 @@ uint64_t calls_short_len(int fd, uint64_t len)
 	return half ? half : len;
 }
 
-/* Counts a call that can only succeed or fail, and sets errno if it is to fail. */
+/* Counts a call that can only succeed or fail as a whole. Returns true and sets errno if it must
+ * fail. */
 static bool call_fails(enum calls_kind kind, int fd)
 {
 	int outcome = calls_next_outcome(kind, fd);
@@ -145,7 +146,8 @@ static bool call_fails(enum calls_kind kind, int fd)
 
 /* ---- calls that move bytes ---- */
 
-/* Returns true if the wrapper must return *ret at once; else *len is the length to move. */
+/* Decides the outcome of a read or write. Returns true if the wrapper must return *ret without a
+ * real call. Otherwise the wrapper moves *len bytes. */
 static bool move_is_faulty(enum calls_kind kind, int fd, size_t *len, ssize_t *ret)
 {
 	int outcome = calls_next_outcome(kind, fd);
@@ -305,7 +307,8 @@ long __wrap_syscall(long number, ...)
 	va_list args;
 	long a[6];
 
-	/* Reads six arguments, the most that a system call can have; not all of them exist. */
+	/* Reads six arguments, the most that a system call can have, although this call may have
+	 * fewer. */
 	va_start(args, number);
 	for (unsigned i = 0; i < 6; i++)
 		a[i] = va_arg(args, long);

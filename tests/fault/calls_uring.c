@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wrapped functions of liburing, see calls.h. The library calls them where it has io_uring.
- * Before entries are submitted, a short call becomes a shorter entry, so that the kernel itself
- * moves less. A failing call becomes a no-op entry, whose completion returns the injected
- * result. Entries of other kinds must never be changed.
+ * The wrapped functions of liburing, see calls.h. The library calls them if it was built with
+ * liburing. Before entries are submitted, the wrapper makes the entry of a short call shorter,
+ * so that the kernel itself moves fewer bytes. It turns the entry of a failing call into a
+ * no-op, whose completion returns the injected result. Entries of other kinds must never be
+ * changed.
  */
 #include "calls.h"
 
@@ -29,7 +30,7 @@ static int sqe_kind(const struct io_uring_sqe *sqe)
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
 	case IORING_OP_READ_FIXED:
-		/* Smaller user_data are the library's internal reads. */
+		/* An entry with smaller user_data is an internal read of the library. */
 		return sqe->user_data > 16 ? CALLS_FILL : -1;
 	case IORING_OP_WRITE:
 	case IORING_OP_WRITE_FIXED:
@@ -55,7 +56,8 @@ static void make_noop(const struct io_uring *ring, struct io_uring_sqe *sqe, int
 	sqe->user_data = data;
 }
 
-/* Applies the armed fault to the entries that wait for submission. Each entry is seen once. */
+/* Applies the armed fault to the entries that wait for submission. The wrapper handles each entry
+ * only once. */
 static void apply_faults(struct io_uring *ring)
 {
 	for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {

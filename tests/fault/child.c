@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements child.h. A child that outlives its time limit is killed and fails the case. */
+/* Implements child.h. If a child exceeds its time limit, it is killed and its case fails. */
 #include "child.h"
 #include "request.h"
 

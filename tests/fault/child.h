@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a scenario with one injected failure in its own process, so that one-time initialisation
- * can fail too. Returns the scenario's outcome and what it left allocated after closing
- * everything. test_malloc.c fails each allocation, and test_cuda_calls.c fails each driver
- * call.
+ * Runs a scenario with one injected failure in a process of its own, so that one-time
+ * initialisation can fail too. Returns how the scenario ended, and what it had not freed after
+ * closing everything. test_malloc.c fails each allocation, and test_cuda_calls.c fails each
+ * driver call.
  */
 #ifndef PENSTOCK_FAULT_CHILD_H
 #define PENSTOCK_FAULT_CHILD_H
 
 #include "fixture.h"
 
-/* The outcome that a child process reports to its parent. */
+/* How the scenario ended, as the child process reports it to its parent. */
 struct child_result {
-	int ret; /* result of the scenario with the failure */
-	/* In use at the end; live: objects of the stand-in driver. */
+	int ret; /* what the scenario returned with the failure */
+	/* What is in use at the end: heap blocks, bytes of mappings, descriptors, and (live)
+	 * objects of the stand-in driver. */
 	long blocks, mapped, fds, live;
-	char text[400]; /* why the case fails, or empty */
+	char text[400]; /* why the case fails; empty if it passes */
 };
 
 /* Records why the case fails. Only the first message is kept. */
@@ -27,18 +28,19 @@ struct child_result {
 
 /* Returns `len` zero bytes of memory that parent and child share; NULL on error. */
 void *child_shared_memory(size_t len);
-/* Runs child(arg) in a new process with a time limit, waits for it, and completes `out`. */
+/* Runs child(arg) in a new process with a time limit, and waits for the process. Fills in the
+ * members of `out` that the child could not, such as its death by a signal. */
 void child_run(void (*child)(void *arg), void *arg, struct child_result *out);
-/* Checks that a child left no more in use than one without a failure. With `lax` it may leave
- * objects of the stand-in driver. */
+/* Checks that a child left no more in use than `clean`, the result of a child without a failure.
+ * With `lax` the child may leave objects of the stand-in driver. */
 void child_check_leaks(struct child_result *out, const struct child_result *clean, bool lax);
 
 /* Returns a function of the stand-in driver; NULL if the driver is not loaded. */
 void *child_standin_symbol(const char *function);
 
-/* Opens a device with little pinned memory. Sets *ret to 0 or the error. */
+/* Opens a device with little pinned memory. Sets *ret to 0 or to a negative errno. */
 struct penstock_device *child_open_device(const char *name, const char *engine, int *ret);
-/* Reads `len` bytes in the order of the default stream. Returns 0 or an error. */
+/* Reads `len` bytes in the order of the default stream. Returns 0 or a negative errno. */
 int child_read_in_stream_order(struct penstock_storage *st, struct penstock_device *dev, void *mem,
 			       uint64_t len, struct child_result *out);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fixture.h. An error here fails the calling case, and is not cleaned up. */
+/* Implements fixture.h. If a function here fails, the case that called it fails, and nothing is
+ * cleaned up. */
 #include "fixture.h"
 
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The wrapped allocators of memory.h. The library calls them. The counters are atomic, because
- * lanes allocate when they open. The wrappers must never allocate memory themselves.
+ * lanes allocate memory when they open. The wrappers themselves must never allocate memory.
  */
 #include "memory.h"
 

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Injects allocation failures into the library. memory.c wraps libc's allocators and mmap
- * (--wrap, see meson.build) for code that is linked into the program, not for libraries that it
- * loads. It also counts memory that was not freed.
+ * (--wrap, see meson.build) for code that is linked into the program, but not for libraries
+ * that the program loads. It also counts memory that was not freed.
  */
 #ifndef PENSTOCK_FAULT_MEMORY_H
 #define PENSTOCK_FAULT_MEMORY_H
 
 #include <stddef.h>
 
-/* Makes the n-th allocation from now on fail; 0: none. */
+/* Makes the n-th allocation from now on fail. If `nth` is 0, none fails. */
 void memory_arm(unsigned nth);
-/* Returns the number of allocations since arming. */
+/* Returns the number of allocations since memory_arm. */
 unsigned memory_allocations(void);
-/* Disarms. Returns the number of allocations since arming, and in *hits how many failed. */
+/* Disarms. Returns the number of allocations since memory_arm, and sets *hits to the number that
+ * failed. */
 unsigned memory_disarm(unsigned *hits);
-/* Returns the name of the function that failed, such as "calloc", and the bytes requested. */
+/* Returns the name of the allocator that failed, such as "calloc", and sets *len to the bytes that
+ * it was asked for. */
 const char *memory_failed_name(size_t *len);
 /* Return the memory that was not freed: the number of blocks, and the bytes of mappings. */
 long memory_blocks(void);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture of the tests that run each scenario in a child process: shared memory for the outcome, a
- * file name, and its bytes. Only test_cuda_calls.c and test_malloc.c include it. They define
- * SCENARIO_LEN, the length of the file, SCENARIO_NAME, and struct outcome, whose member `end` is
- * the child_result.
+ * Fixture of the tests that run each scenario in a child process: shared memory for the
+ * outcome, a file name, and the file's bytes. Only test_cuda_calls.c and test_malloc.c include
+ * it. They define SCENARIO_LEN (the length of the file), SCENARIO_NAME, and struct outcome,
+ * whose member `end` is a struct child_result.
  */
 #ifndef PENSTOCK_FAULT_SCENARIO_H
 #define PENSTOCK_FAULT_SCENARIO_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: reads of files for which the kernel does not report whether they are
- * cached. A lane reads one chunk through the page cache, and its duration decides the path of
- * the following chunks. The file on TMPDIR is marked as being on an overlay, or as another
- * user's file on a file system with large folios. A delayed system call simulates a slow drive.
- * Every byte must arrive, whatever the probe finds.
+ * Tests residency probes: reads of files for which the kernel does not report whether they are
+ * cached. A lane reads one chunk through the page cache. The time that this read takes decides
+ * the path of the following chunks. The file on TMPDIR is marked as being on an overlay, or as
+ * another user's file on a file system with large folios. A delayed system call simulates a
+ * slow drive. Every byte must arrive, whatever the probe finds.
  */
 #include "fixture.h"
 #include "request.h"
@@ -15,8 +15,8 @@
 #include "storage/file_state.h"
 
 #define LEN (16u << 20)
-#define CHUNK_MAX (1u << 20)  /* the longest chunk: a slot */
-#define MAPPED_MIN (8u << 20) /* the shortest request that path mapped carries by itself */
+#define CHUNK_MAX (1u << 20)  /* the maximum length of a chunk is the length of a slot */
+#define MAPPED_MIN (8u << 20) /* minimum length of a request that path mapped carries by itself */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;
@@ -85,15 +85,15 @@ static uint64_t bytes_by(const struct penstock_report *report, const char *path)
 	return report->paths[i].bytes;
 }
 
-/* Reads the whole file and returns the number of bytes that came through the page cache. */
+/* Reads the whole file. Returns how many bytes came through the page cache. */
 static uint64_t read_all_and_count_cached(struct penstock_report *report)
 {
 	read_and_compare(LEN, report);
 	return bytes_by(report, "bounce") + bytes_by(report, "mapped");
 }
 
-/* A slow probe: one chunk goes through the cache. The rest of this request and all of the next
- * one come from the drive. */
+/* The probe is slow. Only its chunk comes through the page cache. The rest of this request and all
+ * of the next request come from the drive. */
 static void slow_probe(const char *device)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -119,8 +119,8 @@ static void slow_probe_for_gpu_memory(void **state)
 	slow_probe("cuda:0");
 }
 
-/* Quick probes count as cached: all chunks go through the cache. On a busy machine no chunk may
- * be quick enough. */
+/* If probes are quick, the library takes the file as cached, and all chunks come through the page
+ * cache. On a busy machine no chunk may be quick enough. */
 static void quick_probe_reads_through_cache(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -139,7 +139,7 @@ static void quick_probe_reads_through_cache(void **state)
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
 
-/* A cached file turns out to be slow later: its remaining chunks come from the drive. */
+/* A file that was taken as cached becomes slow: its remaining chunks come from the drive. */
 static void cached_reads_end_at_a_slow_chunk(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -150,11 +150,12 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	assert_in_range(sum, 1, LEN / 2); /* two lanes with two chunks each, of the longest kind */
+	assert_in_range(sum, 1,
+			LEN / 2); /* two lanes with two chunks of the maximum length in flight */
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
-/* A probe fails: its bytes come by the next path, and the probe counts for nothing. */
+/* If a probe fails, another path reads its bytes, and the failed probe counts for nothing. */
 static void failed_probe_finds_nothing(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -162,7 +163,8 @@ static void failed_probe_finds_nothing(void **state)
 	(void)state;
 	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
-		atomic_store(&st->residency_probe, PST_PROBE_WARM); /* the cache is tried first */
+		atomic_store(&st->residency_probe,
+			     PST_PROBE_WARM); /* the library tries the page cache first */
 		calls_arm(CALLS_FILL, 1, EIO);
 		read_all_and_count_cached(&report);
 		assert_int_equal(calls_disarm(), 1);
@@ -170,7 +172,8 @@ static void failed_probe_finds_nothing(void **state)
 	}
 }
 
-/* Path mapped carries a range that a probe found cached, as long as that is quick. */
+/* A probe has found a range to be cached. Path mapped carries such a range as long as its reads are
+ * quick. */
 static void cached_range_by_path_mapped(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -185,9 +188,9 @@ static void cached_range_by_path_mapped(void **state)
 	read_and_compare(MAPPED_MIN, &report);
 	assert_true(calls_disarm() > 0);
 	assert_int_equal(bytes_by(&report, "mapped"), MAPPED_MIN);
-	/* Filling the page cache is counted as a pass over DRAM. */
+	/* The report counts the filling of the page cache as a pass over DRAM. */
 	assert_true(report.dram_laid >= MAPPED_MIN);
-	/* After a slow long chunk, the next probe is a short chunk. */
+	/* After a long chunk was slow, the next probe reads only a short chunk. */
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_SLOW);
 	read_and_compare(MAPPED_MIN, &report);
 	assert_true(bytes_by(&report, "bounce") > 0);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Direct reads that report success and deliver nothing, or not everything. Before a path is
- * used, the canary read tests it on each drive, on written extents only. A path that is not
- * proven is refused. The file is on TMPDIR, marked as being on the allow-list. A wrapped system
- * call simulates a drive that reports success and delivers nothing.
+ * Tests direct reads that report success and deliver nothing, or not everything. Before a path
+ * is used, a test read (the canary) checks it on each drive, on written extents only. A path
+ * that the canary has not proven is refused. The file is on TMPDIR, marked as being on the
+ * allow-list. A wrapped system call simulates a drive that reports success and delivers
+ * nothing.
  */
 #include "explain.h"
 #include "fixture.h"
@@ -14,7 +15,7 @@
 #include "memory.h"
 
 #define LEN (1u << 20)
-#define CANARY_LEN (64u << 10) /* bytes of one canary read: 8192 words */
+#define CANARY_LEN (64u << 10) /* length of one canary read in bytes: 8192 words */
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -46,8 +47,8 @@ static int close_all(void **state)
 	return 0;
 }
 
-/* Opens the file as if it were on a listed block stack of this many drives, striped by
- * `stripe`. */
+/* Opens the file as if it were on a block stack that is on the allow-list and has this many drives,
+ * striped in units of `stripe` bytes. */
 static void open_listed(unsigned drives, uint64_t stripe)
 {
 	penstock_close(st);
@@ -59,8 +60,8 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route while the n-th read reports success without its bytes (0: none does). Returns
- * the number of reads. */
+/* Makes the route. Meanwhile the n-th read reports success without its bytes; if `nth` is 0, no
+ * read does. Returns the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
@@ -101,8 +102,8 @@ static void expect_usable(void)
 	assert_string_equal(report.path, "odirect");
 }
 
-/* Expects that path odirect is refused: another path is used. A request that requires its class
- * fails before any byte moves. */
+/* Checks that path odirect is refused and another path is used. A request that requires the class
+ * of path odirect must fail before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -152,7 +153,7 @@ static void proven_path_is_used(void **state)
 	assert_true(bytes_right());
 }
 
-/* No byte arrives, with either engine: the canary counts every word as wrong. */
+/* No byte of the canary read arrives, with either engine. The canary counts every word as wrong. */
 static void no_byte_arrives(void **state)
 {
 	static const char *const engines[] = {"threads", "auto"};
@@ -165,7 +166,7 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read, after the reference. */
+		/* The second read is the canary; the first is its reference. */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -174,7 +175,7 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* The last word does not arrive: the canary compares every word. */
+/* Only the last word does not arrive. The canary compares every word, so it fails. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
@@ -185,7 +186,7 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* The reference read itself may lie: the comparison then fails too. */
+/* If the reference read delivers nothing, the comparison fails too. */
 static void reference_read_lies(void **state)
 {
 	(void)state;
@@ -196,8 +197,8 @@ static void reference_read_lies(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, "words");
 }
 
-/* One drive of a stripe does not deliver its bytes, as if another PCIe bridge were in its way.
- * So each drive is tested. */
+/* One drive of a stripe does not deliver its bytes, as if its PCIe bridge blocked them. So the
+ * canary must test each drive. */
 static void each_drive_is_tested(void **state)
 {
 	enum { DRIVES = 3 };
@@ -213,13 +214,14 @@ static void each_drive_is_tested(void **state)
 		make_route(2 * i, CALLS_LIE);
 		expect_refused(PENSTOCK_WHY_CANARY, "words");
 	}
-	/* The file ends before the last drive's stripe unit. */
+	/* The file ends before it reaches the last drive of the stripe. */
 	open_listed(LEN / CANARY_LEN + 1, CANARY_LEN);
 	make_route(0, 0);
 	expect_refused(PENSTOCK_WHY_UNPROVEN, "16 of 17 drives");
 }
 
-/* Holes and reserved blocks read as zeros without the drive, so they prove nothing. */
+/* The kernel returns zeros for holes and reserved blocks without asking the drive, so reads of them
+ * prove nothing. */
 static void only_written_extents_prove(void **state)
 {
 	const char *kinds[] = {"a hole", "reserved", "too short", "empty"};
@@ -248,7 +250,7 @@ static void only_written_extents_prove(void **state)
 		if (i < 2)
 			expect_refused(PENSTOCK_WHY_UNPROVEN, "written extent");
 	}
-	/* One written block at the very end is enough. */
+	/* One written block at the very end of the file is enough. */
 	fd = open(name, O_RDWR | O_TRUNC);
 	memset(mem, 0x5a, 4096);
 	assert_int_equal(pwrite(fd, mem, 4096, LEN - 4096), 4096);
@@ -259,7 +261,7 @@ static void only_written_extents_prove(void **state)
 	expect_usable();
 }
 
-/* The canary can use bytes that were written after the open. */
+/* The canary can use bytes that were written after the storage was opened. */
 static void file_written_after_open(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -300,7 +302,7 @@ static void write_bytes(uint64_t len)
 	free(bytes);
 }
 
-/* Opens an empty file, so that the canary cannot prove the route's direct path. */
+/* Opens an empty file and makes its route, whose direct path the canary cannot prove. */
 static void open_unproven_route(void)
 {
 	make_file_and_device("threads");
@@ -310,8 +312,9 @@ static void open_unproven_route(void)
 	make_route(0, 0);
 }
 
-/* A route without written bytes is proven by the first request that finds some, even when the
- * blocks were reserved before. Later requests do not repeat the canary read. */
+/* The file has no written bytes when its route is made. The first request that finds some runs the
+ * canary, even if their blocks were reserved before. Later requests do not repeat the canary read.
+ * */
 static void canary_runs_once_bytes_are_written(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -345,7 +348,7 @@ static void canary_runs_once_bytes_are_written(void **state)
 	}
 }
 
-/* A lie at that later canary read is caught. */
+/* The canary that runs later also detects a read that delivers nothing. */
 static void later_canary_read_lies(void **state)
 {
 	(void)state;
@@ -373,7 +376,7 @@ static void unchanged_file_is_not_tried_again(void **state)
 
 		canaries_before = atomic_load(&stats->canaries);
 		write_bytes(len);
-		/* Writes all blocks, so that none is written later. */
+		/* Writes all blocks to the drive, so that the kernel writes none later. */
 		fixture_set_cached(name, false);
 		assert_int_equal(utimensat(AT_FDCWD, name, (struct timespec[2]){then, then}, 0), 0);
 		if (len == 100) {
@@ -387,8 +390,8 @@ static void unchanged_file_is_not_tried_again(void **state)
 	}
 }
 
-/* Without memory for the new route, the request uses its old route, and the next one runs the
- * canary. */
+/* If there is no memory for the new route, the request uses the old route, and the next request
+ * runs the canary. */
 static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -398,7 +401,8 @@ static void no_memory_for_a_new_route(void **state)
 
 	(void)state;
 	open_unproven_route();
-	/* Allocations of the first transfer are done. */
+	/* The first transfer makes allocations of its own. They must come before the injected
+	 * failure. */
 	assert_int_equal(transfer(PENSTOCK_ANY, NULL), 0);
 	write_bytes(LEN);
 	canaries_before = atomic_load(&stats->canaries);
@@ -411,8 +415,8 @@ static void no_memory_for_a_new_route(void **state)
 	expect_usable();
 }
 
-/* No canary read while a stream waits for a request of the library, because it allocates and
- * copies. */
+/* While a stream waits for a request of the library, no canary read runs, because it would allocate
+ * and copy. */
 static void no_canary_while_a_stream_waits(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -431,7 +435,8 @@ static void no_canary_while_a_stream_waits(void **state)
 	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), CANARY_LEN);
 }
 
-/* Opens the file for writing, as if on this many drives, with stripe units of one canary read. */
+/* Opens the file for writing, as if it were on this many drives, with stripe units of the length of
+ * one canary read. */
 static void open_for_writing(unsigned drives)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -447,8 +452,9 @@ static void open_for_writing(unsigned drives)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes `count` canary lengths directly, from number `from` on. Returns in *reads how often
- * the library read them back. With `lie` the first of these reads lies. */
+/* Writes `count` pieces of the length of a canary read through the direct path, starting with piece
+ * number `from`. Sets *reads to how often the library read them back. If `lie` is true, the first
+ * of these reads delivers nothing. */
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
@@ -479,7 +485,7 @@ static void first_write_is_read_back(void **state)
 	}
 }
 
-/* Each drive of a stripe needs its own proof. */
+/* Each drive of a stripe needs its own proof, so the first write on each drive is read back. */
 static void first_write_on_each_drive_is_read_back(void **state)
 {
 	unsigned reads;
@@ -488,7 +494,7 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	open_for_writing(4);
 	assert_int_equal(write_direct(0, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 1);
-	/* The first drive's stripe unit again. */
+	/* This piece is on the first drive again. */
 	assert_int_equal(write_direct(4, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 0);
 	assert_int_equal(write_direct(1, 2, false, &reads), 2 * CANARY_LEN);
@@ -499,7 +505,7 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* After a failed proof, every later write of the route is read back. */
+/* After a failed proof, the library reads every later write of the route back. */
 static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th call of each CUDA driver function fails, in the stand-in driver. A second group
- * fails operations of a stream when they execute, which breaks the context permanently. Each
- * failure runs in its own process. The scenario must end with an errno, a reason and a
- * sentence, or succeed with every byte right. It must succeed when repeated, or with the host
- * if the context is broken. Nothing may be left allocated.
+ * The n-th call of each CUDA driver function fails, in the stand-in driver. In a second group
+ * of tests, operations of a stream fail when they execute, which breaks the context
+ * permanently. Each failure runs in a process of its own. The scenario must end with an errno,
+ * a reason and a sentence, or succeed with every byte right. It must succeed when it is
+ * repeated, on the host if the context is broken. Nothing may be left allocated.
  */
 #include "child.h"
 #include "request.h"
@@ -12,8 +12,8 @@
 #include "device/cuda_api.h"
 
 #define LEN ((2u << 20) + 777u)
-#define WARM_LEN (9u << 20) /* long enough that path mapped is chosen automatically */
-#define TURNS_MAX 4	    /* calls of one function that are failed, half of them its last ones */
+#define WARM_LEN (9u << 20) /* in bytes; so long that path mapped is chosen automatically */
+#define TURNS_MAX 4	    /* number of failed calls of one function, half of them its last */
 
 static const char *const symbols[] = {
 #define NAME(member, symbol, params) #symbol,
@@ -22,7 +22,8 @@ static const char *const symbols[] = {
 };
 #define SYMBOLS (sizeof(symbols) / sizeof(symbols[0]))
 
-/* Reports whether a function frees an object. When it fails, the driver keeps the object. */
+/* Reports whether a driver function frees an object. If such a call fails, the driver keeps the
+ * object. */
 static bool frees_an_object(const char *symbol)
 {
 	return strstr(symbol, "Free") || strstr(symbol, "Destroy") ||
@@ -32,7 +33,8 @@ static bool frees_an_object(const char *symbol)
 
 struct outcome {
 	struct child_result end;
-	/* Of the read with the failure: its retries, and bytes by path mapped. */
+	/* Facts about the read with the failure: its retries, and the bytes that path mapped
+	 * carried. */
 	uint64_t retries, windows;
 	bool again;
 	unsigned long calls[SYMBOLS];
@@ -61,7 +63,8 @@ static unsigned long standin_calls(const char *symbol)
 	return count ? count(symbol) : 0;
 }
 
-/* Compares device memory by a function of the stand-in driver that cannot fail. */
+/* Compares device memory with the expected bytes. Reads it with a function of the stand-in driver
+ * in which no failure is injected. */
 static void compare_device_bytes(const void *mem, uint64_t len)
 {
 	void *(*peek)(pst_cu_ptr);
@@ -150,7 +153,8 @@ static int read_warm(void)
 	return read_and_compare("cuda:0", NULL, WARM_LEN);
 }
 
-/* Copies to the device and writes it over a file, which then has the old or the new bytes. */
+/* Copies bytes to the device and writes them from there over a file. The file then has the old or
+ * the new bytes. */
 static int write_back(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -234,7 +238,7 @@ static bool reason_fits(enum penstock_why why)
 struct failure {
 	int (*scenario)(void);
 	const char *spec;
-	bool breaks; /* the failure breaks the context permanently */
+	bool breaks; /* whether the failure breaks the context permanently */
 };
 
 static void run_scenario(void *arg)
@@ -253,7 +257,8 @@ static void run_scenario(void *arg)
 	out->again = true;
 	standin_fail("");
 	unsetenv("PENSTOCK_STANDIN_FAIL");
-	/* A driver that failed to start, and a broken context, stay that way. */
+	/* A driver that failed to start, or a context that broke, does not recover. So the scenario
+	 * is not repeated then. */
 	ret = standin_calls("cuDeviceGet") && !f->breaks ? f->scenario() : 0;
 	if (!ret)
 		ret = read_and_compare("host", NULL, LEN);
@@ -292,7 +297,8 @@ static void run_and_check(int (*scenario)(void), const char *spec, const struct 
 
 static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	/* Calls of the first scenario: the calls of opening are the same in all. */
+	/* Number of calls in the first scenario. The calls that open the device are the same in all
+	 * scenarios, and need not fail again. */
 	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;
@@ -309,8 +315,8 @@ static void fail_all_calls(int (*scenario)(void), unsigned rc)
 		for (unsigned n = 1; n <= clean.calls[i] && n <= TURNS_MAX; n++) {
 			bool many = clean.calls[i] > TURNS_MAX;
 
-			/* Of a function with many calls, the last ones fail too: the calls of
-			 * closing are at the end. */
+			/* If a function has many calls, the last ones fail too, because they belong
+			 * to the closing. */
 			snprintf(spec, sizeof(spec), "%s:%lu:%u", symbols[i],
 				 many && n > TURNS_MAX / 2 ? clean.calls[i] - (TURNS_MAX - n) : n,
 				 rc);
@@ -326,7 +332,7 @@ static void fail_all_calls(int (*scenario)(void), unsigned rc)
 	assert_true(all >= 8 && failed >= 1);
 }
 
-/* An operation fails when the stream executes it, and all later calls return that error. */
+/* An operation fails when the stream executes it. All later driver calls return that error. */
 static void broken_context_ends_with_an_error(void **state)
 {
 	static const char *const specs[] = {
@@ -353,8 +359,8 @@ static void broken_context_ends_with_an_error(void **state)
 	assert_true(failed >= 5);
 }
 
-/* The stream's semaphore write before a request fails after the submit. The request still
- * completes, with the reason. */
+/* The library has queued a semaphore write that the stream executes before a request. The write
+ * fails after the submit. The request still completes, with the reason. */
 static void failed_semaphore_write_completes_request(void **state)
 {
 	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",
@@ -371,7 +377,8 @@ static void failed_semaphore_write_completes_request(void **state)
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
 
-/* A file that cannot be registered is read through the ring instead, and the report says so. */
+/* If the mapping of a file cannot be registered, the file is read through the ring instead, and the
+ * report says so. */
 static void failed_registration_uses_the_ring(void **state)
 {
 	(void)state;

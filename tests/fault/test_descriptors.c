@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storages on a caller's descriptor. The library opens the file again where that returns the
- * same file. Otherwise it uses a duplicate of the descriptor, and reports why. The descriptor's
- * flags and offset must not change. The last case counts the syncs of a durable commit: of the
- * file, and of the folder that has its name.
+ * Tests storages that are opened with a caller's descriptor. The library opens the file of that
+ * descriptor again, if a second open returns the same file. Otherwise it uses a duplicate of
+ * the descriptor and reports why. The flags and the offset of the caller's descriptor must not
+ * change. The last case counts the syncs of a durable commit: of the file, and of the folder
+ * that contains its name.
  */
 #include "fixture.h"
 #include "request.h"
@@ -51,8 +52,8 @@ static void read_right(struct penstock_storage *st)
 	free(want);
 }
 
-/* Opens a caller's descriptor while the library's second open has the given outcome. Checks
- * whether the library reports that it uses a duplicate. */
+/* Opens a storage with a caller's descriptor while one system call of the library has the given
+ * outcome. Checks whether the library reports that it uses a duplicate. */
 static void open_fd_with_fault(int flags, enum calls_kind kind, unsigned nth, int how,
 			       bool duplicated)
 {
@@ -73,7 +74,7 @@ static void open_fd_with_fault(int flags, enum calls_kind kind, unsigned nth, in
 	read_right(st);
 	assert_int_equal(fcntl(fd, F_GETFL), was);
 	penstock_close(st);
-	assert_int_equal(fcntl(fd, F_GETFL), was); /* The caller's descriptor is still open. */
+	assert_int_equal(fcntl(fd, F_GETFL), was); /* the caller's descriptor must still be open */
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 77);
 	close(fd);
 }
@@ -87,15 +88,15 @@ static void reopened_or_duplicated(void **state)
 		open_fd_with_fault(flags[i], CALLS_OPEN, 0, 0, false);
 		open_fd_with_fault(flags[i], CALLS_OPEN, 1, EACCES, true);
 		open_fd_with_fault(flags[i], CALLS_OPEN, 1, ENXIO, true);
-		/* The first fstat is of the caller's descriptor, the second of the file opened
-		 * again. */
+		/* The first fstat is on the caller's descriptor, the second on the file that was
+		 * opened again. */
 		open_fd_with_fault(flags[i], CALLS_STAT, 2, CALLS_OTHER, true);
 		open_fd_with_fault(flags[i], CALLS_STAT, 2, EIO, true);
 	}
 }
 
-/* The storage keeps the file open: the caller may close its descriptor, and the number may come
- * to name another file. */
+/* The storage keeps the file open. The caller may close its descriptor, and the descriptor's number
+ * may then belong to another file. */
 static void storage_outlives_the_callers_descriptor(void **state)
 {
 	struct penstock_storage *st;
@@ -111,13 +112,14 @@ static void storage_outlives_the_callers_descriptor(void **state)
 		assert_int_equal(dup2(other, fd), fd);
 		read_right(st);
 		penstock_close(st);
-		assert_true(fcntl(fd, F_GETFD) >= 0); /* the number still belongs to the caller */
+		assert_true(fcntl(fd, F_GETFD) >=
+			    0); /* this number belongs to the caller's other file */
 		close(fd);
 		close(other);
 	}
 }
 
-/* No descriptor is left for a duplicate: the open fails with -EMFILE. */
+/* If no descriptor is left for a duplicate, opening the storage fails with -EMFILE. */
 static void no_descriptor_for_a_duplicate(void **state)
 {
 	struct penstock_storage *st;
@@ -147,8 +149,8 @@ static int64_t transfer(struct penstock_storage *st, enum penstock_op op, void *
 	return penstock_transfer(&req, report);
 }
 
-/* An O_DIRECT descriptor used as a duplicate: reads fetch the blocks around the range. Writes
- * must be of whole blocks, and are refused before any byte moves if not. */
+/* A duplicate has O_DIRECT. A read fetches the whole blocks around its range. A write must consist
+ * of whole blocks, or it is refused before any byte moves. */
 static void direct_duplicate_moves_whole_blocks(void **state)
 {
 	static const uint64_t at[][2] = {{0, LEN}, {3, 70001}, {4096, 8192}, {LEN - 5, 5}};
@@ -196,7 +198,8 @@ static void direct_duplicate_moves_whole_blocks(void **state)
 	free(want);
 }
 
-/* A duplicate with O_APPEND cannot write at an offset: every write is refused, with the reason. */
+/* A duplicate with O_APPEND cannot write at an offset, so every write is refused, with the reason.
+ * */
 static void append_duplicate_refuses_writes(void **state)
 {
 	struct penstock_storage *st;
@@ -217,9 +220,9 @@ static void append_duplicate_refuses_writes(void **state)
 	close(fd);
 }
 
-/* Opens the file in a child process with TMPDIR as its root, so without /proc. Returns the exit
- * status: 0 if all was right, 77 if chroot is refused. With `other` the name belongs to another
- * file when it is checked, and the library must not open it for O_DIRECT. */
+/* Opens the file in a child process whose root is TMPDIR, so that /proc is missing. Returns the
+ * exit status: 0 if all was right, 77 if chroot is refused. With `other`, the file's name belongs
+ * to another file when the library checks it. The library must not open that file for O_DIRECT. */
 static int open_without_proc(bool other)
 {
 	char *dir = strdup(name), *slash = strrchr(dir, '/');
@@ -248,8 +251,8 @@ static int open_without_proc(bool other)
 	return 0;
 }
 
-/* Without /proc the library opens the O_DIRECT descriptor by the file's name, if the name still
- * belongs to the same file. */
+/* Without /proc the library opens the file by its name to get an O_DIRECT descriptor, if the name
+ * still belongs to the same file. */
 static void direct_descriptor_by_name_without_proc(void **state)
 {
 	struct penstock_storage *st;
@@ -277,7 +280,8 @@ static void direct_descriptor_by_name_without_proc(void **state)
 	}
 }
 
-/* Counts the fsyncs of one commit: of the file, and of the folder that has its name. */
+/* Returns how many fsyncs one commit makes: of the file, and of the folder that contains its name.
+ * */
 static unsigned count_commit_fsyncs(unsigned flags, int durable, bool relative)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -295,7 +299,7 @@ static unsigned count_commit_fsyncs(unsigned flags, int durable, bool relative)
 	opts.flags = flags;
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	assert_int_equal(penstock_write(st, host, "x", 1, 0), 1);
-	/* An error of either fsync must fail the commit. */
+	/* If either fsync fails, the commit must fail. */
 	for (unsigned nth = 2; durable && nth; nth--) {
 		calls_arm(CALLS_FSYNC, nth, EIO);
 		assert_int_equal(penstock_commit(st, 1), -EIO);

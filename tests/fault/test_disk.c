@@ -19,13 +19,13 @@
 #include <sys/wait.h>
 #define OLD_LEN ((1u << 20) + 77u)
 #define LEN ((4u << 20) + 4321u)
-#define BIG (48u << 20) /* larger than any of these disks */
+#define BIG (48u << 20) /* in bytes; larger than any of these disks */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const engines[] = {"auto", "threads"};
 static unsigned char *bytes, *back;
 static char mount_point[256], name[300];
-static const char *no_mount; /* the reason why nothing can be mounted, or NULL */
+static const char *no_mount; /* reason why nothing can be mounted; NULL if mounts work */
 
 static int setup(void **state)
 {
@@ -70,7 +70,7 @@ static void mount_ext4(void)
 		unlink(image);
 		test_skip("no ext4 on a loop device can be mounted");
 	}
-	unlink(image); /* The image is freed at the unmount. */
+	unlink(image); /* the unmount frees the image */
 }
 
 static void mount_tmpfs(void)
@@ -87,7 +87,8 @@ static uint64_t free_bytes(void)
 	return (uint64_t)fs.f_bfree * fs.f_bsize;
 }
 
-/* Counts files in the mounted folder, without those of the file system itself. */
+/* Returns the number of files in the mounted folder, without those that the file system itself
+ * made. */
 static unsigned count_files(void)
 {
 	DIR *d = opendir(mount_point);
@@ -144,8 +145,8 @@ static void check_no_space(int64_t ret, const struct penstock_report *report)
 	assert_true(report->stop_off < BIG);
 }
 
-/* Replaces a file on a full disk: the old file stays, no other file does, and the space is
- * freed. */
+/* Replaces a file while the disk becomes full. The old file must stay, no other file may remain,
+ * and the space must be freed. */
 static void replace_on_full_disk(struct penstock_device *dev, uint64_t length)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -174,7 +175,8 @@ static void replace_on_full_disk(struct penstock_device *dev, uint64_t length)
 	unlink(name);
 }
 
-/* Creates a file on a full disk: it has the bytes written up to where the request stopped. */
+/* Creates a file while the disk becomes full. The file has the bytes up to the offset where the
+ * request stopped. */
 static void create_on_full_disk(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -190,7 +192,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 	fd = open(name, O_RDONLY);
 	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &there), 0);
-	/* Later pieces, up to the end of the request, may still have fit. */
+	/* Pieces after that offset may still have fit on the disk. */
 	if ((uint64_t)there.st_size > BIG || (uint64_t)there.st_size < report.stop_off)
 		fail_msg("the file has %lld bytes, it stopped at %llu", (long long)there.st_size,
 			 (unsigned long long)report.stop_off);
@@ -201,7 +203,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 			fail_msg("byte %llu is %02x, not %02x", (unsigned long long)i, back[i],
 				 bytes[i]);
 	unlink(name);
-	/* The same with an abort: no file is left. */
+	/* With an abort instead, no file is left. */
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	check_no_space(write_big(st, dev, &report), &report);
 	assert_int_equal(penstock_abort(st), 0);
@@ -212,7 +214,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 	assert_int_equal(count_files(), 0);
 }
 
-/* Extends an existing file on a full disk: its old bytes stay. */
+/* Extends an existing file while the disk becomes full. The old bytes must stay. */
 static void extend_on_full_disk(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -236,7 +238,7 @@ static void extend_on_full_disk(struct penstock_device *dev)
 	unlink(name);
 }
 
-/* Afterwards the same device can write data that fits. */
+/* After the failure, the same device can write data that fits on the disk. */
 static void write_that_fits(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -268,7 +270,8 @@ static void check_full_disk(void (*mount_disk)(void))
 		penstock_device_close(dev);
 	}
 	assert_int_equal(count_files(), 0);
-	assert_int_equal(umount(mount_point), 0); /* no descriptor keeps the mount busy */
+	assert_int_equal(umount(mount_point),
+			 0); /* the unmount works only if no descriptor keeps the mount busy */
 }
 
 static void full_disk_tmpfs(void **state)
@@ -300,11 +303,12 @@ static void *shrink_file(void *arg)
 	for (int i = atomic_load(&s->go); i > 1; i--)
 		sched_yield();
 	if (ftruncate(s->fd, (off_t)s->to))
-		return arg; /* the bytes will show the failure */
+		return arg; /* the comparison of bytes will then fail */
 	return NULL;
 }
 
-/* A read is short, at or after the new end of the file, and all bytes up to there are right. */
+/* Reads while the file shrinks. The read ends at the new end of the file or after it, and all bytes
+ * up to there are right. */
 static void read_while_shrinking(struct penstock_device *dev, struct penstock_device *host,
 				 void *mem, const char *path, uint64_t *random)
 {
@@ -344,7 +348,7 @@ static void read_while_shrinking(struct penstock_device *dev, struct penstock_de
 			fail_msg("cut to %llu, read %lld: byte %llu is %02x, not %02x",
 				 (unsigned long long)s.to, (long long)n, (unsigned long long)i,
 				 back[i], bytes[i]);
-	/* A new read of the shorter file returns the bytes up to its end. */
+	/* A second read, of the shorter file, returns the bytes up to its end. */
 	req.flags = 0;
 	n = penstock_transfer(&req, NULL);
 	assert_int_equal(n, s.to);
@@ -372,8 +376,8 @@ static void file_shrinks_during_read(void **state)
 			for (unsigned i = 0; i < 12; i++) {
 				const char *path = paths[i % 3];
 
-				/* A GPU would use path mapped automatically, which has its own
-				 * case. */
+				/* For a GPU the library would choose path mapped. Another case
+				 * tests that path. */
 				read_while_shrinking(dev, host, mem, d && !path ? "bounce" : path,
 						     &random);
 			}
@@ -456,7 +460,8 @@ static void storm_of_signals(void **state)
 
 /* ---- a writer that is killed ---- */
 
-/* Replaces the file by patterns 3, 4, 5 ... and reports each one, until it is killed. */
+/* Replaces the file by pattern 3, then 4, 5 and so on, and reports each commit through `report_fd`,
+ * until the process is killed. */
 static void write_until_killed(const char *engine, int report_fd)
 {
 	struct penstock_device *dev = fixture_open_device("host", engine, 0);
@@ -497,7 +502,7 @@ static unsigned remove_temporary_files(unsigned most)
 	return found;
 }
 
-/* Kills a writer. Returns 1 if it was killed before a commit finished. */
+/* Kills a process that replaces a file. Returns 1 if it was killed before a commit finished. */
 static unsigned kill_writer(const char *engine, uint64_t after_us)
 {
 	unsigned char got, done = 2;
@@ -528,7 +533,7 @@ static unsigned kill_writer(const char *engine, uint64_t after_us)
 	close(fd);
 	assert_int_equal(stat.st_size, LEN);
 	assert_int_equal(stat.st_nlink, 1);
-	/* The file is the last one reported or its successor, as a whole. */
+	/* The file is complete: the last one that was reported, or the one after it. */
 	assert_int_equal(pread(fd = open(name, O_RDONLY), &got, 1, 4242), 1);
 	close(fd);
 	check_file(got == fixture_byte(4242, done) ? done : done + 1, LEN);
@@ -550,7 +555,8 @@ static void killed_writer_leaves_a_whole_file(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* First, because its children must be the first users of the library. */
+		/* This case comes first, because its children must be the first users of the
+		 * library. */
 		cmocka_unit_test(killed_writer_leaves_a_whole_file),
 		cmocka_unit_test(full_disk_tmpfs),
 		cmocka_unit_test(full_disk_ext4),

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane hangs in a system call, as on a server that went away. Other requests on its lists can
- * still be cancelled, reach their deadline, and complete when the queue closes, each once,
- * while the lane hangs. A request whose call the lane has started does not complete: the
- * library owns its memory until the call returns. No test waits for the lane before it releases
- * the call.
+ * A lane hangs in a system call, as if a file server went away. Meanwhile the other requests on
+ * the lane's lists can still be cancelled, reach their deadline, or complete when the queue
+ * closes, each exactly once. A request whose system call has started does not complete, because
+ * the kernel may write to its memory until the call returns. No test waits for the lane before
+ * it releases the call.
  */
 #include "fixture.h"
 #include "request.h"
@@ -20,9 +20,9 @@
 
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
-#define HUNG_NS 30000000u     /* ns after which the library treats a lane as hanging */
-#define WAIT_NS 20000000000LL /* only a hang lasts that long */
-#define SOON_NS 20000000u     /* a deadline in the near future, in ns */
+#define HUNG_NS 30000000u     /* time in ns after which the library considers a lane as hanging */
+#define WAIT_NS 20000000000LL /* in ns; only a hang lasts that long */
+#define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
 #define CALLS_ALL UINT32_MAX  /* releases every call */
 #define REQUESTS 256
 #define PROBE_REQUEST 254 /* number of a request that hang_one submits */
@@ -75,7 +75,7 @@ static int two_lanes(void **state)
 	return open_device(2);
 }
 
-/* Releases all blocked calls, even after a failed case. */
+/* Releases all blocked calls, also after a case that failed. */
 static int end_case(void **state)
 {
 	(void)state;
@@ -117,7 +117,8 @@ static void await_completion(unsigned i)
 		fail_msg("request %u has ended %u times", i, completions[i]);
 }
 
-/* Makes request `i`, a read through the page cache by a call on the lane's own thread. */
+/* Makes request `i`: a read through the page cache, for which the lane's own thread makes the
+ * system call. */
 static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
 	struct penstock_req req;
@@ -143,8 +144,8 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Hangs the lane: it blocks in request 0 until requests 1 to `count` are on its lists, and then
- * blocks in request 1. */
+/* Makes the lane hang: it blocks in request 0 until requests 1 to `count` are on its lists, and
+ * then blocks in request 1. */
 static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
@@ -169,8 +170,8 @@ static void assert_completion(unsigned i, int64_t result, enum penstock_why why)
 		assert_true(strlen(reports[i].text) > 10);
 }
 
-/* Releases the lane: request 1 completes, and no other one does. No request that has completed
- * before writes to its memory. */
+/* Releases the lane. Only request 1 completes, because the others have completed before. The lane
+ * must not write to the memory of those. */
 static void release_lane_and_check(int64_t result, unsigned count)
 {
 	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
@@ -178,7 +179,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 	assert_int_equal(completions[1], 0);
 	calls_release(CALLS_ALL);
 	assert_completion(1, result, PENSTOCK_WHY_NONE);
-	submit(q, REQUESTS - 1, PIECE, 0); /* submitted after all requests on the lane's lists */
+	submit(q, REQUESTS - 1, PIECE,
+	       0); /* this request comes after all requests on the lane's lists */
 	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
 	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
 	for (unsigned i = 0; i <= count; i++)
@@ -188,7 +190,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 			fail_msg("byte %u came after the end", i);
 }
 
-/* A request that the lane has started does not complete by a cancel; requests after it do. */
+/* Cancelling a request that the lane has started does not complete it. Cancelling the requests
+ * after it completes them. */
 static void cancel_while_lane_hangs(void **state)
 {
 	uint64_t ids[6];
@@ -224,11 +227,11 @@ static void deadline_while_lane_hangs(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, wait_long, NULL), 0);
 	while (!atomic_load(&q->asleep))
 		sched_yield();
-	/* Submitted while the other thread sleeps, which does not know this deadline. */
+	/* The other thread already sleeps, and does not know the deadline of this request. */
 	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
 	assert_int_equal(completions[6], 1);
-	/* The lane has not even taken it from its inbox. */
+	/* The lane has not even taken this request from its inbox. */
 	submit(q, 5, PIECE, test_now_ns() + SOON_NS);
 	until = test_now_ns() + WAIT_NS;
 	while (!penstock_poll(q, NULL, 0) && test_now_ns() < until)
@@ -258,7 +261,8 @@ static void one_call_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* A queue without a started request closes while the lane still has its requests on a list. */
+/* None of the queue's requests has started. The queue can close while the lane still has them on a
+ * list. */
 static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;
@@ -278,8 +282,8 @@ static void queue_closes_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 1);
 }
 
-/* Hangs one of two lanes in request 1, long enough that the library notices: at a later submit
- * that finds the lane at the same turn as before. Returns the lane. */
+/* Makes one of two lanes hang in request 1, so long that the library notices it: a later submit
+ * finds that the lane has made no progress since an earlier submit. Returns the hanging lane. */
 static struct pst_lane *hang_one_of_two(void)
 {
 	struct pst_lane *lane;
@@ -292,7 +296,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* This request may have gone to the hanging lane. */
+	/* The library may have given this request to the hanging lane. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;
@@ -301,8 +305,8 @@ static struct pst_lane *hang_one_of_two(void)
 	return lane;
 }
 
-/* Waits until a lane is idle. A busy machine might otherwise keep it from running while the
- * other lane hangs. */
+/* Waits until a lane is idle. Otherwise, on a busy machine, this lane may be too busy to be
+ * preferred over the hanging one. */
 static void await_idle(const struct pst_lane *lane)
 {
 	uint64_t until = test_now_ns() + WAIT_NS;
@@ -317,8 +321,8 @@ static struct pst_lane *other_lane(const struct pst_lane *lane)
 	return &lane->pump->lanes[!lane->index];
 }
 
-/* New requests go to the lane that works. The hanging lane has room, and gets requests again
- * after it comes back. */
+/* New requests go to the lane that works, although the hanging lane has room. The hanging lane gets
+ * requests again after it has continued. */
 static void requests_avoid_the_hanging_lane(void **state)
 {
 	struct pst_lane *lane;
@@ -347,7 +351,7 @@ static void requests_avoid_the_hanging_lane(void **state)
 	assert_int_equal(req->home_lane->index, 0);
 }
 
-/* Without another lane, a request waits for the hanging lane and can be cancelled. */
+/* If there is no other lane, a request waits for the hanging lane and can be cancelled. */
 static void request_waits_for_the_only_lane(void **state)
 {
 	uint64_t id;
@@ -361,8 +365,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* Another lane has moved all bytes of a request in which the hanging lane was to help. The
- * cancel has no effect on the result. */
+/* The library gave a request to both lanes. One of them hangs, so the other has moved all bytes. A
+ * cancel then has no effect on the result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
@@ -385,7 +389,8 @@ static void cancel_after_another_lane_moved_all(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* A durable request without bytes has not started its sync: it can be cancelled. */
+/* A durable request without bytes waits for its sync, which has not started. It can be cancelled.
+ * */
 static void cancel_of_a_sync(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -412,8 +417,8 @@ static void cancel_of_a_sync(void **state)
 	penstock_close(req.storage);
 }
 
-/* Queue entries are freed when the lane comes back. Until then there are twice as many as
- * requests may be in flight. */
+/* The queue entries of cancelled requests become free when the lane continues. Until then the queue
+ * has twice as many entries as requests may be in flight. */
 static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;
@@ -423,7 +428,7 @@ static void entries_return_with_the_lane(void **state)
 	(void)state;
 	begin_case(8);
 	hang_lane(1, ids, 0);
-	/* One entry hangs, one was used by the first request. */
+	/* One entry belongs to the hanging request, and another was used by request 0. */
 	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
 		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
@@ -439,7 +444,7 @@ static void entries_return_with_the_lane(void **state)
 
 static _Atomic bool stop;
 
-/* Releases blocked calls at random, all but the last few. */
+/* Releases blocked calls at random times, except the last few. */
 static void *release_at_random(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
@@ -466,10 +471,11 @@ static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 	} else if (report->result != -ECANCELED) {
 		assert_int_equal(report->result, -ETIME);
 	}
-	memset(at, 0x33, len); /* The memory belongs to the test again. */
+	memset(at, 0x33, len); /* the memory belongs to the test again */
 }
 
-/* Runs one round of random requests, cancels and deadlines. Returns how many completed early. */
+/* Runs one round of random requests, cancels and deadlines. Returns how many requests completed
+ * while the lane still hung. */
 static unsigned random_round(uint64_t *seed, bool closes, const unsigned char *bytes)
 {
 	uint64_t lens[ROUND_REQUESTS], ids[ROUND_REQUESTS];

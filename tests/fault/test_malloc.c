@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th allocation of a scenario fails, for every n, each in its own process, so that
- * one-time initialisation can fail too. The scenario must end with -ENOMEM, the reason and a
- * sentence, or succeed with every byte right. It must succeed when repeated. Nothing may be
- * left allocated that a run without a failure does not leave.
+ * The n-th allocation of a scenario fails, for every n. Each failure runs in a process of its
+ * own, so that one-time initialisation can fail too. The scenario must end with -ENOMEM, the
+ * reason and a sentence, or succeed with every byte right. It must succeed when it is repeated.
+ * It may leave no more memory allocated than a run without a failure.
  */
 #include "child.h"
 #include "request.h"
@@ -13,11 +13,11 @@
 #define LEN ((1u << 20) + 777u)
 #define TURNS_MAX 400
 
-/* The outcome that a child process reports to its parent. */
+/* How the scenario ended, as the child process reports it to its parent. */
 struct outcome {
 	struct child_result end;
 	unsigned hits;
-	unsigned mark; /* allocations before the scenario's own */
+	unsigned mark; /* number of allocations before the first one of the scenario itself */
 	const char *what;
 	size_t what_len;
 };
@@ -26,7 +26,7 @@ struct outcome {
 #define SCENARIO_NAME "memory"
 #include "scenario.h"
 
-/* Makes the file without a sync: thousands of syncs would take long. */
+/* Writes the file without a sync, because thousands of syncs would take long. */
 static void make_file(void)
 {
 	int fd = open(name, O_RDWR | O_CREAT, 0600);
@@ -43,7 +43,7 @@ static struct penstock_device *open_small_device(const char *device, int *ret)
 	return child_open_device(device, "threads", ret);
 }
 
-/* Prepares the device. Allocations after this call belong to the scenario. */
+/* Prepares the device. The allocations after this call count as the scenario's. */
 static int prepare_device(struct penstock_storage *st, struct penstock_device *dev,
 			  enum penstock_op op)
 {
@@ -54,7 +54,7 @@ static int prepare_device(struct penstock_storage *st, struct penstock_device *d
 	return ret;
 }
 
-/* Compares device memory without allocations that count. */
+/* Compares device memory with the expected bytes. Allocations of this function do not count. */
 static void compare_device_bytes(struct penstock_device *dev, void *mem, const char *when)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
@@ -68,7 +68,7 @@ static void compare_device_bytes(struct penstock_device *dev, void *mem, const c
 	if (!strcmp(penstock_device_name(dev), "host")) {
 		memcpy(back, mem, LEN);
 	} else {
-		memory_disarm(&hits); /* Allocations of this check do not count. */
+		memory_disarm(&hits); /* allocations of this check do not count */
 		out->hits += hits;
 		if (penstock_device_open("host", NULL, &args.dst_dev) < 0 ||
 		    penstock_copy(&args, 1))
@@ -160,7 +160,7 @@ static int read_stream(void)
 	return ret;
 }
 
-/* Replaces a file: afterwards it is the old or the new one, as a whole. */
+/* Replaces a file. Afterwards the file is complete, either the old or the new one. */
 static int write_host(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -293,7 +293,7 @@ static int explain(void)
 	return ret;
 }
 
-/* Removes the digits from a text, because the amount of free memory changes. */
+/* Removes the digits from a text, because they show the amount of free memory, which changes. */
 static ssize_t remove_digits(char *text, ssize_t len)
 {
 	ssize_t kept = 0;
@@ -304,7 +304,8 @@ static ssize_t remove_digits(char *text, ssize_t len)
 	return kept;
 }
 
-/* Prints the topology as a table and as JSON. The text must be the same as without a failure. */
+/* Prints the topology as a table and as JSON. The text must be the same as in a run without a
+ * failure. */
 static int topo(void)
 {
 	static char first[2][1 << 17], again[1 << 17];

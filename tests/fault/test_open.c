@@ -2,8 +2,8 @@
 /*
  * The n-th system call of an open, a create, a commit or the start of a pump fails, for every
  * n. Either the operation fails with that errno, a reason and a sentence, and leaves no
- * descriptor and no file. Or it continues without the missing feature and reports that.
- * Existing files keep their bytes.
+ * descriptor and no file. Or it continues without the feature that needed the call, and reports
+ * that. Existing files keep their bytes.
  */
 #include "fixture.h"
 #include "request.h"
@@ -107,7 +107,7 @@ static void failed_calls_of_an_open(void **state)
 	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
-	read_and_compare(st); /* The first read opens descriptors that stay open. */
+	read_and_compare(st); /* the first read opens descriptors that stay open */
 	penstock_close(st);
 	fds = fixture_open_fds();
 	for (unsigned k = 0; k < COUNT(kinds); k++)
@@ -144,7 +144,7 @@ static void failed_calls_of_an_open(void **state)
 	unlink(name);
 }
 
-/* An open that is interrupted by a signal is made again. */
+/* If a signal interrupts an open, the library opens again. */
 static void interrupted_open_is_repeated(void **state)
 {
 	struct penstock_storage *st;
@@ -156,7 +156,7 @@ static void interrupted_open_is_repeated(void **state)
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	direct = st->facts.fd_direct >= 0;
 	penstock_close(st);
-	/* The open by name, and the second one for O_DIRECT. */
+	/* The first open is by name, the second opens the file again for O_DIRECT. */
 	for (unsigned nth = 1; nth <= 2; nth++) {
 		calls_arm(CALLS_OPEN, nth, EINTR);
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
@@ -175,7 +175,8 @@ static void interrupted_open_is_repeated(void **state)
 	unlink(name);
 }
 
-/* cachestat is refused after the open: the residency becomes unknown, with the reason. */
+/* cachestat starts to fail after the storage was opened. The residency becomes unknown, with the
+ * reason. */
 static void refused_cachestat(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
@@ -198,7 +199,7 @@ static void refused_cachestat(void **state)
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
 	read_and_compare(st);
-	/* The residency probe's chunk is carried in two pieces. */
+	/* Path fault carries each chunk in two pieces, also the chunk of the residency probe. */
 	req.path = "fault:bounce?swap=1";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);
@@ -210,11 +211,12 @@ static void refused_cachestat(void **state)
 struct creation {
 	unsigned flags;
 	uint64_t length;
-	bool old;	/* a file exists before */
-	bool needs_all; /* every injected failure must fail the creation */
+	bool old;	/* whether a file of that name exists before */
+	bool needs_all; /* whether every injected failure must fail the creation */
 };
 
-/* Creates, writes and commits the file. Returns 0, or the error of step *step. */
+/* Creates, writes and commits the file. Returns 0 or an error. Sets *step to the step that it
+ * reached. */
 static int create_file(const struct creation *c, int *step)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -236,7 +238,7 @@ static int create_file(const struct creation *c, int *step)
 	}
 	if (ret == 0)
 		*step = 3;
-	else if (st && !c->old) /* An abort removes the file that the open created. */
+	else if (st && !c->old) /* the abort removes the file that the open created */
 		(void)penstock_abort(st);
 	penstock_close(st);
 	return (int)ret;
@@ -268,8 +270,8 @@ static void fail_creation(const struct creation *c, enum calls_kind kind, const 
 				fail_msg("%s %u: %u files are there", calls_name(kind), nth,
 					 count_files());
 			if (ret < 0 && c->old && step < 3) {
-				/* Old or new as a whole: the new name may be in place and not
-				 * yet durable. */
+				/* The file is the old or the new one, as a whole. The new file may
+				 * have its name already, but not durably. */
 				bool whole = kind == CALLS_FSYNC || kind == CALLS_OPEN;
 
 				fixture_fill(bytes, LEN, 2);
@@ -327,7 +329,8 @@ static void failed_calls_of_a_creation(void **state)
 	fail_creation(&strict, CALLS_FALLOCATE, full, COUNT(full));
 }
 
-/* fallocate is interrupted, or not supported by the file system: the length is still set. */
+/* If fallocate is interrupted, or not supported by the file system, the file still gets its length.
+ * */
 static void failed_reservation_still_sets_the_length(void **state)
 {
 	static const int codes[] = {EINTR, EOPNOTSUPP};
@@ -348,8 +351,8 @@ static void failed_reservation_still_sets_the_length(void **state)
 	}
 }
 
-/* The library opens an O_APPEND descriptor again without the flag. Where that fails, a write
- * would go to the end of the file, and is refused. */
+/* The library opens the file of an O_APPEND descriptor again, without the flag. If that fails, a
+ * write would go to the end of the file, so it is refused. */
 static void append_descriptor_is_reopened_or_refused(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -394,8 +397,8 @@ static void lengthen_temporary_file(void)
 	close(fd);
 }
 
-/* Truncating to the final length fails, or a later step of the commit. The commit fails and can
- * be repeated, unless data was lost. */
+/* A commit truncates the file to its final length. If that fails, or a later step of the commit,
+ * the commit fails and can be repeated, unless data was lost. */
 static void failed_commit_can_be_repeated(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_TRUNCATE, CALLS_FSYNC, CALLS_RENAME};
@@ -429,8 +432,8 @@ static void failed_commit_can_be_repeated(void **state)
 			check_error(ret, EIO, kinds[k], nth);
 			ret = penstock_commit(st, 1);
 			if (kinds[k] == CALLS_FSYNC && nth == 1) {
-				/* After a failed fsync of the data, the kernel forgets what it
-				 * could not write. */
+				/* After a failed fsync of the data, the kernel forgets the pages
+				 * that it could not write. */
 				check_error(ret, EIO, kinds[k], nth);
 				penstock_close(st);
 				check_file(1, (int)kinds[k], nth);
@@ -446,8 +449,8 @@ static void failed_commit_can_be_repeated(void **state)
 	unlink(name);
 }
 
-/* A failed write to a file being created. After a close without a commit, the file is exactly
- * as long as the bytes written. */
+/* A write to a file that is being created fails. If the file is then closed without a commit, its
+ * length is exactly the number of bytes written. */
 static void failed_write_leaves_exact_length(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -487,7 +490,7 @@ static void failed_write_leaves_exact_length(void **state)
 
 /* ---- starting a pump ---- */
 
-/* Opens, uses and closes its own device. Returns 0 or the first error. */
+/* Opens a device, uses it and closes it. Returns 0 or the first error. */
 static int open_use_close_device(const char *device, const char *engine,
 				 struct penstock_report *report)
 {
@@ -538,7 +541,7 @@ static void failed_calls_of_a_pump_start(void **state)
 	unsigned all = 0;
 
 	(void)state;
-	penstock_device_close(host); /* Every device below is then opened anew. */
+	penstock_device_close(host); /* every device below must be opened anew */
 	fixture_make_file(name, LEN, 1);
 	for (unsigned d = 0; d < COUNT(devices); d++)
 		for (unsigned e = 0; e < COUNT(engines); e++) {

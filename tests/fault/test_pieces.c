@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lane's ring is registered with io_uring in two pieces, and io_uring refuses the first or
- * the second. All bytes must arrive, and the report says why the calls were slower. Each
- * transfer is long enough that it needs the whole ring.
+ * the second piece. All bytes must arrive, and the report must say why the calls were slower.
+ * Each transfer is so long that it needs the whole ring.
  */
 #include "fixture.h"
 
@@ -10,8 +10,8 @@
 
 #define LEN (48u << 20)
 
-/* Writes more bytes than the slots of one lane hold, while io_uring refuses to register ring
- * pieces from the nth on. */
+/* Writes more bytes than the slots of one lane hold. Meanwhile io_uring refuses to register ring
+ * pieces, from the n-th on. */
 static void write_with_refused_piece(const char *name, unsigned nth, struct penstock_report *report,
 				     struct penstock_explanation *known)
 {
@@ -39,9 +39,9 @@ static void write_with_refused_piece(const char *name, unsigned nth, struct pens
 	penstock_device_close(seg.dev);
 }
 
-/* When the first piece is refused, the second is not tried. In both cases io_uring carries the
- * calls, and the report has the reason. The device's engine reason does not change after the
- * device has opened, because other threads may be reading it. */
+/* If the first piece is refused, the library does not try the second. In both cases io_uring
+ * carries the calls, and the report has the reason. The device keeps its engine reason from the
+ * time when it opened, because other threads may be reading that reason. */
 static void refused_piece_is_reported(void **state)
 {
 	const char *name = fixture_name("data", false);

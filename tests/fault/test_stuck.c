@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests in the order of a stream that never reaches them: the stream waits for an event, its
- * context broke, or the lane that watches it hangs. They can be cancelled, reach their
- * deadline, and complete when the queue closes. The stream continues once it is released. No
- * test waits for such a request without a limit.
+ * A request in the order of a stream never gets its turn: the stream waits for an event, its
+ * context broke, or the lane that watches the stream hangs. Such a request can be cancelled,
+ * reach its deadline, or complete when the queue closes. The stream continues once it is
+ * released. No test waits for such a request without a limit.
  */
 #include "fixture.h"
 #include "request.h"
@@ -18,7 +18,7 @@
 #include "device/cuda_api.h"
 
 #define LEN (256u << 10)
-#define WAIT_NS 20000000000LL /* only a hang lasts that long */
+#define WAIT_NS 20000000000LL /* in ns; only a hang lasts that long */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -115,7 +115,7 @@ static void cancel_while_stream_waits(void **state)
 	id = submit(q, 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
 	assert_completion(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);
-	stream_release(); /* the stream continues although its request is gone */
+	stream_release(); /* the stream continues although its request was cancelled */
 	submit(q, 0);
 	assert_completion(q, LEN, PENSTOCK_WHY_NONE);
 	penstock_queue_close(q);
@@ -136,7 +136,7 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane hangs in another request. It watches one request in stream order, and another is
+/* The lane hangs in another request. It watches one request in stream order, and a second one is
  * still in its inbox. Both can be cancelled, and the stream continues. */
 static void cancel_while_lane_hangs(void **state)
 {
@@ -178,8 +178,8 @@ static void cancel_while_lane_hangs(void **state)
 	penstock_queue_close(more);
 }
 
-/* The lane hangs in a call for one storage and keeps a mapping of it. Another storage closes,
- * and a device to which the lane never copied. */
+/* A lane hangs in a call for one storage and keeps a mapping of that storage. Another storage can
+ * close, and so can a device to which the lane never copied. */
 static void others_close_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
@@ -208,7 +208,8 @@ static void others_close_while_lane_hangs(void **state)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	alarm(WAIT_NS / 1000000000);
-	assert_int_equal(penstock_transfer(&other, NULL), LEN); /* carried by this thread */
+	assert_int_equal(penstock_transfer(&other, NULL),
+			 LEN); /* this thread carries the request */
 	assert_true(atomic_load(&other.storage->cached_by_lanes));
 	penstock_close(other.storage);
 	penstock_device_close(host);
@@ -231,7 +232,7 @@ static void queue_closes_while_stream_waits(void **state)
 	stream_release();
 }
 
-/* More cancelled requests than there are semaphores: each semaphore is free again after the
+/* More requests are cancelled than there are semaphores. Each semaphore is free again after the
  * stream has passed it, and not before. */
 static void cancelled_requests_free_their_semaphores(void **state)
 {
@@ -255,8 +256,9 @@ static void cancelled_requests_free_their_semaphores(void **state)
 	penstock_queue_close(q);
 }
 
-/* Unregistering memory waits for the application's streams and blocks every copy of the
- * process. Reads by path mapped, and later reads, must not do it while a stream waits. */
+/* In the driver, unregistering memory waits for all streams of the application and blocks every
+ * copy of the process. While a stream waits, neither reads by path mapped nor later reads may
+ * unregister memory. */
 static void mapped_reads_do_not_unregister(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -274,7 +276,7 @@ static void mapped_reads_do_not_unregister(void **state)
 			fail_msg("submit: %s", penstock_errmsg());
 		assert_int_equal(penstock_wait(q, &done, 1, 1, WAIT_NS), 1);
 		assert_int_equal(done.result, LEN);
-		usleep(1000); /* time for the lane's idle work */
+		usleep(1000); /* gives the lane time for its idle work */
 	}
 	stream_release();
 	penstock_queue_close(q);
@@ -285,8 +287,8 @@ static void *free_thread(void *arg)
 	return (void *)(intptr_t)penstock_free(gpu, arg);
 }
 
-/* Freeing memory blocks all copies in the driver too. So penstock_free waits for the streams
- * that wait for the library before it calls the driver. */
+/* In the driver, freeing memory blocks all copies too. So penstock_free first waits for the streams
+ * that wait for requests of the library, and then calls the driver. */
 static void free_waits_for_the_stream(void **state)
 {
 	struct penstock_queue *q;
@@ -299,7 +301,7 @@ static void free_waits_for_the_stream(void **state)
 	stream_hold();
 	submit(q, 0);
 	assert_int_equal(pthread_create(&thread, NULL, free_thread, more), 0);
-	usleep(20000); /* the other thread probably waits by then */
+	usleep(20000); /* long enough that the other thread probably waits */
 	__atomic_fetch_add(gate, 1, __ATOMIC_RELEASE);
 	assert_completion(q, LEN, PENSTOCK_WHY_NONE);
 	assert_int_equal(pthread_join(thread, &ret), 0);
@@ -316,8 +318,8 @@ static unsigned long unregister_calls(void)
 	return calls("cuMemHostUnregister");
 }
 
-/* Memory that a storage registered is unregistered when the storage closes, and not before,
- * whichever lane registered it. */
+/* Memory that a lane registered for a storage is unregistered when the storage closes, and not
+ * before, whichever lane registered it. */
 static void unregistered_when_the_storage_closes(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -347,7 +349,7 @@ static void unregistered_when_the_storage_closes(void **state)
 		assert_int_equal(penstock_submit(own, &req, 1, NULL), 1);
 		assert_int_equal(penstock_wait(own, &done, 1, 1, WAIT_NS), 1);
 		assert_int_equal(done.result, LEN);
-		usleep(1000); /* time for the idle work of the lanes */
+		usleep(1000); /* gives the lanes time for their idle work */
 	}
 	assert_int_equal(unregister_calls(), before);
 	penstock_close(req.storage);
@@ -372,7 +374,7 @@ static void other_device_closes_while_stream_waits(void **state)
 	stream_hold();
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(penstock_transfer(&req, NULL), LEN);
-		usleep(1000); /* time for the lane's idle work */
+		usleep(1000); /* gives the lane time for its idle work */
 		assert_true(penstock_device_open("host", NULL, &host) >= 0);
 		alarm(WAIT_NS / 1000000000);
 		penstock_device_close(host);

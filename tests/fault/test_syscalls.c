@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n,
- * with both engines and directions, with and without a required class. Where another path may
+ * with both engines and directions, with and without a required class. If another path may
  * carry the failed chunk, it does, and the report counts the retry with its reason. Otherwise
- * the request fails with the errno and the reason, and the bytes that it reports as done are
+ * the request fails with the errno and the reason, and the bytes that it reports as moved are
  * right. Afterwards the same storage works.
  */
 #include "fixture.h"
@@ -14,8 +14,8 @@
 #define LEN ((2u << 20) + 1234u)
 #define ALIGNED (2u << 20)
 #define SMALL (64u << 10)
-#define TURNS_MAX 64 /* more calls than any case makes */
-#define RINGS_MAX 4  /* two devices with two lanes each */
+#define TURNS_MAX 64 /* more turns than any case needs */
+#define RINGS_MAX 4  /* number of io_urings of two devices with two lanes each */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 struct scene {
@@ -25,16 +25,17 @@ struct scene {
 	const char *path;
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
-	bool warm;   /* the file is in the page cache */
-	bool fresh;  /* the route is made while the fault is armed */
+	bool warm;   /* whether the file is in the page cache */
+	bool fresh;  /* whether the route is made while the fault is armed */
 	bool durable;
-	bool all_from_nth; /* all calls from the n-th fail */
+	bool all_from_nth; /* whether all calls from the n-th on fail */
 };
 
 static unsigned char *want, *old, *back;
-static bool has_direct_paths; /* TMPDIR has direct paths, so the path of each call is known */
+static bool has_direct_paths; /* whether TMPDIR has direct paths, so that the path of each call is
+				 known */
 
-/* Reports whether the folder meets a class. Overlays and loop devices meet none. */
+/* Reports whether the folder meets a class. Folders on overlays and loop devices meet none. */
 static bool has_class(enum penstock_class require)
 {
 	const char *name = fixture_name("class", false);
@@ -120,7 +121,8 @@ static void transfer_once(struct run *r)
 	r->result = penstock_transfer(&req, &r->report);
 }
 
-/* Checks the bytes: up to `stop` they are the new ones, after it the new or the old ones. */
+/* Checks the bytes: those before offset `stop` are the new ones, and each one after it is the new
+ * or the old one. */
 static void check_bytes(struct run *r, uint64_t stop)
 {
 	const struct scene *s = r->scene;
@@ -189,18 +191,19 @@ static void check_failed(struct run *r)
 	check_bytes(r, r->kind == CALLS_SYNC ? r->scene->len : r->report.stop_off);
 }
 
-/* Decides by class and path whether the request must be retried or fail. */
+/* Decides from the class and the path whether the library must retry the failed chunk or fail the
+ * request, and checks that it did. */
 static void check_hit(struct run *r)
 {
 	const struct scene *s = r->scene;
-	/* Bytes that the drive failed to write, or has no space for, must not go to the page
-	 * cache. */
+	/* If the drive failed to write bytes, or had no space for them, they must not go to the
+	 * page cache. */
 	bool no_cache =
 		s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
 		(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT || r->how == CALLS_EMPTY) &&
 		strcmp(s->device, "host") != 0;
-	/* The drive can read bytes that the page cache failed to read. On a busy machine the
-	 * cache may have some, although they were dropped. */
+	/* If the page cache failed to read bytes, the drive can read them. On a busy machine the
+	 * page cache may have some bytes although they were dropped. */
 	bool retry = has_direct_paths && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
 		     (r->direct || s->op == PENSTOCK_READ);
 
@@ -212,7 +215,7 @@ static void check_hit(struct run *r)
 	} else if (s->all_from_nth && r->result < 0) {
 		check_failed(r); /* no path is left */
 	} else if (s->fresh && r->result >= 0 && !r->report.retries) {
-		/* A canary read failed, and another path was used from the start. */
+		/* a canary read failed, so another path was used from the start */
 		check_whole(r, 0);
 	} else if (s->fresh && r->result == -EOPNOTSUPP && s->require) {
 		if (penstock_errwhy() != PENSTOCK_WHY_REQUIRE)
@@ -230,7 +233,7 @@ static void check_hit(struct run *r)
 	}
 }
 
-/* Runs the transfer with one fault. Returns false if there was no n-th call. */
+/* Runs the transfer with one fault. Returns false if the transfer made fewer than n calls. */
 static bool run_once(struct run *r)
 {
 	const struct scene *s = r->scene;
@@ -265,7 +268,7 @@ static bool run_once(struct run *r)
 		if (!(s->fresh && again.result == -EOPNOTSUPP && s->require))
 			check_whole(&again, 0);
 	}
-	if (s->op == PENSTOCK_WRITE) /* Restores the file for the next run. */
+	if (s->op == PENSTOCK_WRITE) /* restores the file for the next run */
 		fixture_overwrite(r->name, old, s->len);
 	penstock_close(r->st);
 	if (r->nth && fixture_open_fds() != fds)
@@ -275,7 +278,7 @@ static bool run_once(struct run *r)
 	return r->hits;
 }
 
-/* Fails every n-th call in turn until there is none. Returns the number of hits. */
+/* Lets each call of the transfer fail, one in each run. Returns how many calls failed. */
 static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int how)
 {
 	struct run r = {.scene = s, .kind = kind, .how = how};
@@ -290,7 +293,7 @@ static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
 		test_copy(r.dev, r.mem, r.host, want, s->len);
-	run_once(&r); /* without a fault, to open what stays open */
+	run_once(&r); /* a run without a fault opens the descriptors that stay open */
 	if (has_direct_paths && !s->warm && strcmp(s->engine, "auto") != 0)
 		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");
 	for (r.nth = 1; r.nth <= TURNS_MAX && run_once(&r); r.nth++)
@@ -317,7 +320,8 @@ static void fail_data_calls(const char *device, const char *engine)
 	for (unsigned i = 0; i < COUNT(read_hows); i++) {
 		unsigned n = fail_every_call(&read, CALLS_FILL, read_hows[i]);
 
-		assert_true(n >= (has_direct_paths ? 3 : 1)); /* two long calls and a tail */
+		assert_true(n >=
+			    (has_direct_paths ? 3 : 1)); /* two long calls and one for the tail */
 		hits += n;
 	}
 	for (unsigned i = 0; i < COUNT(write_hows); i++) {
@@ -353,7 +357,7 @@ static void gpu_memory_by_threads(void **state)
 	fail_data_calls("cuda:0", "threads");
 }
 
-/* A failed chunk that is longer than a chunk of the next path is retried in pieces. */
+/* If a failed chunk is longer than the chunks of the next path, it is retried in pieces. */
 static void failed_chunk_is_retried_in_pieces(void **state)
 {
 	struct scene s = {.device = "host", .engine = "auto", .len = LEN, .slot = 256u << 10};
@@ -366,7 +370,7 @@ static void failed_chunk_is_retried_in_pieces(void **state)
 	}
 }
 
-/* The pieces fail too. The bytes after the failed piece must not be carried by another chunk. */
+/* The pieces of the retry fail too. No other chunk may carry the bytes after the failed piece. */
 static void pieces_fail_too(void **state)
 {
 	struct scene s = {.device = "host",
@@ -383,7 +387,8 @@ static void pieces_fail_too(void **state)
 	}
 }
 
-/* Warm bytes, named paths and requests of one chunk have no other path. */
+/* Reads of cached bytes, requests that name a path, and requests of one chunk have no other path.
+ * */
 static void requests_with_one_path(void **state)
 {
 	struct scene warm = {.device = "host", .engine = "auto", .len = LEN, .warm = true};
@@ -403,8 +408,8 @@ static void requests_with_one_path(void **state)
 	}
 }
 
-/* With a required class: the request fails with the bytes done, or is retried on a path that
- * meets the class. */
+/* With a required class, the request fails and reports the bytes moved, or its failed chunk is
+ * retried on a path that meets the class. */
 static void requests_with_a_class(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -427,7 +432,7 @@ static void requests_with_a_class(void **state)
 		}
 }
 
-/* Faults in the canary's own calls: reads when the route is made, and the read-back of the
+/* Faults hit the canary's own calls: its reads when the route is made, and the read-back of the
  * first write. */
 static void failed_canary_calls(void **state)
 {
@@ -445,7 +450,7 @@ static void failed_canary_calls(void **state)
 	assert_true(fail_every_call(&read, CALLS_FILL, EIO) >= 4);
 }
 
-/* fdatasync: an error fails the request, an interrupted call is repeated. */
+/* If fdatasync fails, the request fails. If a signal interrupts it, the library calls it again. */
 static void failed_syncs(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -464,7 +469,7 @@ static void failed_syncs(void **state)
 		}
 }
 
-/* A drive that fails all calls from the n-th on, and a disk that stays full. */
+/* A drive fails all calls from the n-th on, or a disk stays full. */
 static void drive_fails_for_good(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -488,7 +493,8 @@ static void drive_fails_for_good(void **state)
 		}
 }
 
-/* No more threads can be created once the lanes run: the lanes make the calls themselves. */
+/* Once the lanes run, no more threads can be created. The lanes make the system calls themselves.
+ * */
 static void no_thread_can_be_created(void **state)
 {
 	struct scene s = {.device = "host", .engine = "threads", .len = LEN};
@@ -522,11 +528,11 @@ static void no_thread_can_be_created(void **state)
 	}
 }
 
-/* A device has one io_uring until another lane needs one. When that one is refused, its calls
- * are still carried, and the report has the reason. */
+/* A device has one io_uring until another lane needs a second one. If the second one is refused,
+ * the lane's calls are still made, and the report has the reason. */
 static void io_urings_are_opened_when_needed(void **state)
 {
-	const uint64_t len = 48u << 20; /* more than the slots of one lane hold */
+	const uint64_t len = 48u << 20; /* in bytes; more than the slots of one lane hold */
 	const char *name = fixture_name("data", false);
 	struct penstock_device *dev, *host;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -536,7 +542,8 @@ static void io_urings_are_opened_when_needed(void **state)
 	unsigned hits = 0;
 
 	(void)state;
-	if (!fixture_has_uring()) /* tested before a device opens, which would keep its engine */
+	if (!fixture_has_uring()) /* this test must come before a device opens, because the device
+				     would keep its engine */
 		test_skip("io_uring is refused here");
 	dev = seg.dev = fixture_open_device("cuda:0", "auto", 0);
 	host = fixture_open_device("host", "threads", 0);
@@ -570,7 +577,7 @@ static void io_urings_are_opened_when_needed(void **state)
 	unlink(name);
 }
 
-/* Faults of io_uring_enter itself. */
+/* Faults hit io_uring_enter itself. */
 static void failed_io_uring_enter(void **state)
 {
 	static const int hows[] = {EAGAIN, EBUSY, EINTR, ENOMEM};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes `penstock check` on a simulated machine. The input becomes a tree of files
- * (file_tree.h). Then every check runs on it, with and without a file, for host memory, a GPU
- * and a PCI device. libFuzzer runs it, or replay.c over its own corpus and that of machine. A
- * failure is a line that is ok although nothing was seen, a line without a sentence, or a
- * direct result with a failed check.
+ * (file_tree.h). Then check runs on that tree, with and without a file, for host memory, a GPU
+ * and a PCI device. libFuzzer runs this target, or replay.c does with its own corpus and the
+ * one of the target `machine`. A failure is a line with "ok" for something that check could not
+ * see, a line without a sentence, or the result "direct" although a check failed.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parser of device-mapper tables: the input as the text of a table, as a uuid, and
- * as the binary answer of DM_TABLE_STATUS. libFuzzer runs it, or replay.c over its corpus. A
- * failure is a read beyond the answer, or an unknown layer kind.
+ * Fuzzes the parser of device-mapper tables. The input is parsed as the text of a table, as a
+ * uuid, and as the binary answer of the ioctl DM_TABLE_STATUS. libFuzzer runs this target, or
+ * replay.c does with its corpus. A failure is a read beyond the answer, or an unknown layer
+ * kind.
  */
 #include <stdlib.h>
 #include <string.h>

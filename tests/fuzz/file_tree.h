@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns the input of a fuzz target into a tree of files. A line "=PATH" starts a file, whose
- * content is the lines up to the next such line; "@PATH TARGET" creates a symbolic link. The
- * targets that read a whole machine include it. It must never write outside its root.
+ * Turns the input of a fuzz target into a tree of files. A line "=PATH" starts a file, which
+ * contains the lines up to the next line that starts with "=" or "@". A line "@PATH TARGET"
+ * creates a symbolic link. The fuzz targets that read a whole machine include this file. It
+ * must never write outside its root.
  */
 #ifndef PENSTOCK_FUZZ_FILE_TREE_H
 #define PENSTOCK_FUZZ_FILE_TREE_H
@@ -23,8 +24,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
-/* Builds the path of a file below the root and creates its folders. Returns false for a path
- * that is not allowed. */
+/* Builds the path of a file below the root and creates the folders of that path. Returns false if
+ * `path` is not allowed. */
 static bool path_below_root(const char *root, const char *path, char *out, size_t len)
 {
 	char *slash;
@@ -36,7 +37,8 @@ static bool path_below_root(const char *root, const char *path, char *out, size_
 		struct stat st;
 
 		*slash = '\0';
-		/* Not through a link of the input, which may lead anywhere. */
+		/* The folder must not be a link from the input, because such a link may lead
+		 * anywhere. */
 		if (mkdir(out, 0700) < 0 && (lstat(out, &st) < 0 || !S_ISDIR(st.st_mode)))
 			return false;
 		*slash = '/';
@@ -53,7 +55,7 @@ static FILE *start_entry(const char *root, char *line)
 		if (!target)
 			return NULL;
 		*target = '\0';
-		/* A second link of the same name is left out. */
+		/* If a file or link of this name exists, the new link is left out. */
 		if (path_below_root(root, line + 1, path, sizeof(path)) &&
 		    symlink(target + 1, path) < 0)
 			path[0] = '\0';
@@ -61,7 +63,8 @@ static FILE *start_entry(const char *root, char *line)
 	}
 	if (!path_below_root(root, line + 1, path, sizeof(path)))
 		return NULL;
-	/* "x" fails if the name exists, so that no link of the input is written through. */
+	/* "x" makes fopen fail if the name exists, so that it does not write through a link from
+	 * the input. */
 	return fopen(path, "wbx");
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the job files and sizes of `penstock gdsio`. libFuzzer runs it, or replay.c over its
- * corpus. A failure is a read beyond the text, or an accepted job file with values outside the
- * limits.
+ * Fuzzes the parsers of `penstock gdsio` for job files and sizes. libFuzzer runs this target,
+ * or replay.c does with its corpus. A failure is a read beyond the text, or a job file that is
+ * accepted although it has values outside the limits.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parsers for object stores: the input is parsed as a URL and as an answer.
- * libFuzzer runs it, or replay.c over its corpus. A failure is a host or port that is not valid
- * in a request, or a server name with control characters, which a terminal would execute.
+ * Fuzzes the parsers for object stores: the input is parsed as a URL and as an HTTP answer.
+ * libFuzzer runs this target, or replay.c does with its corpus. A failure is a host or port
+ * that is not valid in a request, or a server name with control characters, which a terminal
+ * would execute.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	text[len_bytes] = '\0';
 	check_url(text);
 	free(text);
-	/* An exact heap block, so that a sanitizer sees a read one byte too far. */
+	/* The heap block has exactly this length, so that a sanitizer detects a read of one byte
+	 * too many. */
 	text = malloc(len_bytes ? len_bytes : 1);
 	if (!text)
 		return 0;

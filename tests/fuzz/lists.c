@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the small parsers of topo: PCI addresses, CPU lists, numbers, and path components.
- * libFuzzer runs it, or replay.c over its corpus. A failure is a read beyond the text, or an
- * accepted address that changes when it is parsed again.
+ * libFuzzer runs this target, or replay.c does with its corpus. A failure is a read beyond the
+ * text, or an address that is accepted but changes when it is printed and parsed again.
  */
 #include <stdlib.h>
 #include <string.h>

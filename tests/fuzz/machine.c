@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes a whole simulated machine. The input becomes a tree of files (file_tree.h). Topo reads
- * and prints it, and the block-stack code walks it and decides whether it is direct. libFuzzer
- * runs it, or replay.c over its corpus. A failure is an endless walk, or a verdict "direct" for
- * an incomplete stack.
+ * and prints the machine. The block-stack code walks its block devices and decides whether they
+ * are direct. libFuzzer runs this target, or replay.c does with its corpus. A failure is an
+ * endless walk, or the verdict "direct" for an incomplete stack.
  */
 #include "core/machine/topo_print.h"
 #include "core/machine/topo_read.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the text files of a model: the index that maps tensors to files, and config.json.
- * libFuzzer runs it, or replay.c over its corpus. A failure is a path outside the model's
- * folder, a tensor listed twice, a row whose file is not in the list, or numbers from an
- * invalid config.
+ * libFuzzer runs this target, or replay.c does with its corpus. A failure is a path outside the
+ * model's folder, a tensor that is listed twice, a tensor whose file is not in the list of
+ * files, or numbers from an invalid config.json.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void remove_folder(void)
 	rmdir(dir);
 }
 
-/* Creates a folder with one part file, which an index may name. */
+/* Creates a folder with one file of tensors, which an index may name. */
 static void make_folder(void)
 {
 	const char *tmp = getenv("TMPDIR");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the parser of the mount table. The first line of the input is the mount point to find,
- * the rest is /proc/self/mountinfo. libFuzzer runs it, or replay.c over its corpus. A failure
- * is a read beyond the text, or a string that is not terminated.
+ * and the rest is the text of /proc/self/mountinfo. libFuzzer runs this target, or replay.c
+ * does with its corpus. A failure is a read beyond the text, or a string that is not
+ * terminated.
  */
 #include <stdlib.h>
 #include <string.h>

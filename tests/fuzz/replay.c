@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The main function of a fuzz target that is built without libFuzzer. It passes each file of
- * the folders and files on the command line to the target once, in the order of their names. So
- * every input that ever broke a parser is a plain test. tests/run calls it. It must never
- * succeed without having replayed a file.
+ * The main function of a fuzz target that is built without libFuzzer. The command line names
+ * files and folders. This function passes each of these files to the target once, in the order
+ * of their names. So every input that ever broke a parser is an ordinary test. tests/run calls
+ * the program. It must never succeed without having replayed a file.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -14,8 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-/* Replays one file. The input is an exact heap block, so that a sanitizer sees a read one byte
- * too far. */
+/* Replays one file. The heap block of the input has exactly its length, so that a sanitizer detects
+ * a read of one byte too many. */
 static int replay_file(const char *name)
 {
 	struct stat st;
@@ -37,7 +37,8 @@ static int replay_file(const char *name)
 		free(data);
 		return -1;
 	}
-	/* Printed first, so that the last line of the log names the input that crashed. */
+	/* Prints the name before the input is parsed, so that the last line of the log names the
+	 * input that crashed. */
 	printf("%s %zu\n", name, got);
 	fflush(stdout);
 	LLVMFuzzerTestOneInput(data, got);

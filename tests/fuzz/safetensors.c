@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes whole safetensors files: prefix, header, and the length of the data. libFuzzer runs
- * it, or replay.c over its corpus. A failure is a read beyond the header, tensors that overlap
- * or leave a hole, a name that is repeated or not terminated, or a shape that does not match
- * its offsets.
+ * this target, or replay.c does with its corpus. A failure is a read beyond the header, tensors
+ * that overlap or leave a hole, a name that is repeated or not terminated, or a shape that does
+ * not match its offsets.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,8 @@ static void check_header(const struct pst_st *st, uint64_t data_len)
 		require(strcmp(st->pairs[i - 1].key, st->pairs[i].key) < 0);
 }
 
-/* Skips any JSON text: it must succeed, or return an error word and a position within the text. */
+/* Lets the parser skip any JSON text. It must succeed, or return the text of an error and a
+ * position within the input. */
 static void check_skip(const uint8_t *data, size_t len)
 {
 	char *text = malloc(len ? len : 1);

@@ -2,11 +2,12 @@
 /*
  * step FILE DEVICE: reads 1 MiB of FILE, which is not in the page cache, into DEVICE, and prints
  * every function of libpenstock.so that the calling thread enters, in order: one "0xOFFSET" a
- * line, the function's place in the library. tests/harness/walk runs it and compares the source
- * files of these functions with ARCHITECTURE.md.
+ * line, the offset of the function in the library. tests/harness/walk runs this program and
+ * compares the source files of these functions with ARCHITECTURE.md.
  *
- * A child makes the read. The parent executes it instruction by instruction (ptrace) between
- * two stops, and notes each address at which a symbol of the library begins.
+ * A child process makes the read, between two stops. From the first stop to the second the
+ * parent executes the child instruction by instruction (ptrace), and prints each address at which
+ * a function of the library begins.
  */
 #include <elf.h>
 #include <errno.h>
@@ -33,7 +34,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* Drops the file's pages, so that the read finds none of them cached. */
+/* Drops the file's pages from the page cache. */
 static int make_cold(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,7 +44,7 @@ static int make_cold(const char *path)
 	return close(fd);
 }
 
-/* The traced process: one read to open everything, then the read between two stops. */
+/* Runs in the child. A first read opens everything. The traced read is between two stops. */
 static int read_once(const char *path, const char *device)
 {
 	struct penstock_storage *file;
@@ -65,8 +66,8 @@ static int read_once(const char *path, const char *device)
 }
 
 struct library {
-	uint64_t base, end; /* where the child has mapped it */
-	bool *starts;	    /* by offset: a function begins here */
+	uint64_t base, end; /* addresses at which the library begins and ends in the child */
+	bool *starts;	    /* for each offset in the library: whether a function begins there */
 	size_t len;
 };
 
@@ -128,7 +129,7 @@ static int library_symbols(struct library *lib, const char *path)
 	return lib->starts ? 0 : fail("no memory");
 }
 
-/* Executes the child until its second stop. 0, or 1 on an error. */
+/* Executes the child until its second stop. Returns 0, or 1 after an error. */
 static int step_through(pid_t child, const struct library *lib)
 {
 	for (;;) {
@@ -164,7 +165,7 @@ int main(int argc, char **argv)
 	child = fork();
 	if (!child) {
 		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-			_exit(77); /* this container forbids ptrace */
+			_exit(77); /* Skips the test: this container forbids ptrace. */
 		_exit(read_once(argv[1], argv[2]));
 	}
 	if (waitpid(child, &status, 0) != child)

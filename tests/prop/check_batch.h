@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks a batch of completed requests: the bytes in memory and storage, the results and the
- * reports must match the requests. test_bytes.c includes it after its request generator. It
- * reads the storage by system calls, and by the library only if there is no other way.
+ * reports must match the requests. test_bytes.c includes this file after its request generator.
+ * The checks read the storage with system calls, and with the library only if there is no other
+ * way.
  */
 
 /* ---- what was requested ---- */
@@ -23,7 +24,7 @@ static uint64_t rows_of(const struct penstock_seg *seg)
 	return seg->rows ? seg->rows : 1;
 }
 
-/* Returns how many bytes of a segment's row are before storage offset `end`. */
+/* Returns how many bytes of one row of a segment are before storage offset `end`. */
 static uint64_t row_before(const struct penstock_seg *seg, uint64_t row, uint64_t end)
 {
 	uint64_t off = seg->off + row * seg->pitch;
@@ -49,10 +50,10 @@ static uint64_t before_end(const struct gen *gen, uint64_t end)
 	return sum;
 }
 
-/* Returns the lowest storage offset before which `bytes` requested bytes are. */
+/* Returns the lowest storage offset that has `bytes` of the requested bytes before it. */
 static uint64_t end_for(const struct gen *gen, uint64_t bytes)
 {
-	uint64_t low = 0, high = env.len; /* no byte of the storage is beyond it */
+	uint64_t low = 0, high = env.len; /* the search ends at the end of the storage */
 
 	while (low < high) {
 		uint64_t mid = low + (high - low) / 2;
@@ -72,8 +73,9 @@ static size_t arena_offset(const struct penstock_seg *seg, unsigned d, uint64_t 
 
 /* ---- memory ---- */
 
-/* Expects all requested bytes before `end`. The memory for bytes after it may have any content:
- * a direct read writes zeros up to the end of its block. */
+/* Expects that all requested bytes before storage offset `end` have arrived in memory. The memory
+ * for bytes after `end` may contain anything, because a direct read writes zeros up to the end of
+ * its block. */
 static void expect_read(const struct gen *gen, uint64_t end)
 {
 	for (unsigned i = 0; i < gen->req.seg_count; i++) {
@@ -93,14 +95,15 @@ static void expect_read(const struct gen *gen, uint64_t end)
 	}
 }
 
-/* Fails the case unless the request could end with this error. */
+/* Fails the case unless the generated request may end with the error that it ended with. */
 static void check_error(const struct gen *gen)
 {
 	int64_t n = gen->result;
 	bool asked = gen->req.path || gen->req.require > PENSTOCK_ANY;
 
 	if (n == -EINVAL && !gen->req.seg_count && gen->req.flags & PENSTOCK_R_DURABLE)
-		return; /* A durable request without segments names no device to do the sync. */
+		return; /* A durable request without segments is refused, because no device can do
+			   its sync. */
 	if (n == -EOPNOTSUPP && asked)
 		return;
 	if ((n == -EIO || n == -EOPNOTSUPP) && gen->faulty)
@@ -114,8 +117,8 @@ static void check_error(const struct gen *gen)
 		  gen->report.size ? gen->report.text : penstock_errmsg());
 }
 
-/* Returns how much longer the file may be: a created file may have a padded tail until its
- * commit. */
+/* Returns how many bytes longer than env.len the file may be. The tail of a created file may be
+ * padded until its commit. */
 static uint64_t file_slack(void)
 {
 	return env.growing ? 4095 : 0;
@@ -128,7 +131,7 @@ static void check_read(struct gen *gen)
 
 	if (gen->result < 0) {
 		check_error(gen);
-		/* Otherwise the request was refused, and nothing moved. */
+		/* Without a report the request was refused, and nothing moved. */
 		if (gen->report.size)
 			expect_read(gen, 0);
 		return;
@@ -145,7 +148,8 @@ static void check_read(struct gen *gen)
 
 /* ---- storage ---- */
 
-/* Applies a write to the expected bytes. Returns the offset after its last byte. */
+/* Applies a write to the expected bytes in `to`. Returns the storage offset after the last byte of
+ * the write. */
 static uint64_t apply_write(const struct gen *gen, unsigned char *to)
 {
 	uint64_t end = 0;
@@ -238,7 +242,8 @@ static uint64_t path_bytes(const struct penstock_report *r, const char *name)
 	return 0;
 }
 
-/* Returns the number of requested bytes that the storage has, each counted once. */
+/* Returns how many of the requested bytes the storage has. Counts a byte that is requested twice
+ * only once. */
 static uint64_t bytes_once(const struct gen *gen)
 {
 	uint64_t sum = 0, from = UINT64_MAX, to = 0;
@@ -297,8 +302,8 @@ static void check_sums(const struct gen *gen)
 			  (unsigned long long)r->dram_laid);
 }
 
-/* Checks the number of bytes that the storage moved: each requested byte once, and for reads
- * also the gaps that were read along. */
+/* Checks the number of bytes that the storage moved: each requested byte once, and for reads also
+ * the bytes in gaps between them that were read as well. */
 static void check_moved(const struct gen *gen)
 {
 	uint64_t unique = bytes_once(gen), most = 0;
@@ -318,7 +323,8 @@ static void check_moved(const struct gen *gen)
 			  (unsigned long long)most);
 }
 
-/* Checks the CPU copies and the bytes written to host memory, by the paths that carried them. */
+/* Checks how many bytes the CPU copied and how many were written to host memory. Both depend on the
+ * paths that carried the bytes. */
 static void check_costs(const struct gen *gen)
 {
 	const struct penstock_report *r = &gen->report;
@@ -326,7 +332,7 @@ static void check_costs(const struct gen *gen)
 	uint64_t mapped = path_bytes(r, "mapped"), odirect = path_bytes(r, "odirect");
 	uint64_t cpu = bounce + (env.listed ? 0 : staged + odirect), host = 0;
 	uint64_t cached = env.kind == MEM ? 0 : bounce, low, high;
-	/* FAST reads may use the L2 bounce, which copies each byte twice. */
+	/* A FAST read may use the L2 bounce, by which the CPU copies each byte twice. */
 	uint64_t twice =
 		gen->req.op == PENSTOCK_READ && gen->req.effort == PENSTOCK_FAST ? cached : 0;
 	uint64_t most;
@@ -334,7 +340,8 @@ static void check_costs(const struct gen *gen)
 	for (unsigned i = 0; i < gen->req.seg_count; i++)
 		if (device_of(&gen->segs[i]) == 0)
 			host += seg_before(&gen->segs[i], env.len + file_slack());
-	/* On a stack that is not listed, the copies that fill the page cache are unknown. */
+	/* If the block stack is not on the allow-list, nobody knows how many copies fill the page
+	 * cache. */
 	most = cpu + twice + host + (env.listed ? 0 : mapped);
 	low = staged + (host ? 0 : bounce);
 	high = staged + bounce + cached + mapped;
@@ -383,7 +390,7 @@ static void check_one_batch(void)
 	for (unsigned d = 0; d < DEVICES; d++)
 		memset(compared[d], 1, env.arenas[d].used);
 	randomize_cache();
-	if (write) /* A write beyond the end of the file leaves zeros between. */
+	if (write) /* a write beyond the end of the file leaves zeros in between */
 		memset(env.expected + env.len, 0, BYTES_MAX - env.len);
 	run_batch();
 	for (unsigned i = 0; i < gen_count && !write; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment of the property tests. It has the host and two stand-in GPUs with random
- * options. Each has an arena of memory, with a shadow that holds the expected bytes. A random
- * storage has expected bytes too, and a random part of it is in the page cache. test_bytes.c
- * includes it. Expected values must never come from the library.
+ * The environment of the property tests: the host and two stand-in GPUs with random options.
+ * Each device has an arena, a block of its memory, and a shadow of that arena with the expected
+ * bytes. A random storage has expected bytes too, and a random part of the storage is in the
+ * page cache. test_bytes.c includes this file. Expected bytes must never come from the library.
  */
 #ifndef PENSTOCK_TEST_WORLD_H
 #define PENSTOCK_TEST_WORLD_H
@@ -22,8 +22,8 @@
 #include "request.h"
 
 #define DEVICES 3
-#define BYTES_MAX (20u << 20) /* maximum length of the storage */
-#define ARENA (28u << 20)     /* length of each device's arena */
+#define BYTES_MAX (20u << 20) /* maximum length of the storage in bytes */
+#define ARENA (28u << 20)     /* length of each device's arena in bytes */
 
 enum kind { DISK, MEMORY_FILE, CREATED, MEM, KINDS };
 
@@ -44,15 +44,16 @@ static struct {
 	struct penstock_storage *st;
 	enum kind kind;
 	bool writable;
-	bool growing; /* a created file before its commit */
-	bool listed;  /* the block stack is listed: O_DIRECT transfers need no CPU copy */
+	bool growing; /* whether the file was created and not yet committed */
+	bool listed;  /* whether the block stack is on the allow-list, so that O_DIRECT transfers
+			 need no CPU copy */
 	char name[256];
-	int fd;			 /* the test's own descriptor, -1: mem storage */
+	int fd; /* the test's own descriptor of the file, -1 for storage in memory ("mem:") */
 	unsigned char *expected; /* the expected bytes of the storage */
 	uint64_t len;
 	unsigned char *random_bytes; /* 2 * ARENA random bytes */
 	unsigned char *back;
-	char text[16384]; /* description of the requests, printed when a case fails */
+	char text[16384]; /* description of the requests, which is printed if a case fails */
 	size_t text_len;
 } env;
 
@@ -99,7 +100,7 @@ static void make_random_bytes(void)
 		env.arenas[d].shadow = malloc(ARENA);
 }
 
-/* Returns `len` random bytes that differ from those of the last call. */
+/* Returns `len` random bytes, which differ from the bytes of the previous call. */
 static const unsigned char *random_bytes(size_t len)
 {
 	return env.random_bytes + random_below(2 * (uint64_t)ARENA - len);
@@ -107,7 +108,8 @@ static const unsigned char *random_bytes(size_t len)
 
 /* ---- devices ---- */
 
-/* Opens a device with random options, so that pumps of different lanes, slots and engines meet. */
+/* Opens a device with random options, so that devices with different lanes, slots and engines are
+ * used together. */
 static void open_device(unsigned d)
 {
 	static const size_t slots[] = {0, 64u << 10, 128u << 10, 512u << 10, 1u << 20, 4u << 20};
@@ -124,7 +126,7 @@ static void open_device(unsigned d)
 	describe("%s: %u lanes, slot %zu, ring %zu, %s\n", device_names[d], opts.lanes,
 		 opts.slot_bytes, opts.ring_bytes, opts.engine);
 	ret = penstock_device_open(device_names[d], &opts, &a->dev);
-	if (ret) /* 1: the device was still open */
+	if (ret) /* 1 means that the device was still open */
 		case_fail("opening %s: %d %s", device_names[d], ret, penstock_errmsg());
 	if (penstock_alloc(a->dev, ARENA, &mem))
 		case_fail("memory of %s: %s", device_names[d], penstock_errmsg());
@@ -252,7 +254,7 @@ static void open_file(void)
 	assert_true(env.fd >= 0);
 }
 
-/* Opens a memory storage with a random seed. A plain read returns its initial bytes. */
+/* Opens a storage in memory ("mem:") with a random seed. A plain read returns its initial bytes. */
 static void open_memory_storage(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -270,7 +272,8 @@ static void open_memory_storage(void)
 			 env.len);
 }
 
-/* Finds out whether the library counts the block stack as one without CPU copies. */
+/* Finds out whether the library has the block stack on its allow-list of stacks without CPU copies.
+ * */
 static void find_out_listed(void)
 {
 	struct penstock_explanation out = {.size = sizeof(out)};
@@ -287,13 +290,13 @@ static void find_out_listed(void)
 				out.paths[i].usable && out.paths[i].meets >= PENSTOCK_NO_CPU_COPY;
 }
 
-/* Drops random parts of the file from the page cache, and reads others into it. */
+/* Drops random parts of the file from the page cache, and reads other parts into it. */
 static void randomize_cache(void)
 {
 	if (env.fd < 0 || !env.len || one_in(4))
 		return;
 	if (one_in(3))
-		fdatasync(env.fd); /* dirty pages stay in the cache */
+		fdatasync(env.fd); /* otherwise dirty pages would stay in the page cache */
 	if (one_in(3))
 		posix_fadvise(env.fd, 0, 0, POSIX_FADV_DONTNEED);
 	else if (one_in(2) && pread(env.fd, env.back, env.len, 0) < 0)
@@ -309,12 +312,13 @@ static void randomize_cache(void)
 	}
 }
 
-/* Compares [off, end) of the storage with the expected bytes, without the library. */
+/* Compares the bytes [off, end) of the storage with the expected bytes. Uses the library only for
+ * storage in memory. */
 static void check_storage(uint64_t off, uint64_t end)
 {
 	struct stat stat;
 
-	if (env.fd < 0) { /* A mem storage can only be read by the library. */
+	if (env.fd < 0) { /* Only the library can read a storage in memory. */
 		if (penstock_read(env.st, env.arenas[0].dev, env.back, env.len, 0) !=
 		    (int64_t)env.len)
 			case_fail("reading it back: %s", penstock_errmsg());
@@ -324,7 +328,7 @@ static void check_storage(uint64_t off, uint64_t end)
 		assert_int_equal(fstat(env.fd, &stat), 0);
 		if (test_marked(env.fd))
 			case_fail("the page cache kept what a direct write should have dropped");
-		/* Until the commit the tail may be padded. */
+		/* Until the commit, the file may have a padded tail. */
 		if ((uint64_t)stat.st_size < env.len ||
 		    (uint64_t)stat.st_size > env.len + (env.growing ? 4095 : 0))
 			case_fail("the file has %llu bytes, not %llu",
@@ -344,7 +348,7 @@ static void check_storage(uint64_t off, uint64_t end)
 
 /* ---- all of it ---- */
 
-/* Makes each operation of the stand-in driver take a random time, so that completions are out
+/* Makes each operation of the stand-in driver take a random time, so that operations complete out
  * of order. */
 static void delay_gpu_operations(unsigned max_us)
 {

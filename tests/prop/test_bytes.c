@@ -1,36 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random transfers, by seed: files, offsets and lengths of any size, rows, segments on three
- * devices, several requests at once, a partly cached file, any path, engine, class and effort,
- * and injected faults. Every claim of the library must be true: each byte that it counts has
- * arrived exactly once, no other byte of memory is changed, bytes beside a write in the same
- * block stay, and the report adds up.
+ * Makes random transfers from a seed: files, offsets and lengths of any size, rows, segments on
+ * three devices, several requests at once, a partly cached file, any path, engine, class and
+ * effort, and injected faults. Every claim of the library must be true: each byte that it
+ * counts has arrived exactly once, no other byte of memory is changed, bytes beside a write in
+ * the same block stay, and the report adds up.
  *
- * Runs for 3 s or PENSTOCK_PROP_SECONDS, one environment after the other. A failure prints the
- * seed of its environment, and PENSTOCK_SEED starts with that one.
+ * The program runs for 3 s, or for PENSTOCK_PROP_SECONDS, and makes one environment after the
+ * other. Each environment has a seed. A failure prints the seed, and with that number in
+ * PENSTOCK_SEED the program starts with the same environment.
  */
 #include "environment.h"
 
 #define REQS 6
 #define SEGS 12
-#define BATCHES 40 /* batches in one environment */
+#define BATCHES 40 /* number of batches in one environment */
 
-/* A generated request, with its outcome. */
+/* A generated request, and how it ended. */
 struct gen {
 	struct penstock_req req;
 	struct penstock_seg segs[SEGS];
 	char path[96];
-	bool faulty;  /* its chunks may fail or end short */
-	bool stopped; /* the request may be cancelled or reach its deadline */
+	bool faulty;  /* whether chunks of the request may fail or move fewer bytes */
+	bool stopped; /* whether the request may be cancelled or reach its deadline */
 	int64_t result;
 	struct penstock_report report;
 };
 
 static struct gen gens[REQS];
 static unsigned gen_count;
-/* Which bytes of an arena must match its shadow; 0: any value. */
+/* For each byte of an arena: 1 if it must equal the byte in the shadow, 0 if it may have any value.
+ * */
 static unsigned char *compared[DEVICES];
-/* The storage before writes that may fail, and other scratch memory. */
+/* Holds what the storage contained before writes that may fail. Also used as other scratch memory.
+ * */
 static unsigned char *scratch;
 static unsigned long bytes_by_path[PENSTOCK_PATHS_MAX], requests, refused, failed;
 static const char *path_names[PENSTOCK_PATHS_MAX];
@@ -57,7 +60,7 @@ static uint64_t random_row_len(void)
 		return random_below(300000);
 	case 9:
 		return random_below(2u << 20);
-	default: /* path mapped carries ranges from 8 MiB on */
+	default: /* path mapped carries only ranges of 8 MiB or more */
 		return one_in(3) ? env.len : random_below(one_in(2) ? env.len + 1 : 500000);
 	}
 }
@@ -69,8 +72,8 @@ static uint64_t random_offset(void)
 	return one_in(2) ? off : off / 4096 * 4096;
 }
 
-/* Places the segment's buffer in an arena with guard bytes around it. Returns false if it is
- * full. */
+/* Places the segment's buffer in the arena of device `d`, with guard bytes around it. Returns false
+ * if the arena is full. */
 static bool place_buffer(struct penstock_seg *seg, unsigned d)
 {
 	static const uint64_t aligns[] = {1, 64, 512, 4096};
@@ -80,7 +83,7 @@ static bool place_buffer(struct penstock_seg *seg, unsigned d)
 	uint64_t len = seg->rows > 1 ? seg->rows * seg->buf_pitch : seg->row_len;
 
 	if (align > 1 && !one_in(3))
-		at += seg->off % align; /* the address is aligned where the storage offset is */
+		at += seg->off % align; /* aligns the address as the storage offset is aligned */
 	if (at + len + seg->room + 64 > ARENA)
 		return false;
 	a->used = at + len + seg->room + 64;
@@ -118,7 +121,7 @@ static void make_reads(struct gen *gen, int only)
 
 		switch (random_below(6)) {
 		case 0:
-			/* The same offset as the last segment, so the ranges overlap. */
+			/* Uses the offset of the previous segment, so that both ranges overlap. */
 			seg.off = last;
 			break;
 		case 1:
@@ -150,7 +153,8 @@ static uint64_t random_piece_len(uint64_t left)
 	return len < left ? len : left;
 }
 
-/* Deals pieces of one range of the storage to the requests, so that neighbours share blocks. */
+/* Cuts one range of the storage into pieces and deals these to the requests, so that pieces of
+ * different requests share blocks. */
 static void make_writes(int only)
 {
 	uint64_t max = env.kind == MEM || env.kind == CREATED || one_in(2) ? env.len : BYTES_MAX;
@@ -174,7 +178,8 @@ static void make_writes(int only)
 				  only >= 0 ? (unsigned)only : (unsigned)random_below(DEVICES)))
 			continue;
 		gen->segs[gen->req.seg_count++] = seg;
-		if (gen->req.seg_count > 1 && one_in(3)) { /* not in order of offset */
+		if (gen->req.seg_count > 1 &&
+		    one_in(3)) { /* the segments need not be in order of offset */
 			struct penstock_seg *at = &gen->segs[random_below(gen->req.seg_count)];
 			struct penstock_seg other = *at;
 
@@ -184,14 +189,14 @@ static void make_writes(int only)
 	}
 }
 
-/* Picks a path that the request names. Of path fault it uses only errors, short transfers and
- * delays, which the library reports, and never a silent loss. */
+/* Picks a path for the request to name. With path fault it uses only errors, short transfers and
+ * delays, because the library detects these. It never uses faults that silently lose bytes. */
 static void random_path(struct gen *gen, bool alone)
 {
 	static const char *const names[] = {"bounce", "staged", "odirect", "mapped", "p2p"};
 	bool read = gen->req.op == PENSTOCK_READ;
-	/* A named direct path also carries unaligned ends of writes, whose blocks no other
-	 * request may share. */
+	/* A direct path that a request names also carries the unaligned ends of a write. No other
+	 * request may write to the blocks of these ends. */
 	const char *name = names[read || alone ? random_below(5) : 0];
 	size_t at = 0;
 
@@ -335,7 +340,7 @@ static void run_batch(void)
 		return;
 	}
 	n = penstock_transfer(&gens[0].req, &report);
-	/* The report of a refused request is not written. */
+	/* If the request was refused, no report is written. */
 	record_result(&gens[0], n, report.path_count ? &report : NULL);
 }
 
@@ -343,7 +348,7 @@ static void run_batch(void)
 
 /* ---- copies between devices ---- */
 
-/* Length of the destination of one copy; the sources are in the first MiB. */
+/* Length of the destination of one copy. The sources are in the first MiB of an arena. */
 #define COPY_DST_LEN (256u << 10)
 
 static void random_copy(struct penstock_copy_args *c, unsigned index)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Defects that the property tests found, each as a case with the smallest request that showed
- * it. The cases use the host, one stand-in GPU and a file on the disk.
+ * Defects that the property tests found. Each case makes the smallest request that showed one
+ * defect. The cases use the host, one stand-in GPU and a file on the disk.
  */
 #include "copy.h"
 
@@ -130,7 +130,8 @@ static void expect_result(int64_t got, int64_t want)
 			 got < 0 ? penstock_errmsg() : "");
 }
 
-/* A span with a short unaligned end is followed by another span. */
+/* A request has a span (a range that is read as a whole) with a short unaligned end. Another span
+ * follows. */
 static void short_end_before_another_span(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 4096 + 300}, {.off = 1u << 20}};
@@ -148,7 +149,7 @@ static void short_end_before_another_span(void **state)
 	assert_memory_equal(back + 65536, bytes + (1u << 20), 100000);
 }
 
-/* An empty segment stands between two others: the last one's bytes must arrive. */
+/* An empty segment is between two others. The bytes of the last segment must arrive. */
 static void empty_segment_between_others(void **state)
 {
 	struct penstock_seg segs[3] = {
@@ -166,7 +167,7 @@ static void empty_segment_between_others(void **state)
 	assert_memory_equal(back, bytes, 10000);
 }
 
-/* Copies through slots of the minimum length. */
+/* Copies between devices whose slots have the minimum length. */
 static void copies_through_small_slots(void **state)
 {
 	(void)state;
@@ -174,8 +175,8 @@ static void copies_through_small_slots(void **state)
 	copy_from_gpu(back, device_mem, 300000);
 }
 
-/* A request's lanes belong to the device of its first segment. The second segment's device has
- * longer slots. */
+/* The lanes that carry a request belong to the device of its first segment. The device of its
+ * second segment has longer slots. */
 static void slots_of_two_lengths(void **state)
 {
 	static const char *const paths[] = {"bounce", "staged"};
@@ -201,8 +202,8 @@ static void slots_of_two_lengths(void **state)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* The GPU segment of a request on a lane of the host is cached: path mapped needs a place for
- * its windows there. */
+/* A lane of the host carries a request whose second segment is on the GPU and is cached. Path
+ * mapped then needs a place for its windows on a lane of the host. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
@@ -227,7 +228,7 @@ static void mapped_windows_on_a_host_lane(void **state)
 			       (unsigned long long)report.paths[i].bytes);
 }
 
-/* A mapped read beyond the end of the file: no pages exist there. */
+/* A read by path mapped goes beyond the end of the file, where the file has no pages to map. */
 static void mapped_read_beyond_the_end(void **state)
 {
 	struct penstock_seg seg = {.off = 2802, .row_len = 775238};
@@ -243,8 +244,8 @@ static void mapped_read_beyond_the_end(void **state)
 	assert_memory_equal(back, bytes + 2802, 7811 - 2802);
 }
 
-/* Bytes after a write, in memory or in the file, must not change unless the file is being
- * created. */
+/* A write must not change the bytes after its range, neither in memory nor in the file. Only a file
+ * that is being created may have padding there. */
 static void bytes_after_a_write(void **state)
 {
 	static const char *const paths[] = {NULL, "staged", "odirect"};
@@ -264,7 +265,7 @@ static void bytes_after_a_write(void **state)
 		memcpy(back, bytes, 9000);
 		memset(back + 9000, 0xdd, 4096);
 		seg.buf = back;
-		/* Or the path refuses the write. */
+		/* The path may also refuse the write. */
 		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL);
 		assert_int_equal(penstock_commit(st, 0), 0);
 		penstock_close(st);
@@ -277,7 +278,7 @@ static void bytes_after_a_write(void **state)
 	}
 }
 
-/* The padded tail of a created file is cut off even when it is closed without a commit. */
+/* The padded tail of a created file is cut off even if the file is closed without a commit. */
 static void padded_tail_without_commit(void **state)
 {
 	struct penstock_seg seg = {.row_len = 20000, .room = 4096};
@@ -295,7 +296,7 @@ static void padded_tail_without_commit(void **state)
 	assert_memory_equal(back, bytes, 20000);
 }
 
-/* A required class applies to every device for which a request has bytes. */
+/* A required class applies to every device of a request's segments. */
 static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
@@ -322,14 +323,15 @@ static void class_on_two_devices(void **state)
 				expect_result(n, (1u << 20) + 65536);
 				assert_int_equal(report.cpu_copied, 0);
 			}
-			if (segs[1].off == 4096) /* the same bytes for both devices */
+			if (segs[1].off == 4096) /* both segments have the same range of the file */
 				assert_int_equal(n, -EOPNOTSUPP);
 		}
 	}
 }
 
-/* A queue closes right after its last completion. The lane must not touch the queue any more.
- * The thread sanitizer sees an error here, as does an eventfd that is signalled without reason. */
+/* A queue closes right after its last request completed. The lane must not touch the queue after
+ * that. The thread sanitizer detects such an access, and so does an eventfd that is signalled
+ * without reason. */
 static void queue_closed_after_last_completion(void **state)
 {
 	struct penstock_seg seg = {.row_len = 4096};
@@ -368,7 +370,7 @@ static void *copy_some(void *arg)
 	return NULL;
 }
 
-/* More threads copy than there are lanes: the last ones wait. */
+/* More threads copy at the same time than there are lanes, so some of the threads wait. */
 static void more_copies_than_lanes(void **state)
 {
 	unsigned indices[40];
@@ -392,8 +394,8 @@ static void more_copies_than_lanes(void **state)
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
-/* A write-only descriptor: its direct writes cannot be read back. The library finds this out
- * once, and must not write everything twice from then on. */
+/* With a write-only descriptor, direct writes cannot be read back. The library must find this out
+ * only once, and must not write everything twice from then on. */
 static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};
@@ -439,7 +441,7 @@ static void name_of_maximum_length(void **state)
 	assert_int_equal(unlink(longest), 0);
 }
 
-/* A relative name refers to the working directory of the open, also after a chdir. */
+/* A relative name refers to the working directory at the time of the open, even after a chdir. */
 static void working_directory_changes(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several storages on one file name are opened, created, replaced, written, committed, aborted
- * and closed in random order. A model follows penstock.h. After every step the file must have
- * the model's length and bytes, and no temporary files may exist but those of open storages. A
- * failure prints the seed of its round, and PENSTOCK_SEED starts with that one.
+ * Opens, creates, replaces, writes, commits, aborts and closes several storages of one file
+ * name, in random order. A model in the test follows the rules of penstock.h. After every step
+ * the file must have the length and the bytes of the model, and only open storages may have
+ * temporary files. A failure prints the seed of its round, and with that number in
+ * PENSTOCK_SEED the program starts with the same round.
  */
 #include "test.h"
 
@@ -30,7 +31,8 @@ struct file {
 struct open {
 	struct penstock_storage *st; /* NULL: not open */
 	struct file *file;
-	uint64_t length, end; /* length requested at the open; offset after the last byte written */
+	uint64_t length,
+		end; /* length: requested at the open; end: offset after the last byte written */
 	bool created, replaces, placed, decided, aborted;
 };
 
@@ -170,8 +172,9 @@ static void storage_close(struct open *o)
 
 /* ---- checks ---- */
 
-/* Reports whether an open storage will truncate this file at its commit. Until then bytes
- * beyond its length are undefined, and the file may be longer by a padded tail. */
+/* Reports whether an open storage will truncate this file at its commit. Until then, the bytes
+ * beyond the file's length in the model are undefined, and a padded tail may make the file longer.
+ * */
 static bool is_growing(const struct open *o, const struct file *file)
 {
 	return o->st && o->file == file && o->created && !o->decided && o->length;

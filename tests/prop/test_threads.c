@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight threads write adjacent ranges of odd lengths to one file at the same time. Neighbours
- * share a block at every border, and one may use O_DIRECT while the other uses the page cache.
- * Then the file is read by pread, by the library, and from the drive: every byte must be the
- * one that its thread wrote. Covers both engines, files that are written, reserved, sparse and
- * growing, and buffers whose alignment selects path odirect, staged or bounce. PENSTOCK_SEED
- * repeats the lengths, but not the order in which the threads run.
+ * Eight threads write adjacent ranges of odd lengths to one file at the same time. At every
+ * border two ranges share a block, and one may be written with O_DIRECT while the other goes
+ * through the page cache. Then the file is read with pread, with the library, and from the
+ * drive: every byte must be the one that its thread wrote. Covers both engines; files that are
+ * written, reserved, sparse and growing; and buffers whose alignment selects path odirect,
+ * staged or bounce. PENSTOCK_SEED repeats the lengths, but not the order in which the threads
+ * run.
  */
 #include "test.h"
 
@@ -22,8 +23,8 @@
 #define THREADS 8
 #define LEN (2u << 20)
 #define PIECES_MAX 1024
-#define GAP 8192 /* gap between pieces in memory, to align them */
-#define BATCH 5	 /* requests of one thread in flight */
+#define GAP 8192 /* bytes between pieces in memory, needed to align them */
+#define BATCH 5	 /* number of requests that one thread has in flight */
 
 enum file { WRITTEN, RESERVED, SPARSE, GROWING, FILES };
 static const char *const file_names[] = {"written", "reserved", "sparse", "growing"};
@@ -87,7 +88,7 @@ static void make_file(enum file kind)
 		memset(back, 0xdd, LEN);
 		assert_int_equal(write(fd, back, LEN), LEN);
 	} else if (kind == RESERVED && fallocate(fd, 0, 0, LEN)) {
-		/* This file system cannot reserve blocks. */
+		/* The file system cannot reserve blocks. */
 		assert_int_equal(ftruncate(fd, LEN), 0);
 	} else if (kind == SPARSE) {
 		assert_int_equal(ftruncate(fd, LEN), 0);
@@ -117,8 +118,8 @@ static uint64_t random_length(void)
 	}
 }
 
-/* Divides the file into pieces. Each piece's memory has the alignment of its file offset, plus
- * `shift`; -1: plus a random shift. */
+/* Divides the file into pieces. In memory, each piece has the alignment of its file offset plus
+ * `shift` bytes. If `shift` is -1, each piece gets a random shift. */
 static void make_pieces(int shift, const char *path)
 {
 	size_t at = 0;
@@ -227,8 +228,8 @@ static void harvest(struct penstock_queue *q, unsigned *in_flight, unsigned at_l
 	*in_flight -= n > 0 ? (unsigned)n : 0;
 }
 
-/* Carries every eighth piece, so that neighbours belong to other threads. Every other thread
- * has several requests in flight. */
+/* Writes every eighth piece, so that neighbouring pieces belong to other threads. Every other
+ * thread has several requests in flight. */
 static void *thread_main(void *arg)
 {
 	const struct work *work = arg;
@@ -297,7 +298,7 @@ static void check_file(enum file kind)
 
 	assert_true(fd >= 0 && !fstat(fd, &stat));
 	assert_int_equal(stat.st_size, LEN);
-	if (test_marked(fd)) /* The mark was not queried since the file was created. */
+	if (test_marked(fd)) /* the first query of the mark since the file was created */
 		fail_msg("%s file: the page cache kept what a direct write should have dropped",
 			 file_names[kind]);
 	memset(back, 0xee, LEN);
@@ -357,7 +358,8 @@ static void print_paths(const char *expected_path, const char *what)
 			fail_msg("%s carried nothing", expected_path);
 }
 
-/* Runs the test for one device and engine, with buffers for one path, on each kind of file. */
+/* Runs the test on each kind of file, for one device and engine, with buffers whose alignment
+ * selects one path. */
 static void check_files(const char *device, const char *engine, int shift, const char *path,
 			const char *expected_path)
 {
@@ -395,14 +397,15 @@ static void both_engines(const char *device, int shift, const char *path, const 
 	check_files(device, "threads", shift, path, expected_path);
 }
 
-/* Address and offset have the same alignment: aligned parts are written in place. */
+/* Memory addresses and file offsets have the same alignment, so aligned parts are written without a
+ * copy. */
 static void writes_by_odirect(void **state)
 {
 	(void)state;
 	both_engines("host", 0, NULL, "odirect");
 }
 
-/* Address and offset are not aligned together: the ring is used. */
+/* Memory addresses and file offsets differ in alignment, so the bytes go through the ring. */
 static void writes_by_staged(void **state)
 {
 	(void)state;
@@ -415,7 +418,7 @@ static void writes_by_bounce(void **state)
 	both_engines("host", 1, "bounce", "bounce");
 }
 
-/* All alignments and paths together. */
+/* Uses all alignments and paths in one file. */
 static void writes_by_all_paths(void **state)
 {
 	(void)state;

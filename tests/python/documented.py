@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests docs/python.md: runs its Python blocks, together as one program and the first also
+"""Tests docs/python.md: runs its Python blocks together as one program, runs the first block
 alone, and checks that the page names everything that the package exports."""
 
 import contextlib
@@ -30,7 +30,7 @@ class Documented(unittest.TestCase):
     def run_program(self, program, arrays):
         """Runs a program in a new folder; returns its namespace and its output's lines.
 
-        If `arrays` is not empty the folder has a file model.safetensors with them."""
+        If `arrays` is not empty, the folder has a file model.safetensors with these arrays."""
         space, output, here = {}, io.StringIO(), os.getcwd()
         os.chdir(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         try:

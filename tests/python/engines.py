@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the plug-ins for vLLM and SGLang against the interfaces that the engines document.
 
-Neither engine is installed here. Stand-in modules have the names, signatures and checks of
+The tests do not need the engines. Stand-in modules have the names, signatures and checks of
 the real ones (vLLM 0.33, SGLang 0.5.23) and call a loader as the engines do. The last class
 tests the ranks of an engine as several processes. Runs with and without torch."""
 
@@ -31,7 +31,7 @@ MORE = {"audio": fill("int16", (5, 3))}
 
 
 def raw(tensor):
-    """Returns the bytes of a tensor that a loader yields: torch's or penstock.Tensor."""
+    """Returns the bytes of a tensor that a loader yields: a torch tensor or a penstock.Tensor."""
     if isinstance(tensor, penstock.Tensor):
         return bytes(tensor.buffer())
     import torch
@@ -41,7 +41,7 @@ def raw(tensor):
 class Model:
     """Stands in for a model that an engine has built; load_weights records the tensors.
 
-    With `keep` it holds all tensors at the same time, as some models do."""
+    If `keep` is true, the model holds all tensors at the same time, as some models do."""
 
     def __init__(self, keep=False):
         self.keep, self.got, self.evaluated = keep, {}, False
@@ -96,7 +96,7 @@ def source_class(**more):
 
 
 def find(folder, patterns, other="*.bin"):
-    """Finds a folder's files as the engines' _prepare_weights does."""
+    """Finds a folder's files like _prepare_weights of the engines."""
     for pattern in patterns or ["*.safetensors", other]:
         files = glob.glob(os.path.join(folder, pattern))
         if files:
@@ -211,7 +211,8 @@ class Vllm(Engine):
         self.same(self.load(model).got, {**ARRAYS, "tower.audio": MORE["audio"]})
 
     def test_name_in_two_files(self):
-        """The model gets both tensors of that name, the one of the later file last."""
+        """If two files have a tensor of the same name, the model gets both, first the tensor of the
+        first file."""
         folder = tempfile.mkdtemp(dir=TMP)
         for i in range(2):
             safetensors.numpy.save_file({"twice": fill("int8", (9,), i), f"n{i}": MORE["audio"]},
@@ -250,7 +251,7 @@ class Vllm(Engine):
                 self.assertEqual(_engine.process_count(), ranks)
 
     def test_ranks(self):
-        """On the CPU the ranks read together only with the option `group`."""
+        """On the CPU the ranks read together only if the option `group` is true."""
         sent = []
 
         def all_gather(value):
@@ -408,7 +409,7 @@ class Sglang(Engine):
             self.load(Model(), "tensorflow")
 
     def test_chosen_files(self):
-        """The loader reads files that SGLang adds, and files that SGLang resolved before."""
+        """The loader reads the files that SGLang adds or has already resolved."""
         from penstock.sglang import loader_class
         _, model = self.load(Model(), loader_class(), hf_config="../more/sub/a.safetensors")
         self.same(model.got, {**ARRAYS, **MORE})
@@ -424,7 +425,7 @@ class Sglang(Engine):
                          [("default", "resolved")])
 
     def test_draft_layer(self):
-        """SGLang's own iterator reads a draft model, of which it picks one layer."""
+        """SGLang's own iterator reads a draft model, because SGLang picks one layer of it."""
         from penstock.sglang import loader_class
         model = Model()
         model.load_weights = lambda weights: model.got.update(weights)
@@ -432,7 +433,7 @@ class Sglang(Engine):
         self.assertEqual(model.got, {"default": DIR})
 
     def test_load_group(self):
-        """SGLang's load_group decides which ranks load together; None means none."""
+        """SGLang's load_group tells which ranks load together. With None each rank loads alone."""
         from penstock import sglang
         group = types.SimpleNamespace(world_size=2)
         for given, want in ((None, None), (group, group), ("default", None)):
@@ -440,9 +441,9 @@ class Sglang(Engine):
 
 
 # The program of one rank of an engine, on a GPU of its own. It saves the tensors that it got
-# into a file, and prints how many bytes it has read from the model's files, and in how many
-# loads. The ranks exchange objects through files. Modes: "alone" forbids the group, "blocked"
-# keeps rank 1 from joining it, "dies" ends rank 1 at its first tensor.
+# into a file. It prints how many bytes it has read from the model's files, and the number of
+# loads. The ranks exchange objects through files. Modes: "alone" sets the option group to false,
+# "blocked" prevents rank 1 from joining the group, "dies" ends rank 1 at its first tensor.
 RANK = """
 import logging, os, sys, time
 import penstock
@@ -546,8 +547,8 @@ class Together(Engine):
             self.assertLessEqual(read, self.bytes * 1.05)
 
     def test_alone(self):
-        """Each rank reads alone with group=False, and all do if one rank cannot join the
-        group; then each logs the reason."""
+        """With group=False each rank reads alone. If one rank cannot join the group, all ranks
+        read alone, and each logs the reason."""
         self.assertEqual(self.ranks(2, mode="alone"), [(0, 0, "")] * 2)
         for _, loads, err in self.ranks(2, mode="blocked"):
             self.assertEqual(loads, 0)

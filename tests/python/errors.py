@@ -43,8 +43,8 @@ class Errors(unittest.TestCase):
             penstock.load_file(FILE, device="cuda:0", require="direct")
 
     def test_place(self):
-        """An error has the path as Python spells it, also if it is not valid UTF-8. An error
-        that is not about a file or tensor has no place left over from an earlier error."""
+        """An error's path is spelled as Python spells it, even if it is not valid UTF-8. An error
+        that is not about a file or tensor does not have the place of an earlier error."""
         odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
         with open(odd, "wb") as f:
             f.write(b"\2\0\0\0\0\0\0\0{]")
@@ -143,7 +143,7 @@ class Errors(unittest.TestCase):
         for call, kind in ((penstock.load_file, "BufferedReader"), (penstock.iterate, "int")):
             with open(FILE, "rb") as f, self.assertRaisesRegex(TypeError, kind):
                 call(f if kind == "BufferedReader" else 3)
-            # The paths may come from a generator.
+            # The argument may be a generator of paths.
             self.assertEqual(len(list(call(path for path in [FILE]))), len(ARRAYS))
         with self.assertRaises(TypeError):
             penstock.safe_open(FILE, "np", best=True)
@@ -153,8 +153,8 @@ class Errors(unittest.TestCase):
         self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
 
     def test_safetensor_error(self):
-        """Errors that are SafetensorError in the safetensors package are so here, too, also
-        after pickling. A missing file is not a SafetensorError in either package."""
+        """Where the safetensors package raises SafetensorError, Penstock's error is one, too, even
+        after pickling. Neither package raises SafetensorError for a missing file."""
         bad = os.path.join(TMP, "bad2.safetensors")
         with open(bad, "wb") as f:
             f.write(b"\1\0\0\0\0\0\0\0{")
@@ -176,7 +176,7 @@ class Errors(unittest.TestCase):
             with self.assertRaises(safetensors.SafetensorError) as caught:
                 ask(ours, penstock)
             self.assertIsInstance(caught.exception, kind)
-            # SafetensorError has its message in args[0], and programs search that for words.
+            # SafetensorError has its message in args[0], and programs search for words there.
             self.assertEqual(caught.exception.args, (str(caught.exception),))
             again = pickle.loads(pickle.dumps(caught.exception))
             self.assertEqual(str(again), str(caught.exception))
@@ -200,7 +200,7 @@ class Errors(unittest.TestCase):
                     f.get_slice("box")[index]
 
     def test_save_other_layouts(self):
-        """save_file converts arrays with gaps or another byte order to a file's layout."""
+        """save_file writes any array without gaps and little-endian, whatever its own layout."""
         box = ARRAYS["box"]
         arrays = {"t": box.T, "gaps": box[:, ::2], "big": box.astype(">i4"),
                   "same": numpy.broadcast_to(numpy.int8(3), (5,)), "a": box, "b": box,

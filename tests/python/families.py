@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads generated models of known architectures in all ways and for all ranks.
+"""Tests loading of generated models of known architectures, by all calls and for all ranks.
 
 The safetensors package writes the files, in several parts with an index. Each rank's part of
 each tensor is compared with what the architecture's tensor parallel layers need, which this
@@ -42,7 +42,7 @@ def mlp(at, size, names=("gate_proj", "up_proj", "down_proj")):
 
 
 def frame():
-    """Returns names and shapes of the tensors outside of the layers."""
+    """Returns names and shapes of the tensors that belong to no layer."""
     return {"model.embed_tokens.weight": (WORDS, HIDDEN), "model.norm.weight": (HIDDEN,),
             "lm_head.weight": (WORDS, HIDDEN)}
 
@@ -71,7 +71,7 @@ def mixtral():
 
 
 def deepseek():
-    """A model with low-rank attention, shared and routed experts, and weights of 8 bits with a
+    """Returns a model with low-rank attention, shared and routed experts, and 8-bit weights with a
     scale for each block of 128 x 128."""
     shapes, at = frame(), "model.layers.0."
     shapes |= {at + "self_attn.q_a_proj.weight": (32, HIDDEN),
@@ -178,7 +178,7 @@ class Families(unittest.TestCase):
 
     def test_deepseek(self):
         folder, loaded = self.every_way(deepseek)
-        # With expert_ranks each rank gets whole experts, and parts of the other tensors.
+        # With expert_ranks each rank gets some whole experts, and a part of each other tensor.
         for rank in range(2):
             got = penstock.load_file(folder, framework="numpy", shard={
                 "rank": rank, "ranks": 2, "expert_rank": rank, "expert_ranks": 2})

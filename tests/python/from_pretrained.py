@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests transformers' from_pretrained under penstock.patch_safetensors.
 
-transformers writes small models of several families, in parts with an index, and loads them
-with and without the patch. Parameters and logits must be equal. Needs torch and transformers,
-so only make test-all runs it."""
+transformers writes small models of several families, each into several files with an index,
+and loads them with and without the patch. Parameters and logits must be equal. Needs torch and
+transformers, so only make test-all runs it."""
 
 import os
 import tempfile

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests safe_open: same results as the safetensors package (the reference), slices, reading
-ahead, threads, fork and closing. Uses numpy arrays."""
+"""Tests safe_open: compares results with the safetensors package (the reference), and tests
+slices, reading ahead, threads, fork and closing. Uses numpy arrays."""
 
 import concurrent.futures
 import contextlib
@@ -96,8 +96,8 @@ class Open(unittest.TestCase):
             penstock._api.AHEAD_BYTES = old
 
     def test_threads(self):
-        """Several threads together read in file order, some by slices. Each gets the right
-        tensor, and the tensors are loaded in batches, not one by one."""
+        """Several threads together read all tensors in file order, some through slices. Each
+        thread gets the right tensor, and the tensors are loaded in batches, not one by one."""
         many = {f"t{i:03}": fill("float32", (64, 2), i) for i in range(200)}
         file = os.path.join(TMP, "threads.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -163,8 +163,8 @@ class Open(unittest.TestCase):
                         self.assertEqual(f.metadata(), metadata)
 
     def test_closed(self):
-        """Slices of a closed file can still be read, as with the safetensors package. The file
-        itself raises "closed"."""
+        """Slices of a closed file can still be read, as with the safetensors package. Calls of the
+        closed file itself fail with "closed"."""
         for module in (safetensors, penstock):
             with module.safe_open(FILE, framework="np") as f:
                 box, wide = f.get_slice("box"), f.get_slice("wide")
@@ -188,7 +188,7 @@ class Open(unittest.TestCase):
                 self.assertEqual(f.get_slice("box")[2:].tobytes(), ARRAYS["box"][2:].tobytes())
 
     def test_ahead_fails(self):
-        """A tensor can be read although reading ahead a later tensor fails."""
+        """If reading a tensor ahead fails, the tensors before it can still be read."""
         many = {f"t{i}": fill("uint8", (4096,), i) for i in range(8)}
         file = os.path.join(TMP, "torn.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -211,8 +211,8 @@ class Open(unittest.TestCase):
         self.assertEqual(failed, [3, 6])
 
     def test_forked(self):
-        """A child of fork reads from the file that its parent opened and reads ahead of, as
-        with the reference."""
+        """A child of fork can read from a file that its parent opened and is reading ahead. The
+        reference (safetensors) allows that, too."""
         many = {f"t{i:02}": fill("float32", (64, i), i) for i in range(40)}
         file = os.path.join(TMP, "forked.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -237,7 +237,8 @@ class Open(unittest.TestCase):
                              lambda: ((f.get_tensor(name), many[name]) for name in
                                       list(many)[20:]),
                              lambda: [(part[3:9], many["t30"][3:9]), (part[:], many["t30"])]):
-                    # At the fork another thread may own the lock: here this thread does.
+                    # In a program another thread may own the lock at the fork. In this test
+                    # the forking thread owns the lock.
                     with f._lock if module is penstock else contextlib.nullcontext():
                         pid = os.fork()
                         if not pid:

@@ -92,8 +92,8 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(got["part"], ARRAYS["wide"][:, 300:400]))
 
     def test_neighbours(self):
-        """Loads and saves two allocations of which one ends where the other begins, as the
-        tensors do in the file. No copy may cross the border between allocations."""
+        """Loads two adjacent tensors of a file into two adjacent allocations, and saves them. No
+        copy may cross the border between the allocations."""
         half = 52 * 4096
         arrays = {n: fill("uint8", (half,), i) for i, n in enumerate("ab")}
         file = os.path.join(TMP, "neighbours.safetensors")
@@ -160,8 +160,8 @@ class Devices(unittest.TestCase):
                 numpy.asarray(tensor)
 
     def test_buffers(self):
-        """numpy gets the same array by the array interface, and by __buffer__, which it uses
-        from Python 3.12 on."""
+        """numpy gets the same array through the array interface and through __buffer__, which it
+        uses from Python 3.12 on."""
         kinds = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32",
                  "uint64", "int64", "float64", "float16", "complex64"]
         arrays = {k: fill(k, (2, 3), i) for i, k in enumerate(kinds)} | {
@@ -178,8 +178,8 @@ class Devices(unittest.TestCase):
                     same(self, {name: numpy.asarray(tensor.__buffer__(0))}, {name: arrays[name]})
 
     def test_queued_work(self):
-        """The package waits for a GPU's queued work, once for each device, before it reads or
-        fills tensors there or reuses the memory of a window."""
+        """Before the package reads or fills tensors on GPUs, or reuses a window's memory, it waits
+        once for the queued work of each GPU."""
         waited = []
         with unittest.mock.patch.object(_cuda, "synchronize", waited.append):
             place = penstock.allocate("I32", (6, 5, 4), 0)
@@ -205,7 +205,7 @@ class Devices(unittest.TestCase):
 
 class Ranks(unittest.TestCase):
     def test_shard(self):
-        """The ranks' parts, joined along the divided dimension, are the whole tensor."""
+        """Joined along the divided dimension, the parts of all ranks form the whole tensor."""
         file = os.path.join(TMP, "ranks.safetensors")
         arrays = {"a.q_proj.weight": fill("int32", (16, 8)), "norm": fill("int32", (8,)),
                   "a.o_proj.weight": fill("int32", (8, 16)),
@@ -229,8 +229,8 @@ class Ranks(unittest.TestCase):
         same(self, part, {**arrays, "norm": arrays["norm"][4:]})
 
 
-# The program of one rank. It loads the tensors, or its part of them, with the group, and saves
-# them into a file of its own. It prints how many bytes it has read.
+# The program of one rank. Together with the group it loads all tensors, or this rank's part of
+# each, and saves them into a file of its own. It prints how many bytes load_into has read.
 RANK = """
 import sys
 import penstock
@@ -247,7 +247,7 @@ with penstock.Group("python", rank, ranks, folder=folder, timeout=60, window=655
 
 class Groups(unittest.TestCase):
     def ranks(self, ranks, part):
-        # The stand-in can have any number of GPUs; a real machine may have too few.
+        # The stand-in driver can have any number of GPUs. A real machine may have too few.
         if os.environ.get("PENSTOCK_STANDIN") == "0":
             try:
                 open_device(ranks - 1)
@@ -267,7 +267,7 @@ class Groups(unittest.TestCase):
                 for rank in range(ranks)]
 
     def test_eight(self):
-        """Eight processes with a GPU each all get all tensors."""
+        """Each of eight processes, on a GPU of its own, gets all tensors."""
         for got in self.ranks(8, 0):
             same(self, got, {**ARRAYS, "place": ARRAYS["wide"]})
 
@@ -277,7 +277,7 @@ class Groups(unittest.TestCase):
                                           ARRAYS["wide"]))
 
     def test_effort(self):
-        """The default effort is "fast" for several processes, except for immutable models."""
+        """The default effort is "fast" if several processes load, unless the model is immutable."""
         model = penstock.Model(FILE)
         for how, fast in (({}, 0), ({"ranks": 2}, 1), ({"ranks": 2, "effort": "thrifty"}, 0),
                           ({"effort": "fast"}, 1)):
@@ -443,9 +443,9 @@ class Life(unittest.TestCase):
                          [True, True, False])
 
     def test_patched_elsewhere(self):
-        """The patch and its undoing reach modules that imported safe_open before or during
-        the patch, but no module that uses penstock.safe_open itself. Calls for frameworks and
-        devices that this package lacks go to the safetensors package."""
+        """The patch, and undoing it, affect modules that imported safe_open before or during the
+        patch, but no module that uses penstock.safe_open itself. Calls for frameworks and
+        devices that Penstock does not support go to the safetensors package."""
         opened, before, after = safetensors.safe_open, *map(types.ModuleType, ("one", "two"))
         sys.modules.update(one=before, two=after)
         before.so, before.mine = safetensors.safe_open, penstock.safe_open
@@ -481,7 +481,7 @@ class Life(unittest.TestCase):
             self.assertEqual([getattr(*name) for name in names], theirs)
 
     def test_patched_pickled(self):
-        """The replaced functions can be pickled, which pickle does by name."""
+        """The functions of the patch can be pickled, although pickle stores only their names."""
         theirs = safetensors.numpy.load_file
         with penstock.patch_safetensors():
             for call in (safetensors.numpy.load_file, safetensors.numpy.save_file):

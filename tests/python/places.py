@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests load_into: destinations of many types, with and without gaps, and refused ones. Uses
+"""Tests load_into: destinations of many types, with and without gaps, and invalid ones. Uses
 numpy arrays and the stand-in GPU."""
 
 import json
@@ -24,7 +24,7 @@ class Into(unittest.TestCase):
     @SETTINGS
     @given(st.data())
     def test_places(self, data):
-        """Any part of a tensor loads into any view with gaps; no byte beside it changes."""
+        """Any part of a tensor can be loaded into a view with gaps. The bytes in the gaps stay."""
         index = tuple(data.draw(one(n).filter(lambda i: not isinstance(i, slice) or
                                               i.step in (None, 1))) for n in (6, 5, 4))
         want = ARRAYS["box"][index]
@@ -71,7 +71,7 @@ class Into(unittest.TestCase):
                     f.get_slice("q")[:, :, ::7]
 
     def test_uneven_gaps(self):
-        """Loads into a view with gaps after two dimensions: the rows have no common pitch."""
+        """Loads into a view with gaps in two dimensions, so the distance between rows varies."""
         want = {"four": fill("int16", (2, 3, 4, 5))}
         file = os.path.join(TMP, "four.safetensors")
         safetensors.numpy.save_file(want, file)
@@ -108,7 +108,7 @@ class Into(unittest.TestCase):
             out = os.path.join(TMP, "dlpack.safetensors")
             penstock.save_file({"row": DlpackOnly(place)}, out)
             same(self, safetensors.numpy.load_file(out), {"row": ARRAYS["row"]})
-        # jax's arrays are immutable.
+        # Destinations of jax are refused, because jax arrays are immutable.
         with unittest.mock.patch.dict(sys.modules, jax=types.SimpleNamespace(Array=DlpackOnly)):
             with self.assertRaisesRegex(TypeError, "read-only"):
                 penstock.load_into(FILE, {"row": DlpackOnly(places[0])})

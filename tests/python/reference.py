@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the package with the safetensors package, the reference.
 
-Each reads files that the other wrote: with every dtype, with empty and one-element tensors,
-with ten thousand tensors, with headers of any length. Both accept and refuse the same files,
-apart from listed exceptions."""
+Each package reads files that the other one wrote: with every dtype, with empty and one-element
+tensors, with ten thousand tensors, with headers of any length. Both packages refuse the same
+files, except for two files that only Penstock refuses."""
 
 import glob
 import os
@@ -25,7 +25,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PLAIN = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
          "F16": "float16", "U32": "uint32", "I32": "int32", "F32": "float32", "U64": "uint64",
          "I64": "int64", "F64": "float64", "C64": "complex64"}
-# The reference's names of the other dtypes whose elements are whole bytes.
+# The reference's names for the other dtypes whose elements consist of whole bytes.
 OTHERS = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
           "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
           "F8_E5M2FNUZ": "float8_e5m2fnuz"}
@@ -38,7 +38,7 @@ def path(name):
 
 
 def fill(dtype, shape, seed=1):
-    """Returns an array of random bytes of a dtype and shape."""
+    """Returns an array of this dtype and shape, filled with random bytes."""
     count = int(numpy.prod(shape, dtype=numpy.int64))
     size = numpy.dtype(dtype).itemsize
     data = numpy.random.default_rng(seed).integers(0, 256, count * size, numpy.uint8)
@@ -57,7 +57,7 @@ def same(test, got, want):
 
 
 def both_ways(test, tensors, metadata=None):
-    """Asserts that each package reads a file of these tensors that the other wrote."""
+    """Asserts that each package can read a file with these tensors that the other wrote."""
     safetensors.numpy.save_file(tensors, path("theirs.safetensors"), metadata)
     same(test, penstock.load_file(path("theirs.safetensors"), framework="numpy"), tensors)
     penstock.save_file(tensors, path("ours.safetensors"), metadata)
@@ -69,14 +69,14 @@ def both_ways(test, tensors, metadata=None):
 
 
 def raw(filename):
-    """Reads a file with the reference: a dict from name to (dtype, shape, bytes)."""
+    """Reads a file with the reference. Returns a dict from name to (dtype, shape, bytes)."""
     with open(filename, "rb") as f:
         return {n: (t["dtype"], tuple(t["shape"]), bytes(t["data"]))
                 for n, t in safetensors.deserialize(f.read())}
 
 
 def raw_ours(filename):
-    """Reads a file with Penstock: a dict from name to (dtype, shape, bytes)."""
+    """Reads a file with Penstock. Returns a dict from name to (dtype, shape, bytes)."""
     return {n: (t.dtype, t.shape, bytes(t.buffer()))
             for n, t in penstock.load_file(filename, framework="dlpack").items()}
 
@@ -153,12 +153,13 @@ class Both(unittest.TestCase):
 class Verdicts(unittest.TestCase):
     """Asserts that both packages accept a file or both refuse it."""
 
-    # Files that only Penstock refuses, on purpose: two readers could interpret them
+    # Names of the files that only Penstock refuses: two readers could interpret such a file
     # differently.
     STRICTER = {"twice", "deep"}
 
     def verdicts(self, data, name):
-        """Reads a file of these bytes with both packages; returns the tensors or None."""
+        """Reads a file with these bytes with both packages. Returns the tensors, or None if it is
+        refused."""
         with open(path("verdict.safetensors"), "wb") as f:
             f.write(data)
         try:

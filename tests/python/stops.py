@@ -62,13 +62,12 @@ def moved():
 
 
 class Raised(BaseException):
-    """An exception that no `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 def when_waiting(act):
-    """Calls `act` when the main thread has waited in one call of the package for 0.2 s.
-
-    `act` runs on another thread, which is returned."""
+    """Calls `act` on another thread when the main thread has waited in one call of the package
+    for 0.2 s. Returns that thread."""
     main, python = threading.main_thread().ident, os.path.dirname(penstock.__file__)
 
     def watch():
@@ -128,7 +127,7 @@ class Stops(unittest.TestCase):
                             penstock.iterate(FILE, framework="numpy", **LATE)])
 
     def test_get_tensor(self):
-        """A signal also ends the read-ahead, and close() does not wait for the rest of it."""
+        """A signal also ends the read-ahead, so close() does not wait for the rest of a batch."""
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 3 * EACH):
             def call():
                 with penstock.safe_open(FILE, "numpy", **LATE) as f:
@@ -137,7 +136,7 @@ class Stops(unittest.TestCase):
             self.early(call)
 
     def test_ahead(self):
-        """Leaving the file's block ends the read-ahead early."""
+        """Leaving the `with` block of the file ends the read-ahead early."""
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 40 * EACH), \
                 penstock.safe_open(FILE, "numpy", **LATE) as f:
             f._next, f._ahead_end = 0, 1
@@ -198,7 +197,7 @@ class Stops(unittest.TestCase):
         self.assertLess(moved() - self.before, COUNT * EACH // 2)
 
     def test_handler_that_returns(self):
-        """A handler that returns runs while the library waits, and the load completes."""
+        """A signal handler that raises nothing runs while the library waits. The load completes."""
         called = []
         signal.signal(signal.SIGUSR1, lambda *_: called.append(moved()))
         thread = when_waiting(interrupt)
@@ -217,11 +216,11 @@ class Stops(unittest.TestCase):
             self.assertEqual(len(ahead.result()[0]), 2)
 
     def test_signal_as_load_returns(self):
-        """If a handler raises just as the library call returns, the loaded memory is freed."""
+        """If a signal handler raises just as the library call returns, the new memory is freed."""
         freed = []
 
         class Library:
-            """The library, except that a signal arrives at the very end of a load."""
+            """The library's functions, but a signal arrives at the very end of a load."""
             def __getattr__(self, name):
                 return getattr(lib, name)
 
@@ -244,7 +243,7 @@ class Stops(unittest.TestCase):
         self.assertEqual(freed, [True])
 
     def test_torch_memory(self):
-        """A handler that raises inside torch's allocator ends the load with its exception."""
+        """An exception that a signal handler raises inside torch's allocator ends the load."""
         memory = _model._TorchMemory(types.SimpleNamespace())
 
         def empty(*_, **__):
@@ -280,12 +279,12 @@ class Stops(unittest.TestCase):
         self.assertEqual((lost, arrived), ([], count))
 
     def test_collecting(self):
-        """No exception is lost in a garbage collection: its callbacks run no Python code, in
-        which a signal handler could run."""
+        """No exception of a signal handler is lost in a garbage collection. The collection's
+        callbacks are not Python code, so no signal handler can run inside them."""
         self.come_at_any_time(gc.collect, 20)
 
     def test_tensors_freed(self):
-        """No exception is lost as tensors are freed, and no memory of the window either."""
+        """Freeing tensors loses no exception of a signal handler and no memory of the window."""
         file = os.path.join(TMP, "small.safetensors")
         penstock.save_file({f"t{i:02}": numpy.zeros(1000, "u1") for i in range(50)}, file)
 
@@ -296,7 +295,7 @@ class Stops(unittest.TestCase):
         self.come_at_any_time(walk, 200)
 
     def test_keyboard(self):
-        """Ctrl-C ends a program without a handler of its own, including its threads."""
+        """Ctrl-C ends a program that has no signal handler, including its threads."""
         program = f"""
 import numpy, penstock  # Before the signal: numpy's import does not survive one.
 f = penstock.safe_open({FILE!r}, "numpy", **{LATE!r})

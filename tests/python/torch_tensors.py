@@ -63,7 +63,7 @@ class Torch(unittest.TestCase):
                                         TENSORS["bf16"][2:5, 1:4]))
 
     def test_indices(self):
-        """Slices accept all indices of torch; for a list of rows only those rows are read."""
+        """Slices accept torch's indices. For a list of row numbers only those rows are read."""
         file = os.path.join(TMP, "indices.safetensors")
         reference.save_file({"a": torch.randn(70, 6, 5), "b": torch.randn(4)}, file)
         read, real = [], penstock.Model.load_into
@@ -121,8 +121,8 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.equal(shared, TENSORS["f16"]))
 
     def test_independent_tensors(self):
-        """Tensors of one load share an allocation and nothing else: a change or a gradient of
-        one does not affect autograd's state of the others."""
+        """Tensors of one load share an allocation and nothing else. A change or a gradient of one
+        tensor does not affect autograd's state of the other tensors."""
         file = os.path.join(TMP, "alike.safetensors")
         made = {f"t{i}": torch.randn(3, 4) for i in range(6)} | {"u": torch.randn(2)}
         reference.save_file(made, file)
@@ -142,9 +142,9 @@ class Torch(unittest.TestCase):
     def own_storage(self, device):
         """Asserts that each tensor has a storage of its own, as with safetensors.torch.
 
-        Saving or copying one tensor takes its bytes only, and a model that got its tensors by
-        assign=True can be saved. With one_storage all tensors are in one storage; returns the
-        tensors of that load."""
+        Saving or copying one tensor takes only the bytes of that tensor, and a model that got
+        its tensors by assign=True can be saved. Then loads with one_storage, asserts that all
+        tensors are in one storage, and returns them."""
         file, out = os.path.join(TMP, "linear.safetensors"), os.path.join(TMP, "out.safetensors")
         reference.save_model(torch.nn.Linear(30, 40), file)
         with penstock.safe_open(file, "pt", device) as f:
@@ -173,7 +173,7 @@ class Torch(unittest.TestCase):
 
     @unittest.skipUnless(torch.cuda.is_available(), "a GPU is wanted")
     def test_on_gpu(self):
-        """With one_storage, record_stream keeps memory from reuse until the stream is idle."""
+        """With one_storage, record_stream prevents reuse of the memory until the stream is idle."""
         shared, stream = self.own_storage("cuda:0"), torch.cuda.Stream()
         ptr, nbytes = shared["weight"].untyped_storage().data_ptr(), shared["weight"].nbytes
         with torch.cuda.stream(stream):
@@ -187,14 +187,14 @@ class Torch(unittest.TestCase):
         stream.synchronize()
 
     def test_no_memory(self):
-        """torch.OutOfMemoryError reaches the caller, since programs catch that type."""
+        """load_file raises torch.OutOfMemoryError unchanged, since programs catch that type."""
         with mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("no more")), \
                 self.assertRaisesRegex(torch.OutOfMemoryError, "no more"):
             penstock.load_file(FILE, device="cuda:0")
 
     def test_save_refusals(self):
-        """save_file refuses what the reference refuses, and views whose memory holds other
-        numbers (conjugate and negative views)."""
+        """save_file refuses tensors that the reference refuses. It also refuses conjugate and
+        negative views, whose memory does not hold the values of the tensor."""
         x, out = torch.arange(12.).reshape(3, 4), os.path.join(TMP, "never.safetensors")
         for tensors, kind, words in (({"a": x, "b": x}, RuntimeError, "share memory"),
                                      ({"a": x[:2], "b": x[1:]}, RuntimeError, "share memory"),
@@ -215,8 +215,8 @@ class Torch(unittest.TestCase):
             penstock.load_into(out, {"a": torch._neg_view(torch.zeros(1, 4))})
 
     def test_uneven(self):
-        """Tensors of the same dtype and shape may have different distances from each other, be
-        spread over several files, and be divided between ranks."""
+        """Loads tensors of the same dtype and shape that are at different distances from each
+        other, spread over several files, or divided between ranks."""
         files, want = [], {}
         for part in range(3):
             made = {f"{part}.{i:02}": torch.randn((4, 4) if i % 3 else (4, 8)).to(

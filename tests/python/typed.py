@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the package's type annotations with mypy --strict, and a program that uses them: a
-correct program passes, wrong ones are refused. Needs mypy, so only make test-all runs it."""
+"""Checks the package's type annotations with mypy --strict. Also checks programs that use the
+package: mypy must accept a correct program and refuse wrong ones. Needs mypy, so only make
+test-all runs it."""
 
 import os
 import tempfile

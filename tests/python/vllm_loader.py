@@ -23,7 +23,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"],
          "dtype": "float32"}
 
-# The program of one rank. The last line of its output is the group that it used, or None.
+# The program of one rank. Its last output line is the group that the rank used, or None.
 RANK = """
 import sys
 import torch
@@ -82,7 +82,7 @@ class Vllm(unittest.TestCase):
             self.announce("cpu-only", {"vllm.platform_plugins": "cpu_only = cpu_only:name"})
 
     def announce(self, name, groups):
-        """Writes the metadata of an installed package with these entry points."""
+        """Writes the metadata of an installed package `name` that has these entry points."""
         folder = os.path.join(self.plugins, f"{name.replace('-', '_')}-1.dist-info")
         os.mkdir(folder)
         with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as f:

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of the block stack: assert that a stack is direct, or that it is not
- * and the sentence names the reason; and plant the basic stack. Included by these tests
- * only. A verdict without its sentence must always fail the test.
+ * Helpers of the tests of the block stack: create a simple machine, and assert that its stack
+ * of block devices is direct, or that it is not direct and the sentence names the reason. Only
+ * the tests of the block stack include this file. A verdict without a sentence must always fail
+ * the test.
  */
 #ifndef PENSTOCK_JUDGE_H
 #define PENSTOCK_JUDGE_H
@@ -38,7 +39,8 @@ static inline void assert_not(const struct pst_blockstack *stack, const char *wo
 	assert_false(pst_blockstack_direct_ok(stack, NULL, 0));
 }
 
-/* Plants a machine with ext4 on nvme0n1p1 on the single drive nvme0n1. */
+/* Creates a machine with the file system ext4 on the partition nvme0n1p1 of its only drive,
+ * nvme0n1. */
 static inline void plant(struct tree *t)
 {
 	tree_open(t);
@@ -60,7 +62,7 @@ static inline void plant(struct tree *t)
 	tree_link(t, "sys/bus/pci/devices/0000:01:00.0", "../../../devices/" PCI);
 }
 
-/* Plants a virtual block device with the number `dev` on top of one or two slaves. */
+/* Adds a virtual block device with the number `dev` on top of one or two other block devices. */
 static inline void stack_up(const struct tree *t, const char *name, const char *dev,
 			    const char *slave1, const char *slave2)
 {
@@ -100,7 +102,8 @@ static inline void plant_dm(const struct tree *t, const char *name, const char *
 	tree_text(t, path, uuid);
 }
 
-/* Reads the stack below the block device, or with major 0 below the planted file system. */
+/* Reads the stack below a block device. If `major` is 0, reads the stack below the file system that
+ * plant() created. */
 static inline struct pst_blockstack walk(const struct tree *t, unsigned major, unsigned minor)
 {
 	struct pst_blockstack_in in = {.major = major,

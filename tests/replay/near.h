@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of topo: open the topology below a root, and assert the distance of
- * two devices. Included by these tests only. A failure to open must always fail the test.
+ * Helpers of the tests of topo: open the topology of the machine below a root folder, and
+ * assert how close two devices are. Only the tests of topo include this file. If the topology
+ * cannot be opened, the test must always fail.
  */
 #ifndef PENSTOCK_NEAR_H
 #define PENSTOCK_NEAR_H

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""schema.py FILE...: holds JSON of `penstock topo` against the schema that
-src/core/machine/topo_print.h documents; a line for each breach, exit 1 if there is one. Run
-by tests/unit/test_topo.c. It must never accept a field that is not documented."""
+"""schema.py FILE...: validates the JSON output of `penstock topo` against the schema that
+src/core/machine/topo_print.h documents. Prints a line for each breach, and exits with 1 if
+there is one. tests/unit/test_topo.c runs it. It must never accept a field that is not
+documented."""
 
 import json
 import sys

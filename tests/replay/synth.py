@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""synth.py NAME|all FOLDER: writes the files of /sys and /proc of machines that are not
-available, as FOLDER/NAME. Each tree contains a README that says that it is synthesised.
-The tests call this script and read the trees like a real machine. The files imitate
-the output of real kernels; a capture of a real machine is the better test. The script
-must never write outside of FOLDER."""
+"""synth.py NAME|all FOLDER: imitates machines that are not available. Writes their files of
+/sys and /proc to FOLDER/NAME. Each machine also gets a README that says that it is
+synthesised. The tests call this script and read the files as they would on a real machine.
+The files imitate the output of real kernels; a capture of a real machine is the better
+test. The script must never write outside of FOLDER."""
 
 import os
 import struct
@@ -14,7 +14,7 @@ GT = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
 
 
 class Tree:
-    """The files and links of a machine; write() writes them to a folder."""
+    """The files and links of one machine. write() writes them to a folder."""
 
     def __init__(self, about):
         self.files, self.links, self.folders = {}, {}, []
@@ -36,7 +36,8 @@ class Tree:
             self.text(f"{folder}/{name}", f"{value}\n")
 
     def limits(self, memlock, seccomp, caps="1ffffffffff"):
-        """Sets the limits of the captured process: locked memory, seccomp, capabilities."""
+        """Sets the limits of the process that made the capture: locked memory, seccomp,
+        capabilities."""
         self.text("proc/self/limits", "Limit                     Soft Limit     "
                   "      Hard Limit           Units\nMax locked memory         "
                   f"{memlock:<20} {memlock:<20} bytes\n")
@@ -64,14 +65,14 @@ class Tree:
         self.text("proc/meminfo", f"MemTotal:       {kib} kB\n")
 
     def kernel(self, *config, cpu="GenuineIntel", family=6):
-        """Sets the kernel's configuration, and the processor, on which the kernel's permission
-        for peer traffic depends."""
+        """Sets the kernel's configuration and the CPU. The kernel permits peer-to-peer traffic
+        only on some CPUs."""
         self.text("captured/kernel-config", "".join(
             f"CONFIG_{name}\n" for name in config))
         self.text("proc/cpuinfo", f"vendor_id\t: {cpu}\ncpu family\t: {family}\n")
 
     def nvidia(self, version, module="Open Kernel Module", also=()):
-        """Sets the driver and the modules as /proc shows them."""
+        """Sets the version of NVIDIA's driver and the loaded modules, as /proc shows them."""
         self.text("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX "
                   f"{module} for x86_64  {version}  Release Build\n")
         self.text("proc/modules", "".join(
@@ -83,7 +84,7 @@ class Tree:
     def pci(self, path, bdf, class_, vendor, device, numa=-1, cpus="0", gen=4,
             width=16, now=None, driver=None, bar_gib=0, group=None,
             group_type="DMA-FQ", config=None):
-        """Adds a PCI function below `path`. Returns its own path."""
+        """Adds a PCI function below `path`. Returns the path of that function."""
         here = f"{path}/{bdf}"
         self.values(here, vendor=f"0x{vendor:04x}", device=f"0x{device:04x}",
                     numa_node=numa, local_cpulist=cpus, dma_mask_bits=64,
@@ -108,7 +109,8 @@ class Tree:
         return here
 
     def bridge(self, path, bdf, kind, acs=0, whole=True, **more):
-        """Adds a bridge. kind: root, up or down; acs None: it has no ACS capability."""
+        """Adds a PCI bridge of the kind root, up or down. If `acs` is None, the bridge has no
+        ACS capability."""
         return self.pci(path, bdf, 0x060400, 0x1000, 0xc010, driver="pcieport",
                         config=bridge_config(kind, acs, whole), **more)
 
@@ -129,7 +131,7 @@ class Tree:
         return here
 
     def roce(self, path, name, mtu, lost=0, pauses=0):
-        """Adds the network interface of a NIC, its addresses and its counters."""
+        """Adds the network interface of a NIC, with its addresses and counters."""
         net, port = "eth" + name[-1], f"{path}/infiniband/{name}/ports/1"
         self.values(f"{path}/net/{net}", mtu=mtu, operstate="up", type=1)
         self.link(f"sys/class/net/{net}", f"{path}/net/{net}")
@@ -155,7 +157,7 @@ class Tree:
 
     def block(self, path, name, dma_alignment=3, logical=512, rotational=0,
               hidden=False, queue=True):
-        """Adds a disk whose folder is `path`/`name`. Returns that folder."""
+        """Adds a disk with the folder `path`/`name`. Returns that folder."""
         here = f"{path}/{name}"
         self.block_count += 1
         self.values(here, size=2000409264, ro=0, removable=0, hidden=int(hidden))
@@ -183,7 +185,7 @@ class Tree:
 
     def nvme(self, path, bdf, number, model="SAMSUNG MZQL23T8HCLS-00A07",
              multipath=False, **more):
-        """Adds a drive on PCIe with one namespace. Returns the namespace's folder."""
+        """Adds an NVMe drive with one namespace. Returns the folder of the namespace."""
         here = self.pci(path, bdf, 0x010802, 0x144d, 0xa80a, driver="nvme",
                         width=4, **more)
         controller = f"{here}/nvme/nvme{number}"
@@ -199,7 +201,7 @@ class Tree:
         self.link(f"sys/class/nvme/nvme{number}", path)
 
     def nvme_head(self, subsystem, controllers):
-        """Adds the multipath namespace of a subsystem with several controllers."""
+        """Adds the multipath namespace of an NVMe subsystem that has several controllers."""
         here = f"sys/devices/virtual/nvme-subsystem/nvme-subsys{subsystem}"
         self.values(here, iopolicy="numa")
         self.link(f"sys/class/nvme-subsystem/nvme-subsys{subsystem}", here)
@@ -258,7 +260,7 @@ class Tree:
     # --- mounts
 
     def mount(self, point, kind, source, options, dev=None):
-        """Adds a mount. dev: the name of its block device; None: it has none."""
+        """Adds a mount. `dev` is the name of its block device, None if it has none."""
         number = len(self.mounts) + 22
         dev = self.dev(dev) if dev else f"0:{number}"
         self.mounts.append(f"{number} 1 {dev} / {point} rw,relatime shared:"
@@ -284,8 +286,9 @@ class Tree:
 
 
 def bridge_config(kind, acs, whole):
-    """Returns a config space with a PCI Express capability and, unless acs is None, an ACS
-    capability. If not whole, it has only the 64 bytes that an ordinary user may read."""
+    """Returns a PCI config space with a PCI Express capability and, unless `acs` is None, an
+    ACS capability. If `whole` is false, returns only the 64 bytes that an ordinary user may
+    read."""
     data = bytearray(4096 if whole else 64)
     struct.pack_into("<HH", data, 0, 0x1000, 0xc010)
     struct.pack_into("<H", data, 6, 0x10)
@@ -294,7 +297,8 @@ def bridge_config(kind, acs, whole):
     if whole:
         port = {"root": 4, "up": 5, "down": 6}[kind]
         struct.pack_into("<BBH", data, 0x40, 0x10, 0, 2 | port << 4)
-        # The list starts with error reporting, so that ACS has to be searched.
+        # The list of capabilities starts with error reporting, so the code must search it for
+        # ACS.
         following = 0x148 if acs is not None else 0
         struct.pack_into("<I", data, 0x100, 1 | 2 << 16 | following << 20)
         if acs is not None:
@@ -303,8 +307,9 @@ def bridge_config(kind, acs, whole):
 
 
 def switch(tree, host, bus, ports, **more):
-    """Adds a root port on bus `bus` of a host bridge, and a switch below it. Returns the paths
-    of the switch's downstream ports, whose buses are bus + 3 and following."""
+    """Adds a root port on bus `bus` of a host bridge, and a PCI switch below that port. Returns
+    the paths of the switch's downstream ports. The buses below these ports are bus + 3 and
+    following."""
     acs = more.pop("acs", 0)
     root = tree.bridge(f"sys/devices/{host}", f"0000:{bus:02x}:01.0", "root",
                        acs=acs, **more)
@@ -363,7 +368,7 @@ def cloud_vm():
             tree.gpu(port, f"0000:{n + 1:02x}:00.0", cpus="0-47")
         else:
             tree.nvme(port, f"0000:{n + 1:02x}:00.0", 0, cpus="0-47")
-    # As in real kernels, /proc/fs/ext4 alone shows default mount options.
+    # Real kernels show default mount options only in /proc/fs/ext4.
     tree.mount("/", "ext4", "/dev/vda1", "rw,discard", "vda1")
     tree.text("proc/fs/ext4/vda1/options", "rw\ndelalloc\ndata=ordered\n")
     tree.mount("/local", "ext4", "/dev/nvme0n1", "rw,data=writeback", "nvme0n1")

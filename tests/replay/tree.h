@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creates machines for tests: an empty folder in which a test plants files of /sys and
- * /proc, machines of synth.py, and the captures in this folder. Included by the tests of
- * topo and of the block stack, and by fuzz targets. Test programs must run in the root of
- * the tree. The functions must never write outside of their own folder below TMPDIR.
+ * Creates machines for tests in an empty folder. A test can write files of /sys and /proc
+ * there, add machines of synth.py, and unpack the captures of tests/replay. The tests of topo
+ * and of the block stack include this file, and so do fuzz targets. Test programs must run in
+ * the root of the tree. The functions must never write outside of their own folder below
+ * TMPDIR.
  */
 #ifndef PENSTOCK_TREE_H
 #define PENSTOCK_TREE_H
@@ -49,8 +50,8 @@ static inline void tree_close(struct tree *tree)
 	nftw(tree->root, tree_unlink, 32, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Writes the whole path to `whole`, creates the folders above it, and removes an existing file
- * of that name. */
+/* Sets `whole` to the full path of a file, creates the folders above that file, and removes an
+ * existing file of that name. */
 static inline void tree_path(const struct tree *tree, char *whole, size_t len, const char *path)
 {
 	char *slash;
@@ -112,8 +113,9 @@ static inline void tree_remove(const struct tree *tree, const char *path)
 }
 
 /*
- * Plants a disk: its folder below /sys/devices and the links that point to it. `dev` is a
- * number such as "8:0", or NULL for a hidden disk. The last part of `path` is its name.
+ * Adds a disk: its folder below /sys/devices and the links that point to it. `dev` is a number
+ * such as "8:0", or NULL for a hidden disk. The last component of `path` is the name of the
+ * disk.
  */
 static inline void tree_disk(const struct tree *tree, const char *path, const char *dev)
 {
@@ -147,13 +149,13 @@ __attribute__((format(printf, 1, 2))) static inline void tree_run(const char *fm
 		tree_die(command);
 }
 
-/* Plants a machine of synth.py as ROOT/NAME; with the name "all", every machine. */
+/* Writes a machine of synth.py to ROOT/NAME. The name "all" writes every machine. */
 static inline void tree_synth(const struct tree *tree, const char *name)
 {
 	tree_run("tests/replay/synth.py '%s' '%s'", name, tree->root);
 }
 
-/* Unpacks a capture of tests/replay as ROOT/NAME. */
+/* Unpacks a capture of tests/replay to ROOT/NAME. */
 static inline void tree_capture(const struct tree *tree, const char *name)
 {
 	tree_run("mkdir '%s/%s' && tar xzf 'tests/replay/%s.tar.gz' -C '%s/%s'", tree->root, name,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares shim/cufile_abi.h with NVIDIA's cufile.h: every number, size and offset. The compiler
- * makes all checks. meson.build builds this program only if it finds NVIDIA's header, and defines
- * HAVE_* by the types of its version. No other file may include that header.
+ * Compares shim/abi/cufile_abi.h with NVIDIA's cufile.h: every number, size and offset. The
+ * compiler makes all comparisons. meson.build builds this program only if it finds NVIDIA's
+ * header, and defines a HAVE_* macro for each type that not all versions of that header have. No
+ * other file may include NVIDIA's header.
  */
 #include <cufile.h>
 #include <stdio.h>

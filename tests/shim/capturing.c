@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda for test_async.c that behaves as if a blocking stream were captured in the global mode:
- * a query of the NULL stream reports the capture, and a wait for a stream is refused unless the
- * thread is in the relaxed mode. It counts the calls that would have made the capture fail. All
- * other functions are the stand-in's.
+ * A libcuda for test_async.c that behaves as if another thread captured a blocking stream in the
+ * global capture mode. A query of the NULL stream reports the capture. A wait for a stream is
+ * refused unless the calling thread is in the relaxed capture mode. The library counts the waits
+ * that would have made the capture fail. All other functions are the stand-in driver's.
  */
 #include "device/cuda_api.h"
 
 #define CAPTURING_API __attribute__((visibility("default")))
 
-/* A reference to the stand-in, so that the linker keeps the dependency. */
+/* A reference to the stand-in driver, without which the linker would remove the dependency. */
 extern enum pst_cu_result cuInit(unsigned flags);
 CAPTURING_API extern enum pst_cu_result (*const capturing_cu_init)(unsigned);
 enum pst_cu_result (*const capturing_cu_init)(unsigned) = cuInit;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the reader of cufile.json: the input is the file. libFuzzer runs it, or
- * tests/fuzz/replay.c over tests/shim/corpus. A read past the input, a parameter outside of its
- * limits, or a string without a NUL is a failure.
+ * Fuzzes the parser of cufile.json. The fuzzer's input is the content of the file. libFuzzer runs
+ * this program; tests/fuzz/replay.c runs it with each file of tests/shim/corpus. It is a failure
+ * if the parser reads past the input, sets a parameter outside of its limits, or stores a string
+ * without a final NUL.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct shim_config *config = malloc(sizeof(*config));
-	/* Exactly as long as the input, so that a sanitizer sees an overrun. */
+	/* A copy of exactly the input's length, so that a sanitizer detects a read past its end. */
 	char *text = malloc(len ? len : 1);
 
 	if (!config || !text)

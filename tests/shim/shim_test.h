@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams, a
- * gate that holds streams back, batches and child processes. The driver is the stand-in, or the
- * machine's own with PENSTOCK_STANDIN=0. Tests call the library under test only by the functions
- * that it exports.
+ * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams,
+ * a gate (a semaphore that blocks streams until the test opens it), batches and child processes.
+ * The driver is the stand-in, or the machine's driver if PENSTOCK_STANDIN is 0. Tests call the
+ * drop-in only through the functions that it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
@@ -33,7 +33,7 @@ static char st_path[PATH_MAX]; /* path of the file that st_make created last */
 
 /* ---- the CUDA driver ---- */
 
-/* Loads the driver's functions from the library that the drop-in uses, too. */
+/* Loads the driver's functions, from the same library that the drop-in uses. */
 ST_UNUSED static bool cu_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
@@ -57,7 +57,8 @@ ST_UNUSED static bool cu_load(void)
 	       cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK;
 }
 
-/* Stores a function that only the stand-in has in *fn. Returns false on a real driver. */
+/* Looks up a function that only the stand-in driver has, and stores it in *fn. Returns false if
+ * the tests run with a real driver. */
 ST_UNUSED static bool cu_standin(const char *name, void *fn)
 {
 	void *lib = getenv("PENSTOCK_LIBCUDA")
@@ -121,7 +122,8 @@ ST_UNUSED static void st_gate_open(void)
 	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
 }
 
-/* Makes later work on the stream wait until the gate is open. */
+/* Queues a wait on the stream. The stream executes work that is queued later only when the gate
+ * is open. */
 ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 {
 	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));
@@ -129,7 +131,7 @@ ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 
 /* ---- files of known bytes ---- */
 
-/* Returns the byte at offset i, the same in every file. */
+/* Returns the byte at offset i of a test file. All test files have the same bytes. */
 static inline unsigned char st_byte(uint64_t i)
 {
 	return (unsigned char)(i * 2654435761u >> 13);
@@ -141,8 +143,8 @@ ST_UNUSED static void st_fill(unsigned char *to, uint64_t from, size_t len)
 		to[i] = st_byte(from + i);
 }
 
-/* Creates a file in TMPDIR and returns a descriptor, or -1 if the file system refuses the
- * flags. */
+/* Creates a file in TMPDIR. Returns a descriptor, or -1 if the file system does not support the
+ * open flags. */
 ST_UNUSED static int st_make(const char *name, size_t len, int flags)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -162,8 +164,8 @@ ST_UNUSED static int st_make(const char *name, size_t len, int flags)
 	return open(st_path, flags | O_CLOEXEC);
 }
 
-/* Registers a descriptor and returns its handle. Without `code` a refusal fails the test; with it
- * the function returns NULL and stores the code. */
+/* Registers a descriptor and returns its handle. If the registration is refused, returns NULL
+ * and stores the cuFile code in *code; if `code` is NULL, a refusal fails the test. */
 ST_UNUSED static void *st_register(int fd, int *code)
 {
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fd}};
@@ -177,7 +179,7 @@ ST_UNUSED static void *st_register(int fd, int *code)
 	return err.err ? NULL : fh;
 }
 
-/* Deregisters and removes the file that st_make created last. */
+/* Deregisters the handle, closes the descriptor, and removes the file that st_make created last. */
 ST_UNUSED static void st_drop(void *fh, int fd)
 {
 	cuFileHandleDeregister(fh);
@@ -185,8 +187,8 @@ ST_UNUSED static void st_drop(void *fh, int fd)
 	unlink(st_path);
 }
 
-/* Prepares most tests: a registered file of `len` bytes, and device memory of the same length
- * unless `dev` is NULL. */
+/* The setup of most tests. Makes and registers a file of `len` bytes. Also allocates device
+ * memory of the same length, unless `dev` is NULL. */
 ST_UNUSED static int st_setup(const char *name, size_t len, int flags, int *fd, void **fh,
 			      char **dev)
 {
@@ -199,8 +201,8 @@ ST_UNUSED static int st_setup(const char *name, size_t len, int flags, int *fd, 
 	return 0;
 }
 
-/* Whether device memory holds the file's bytes from `off` on. It fails no test, so that threads
- * and children can call it. */
+/* Returns whether device memory contains the bytes of a test file from `off` on. Does not fail
+ * the test itself, so that threads and child processes can call it. */
 ST_UNUSED static bool st_holds(const void *dev, uint64_t off, size_t len)
 {
 	unsigned char *got = malloc(len), *want = malloc(len);
@@ -214,7 +216,8 @@ ST_UNUSED static bool st_holds(const void *dev, uint64_t off, size_t len)
 	return same;
 }
 
-/* Asserts that device memory holds the file's bytes from `off` on, and prints both if not. */
+/* Fails the test, and prints the differing bytes, unless device memory contains the bytes of a
+ * test file from `off` on. */
 ST_UNUSED static void st_check(const void *dev, uint64_t off, size_t len)
 {
 	unsigned char *got = malloc(len), *want = malloc(len);
@@ -228,7 +231,7 @@ ST_UNUSED static void st_check(const void *dev, uint64_t off, size_t len)
 
 /* ---- batches and statistics ---- */
 
-/* Returns one operation of a batch. */
+/* Returns the parameters of one batch operation. */
 ST_UNUSED static struct cuf_io_params st_op(void *fh, int opcode, void *base, size_t len, off_t off,
 					    off_t base_off, size_t cookie)
 {
@@ -242,7 +245,7 @@ ST_UNUSED static struct cuf_io_params st_op(void *fh, int opcode, void *base, si
 	return p;
 }
 
-/* The statistics of level 3 as version 1.15 lays them out. */
+/* The statistics of level 3 in the layout of version 1.15. */
 struct st_l3 {
 	struct cuf_stats_l1 l1;
 	struct cuf_stats_hist hist;
@@ -251,7 +254,8 @@ struct st_l3 {
 
 /* ---- replaced functions of libc ---- */
 
-/* Stores the function that a test program replaces in *fn, unless it is known already. */
+/* Stores in *fn the C library's function of this name, which the test program replaces. Does
+ * nothing if *fn is already set. */
 ST_UNUSED static void st_real(const char *name, void *fn)
 {
 	void *sym;
@@ -263,7 +267,7 @@ ST_UNUSED static void st_real(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-static uintptr_t st_text_start, st_text_end; /* the code of the drop-in */
+static uintptr_t st_text_start, st_text_end; /* first and last address of the drop-in's code */
 
 static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -279,13 +283,14 @@ static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *ar
 	return 1;
 }
 
-/* Finds the code of the drop-in in memory, for st_in_shim. */
+/* Finds the address range of the drop-in's code, which st_in_shim uses. */
 ST_UNUSED static bool st_find_text(void)
 {
 	return dl_iterate_phdr(st_text_visit, NULL) == 1;
 }
 
-/* Whether a return address is in the drop-in. */
+/* Returns whether a return address belongs to the drop-in, which means that the drop-in made the
+ * call. */
 ST_UNUSED static bool st_in_shim(void *caller)
 {
 	return (uintptr_t)caller - st_text_start < st_text_end - st_text_start;
@@ -293,8 +298,8 @@ ST_UNUSED static bool st_in_shim(void *caller)
 
 /* ---- child processes ---- */
 
-/* Waits for a child. Returns its exit status, or the negated number of the signal that killed
- * it. */
+/* Waits for a child process. Returns its exit status, or the negated number of the signal that
+ * killed it. */
 ST_UNUSED static int st_wait(pid_t pid)
 {
 	int status;
@@ -304,9 +309,8 @@ ST_UNUSED static int st_wait(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Runs this program again with one argument, in a separate process, and with another CUDA
- * driver if `cuda` is not NULL. Returns the result of
- * st_wait. */
+/* Runs this program again in a child process, with one argument. If `cuda` is not NULL, the
+ * child uses it as CUDA driver. Returns the result of st_wait. */
 ST_UNUSED static int st_run_self(const char *arg, const char *cuda)
 {
 	char self[PATH_MAX] = "";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream-ordered reads and writes: their order with other work on the stream, each flag,
- * values that are set late, and many streams held back at once. Further cases test the NULL stream,
- * host memory, capture, and more requests than the library accepts. meson.build also runs this
- * program with few hardware queues.
+ * Tests stream-ordered reads and writes: their order with other work on the stream, each flag of
+ * cuFileStreamRegister, arguments that change after the call, and many blocked streams at once.
+ * Also tests the NULL stream, host memory, captures, and more requests than the library accepts.
+ * meson.build also runs this program with only one hardware queue.
  */
 #include "shim_test.h"
 
@@ -33,7 +33,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* On each of 64 streams, a wait for the gate, a read and a copy to the host keep their order. */
+/* Each of 64 streams executes in order: a wait for the gate, a read, and a copy to the host. */
 static void many_streams(void **state)
 {
 	static size_t lens[STREAMS];
@@ -46,7 +46,8 @@ static void many_streams(void **state)
 	(void)state;
 	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&back, STREAMS * len, 0));
-	/* The first transfer sets up the pump, which waits until the context is idle. */
+	/* Makes a first transfer before the gate blocks a stream: it sets up the pump, which
+	 * waits until the context is idle. */
 	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
 	for (unsigned i = 0; i < STREAMS; i++) {
 		streams[i] = cu_stream();
@@ -80,7 +81,8 @@ static void many_streams(void **state)
 	assert_cu(cu.cuMemFreeHost(back));
 }
 
-/* The arguments that a host function on the stream sets before the request runs. */
+/* Arguments of a stream-ordered call. A host function on the stream changes them before the
+ * stream reaches the transfer. */
 struct values {
 	size_t len;
 	off_t off, base_off;
@@ -95,8 +97,8 @@ static void set_values(void *arg)
 static unsigned long (*calls)(const char *name);
 static unsigned long calls_before;
 
-/* Blocks the stream until the call under test waits for it. By then the call has read every
- * value that a flag fixes. */
+/* A host function that blocks the stream until the call under test waits for the stream. Before
+ * it waits, the call has read every argument that a flag fixes. */
 static void block_until_waited(void *arg)
 {
 	(void)arg;
@@ -104,7 +106,8 @@ static void block_until_waited(void *arg)
 		sched_yield();
 }
 
-/* A value is read at the call if a flag fixes it, else when the stream reaches the request. */
+/* Each argument is read during the call if a flag fixes it, else when the stream reaches the
+ * transfer. */
 static void check_each_flag(char *base, bool host)
 {
 	struct values late = {3000, 20001, 70000};
@@ -154,14 +157,14 @@ static void flags_fix_values(void **state)
 	check_each_flag(host, true);
 }
 
-/* A value that is wrong when the stream reaches it gives a negative result. The stream
- * continues. */
+/* If an argument is wrong when the stream reaches the transfer, the transfer stores a negative
+ * result. The stream continues. */
 static void wrong_late_values(void **state)
 {
 	static const struct values wrong[] = {
-		{5001, 0, 0},		 /* more than at the call */
-		{10, -1, 0},		 /* before the file */
-		{10, 0, (off_t)1 << 40}, /* outside of all memory */
+		{5001, 0, 0},		 /* longer than the length at the call */
+		{10, -1, 0},		 /* offset before the start of the file */
+		{10, 0, (off_t)1 << 40}, /* buffer offset outside of any allocation */
 	};
 	struct pst_cu_stream *stream = cu_stream();
 
@@ -183,7 +186,8 @@ static void wrong_late_values(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* A write moves the bytes that earlier work on the stream left, and later work sees its effect. */
+/* A write stores the bytes that earlier work on the stream has written to the buffer. Later work
+ * on the stream sees the file's new content. */
 static void order_on_the_stream(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();
@@ -215,7 +219,8 @@ static void order_on_the_stream(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* On the NULL stream, and for host memory on any stream, the call returns with the result. */
+/* A transfer on the NULL stream has completed when the call returns. So has a transfer to host
+ * memory on any stream. */
 static void completes_before_return(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();
@@ -233,7 +238,8 @@ static void completes_before_return(void **state)
 	assert_int_equal(bytes, len);
 	st_fill(want, 50, len);
 	assert_memory_equal(host, want, len);
-	/* The special handles 1 and 2 of the default streams are ordered like other streams. */
+	/* The stream handles 1 and 2 name the two default streams. Transfers on them are queued
+	 * like those on other streams. */
 	for (uintptr_t name = 1; name <= 2; name++) {
 		bytes = -7;
 		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &off, &bytes, (void *)name));
@@ -278,7 +284,7 @@ static void wrong_arguments(void **state)
 	assert_cu(cu.cuStreamDestroy(s));
 }
 
-/* A call on a captured stream is refused. */
+/* A call on a stream that is being captured is refused. */
 static void capture_refused(void **state)
 {
 	int (*capture)(struct pst_cu_stream *, int);
@@ -301,8 +307,8 @@ static void capture_refused(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* More requests than the library accepts at once; the file is deregistered while they are in
- * flight. */
+/* Makes more requests than the library accepts at once, and deregisters the file while they are
+ * in flight. */
 static void more_requests_than_entries(void **state)
 {
 	enum { COUNT = 3000 };
@@ -330,9 +336,9 @@ static void more_requests_than_entries(void **state)
 }
 
 /*
- * A transfer that fails in flight leaves memory registered with the driver. An idle lane
- * unregisters it, by a call that waits for all streams. If a stream starts to wait for that lane
- * at the same moment, nothing may hang.
+ * Tests for a deadlock. A transfer that fails in flight leaves host memory registered with the
+ * CUDA driver. An idle lane unregisters this memory; the driver's call waits for all streams.
+ * Meanwhile a stream may start to wait for a transfer of the same lane.
  */
 static void unregister_beside_a_stream(void **state)
 {
@@ -361,8 +367,8 @@ static void unregister_beside_a_stream(void **state)
 	assert_cu(cu.cuStreamDestroy(second));
 }
 
-/* The context fails while a stream is held back. Deregistering the stream completes its request
- * with an error. Runs in a separate process. */
+/* The CUDA context fails while the gate blocks a stream. Then cuFileStreamDeregister completes
+ * the stream's request with an error. Runs in a separate process. */
 static int child_broken_stream(void)
 {
 	int (*context_break)(int, enum pst_cu_result);
@@ -382,7 +388,8 @@ static int child_broken_stream(void)
 	context_break(0, PST_CU_ILLEGAL_ADDRESS);
 	if (cuFileStreamDeregister(stream).err)
 		return 4;
-	/* Each close waits a moment for requests that are completing. */
+	/* A close waits only a short time for requests that are completing, so try several
+	 * times. */
 	cuFileHandleDeregister(fh);
 	for (int i = 0; i < 20 && cuFileUseCount(); i++)
 		if (cuFileDriverClose().err && i == 19)
@@ -390,9 +397,9 @@ static int child_broken_stream(void)
 	return bytes < 0 && bytes != -7 ? 0 : 6;
 }
 
-/* The driver reports for the NULL stream that a blocking stream is being captured. A wait for the
- * NULL stream would make that capture fail, so the call must not wait. Runs in a process of its
- * own. */
+/* The CUDA driver reports that a wait for the NULL stream would also wait for a stream that is
+ * being captured. Such a wait would make the capture fail, so a call on the NULL stream must be
+ * refused without waiting. Runs in a separate process. */
 static int child_implicit_capture(void)
 {
 	unsigned (*ended)(void);
@@ -409,7 +416,7 @@ static int child_implicit_capture(void)
 		return 2;
 	if (bytes != -7 || ended())
 		return 3;
-	/* A wait for another stream is allowed. */
+	/* A call on another stream may wait for it. */
 	if (cuFileReadAsync(fh, host, &len, &zero, &zero, &bytes, stream).err || bytes != 10)
 		return 4;
 	return ended() ? 5 : 0;
@@ -437,9 +444,9 @@ static void *submit_one_more(void *arg)
 	return code == CUF_HANDLE_NOT_REGISTERED || (!code && bytes == 10) ? &bytes : NULL;
 }
 
-/* All entries for requests are in use, and a call most likely waits for one, when another thread
- * closes the driver. The call either gets an entry or is refused because its file was closed.
- * Runs in a separate process. */
+/* All request entries are in use and one more call probably waits for a free entry, when another
+ * thread closes the driver. The waiting call must either get an entry or fail because its file
+ * was closed. Runs in a separate process. */
 static int child_close_when_full(void)
 {
 	enum { ENTRIES = 1024 };
@@ -503,7 +510,8 @@ static void implicit_capture(void **state)
 	assert_int_equal(st_run_self("implicit", getenv("PENSTOCK_CAPTURING")), 0);
 }
 
-/* The last close does not wait for a stream that is held back; it is refused. */
+/* The last close of the driver fails while the gate blocks a stream with a transfer. It must not
+ * wait for the stream. */
 static void close_refused(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests batches: each operation returns one event with its bytes, in portions, with and without a
- * timeout, cancelled, refused and resubmitted. Several threads use one batch.
+ * Tests batches. Each operation must return exactly one event with the number of bytes. Events are
+ * read all at once or a few at a time, with and without a timeout. Operations are also cancelled,
+ * refused and resubmitted, and several threads use one batch.
  */
 #include "shim_test.h"
 
@@ -27,7 +28,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Prepares reads of adjacent ranges from offset 5 on. */
+/* Fills `params` with reads of adjacent ranges of the file, the first at offset 5. */
 static void fill_reads(struct cuf_io_params *params, unsigned nr, size_t len)
 {
 	for (unsigned i = 0; i < nr; i++)
@@ -35,7 +36,7 @@ static void fill_reads(struct cuf_io_params *params, unsigned nr, size_t len)
 			st_op(fh, CUF_READ, dev, len, (off_t)(i * len + 5), (off_t)(i * len), i);
 }
 
-/* Reads events until there are `want` of them. Each cookie may come once. */
+/* Reads `want` events, at most `portion` in one call. Each cookie must occur only once. */
 static void read_events(void *batch, unsigned want, unsigned portion, bool *seen, size_t bytes)
 {
 	struct cuf_io_event events[MOST];
@@ -105,7 +106,7 @@ static void writes_and_reads(void **state)
 	assert_int_equal(pwrite(fd, want, 5000, 1000001), 5000);
 }
 
-/* An operation occupies its entry until its event was read. */
+/* An operation occupies its entry of the batch until the program has read its event. */
 static void full_batch(void **state)
 {
 	struct cuf_io_params params[5];
@@ -128,8 +129,9 @@ static void full_batch(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-/* *nr is the capacity for events, then their number. It never exceeds the operations in flight,
- * whatever minimum the caller requests, and each event comes once. The batch can be reused. */
+/* On entry, *nr is the number of events that fit; on return, the number of events read. The call
+ * must return each event once, and no more events than operations in flight, whatever minimum
+ * the caller requests. The batch can be reused afterwards. */
 static void event_counts(void **state)
 {
 	struct cuf_io_params params[6];
@@ -144,13 +146,14 @@ static void event_counts(void **state)
 
 		fill_reads(params, in_flight, 4096);
 		assert_ok(cuFileBatchIOSubmit(batch, in_flight, params, 0));
-		nr = 0; /* no capacity, so no event is returned */
+		nr = 0; /* no event fits, so the call returns none */
 		assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, NULL, NULL));
 		assert_int_equal(nr, 0);
 		while (got < in_flight) {
 			memset(events, 0xee, sizeof(events));
 			nr = round % 2 ? 64 : 1 + round % 3;
-			/* A minimum beyond the operations in flight does not block. */
+			/* A minimum larger than the number of operations in flight does not
+			 * block the call. */
 			assert_ok(cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL));
 			assert_true(nr > 0 && nr <= in_flight - got);
 			for (unsigned i = 0; i < nr; i++) {
@@ -160,7 +163,7 @@ static void event_counts(void **state)
 				assert_int_equal(events[i].status, CUF_COMPLETE);
 				seen[cookie] = true;
 			}
-			/* Nothing is written after the last event. */
+			/* The call does not write past the last event. */
 			assert_int_equal((size_t)events[nr].cookie, 0xeeeeeeeeeeeeeeee);
 			got += nr;
 		}
@@ -181,7 +184,7 @@ static void timeouts(void **state)
 
 	(void)state;
 	assert_ok(cuFileBatchIOSetUp(&batch, 3));
-	/* Without an operation in flight the call does not wait, with or without a timeout. */
+	/* While no operation is in flight, the call does not wait, with or without a timeout. */
 	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, NULL));
 	assert_int_equal(nr, 0);
 	nr = 3;
@@ -203,7 +206,7 @@ static void timeouts(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-/* Each cancelled operation returns one event, whether its bytes were moved or not. */
+/* Each cancelled operation returns one event, even if its bytes were moved. */
 static void cancelled(void **state)
 {
 	struct cuf_io_params params[32];
@@ -221,13 +224,13 @@ static void cancelled(void **state)
 	for (unsigned i = 0; i < nr; i++)
 		assert_true((events[i].status == CUF_COMPLETE && events[i].ret == 100000) ||
 			    (events[i].status == CUF_CANCELED && (ssize_t)events[i].ret < 0));
-	/* A batch may be destroyed with all operations in flight. */
+	/* A batch may be destroyed while all of its operations are in flight. */
 	assert_ok(cuFileBatchIOSubmit(batch, 32, params, 0));
 	cuFileBatchIODestroy(batch);
 }
 
-/* A batch is destroyed while a thread waits for all of its events. The thread returns, and after
- * the destruction no byte of the buffer changes. */
+/* The batch is destroyed while this thread waits for all of its events. The wait must end, and
+ * no byte of the buffer may change after the destruction. */
 static void *wait_for_all(void *arg)
 {
 	struct cuf_io_event events[16];
@@ -252,7 +255,9 @@ static void destroyed_under_a_waiter(void **state)
 		assert_ok(cuFileBatchIOSetUp(&batch, OPS));
 		assert_ok(cuFileBatchIOSubmit(batch, OPS, params, 0));
 		assert_int_equal(pthread_create(&waiter, NULL, wait_for_all, batch), 0);
-		usleep(round * 50); /* the thread may wait by then, or come too late */
+		/* The thread usually starts to wait during this pause. If it has not started,
+		 * the test still passes. */
+		usleep(round * 50);
 		cuFileBatchIODestroy(batch);
 		assert_cu(cu.cuMemsetD8Async((uintptr_t)dev, 0xaa, LEN, NULL));
 		assert_cu(cu.cuStreamSynchronize(NULL));
@@ -301,7 +306,7 @@ static void wrong_arguments(void **state)
 	params[1] = bad;
 	params[1].u.batch.base_offset = (off_t)1 << 40;
 	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_CUDA_POINTER_RANGE_ERROR);
-	/* None of the refused submits started an operation. */
+	/* None of the refused submissions started an operation. */
 	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, NULL));
 	assert_int_equal(nr, 0);
 	assert_code(cuFileBatchIOGetStatus(batch, 0, NULL, events, NULL), CUF_INVALID_VALUE);
@@ -317,7 +322,8 @@ static void wrong_arguments(void **state)
 	assert_code(cuFileBatchIOCancel(batch), CUF_INVALID_VALUE);
 }
 
-/* An operation that the file refuses returns an event, and the others succeed. */
+/* An operation that is refused because of its file returns an event. The other operations of the
+ * batch succeed. */
 static void partly_refused(void **state)
 {
 	struct cuf_io_params params[3];
@@ -348,10 +354,11 @@ static void partly_refused(void **state)
 	close(ro);
 }
 
-/* One thread submits, one reads events, one cancels. */
+/* One thread submits operations of this batch, another reads events, a third cancels. */
 static void *shared_batch;
 static _Atomic bool stop;
-static _Atomic unsigned free_areas = 0xff; /* bitmap of areas that no operation reads into */
+/* Bitmap of the buffer's areas that no operation is reading into. */
+static _Atomic unsigned free_areas = 0xff;
 
 static void *cancel_loop(void *arg)
 {

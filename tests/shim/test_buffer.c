@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests registered buffers: which memory is accepted, the code of each refusal, and transfers
- * inside, across and outside of registered ranges.
+ * Tests registered buffers: which memory can be registered, the cuFile code of each refusal, and
+ * transfers inside, across and outside of registered ranges.
  */
 #include "shim_test.h"
 
@@ -56,18 +56,19 @@ static void offsets_and_limits(void **state)
 
 	(void)state;
 	assert_ok(cuFileBufRegister(dev + 8192, 65536, 0));
-	/* The registered base with an offset, a pointer inside of the range, and both. */
+	/* Reads at an offset from the registered base, at a pointer inside of the range, and at
+	 * an offset from such a pointer. */
 	assert_int_equal(cuFileRead(fh, dev + 8192, 1000, 5, 4096), 1000);
 	st_check(dev + 8192 + 4096, 5, 1000);
 	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 1000, 9, 0), 1000);
 	st_check(dev + 8192 + 777, 9, 1000);
 	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 65536 - 1000, 11, 223), 65536 - 1000);
 	st_check(dev + 8192 + 1000, 11, 65536 - 1000);
-	/* One byte past the end of the range. */
+	/* Ranges that end past the end of the registered range. */
 	assert_int_equal(cuFileRead(fh, dev + 8192, 65537, 0, 0), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 65535), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 70000), -CUF_INVALID_MAPPING_RANGE);
-	/* Memory beside the range is not registered, and works as well. */
+	/* Reads into memory of the same allocation that is not registered. */
 	assert_int_equal(cuFileRead(fh, dev, 8192, 3, 0), 8192);
 	st_check(dev, 3, 8192);
 	assert_int_equal(cuFileRead(fh, dev, 1, 0, (off_t)64 << 20), -CUF_CUDA_POINTER_RANGE_ERROR);
@@ -76,7 +77,7 @@ static void offsets_and_limits(void **state)
 	cu_free(dev);
 }
 
-/* A transfer may span registered ranges that are adjacent or overlap. */
+/* A transfer may extend over several registered ranges if they are adjacent or overlap. */
 static void adjacent_ranges(void **state)
 {
 	char *dev = cu_alloc(LEN);
@@ -99,7 +100,8 @@ static void adjacent_ranges(void **state)
 	cu_free(dev);
 }
 
-/* Reads through a stream with an offset that the stream reads late. */
+/* Makes a stream-ordered read with a buffer offset that the stream reads when it reaches the
+ * transfer. */
 static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, off_t base_off)
 {
 	ssize_t bytes = -7;
@@ -110,7 +112,8 @@ static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, o
 	return bytes;
 }
 
-/* A late offset has the same limits, and memory past them is not written. */
+/* A buffer offset that the stream reads late has the same limits as in a synchronous call.
+ * Memory past the limits must not change. */
 static void late_offsets(void **state)
 {
 	enum { OWN = 65536 };
@@ -120,13 +123,15 @@ static void late_offsets(void **state)
 
 	(void)state;
 	assert_cu(cu.cuMemsetD8Async((uintptr_t)high, 0x77, OWN, stream));
-	/* Memory that is not registered may be used up to the end of the allocation. */
+	/* A transfer to memory that is not registered may use it up to the end of the
+	 * allocation. */
 	assert_int_equal(read_late(stream, low, 1000, OWN - 1000), 1000);
 	st_check(low + OWN - 1000, 0, 1000);
 	assert_true(read_late(stream, low, 1000, OWN - 999) < 0);
 	assert_true(read_late(stream, low, 1000, high - low) < 0);
 	assert_true(read_late(stream, high, 1000, low - high) < 0);
-	/* A registered range may be used up to its end, or to the end of an adjacent range. */
+	/* A transfer to a registered range may use it up to its end, or up to the end of an
+	 * adjacent range. */
 	assert_ok(cuFileBufRegister(low, 4096, 0));
 	assert_ok(cuFileBufRegister(low + 4096, 4096, 0));
 	assert_int_equal(read_late(stream, low, 1000, 8192 - 1000), 1000);
@@ -147,7 +152,8 @@ static void late_offsets(void **state)
 	cu_free(other);
 }
 
-/* An address range that is mapped from several allocations, as CUDA allocators do. */
+/* Transfers to an address range onto which several allocations are mapped, as allocators of CUDA
+ * frameworks do. */
 static void mapped_pieces(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
@@ -170,7 +176,9 @@ static void mapped_pieces(void **state)
 	assert_int_equal(cuFileRead(fh, base + piece - 5000, 10000, 3, 0), 10000);
 	st_check(base + piece - 5000, 3, 10000);
 	assert_int_equal(cuFileRead(fh, base, 1000, 3, (off_t)piece), 1000);
-	/* The driver reports the whole reserved range, so the driver itself refuses the hole. */
+	/* The read would continue into an address range without memory. The drop-in does not
+	 * detect that, because the CUDA driver reports the size of the whole reserved range. The
+	 * driver refuses the copy. */
 	assert_true(cuFileRead(fh, base + 2 * piece - 1000, 1001, 3, 0) < 0);
 	assert_int_equal(cuFileRead(fh, base + 2 * piece, 10, 3, 0), -CUF_CUDA_POINTER_INVALID);
 	assert_int_equal(cuFileRead(fh, base, 1001, 3, (off_t)piece * 3 - 1000),
@@ -188,8 +196,8 @@ static void mapped_pieces(void **state)
 	assert_cu(cu.cuMemAddressFree(at, 3 * piece));
 }
 
-/* Registers more ranges than the list's first capacity in random order, and compares with a
- * simple model. */
+/* Registers ranges in random order, more than the list's first capacity. Compares the results
+ * with those of a simple model. */
 static void many_ranges(void **state)
 {
 	enum { SLOTS = 256, STEPS = 4000 };
@@ -217,7 +225,7 @@ static void many_ranges(void **state)
 	cu_free(dev);
 }
 
-/* Threads read through their registered ranges while other ranges are added and removed. */
+/* A thread that reads into its registered range while other ranges are added and removed. */
 struct reader {
 	pthread_t thread;
 	char *dev;

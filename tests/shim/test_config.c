@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the configuration: the defaults, cufile.json, the environment and the API, and which of
- * them wins; misplaced and unknown keys; files that are not valid; compat mode off; the lines of
- * the log and where they go.
+ * Tests the configuration: its sources (the defaults, cufile.json, the environment and the API),
+ * and which source wins. Also tests misplaced and unknown keys, invalid files, compat mode off,
+ * the lines of the log, and the place of the log.
  */
 #include "shim_test.h"
 
@@ -35,7 +35,7 @@ static int teardown(void **state)
 	unlink(json_path);
 	unlink(log_path);
 	assert_int_equal(chdir("/"), 0);
-	return rmdir(folder); /* fails if a test left a file there */
+	return rmdir(folder); /* fails if a test has left a file in the folder */
 }
 
 static void write_json(const char *text)
@@ -47,7 +47,7 @@ static void write_json(const char *text)
 	fclose(f);
 }
 
-/* Returns how often the log contains `words`. */
+/* Returns the number of occurrences of `words` in the log. */
 static unsigned logged(const char *words)
 {
 	static char text[1 << 20];
@@ -65,7 +65,7 @@ static unsigned logged(const char *words)
 	return count;
 }
 
-/* Whether `penstock stats` of this process shows a note with these words. */
+/* Returns whether `penstock stats` prints a note with these words for this process. */
 static bool noted(const char *words)
 {
 	char command[PATH_MAX + 64], line[1024];
@@ -122,7 +122,7 @@ static void defaults(void **state)
 	assert_int_equal(props.nvfs.dcontrolflags, 1 << CUF_ALLOW_COMPAT_MODE);
 	assert_int_equal(props.fflags, 1 << CUF_BATCH_IO | 1 << CUF_STREAMS | 1 << CUF_PARALLEL_IO);
 	assert_int_equal(props.nvfs.major_version, 0);
-	/* The older setters work while the driver is open. */
+	/* The cuFileDriverSet... calls are allowed while the driver is open. */
 	assert_ok(cuFileDriverSetMaxDirectIOSize(1024));
 	assert_code(cuFileDriverSetMaxDirectIOSize(1023), CUF_INVALID_VALUE);
 	assert_code(cuFileDriverSetMaxDirectIOSize(0), CUF_INVALID_VALUE);
@@ -140,7 +140,7 @@ static void defaults(void **state)
 	assert_ok(cuFileDriverClose());
 }
 
-/* The environment overrides the file, and the API overrides both. */
+/* The environment overrides cufile.json, and the API overrides both. */
 static void precedence(void **state)
 {
 	size_t min, max;
@@ -149,7 +149,8 @@ static void precedence(void **state)
 	write_json("{\"properties\": {\"io_batchsize\": 64, \"use_pci_p2pdma\": false,"
 		   " \"max_device_pinned_mem_size_kb\": 18014398509481980,"
 		   " \"per_buffer_cache_size_kb\": 512}, \"logging\": {\"level\": \"warn\"}}");
-	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 64); /* also before the open */
+	/* cufile.json also applies before the driver is opened. */
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 64);
 	setenv("CUFILE_PER_BUFFER_CACHE_SIZE", "256", 1);
 	setenv("CUFILE_USE_PCIP2PDMA", "true", 1);
 	assert_ok(cuFileDriverOpen());
@@ -170,7 +171,7 @@ static void precedence(void **state)
 	assert_ok(cuFileDriverClose());
 	unsetenv("CUFILE_PER_BUFFER_CACHE_SIZE");
 	unsetenv("CUFILE_USE_PCIP2PDMA");
-	/* io_batchsize limits the batches. */
+	/* The parameter io_batchsize limits the number of operations of a batch. */
 	assert_ok(cuFileGetParameterMinMaxValue(CUF_IO_BATCHSIZE, &min, &max));
 	assert_true(min <= 64 && max >= 128);
 	assert_ok(cuFileDriverOpen());
@@ -223,7 +224,7 @@ static void slabs(void **state)
 	assert_code(cuFileSetParameterPosixPoolSlabArray(NULL, counts, 4), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 1000), CUF_INVALID_VALUE);
-	/* The values are not checked, as observed of NVIDIA's library. */
+	/* The sizes and counts of slabs are not checked, as in NVIDIA's library. */
 	assert_ok(cuFileSetParameterPosixPoolSlabArray(none, none, 4));
 	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
 	assert_int_equal(s[0] + c[3], 0);
@@ -239,13 +240,13 @@ static void slabs(void **state)
 	assert_ok(cuFileGetParameterGpuBounceBufferSlabArray(s, c, 2));
 	assert_int_equal(c[1], 5);
 	assert_ok(cuFileDriverClose());
-	/* They stay set over the last close, as observed of NVIDIA's library. */
+	/* The arrays of slabs stay set after the last close, as in NVIDIA's library. */
 	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
 	assert_memory_equal(s, sizes, sizeof(s));
 }
 
-/* Many guides copy one example in which most keys have no effect. Each such key is logged once,
- * with its right place. */
+/* Many guides copy one example file in which most keys are in the wrong section and have no
+ * effect. Each such key is logged once, with the right section. */
 static void misplaced_keys(void **state)
 {
 	(void)state;
@@ -276,7 +277,8 @@ static void misplaced_keys(void **state)
 	assert_int_equal(logged("faster"), 0);
 }
 
-/* Every key that NVIDIA's library reads is known, in its place and with its kind of value. */
+/* This library knows every key that NVIDIA's library reads, in the same section and with the
+ * same kind of value. */
 static void all_keys(void **state)
 {
 	char command[PATH_MAX * 3];
@@ -346,7 +348,7 @@ static void environment(void **state)
 	assert_ok(cuFileSetStatsLevel(0));
 }
 
-/* With a file that is not valid the driver opens with the defaults, and the log has the reason. */
+/* If cufile.json is not valid, the driver opens with the defaults, and the log has the reason. */
 static void invalid_files(void **state)
 {
 	static const char *const broken[] = {"{\"properties\": {\"io_batchsize\": 7}",
@@ -374,7 +376,8 @@ static void invalid_files(void **state)
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
-	/* A file of 1 TiB, a pipe, a folder, and a name that only a shell would expand. */
+	/* Files that the library refuses to read: a file of 1 TiB, a pipe, a folder, and a name
+	 * that only a shell would expand. */
 	fd = open(json_path, O_WRONLY | O_TRUNC);
 	assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
 	close(fd);
@@ -388,14 +391,14 @@ static void invalid_files(void **state)
 		assert_ok(cuFileDriverOpen());
 		assert_ok(cuFileDriverClose());
 	}
-	/* The pipe, the folder and the name. */
+	/* One line each for the pipe, the folder and the name. */
 	assert_int_equal(logged("cannot be read: the defaults apply"), 3);
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
 }
 
-/* A file of the largest accepted size is full of unknown keys. The key at its end is read, and the
- * log stays short and has a line that says so. */
+/* A cufile.json of the largest accepted size contains many unknown keys. The valid key at its
+ * end must have its effect. The log must stay short and say that further errors are not listed. */
 static void many_unknown_keys(void **state)
 {
 	static char text[(1 << 20) + 1];
@@ -418,8 +421,8 @@ static void many_unknown_keys(void **state)
 	unlink(json_path);
 }
 
-/* With compat mode off a file on tmpfs is refused at its registration, because no path from memory
- * is direct. */
+/* With compat mode off, the registration of a file on tmpfs is refused, because no path from
+ * tmpfs, which is memory, is direct. */
 static void compat_off(void **state)
 {
 	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
@@ -439,11 +442,11 @@ static void compat_off(void **state)
 	assert_int_equal(logged("refused, compat mode is off: "), 1);
 	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: tmpfs: tmpfs is "
 			  "memory: "));
-	assert_true(fcntl(memory, F_GETFD) >= 0); /* the descriptor is still open */
+	assert_true(fcntl(memory, F_GETFD) >= 0); /* the refusal left the descriptor open */
 	disk = st_make("compat", 65536, O_RDWR);
 	fh = st_register(disk, &code);
 	if (!code) {
-		/* The drive has a direct path to host memory, but not to GPU memory. */
+		/* The drive has a direct path to host memory, but none to GPU memory. */
 		assert_int_equal(cuFileRead(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_int_equal(cuFileWrite(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, (void *)1),
@@ -464,7 +467,7 @@ static void compat_off(void **state)
 		assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
 	}
 	assert_ok(cuFileDriverClose());
-	/* Forced compat mode overrides allow_compat_mode. */
+	/* force_compat_mode overrides allow_compat_mode. */
 	setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);
 	assert_ok(cuFileDriverOpen());
 	fh = st_register(memory, NULL);
@@ -479,7 +482,8 @@ static void compat_off(void **state)
 	cu_free(dev);
 }
 
-/* The first read and the first write of a file are logged, with path and reason. */
+/* The first read and the first write of a file are logged, with the path that was used and the
+ * reason why no more direct path was. */
 static void first_use(void **state)
 {
 	int fd = st_make("first-use", 65536, O_RDWR);
@@ -504,7 +508,8 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
-/* The log goes to logging.dir if it is set. If no log is configured, no file is created. */
+/* The log is written to the folder logging.dir if that key is set. If no log is configured, no
+ * log file is created. */
 static void log_place(void **state)
 {
 	char text[PATH_MAX + 64];
@@ -513,7 +518,7 @@ static void log_place(void **state)
 
 	(void)state;
 	unlink(log_path);
-	/* A pipe without a reader, so the log goes to stderr. */
+	/* The log's name belongs to a pipe without a reader, so the log goes to stderr. */
 	assert_int_equal(mkfifo(log_path, 0600), 0);
 	assert_ok(cuFileDriverOpen());
 	assert_ok(cuFileDriverClose());
@@ -544,7 +549,7 @@ static void p2p_flags(void **state)
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	assert_int_equal(cuFileUseCount(), 0);
-	/* That call alone has fixed the parameters. */
+	/* The call above has fixed the parameters, although the driver is closed. */
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
 #ifdef __x86_64__
@@ -582,7 +587,7 @@ static void topology(void **state)
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_P2PDMA));
 #endif
 	assert_ok(cuFileExportPCIeTopology(name));
-	/* The export clears the flags, as observed of NVIDIA's library. */
+	/* The export clears the flags, as in NVIDIA's library. */
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	f = fopen(name, "r");

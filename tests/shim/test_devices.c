@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests two GPUs: the address tells the GPU, vectors and batches may mix both, statistics count
- * each GPU separately, and a stream of the wrong GPU is refused.
+ * Tests two GPUs. The drop-in finds the GPU from the address. Vectors and batches may contain
+ * buffers of both GPUs. Statistics count each GPU separately. A stream of the wrong GPU is
+ * refused.
  */
 #include "shim_test.h"
 
@@ -31,7 +32,7 @@ static int setup(void **state)
 	if (!cu_load() || cu.cuDeviceGetCount(&count) != PST_CU_OK)
 		return -1;
 	if (count < 2)
-		return 0; /* a machine with one GPU */
+		return 0; /* the machine has one GPU, so the cases below skip */
 	assert_cu(cu.cuDevicePrimaryCtxRetain(&second, 1));
 	first_mem = alloc_in(cu_ctx);
 	second_mem = alloc_in(second);
@@ -132,8 +133,9 @@ static void statistics(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 1000);
 	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
 	assert_int_equal(s.gpus.gpu[1].read_bytes, 4000);
-	/* A vector over both GPUs counts as one operation of each, and each GPU gets its bytes. The
-	 * first vector ends early, at the end of the file. */
+	/* A vector with buffers of both GPUs counts as one operation of each GPU, and the bytes
+	 * count for the GPU that received them. The first vector is shortened by the end of the
+	 * file. */
 	assert_ok(cuFileStatsReset());
 	assert_int_equal(cuFileReadv(fh, iov, 3, LEN - 7500, 0), 7500);
 	assert_int_equal(cuFileReadv(fh, iov, 3, 0, 0), 9000);

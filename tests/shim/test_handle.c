@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests opening the driver and registering files: the use count, kinds of descriptors, the code of
- * each refusal, and handles after a close and after a fork.
+ * Tests opening the driver and registering files: the use count, kinds of descriptors, the cuFile
+ * code of each refusal, and what happens to handles after a close and after a fork.
  */
 #include "shim_test.h"
 
@@ -48,8 +48,8 @@ static void implicit_open(void **state)
 	unlink(st_path);
 }
 
-/* With compat mode off an empty file is accepted if a file with data is. Its first write decides
- * whether a direct path works. */
+/* With compat mode off, an empty file can be registered if a file with data on the same file
+ * system can be. The first write to the empty file then decides whether a direct path works. */
 static void empty_file_direct(void **state)
 {
 	enum { LEN = 65536 };
@@ -113,7 +113,7 @@ static void wrong_descriptors(void **state)
 	close(fds[1]);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	assert_int_equal(register_code(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
-	/* A refused descriptor still belongs to the caller. */
+	/* The refusal left the descriptor open, so that the caller can still use it. */
 	assert_int_equal(write(fds[0], "x", 1), 1);
 	close(fds[0]);
 	close(fds[1]);
@@ -129,8 +129,9 @@ static void wrong_descriptors(void **state)
 	unlink(st_path);
 }
 
-/* A second registration of one descriptor is refused, and the first stays valid. A descriptor
- * number that now belongs to another file can be registered. A closed handle is not valid. */
+/* A second registration of the same descriptor is refused, and the first handle stays valid. If
+ * the descriptor's number now belongs to another file, it can be registered again. A closed
+ * handle is invalid. */
 static void registered_twice(void **state)
 {
 	int fd = st_make("twice", 4096, O_RDONLY), code, other;
@@ -144,17 +145,18 @@ static void registered_twice(void **state)
 	st_fill(want, 7, 100);
 	assert_memory_equal(buf, want, 100);
 	other = dup(fd);
-	again = st_register(other, NULL); /* another number, so a separate registration */
+	again = st_register(other, NULL); /* allowed, because the descriptor has another number */
 	cuFileHandleDeregister(again);
 	close(other);
 	cuFileHandleDeregister(fh);
 	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
-	cuFileHandleDeregister(fh); /* a second time: logged, without effect */
+	/* Closes the handle a second time, which only logs a message. */
+	cuFileHandleDeregister(fh);
 	again = st_register(fd, NULL);
 	assert_ptr_not_equal(again, fh);
 	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
 	assert_int_equal(cuFileRead(again, buf, 100, 7, 0), 100);
-	/* The caller closes the descriptor, and another file gets its number. */
+	/* Closes the registered descriptor, and lets another file get its number. */
 	unlink(st_path);
 	close(fd);
 	other = st_make("twice-other", 4096, O_RDONLY);
@@ -189,7 +191,7 @@ static void invalid_handles(void **state)
 	}
 }
 
-/* Registers more files at once than a page of the table has, and reads each. */
+/* Registers so many files at once that the table needs a second page, and reads each file. */
 static void many_files(void **state)
 {
 	enum { COUNT = 300 };
@@ -215,8 +217,8 @@ static void many_files(void **state)
 	}
 }
 
-/* Threads read through handles that another thread closes and replaces. Each read returns all
- * bytes of the right file, or finds its handle closed. */
+/* Threads read files by handles that another thread closes and replaces. Each read must return
+ * all bytes of the right file, or fail because its handle was closed. */
 enum { SHARED = 4 };
 static _Atomic(void *) shared[SHARED];
 static _Atomic bool stop;
@@ -306,12 +308,12 @@ static int in_child(int fd, void *fh, void *batch)
 
 	if (cuFileUseCount() != 0)
 		return 2;
-	/* Parameters may be set, as in a process that has not opened the driver. */
+	/* The child may set parameters, like a process that has not opened the driver. */
 	if (cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 64).err)
 		return 6;
 	if (cuFileRead(fh, buf, 8, 0, 0) != -CUF_HANDLE_NOT_REGISTERED)
 		return 3;
-	/* The read opened the driver of the child, whose statistics start there. */
+	/* The read above opened the child's own driver, whose statistics start at 0. */
 	if (cuFileGetStatsL1(&stats).err || stats.read_ops.ok || stats.read_bytes)
 		return 7;
 	cuFileHandleDeregister(fh);
@@ -319,7 +321,7 @@ static int in_child(int fd, void *fh, void *batch)
 	if (code || cuFileRead(own, buf, 8, 16, 0) != 8 || buf[0] != st_byte(16))
 		return 4;
 	cuFileHandleDeregister(own);
-	/* Batches and buffers of the parent do not exist in the child. */
+	/* The parent's batches and registered buffers do not exist in the child. */
 	if (cuFileBatchIOGetStatus(batch, 0, &nr, &event, NULL).err != CUF_INVALID_VALUE ||
 	    cuFileBufDeregister(registered).err != CUF_MEMORY_NOT_REGISTERED ||
 	    cuFileBufRegister(registered, sizeof(registered), 0).err ||

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transfers that a drive delays: the timeout of a batch, its partial completion, cancelling
- * and destroying it, several threads that query it, closing a file and the driver meanwhile. This
- * program replaces pread(2) and preadv(2), with which the library reads cached files, and blocks
- * reads that start in the second half of the file.
+ * Tests transfers that a slow drive delays: the timeout of a batch, events of completed operations
+ * while others are in flight, cancelling and destroying the batch, several threads that query it,
+ * and closing a file and the driver meanwhile. This program replaces pread(2) and preadv(2), by
+ * which the library reads cached files. The replacements block reads that start in the second half
+ * of the file.
  */
 #include "shim_test.h"
 
@@ -16,9 +17,9 @@ enum { LEN = 8 << 20, HALF = LEN / 2, PIECE = 4096 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool holding;
-static unsigned held; /* number of reads that are blocked; under lock */
+static unsigned held; /* number of blocked reads; guarded by `lock` */
 
-/* Blocks a read of the second half until reads are released. */
+/* Blocks a read that starts in the second half of the file, until reads_release is called. */
 static void block_read(off_t off)
 {
 	if (off < HALF || off >= LEN)
@@ -69,7 +70,8 @@ static void reads_release(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Waits until `count` reads are blocked. The timeout is far longer than that takes. */
+/* Waits until `count` reads are blocked. Returns false after a timeout, which is far longer than
+ * a correct library needs. */
 static bool wait_blocked(unsigned count)
 {
 	struct timespec until;
@@ -95,7 +97,8 @@ static int setup(void **state)
 	fd = st_make("held", LEN, O_RDONLY);
 	unlink(st_path);
 	fh = st_register(fd, NULL);
-	/* The first transfer reads parts of the file for its own setup. */
+	/* Makes a first transfer before any read is blocked, because it also reads parts of the
+	 * file to choose a path. */
 	assert_int_equal(cuFileRead(fh, memory, LEN, 0, 0), LEN);
 	return 0;
 }
@@ -105,7 +108,7 @@ static struct cuf_io_params piece(off_t off, size_t cookie)
 	return st_op(fh, CUF_READ, memory, PIECE, off, off, cookie);
 }
 
-/* Submits a batch and waits until one of its reads is blocked. */
+/* Sets up a batch, submits operations, and waits until one of the reads is blocked. */
 static void *batch_start_blocked(unsigned nr, struct cuf_io_params *params)
 {
 	void *batch;
@@ -121,7 +124,7 @@ static void *batch_start_blocked(unsigned nr, struct cuf_io_params *params)
 	return batch;
 }
 
-/* Reads events, without a timeout if limit_ms is negative, and returns their number. */
+/* Reads events and returns their number. Waits without a timeout if limit_ms is negative. */
 static unsigned read_events(void *batch, unsigned min, struct cuf_io_event *events, unsigned max,
 			    int64_t limit_ms)
 {
@@ -131,7 +134,8 @@ static unsigned read_events(void *batch, unsigned min, struct cuf_io_event *even
 	return max;
 }
 
-/* The events of completed reads are returned, and the timeout ends the wait for blocked reads. */
+/* The call returns the events of completed reads. If too few have completed, the call returns
+ * after the timeout, although other reads are still blocked. */
 static void partial_completion(void **state)
 {
 	struct cuf_io_params params[4] = {piece(0, 0), piece(PIECE, 1), piece(HALF, 2),
@@ -158,8 +162,8 @@ static void partial_completion(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-/* Each operation returns one event. An operation that had not started when it was cancelled never
- * starts. */
+/* Each operation returns one event. An operation that is cancelled before it has started must
+ * never start. */
 static void cancelled(void **state)
 {
 	enum { COUNT = 128 };
@@ -199,7 +203,8 @@ static void *wait_for_one(void *batch)
 	return read_events(batch, 1, &event, 1, -1) == 1 ? NULL : batch;
 }
 
-/* While one thread waits for an event without a timeout, another queries the batch. */
+/* While one thread waits for an event without a timeout, another thread can query the same
+ * batch. */
 static void two_threads_query(void **state)
 {
 	struct cuf_io_params param = piece(HALF, 0);
@@ -229,7 +234,7 @@ static void *destroy(void *batch)
 	return NULL;
 }
 
-/* Destroying a batch does not return while an operation is in flight. */
+/* cuFileBatchIODestroy does not return while an operation of the batch is in flight. */
 static void destroy_waits(void **state)
 {
 	struct cuf_io_params param = piece(HALF, 0);
@@ -239,7 +244,7 @@ static void destroy_waits(void **state)
 	(void)state;
 	batch = batch_start_blocked(1, &param);
 	assert_int_equal(pthread_create(&destroyer, NULL, destroy, batch), 0);
-	usleep(20000); /* time in which a wrong destroy would return */
+	usleep(20000); /* long enough for a wrong cuFileBatchIODestroy to return */
 	assert_false(atomic_load(&destroyed));
 	reads_release();
 	pthread_join(destroyer, NULL);
@@ -251,7 +256,7 @@ static void *read_held(void *handle)
 	return cuFileRead(handle, memory + HALF, PIECE, HALF, 0) == PIECE ? NULL : handle;
 }
 
-/* A file may be closed during a read, which still succeeds. The driver may not be closed. */
+/* A file may be closed during a read, and the read still succeeds. The driver may not be closed. */
 static void close_during_a_read(void **state)
 {
 	pthread_t reader;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests known requirements and errors of NVIDIA's library, and known habits of its clients, each in
- * one case: no udev, a broken path to the configuration, parameters that the machine cannot meet, a
- * failed open, stream calls without I/O threads, files on an overlay. Each case runs in a separate
- * process, because parameters are set before the driver opens. tests/shim/preload tests which
- * library answers, test_stats.c the layouts, test_config.c the keys of the configuration.
+ * Tests cases that are known to fail with NVIDIA's library, and known habits of its clients: no
+ * udev, a broken path to the configuration, parameters that the machine cannot meet, a failed
+ * open, stream calls without I/O threads, files on an overlay. Each case runs in a separate
+ * process, because parameters must be set before the driver is opened. tests/shim/preload tests
+ * which library a program gets, test_stats.c the layouts, test_config.c the keys of the
+ * configuration.
  */
 #include "shim_test.h"
 
@@ -20,7 +21,7 @@
 
 enum { LEN = 1 << 20, GOOD = 0, SKIP = 77, SKIP_DISK = 78 };
 
-/* Ends the child with a message if a condition does not hold. */
+/* Prints a message and exits the child process if a condition is false. */
 #define WANT(what)                                                                           \
 	do {                                                                                 \
 		if (!(what)) {                                                               \
@@ -84,14 +85,14 @@ static void start_cuda(void)
 	dev = (char *)(uintptr_t)ptr;
 }
 
-/* Opens a file, registers it, reads, writes and reads again through the drop-in. */
+/* Opens and registers a file, and reads, writes and reads it again through the drop-in. */
 static void use_file(const char *name, int flags)
 {
 	int fd = open(name, O_RDWR | flags), code;
 	void *fh;
 
 	if (fd < 0 && flags & O_DIRECT)
-		return; /* this file system has no O_DIRECT */
+		return; /* this file system does not support O_DIRECT */
 	WANT(fd >= 0);
 	fh = st_register(fd, &code);
 	WANT(!code);
@@ -122,7 +123,7 @@ static void make_folder(char *name)
 	WANT(mkdtemp(name));
 }
 
-/* Enters a separate mount namespace. Returns false if the kernel refuses. */
+/* Moves this process into a separate mount namespace. Returns false if the kernel refuses. */
 static bool unshare_mounts(void)
 {
 	return !unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS) &&
@@ -131,7 +132,7 @@ static bool unshare_mounts(void)
 
 /* ---- the cases ---- */
 
-/* NVIDIA's library refuses every registration if the udev database does not exist. */
+/* Files can be registered if no udev database exists. NVIDIA's library then refuses every file. */
 static int no_udev(void)
 {
 	char name[PATH_MAX];
@@ -154,8 +155,9 @@ static int no_udev(void)
 	return GOOD;
 }
 
-/* DeepSpeed sets CUFILE_ENV_PATH_JSON with putenv(), which does not expand $PWD. It registers a
- * file again for each operation, which must not leak a descriptor nor scan all of /sys. */
+/* DeepSpeed sets CUFILE_ENV_PATH_JSON with putenv(), which does not expand $PWD. It registers
+ * the file again for each operation. A registration must not leak a descriptor and must not scan
+ * all of /sys. */
 static int register_each_time(void)
 {
 	char folder[PATH_MAX];
@@ -170,7 +172,8 @@ static int register_each_time(void)
 	make_folder(folder);
 	WANT(!chdir(folder) && !cuFileDriverOpen().err);
 	WANT(!cuFileDriverSetMaxDirectIOSize(16384).err);
-	WANT(!cuFileDriverSetMaxPinnedMemSize(SIZE_MAX).err); /* documented as no limit */
+	/* SIZE_MAX is documented to mean no limit. */
+	WANT(!cuFileDriverSetMaxPinnedMemSize(SIZE_MAX).err);
 	WANT(!cuFileBufRegister(dev, LEN, 0).err);
 	before = dup(fd);
 	close(before);
@@ -181,12 +184,14 @@ static int register_each_time(void)
 		WANT(st_holds(dev + 512 * i, (uint64_t)i, 4096));
 		cuFileHandleDeregister(fh);
 	}
-	/* 2 opens for each registration, and 40 for each second that the loop takes. */
+	/* A registration makes 2 open calls. The inspection of the block stack, at most once a
+	 * second, makes about 40 more. */
 	WANT(opens - opens_before < 49 * 20);
 	code = dup(fd);
-	WANT(code < before + 64); /* only the descriptors of the first transfer */
+	/* The first transfer opened a few descriptors; no later one did. */
+	WANT(code < before + 64);
 	WANT(!cuFileBufDeregister(dev).err && !cuFileDriverClose().err);
-	/* The working directory has no log file, nor any other file. */
+	/* The working directory must contain no log file and no other file. */
 	dir = opendir(".");
 	for (struct dirent *e; (e = readdir(dir));)
 		WANT(e->d_name[0] == '.');
@@ -196,8 +201,9 @@ static int register_each_time(void)
 	return GOOD;
 }
 
-/* ONNX Runtime enables peer-to-peer and disables compat mode by the API, before the open. If no
- * direct path exists, the registration or the read must fail, and no other call. */
+/* ONNX Runtime enables peer-to-peer and disables compat mode through the API, before it opens
+ * the driver. If no direct path exists, either the registration or the read must fail. All other
+ * calls must succeed. */
 static int only_direct(void)
 {
 	int memory = memfd_create("direct", 0), fd, code;
@@ -217,7 +223,8 @@ static int only_direct(void)
 		char host[5000];
 
 		WANT(cuFileRead(fh, dev, 4096, 0, 0) == -CUF_IO_NOT_SUPPORTED);
-		/* DMA cannot end at an odd byte, so the CPU would have to copy the rest. */
+		/* The drive's DMA can transfer only whole blocks, so the CPU would have to copy
+		 * the last bytes. Without compat mode the library may not do that. */
 		WANT(cuFileRead(fh, host, sizeof(host), 3, 0) == -CUF_IO_NOT_SUPPORTED);
 	}
 	cuFileHandleDeregister(fh);
@@ -228,8 +235,8 @@ static int only_direct(void)
 	return GOOD;
 }
 
-/* The process runs out of descriptors. Whichever open of the library fails, every descriptor of the
- * caller keeps its file. */
+/* The process runs out of descriptors. Whichever open() inside the library fails, each of the
+ * caller's descriptors must still refer to its own file. */
 static int failed_opens(void)
 {
 	struct rlimit limit;
@@ -251,12 +258,13 @@ static int failed_opens(void)
 			WANT(!fstat(open_fds[i], &is) && is.st_ino == was[i].st_ino &&
 			     is.st_dev == was[i].st_dev);
 	}
-	WANT(!code); /* the last limit is large enough */
+	WANT(!code); /* the registration succeeded under the last limit, which is large enough */
 	return GOOD;
 }
 
-/* Stream calls work without parallel I/O and I/O threads, which NVIDIA's library needs. As in
- * PyTorch, the result is a variable on the stack of a function that waits for the stream. */
+/* Stream-ordered calls work although parallel I/O is off and there are no I/O threads; NVIDIA's
+ * library needs both. As in PyTorch, the result is a local variable of a function that waits for
+ * the stream before it returns. */
 static int streams_without_threads(void)
 {
 	struct pst_cu_stream *stream;
@@ -279,8 +287,8 @@ static int streams_without_threads(void)
 	return GOOD;
 }
 
-/* Opening the driver is fast; NVIDIA's library needs seconds. The test measures CPU time, so that
- * other processes do not disturb it. */
+/* Opening the driver is fast, whereas NVIDIA's library needs seconds. The test measures CPU
+ * time, so that other processes do not influence the result. */
 static int opens_quickly(void)
 {
 	struct timespec before, after;
@@ -296,7 +304,8 @@ static int opens_quickly(void)
 	return GOOD;
 }
 
-/* A log file has a line for each file, also if path and reason are the same as before. */
+/* A log file has a line for each file, even if the path and the reason are those of an earlier
+ * file. */
 static int log_every_file(void)
 {
 	char folder[PATH_MAX], log[PATH_MAX + 8], line[PATH_MAX * 2];
@@ -326,8 +335,8 @@ static int log_every_file(void)
 	return GOOD;
 }
 
-/* After the last close the configuration is read again. A parameter that was set by the API applies
- * to one open only, as documented. */
+/* If the driver is opened again after its last close, it reads the configuration again. A
+ * parameter that the program has set through the API applies to one open only, as documented. */
 static int config_read_again(void)
 {
 	size_t kb = 0, batch = 0;
@@ -345,8 +354,8 @@ static int config_read_again(void)
 	return GOOD;
 }
 
-/* Versions 1.14 and 1.15 have a flag for NVTX ranges, which NVIDIA's bindings set. Later versions
- * refuse it. */
+/* Versions 1.14 and 1.15 have a parameter for NVTX ranges, which NVIDIA's Python bindings set.
+ * Later versions refuse the parameter. */
 static int nvtx_flag(const char *version, int code)
 {
 	bool on = false;
@@ -370,8 +379,8 @@ static int nvtx_of_17(void)
 	return nvtx_flag("1.17", CUF_INVALID_VALUE);
 }
 
-/* Files of a container on an overlay: files of the image, files that a write copies up, new files,
- * and files on tmpfs. */
+/* Files in a container whose file system is an overlay: files of the image, files that a write
+ * copies to the upper layer, new files, and files on tmpfs. */
 static int overlay(void)
 {
 	char folder[PATH_MAX];
@@ -388,7 +397,7 @@ static int overlay(void)
 	make_file("all/new");
 	use_file("all/new", 0);
 	use_file("all/new", O_DIRECT);
-	use_file("all/image", 0); /* the write copies the file up */
+	use_file("all/image", 0); /* the write copies the file to the upper layer */
 	use_file("all/image", O_DIRECT);
 	use_file("low/image", 0);
 	WANT(!chdir("/") && !umount2(folder, MNT_DETACH) && !rmdir(folder));
@@ -397,8 +406,8 @@ static int overlay(void)
 
 /* ---- file systems on a loop device ---- */
 
-/* Makes a file system and mounts it on "disk" in the working directory, in the mount namespace of
- * this process. */
+/* Makes a file system in a file and mounts it on the folder "disk" of the working directory, in
+ * this process's own mount namespace. */
 static bool mount_disk(const char *type)
 {
 	char command[512];
@@ -410,7 +419,8 @@ static bool mount_disk(const char *type)
 	return !system(command);
 }
 
-/* Reads holes and allocated blocks that were never written, and writes past the end of the file. */
+/* Reads holes, reads allocated blocks that were never written, and writes past the end of the
+ * file. */
 static void use_holes(const char *name)
 {
 	static unsigned char zeros[LEN], got[LEN];
@@ -436,7 +446,7 @@ static void use_holes(const char *name)
 	close(fd);
 }
 
-/* Reads a file by a batch and by a stream. */
+/* Reads a file with a batch and with a stream-ordered call. */
 static void use_batch_and_stream(const char *name, int flags)
 {
 	struct cuf_io_params params[16];
@@ -466,8 +476,8 @@ static void use_batch_and_stream(const char *name, int flags)
 	close(fd);
 }
 
-/* No path to a loop device is direct, because the library cannot prove how the loop driver reads
- * its file. */
+/* Checks that no path to a file on a loop device counts as direct: the library cannot prove how
+ * the loop driver reads its backing file. */
 static void check_not_direct(const char *name)
 {
 	int fd = open(name, O_RDONLY), code;

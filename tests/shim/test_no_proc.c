@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests files in a root without /proc, as in a minimal container or a chroot. There the library
- * cannot reopen a registered descriptor and uses a duplicate of it. The handle keeps its file,
- * whatever the caller does with the number, and a write that the flags forbid is refused. All
- * cases run in a chroot in TMPDIR.
+ * Tests files in a root directory without /proc, as in a minimal container or a chroot. Without
+ * /proc the library cannot reopen a registered descriptor, so it uses a duplicate of it. The
+ * handle must still refer to its file when the program reuses the descriptor's number. A write
+ * that the descriptor's flags forbid must be refused. All cases run in a chroot in TMPDIR.
  */
 #include "shim_test.h"
 
@@ -14,7 +14,7 @@
 enum { LEN = 1 << 20 };
 
 static unsigned char *host;
-static void *device; /* NULL: its driver cannot work without /proc */
+static void *device; /* device memory, NULL if the CUDA driver does not work without /proc */
 static bool refused;
 
 static void *register_new(const char *name, int flags, int *fd)
@@ -28,7 +28,7 @@ static void *register_new(const char *name, int flags, int *fd)
 	return st_register(*fd, NULL);
 }
 
-/* Reads into host and device memory and checks the bytes. */
+/* Reads a range into host memory and into device memory, and checks the bytes. */
 static void check_reads(void *fh, off_t off, size_t len)
 {
 	unsigned char *want = malloc(len);
@@ -53,7 +53,8 @@ static int setup(void **state)
 	return 0;
 }
 
-/* The descriptor number gets another file. The handle still reads and writes its own file. */
+/* The descriptor's number is reused for another file. The handle must still read and write its
+ * own file. */
 static void number_used_again(void **state)
 {
 	static const int flags[] = {0, O_DIRECT};
@@ -73,7 +74,8 @@ static void number_used_again(void **state)
 		assert_int_equal(pread(other, got, sizeof(got), 4096), sizeof(got));
 		for (unsigned b = 0; b < sizeof(got); b++)
 			assert_int_equal(got[b], 0);
-		/* The number can be registered for its present file. */
+		/* The number can be registered again, for the file that it belongs to at this
+		 * time. */
 		cuFileHandleDeregister(st_register(fd, NULL));
 		cuFileHandleDeregister(fh);
 		assert_true(fcntl(fd, F_GETFD) >= 0);
@@ -82,7 +84,7 @@ static void number_used_again(void **state)
 	close(other);
 }
 
-/* A descriptor with O_DIRECT accepts writes of whole blocks only. */
+/* With a descriptor that has O_DIRECT, only writes of whole blocks succeed. */
 static void writes_of_whole_blocks(void **state)
 {
 	struct stat before, after;
@@ -107,7 +109,8 @@ static void writes_of_whole_blocks(void **state)
 	close(fd);
 }
 
-/* A descriptor with O_APPEND refuses writes, which would go to the end of the file. Reads work. */
+/* With a descriptor that has O_APPEND, every write is refused, because the kernel would write to
+ * the end of the file. Reads succeed. */
 static void append_refused(void **state)
 {
 	struct stat stat;
@@ -125,8 +128,8 @@ static void append_refused(void **state)
 	close(fd);
 }
 
-/* Allocates device memory and uses it once, before the chroot, because the stand-in reads /proc to
- * pin memory. */
+/* Allocates device memory and makes a first transfer with it. Runs before the chroot, because
+ * the stand-in driver reads /proc when it pins memory. */
 static void prepare_device(void)
 {
 	int fd = st_make("first", LEN, O_RDONLY), code;
@@ -151,12 +154,13 @@ int main(void)
 	int outside = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed;
 
 	host = aligned_alloc(4096, LEN);
-	refused = geteuid() && unshare(CLONE_NEWUSER); /* before any thread is started */
+	/* While this process has no other thread, as CLONE_NEWUSER requires. */
+	refused = geteuid() && unshare(CLONE_NEWUSER);
 	if (!refused && cu_load() && !cuFileDriverOpen().err)
 		prepare_device();
 	refused = refused || chroot(tmp ? tmp : "/tmp") || chdir("/");
 	setenv("TMPDIR", "/", 1);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
-	/* A sanitizer reads /proc at the exit to find leaks. */
+	/* Leaves the chroot, because a sanitizer reads /proc at the exit to find leaks. */
 	return !refused && (fchdir(outside) || chroot(".")) ? 1 : failed;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests failed allocations: each allocation of the drop-in fails once. The call returns a code
- * or works without the memory, leaks nothing, and the same call succeeds afterwards. This program
- * replaces malloc, so it is not built with a sanitizer, which does the same.
+ * Tests failed allocations. Each allocation of the drop-in fails once. The call must return a code
+ * or work without the memory, must leak nothing, and the same call must succeed afterwards. This
+ * program replaces malloc. It is not built with a sanitizer, which replaces malloc too.
  */
 #include "shim_test.h"
 
 #define LEN 65536
 
-static _Thread_local long fail_in; /* the number of the allocation that fails, 0: none */
+/* Number of allocations until one fails, counting that one; 0 if none fails. */
+static _Thread_local long fail_in;
 static _Thread_local bool failed;
 
 void *__libc_malloc(size_t len);
@@ -60,7 +61,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Runs a function with its first allocation failing, then its second, until none is left. */
+/* Runs a function once for each of its allocations. In the n-th run, the n-th allocation fails. */
 static void fail_each(int (*run)(void), unsigned at_least)
 {
 	unsigned count = 0;
@@ -87,7 +88,7 @@ static void fail_each(int (*run)(void), unsigned at_least)
 /* Opens the driver, registers a file and reads once. */
 static int use_file(void)
 {
-	static int next = 100; /* a descriptor number above all earlier ones */
+	static int next = 100; /* larger than the number of every earlier descriptor */
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fcntl(fd, F_DUPFD, next)}};
 	void *fh = NULL;
 	int code = cuFileHandleRegister(&fh, &descr).err;
@@ -108,15 +109,16 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	fail_each(use_file, 1); /* the first page of the table */
-	fail_in = 1;		/* the list that is indexed by descriptor numbers */
+	/* One of the allocations is the first page of the table of files. */
+	fail_each(use_file, 1);
+	fail_in = 1; /* the allocation that fails is the list by_fd */
 	code = use_file();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);
 	assert_int_equal(use_file(), 0);
 }
 
-/* Registers twice as many buffers as the time before, so that the list must grow. */
+/* Registers twice as many buffers as in the previous run, so that the list of buffers must grow. */
 static int use_buffers(void)
 {
 	static int count = 60;
@@ -180,8 +182,8 @@ static int use_vector(void)
 	return n == 10000 ? 0 : (int)-n;
 }
 
-/* Reads through a stream. Each attempt opens the driver again, because its first stream call
- * creates the queue. */
+/* Makes a stream-ordered read. Closes the driver afterwards, because only the first
+ * stream-ordered call after an open allocates the queue. */
 static int use_stream(void)
 {
 	size_t len = 1000;

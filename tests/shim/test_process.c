@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the life of a process with the drop-in. The process starts without CUDA and finds CUDA
- * later. An open makes no call to CUDA. The environment sets statistics and the log. The process
- * exits cleanly with everything open. Each case runs this program again in a separate process.
- * tests/shim/preload tests which library a program gets.
+ * Tests processes that use the drop-in. One starts without CUDA and loads it later. One checks
+ * that opening the driver makes no call to CUDA. One enables statistics and the log in the
+ * environment. One exits while everything is open. Each case runs this program again in a separate
+ * process. tests/shim/preload tests which library a program gets.
  */
 #include "shim_test.h"
 
@@ -11,7 +11,7 @@ static char cuda[PATH_MAX]; /* path of the CUDA driver */
 
 /* ---- the children; each returns 0 on success ---- */
 
-/* The program loads libcuda only after its first reads into host memory. */
+/* The program loads libcuda only after it has read files into host memory. */
 static int child_cuda_later(void)
 {
 	unsigned char host[4096], want[4096];
@@ -55,7 +55,7 @@ static int child_open_without_cuda(void)
 	return calls("*") ? 5 : 0;
 }
 
-/* The process exits with a registered file, a registered buffer and a batch in flight. */
+/* The process exits while a file and a buffer are registered and a batch is in flight. */
 static int child_exit_with_all_open(void)
 {
 	struct cuf_io_params param;
@@ -77,7 +77,7 @@ static int child_exit_with_all_open(void)
 	exit(0);
 }
 
-/* Statistics that the environment enables are collected from the start. */
+/* If the environment enables statistics, they include the first calls of the process. */
 static int child_stats_from_start(void)
 {
 	struct cuf_stats_l1 stats;
@@ -94,7 +94,8 @@ static int child_stats_from_start(void)
 	return stats.hdl_register_ops.ok == 1 && stats.read_ops.ok == 1 ? 0 : 4;
 }
 
-/* The log has no line above its level, and a caller that fails in a loop does not fill a disk. */
+/* The log has no line of a level that is disabled. Its length is limited, so that a program that
+ * fails in a loop does not fill a disk. */
 static int child_log_limit(void)
 {
 	char name[PATH_MAX], line[4096];
@@ -104,7 +105,7 @@ static int child_log_limit(void)
 	close(st_make("log", 0, O_RDWR));
 	snprintf(name, sizeof(name), "%s", st_path);
 	setenv("CUFILE_LOGFILE_PATH", name, 1);
-	setenv("CUFILE_NVTX", "true", 1); /* logged at level INFO */
+	setenv("CUFILE_NVTX", "true", 1); /* causes a line at level INFO, which is disabled */
 	if (cuFileDriverOpen().err)
 		return 2;
 	for (int i = 0; i < 10100; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that a successful transfer allocates nothing, takes no lock of the drop-in and writes no
- * line. It also measures the CPU time that the drop-in adds to the library's transfer. This program
- * replaces malloc, pthread_mutex_lock, write and penstock_transfer, and counts their calls on the
- * thread that reads. It is not built with a sanitizer, which replaces malloc, too.
+ * Tests that a successful transfer allocates nothing, takes no lock in the drop-in and logs
+ * nothing. Also measures the CPU time that the drop-in adds to a transfer of the library. This
+ * program replaces malloc, pthread_mutex_lock, write and penstock_transfer, and counts their calls
+ * on the thread that reads. It is not built with a sanitizer, which replaces malloc too.
  */
 #include "shim_test.h"
 
@@ -36,8 +36,8 @@ void *realloc(void *ptr, size_t len)
 	return __libc_realloc(ptr, len);
 }
 
-/* Counts only the drop-in's calls, because the library's thread engine, which replaces io_uring if
- * the kernel refuses it, takes a lock. */
+/* Counts only calls from the drop-in. The library itself takes a lock in its thread engine,
+ * which replaces io_uring if the kernel refuses io_uring. */
 int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
 	static int (*real)(pthread_mutex_t *);
@@ -52,11 +52,12 @@ ssize_t write(int to, const void *from, size_t len)
 	static ssize_t (*real)(int, const void *, size_t);
 
 	st_real("write", &real);
-	written += counting && to == STDERR_FILENO; /* the library wakes lanes by write(2), too */
+	/* Other calls of write(2) wake the library's lanes. */
+	written += counting && to == STDERR_FILENO;
 	return real(to, from, len);
 }
 
-static bool stubbed; /* the replaced penstock_transfer moves nothing */
+static bool stubbed; /* whether penstock_transfer only returns the length, without a transfer */
 
 int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report *report)
 {
@@ -97,7 +98,7 @@ static void counters_clear(void)
 static void reads_and_writes(void **state)
 {
 	(void)state;
-	/* The first transfers set up the pump and log the first use. */
+	/* Makes the first transfers, which set up the pump and log the first use of the file. */
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(cuFileRead(fh, buf, LEN, 0, 0), LEN);
 		assert_int_equal(cuFileWrite(fh, buf, 4096, 0, 0), 4096);
@@ -114,7 +115,8 @@ static void reads_and_writes(void **state)
 	assert_int_equal(allocated, 0);
 	assert_int_equal(locked, 0);
 	assert_int_equal(written, 0);
-	/* The counters work: a failure writes a line, and cuFileUseCount takes a lock. */
+	/* Checks that the counters work: a failed call writes a line, and cuFileUseCount takes a
+	 * lock. */
 	counting = true;
 	assert_int_equal(cuFileWrite(fh, buf, 10, INT64_MAX - 20, 0), -1);
 	counting = false;
@@ -158,7 +160,8 @@ static int one_batch(void *batch)
 	       cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL).err || nr != 128;
 }
 
-/* A batch takes locks, because several threads may use it, but allocates and logs nothing. */
+/* Batches. The calls take locks, because several threads may use one batch, but they allocate
+ * and log nothing. */
 static void batches(void **state)
 {
 	void *batch;
@@ -185,8 +188,8 @@ static uint64_t cpu_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Measures the CPU time of a call whose transfer does nothing. It takes the best of many rounds,
- * and a limit that only a lock, a system call or a long search exceeds. */
+/* Measures the CPU time of cuFileRead while penstock_transfer does nothing. Uses the shortest of
+ * many rounds. Only a lock, a system call or a long search would exceed the limit. */
 static void overhead(void **state)
 {
 	enum { ROUNDS = 100, CALLS = 1000, MOST_NS = 1000 };

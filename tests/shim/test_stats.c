@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests statistics: each counter, levels, start and stop, the layout of each version (the byte
- * after the layout must not change), and the size of a GPU's BAR.
+ * Tests statistics: each counter, the levels, start and stop, and the layout of each version.
+ * cuFileGetStatsL1 to L3 must not change the byte after the layout. Also tests
+ * cuFileGetBARSizeInKB.
  */
 #include "shim_test.h"
 
@@ -13,7 +14,7 @@ static char *dev;
 static int fd;
 static void *fh;
 
-/* The statistics of level 3 as version 1.19 lays them out. */
+/* The statistics of level 3 in the layout of version 1.19. */
 struct l3_1_19 {
 	struct cuf_stats_l1 l1;
 	struct cuf_stats_v vectors;
@@ -129,7 +130,7 @@ static void counters(void **state)
 	assert_int_equal(s.gpus.gpu[0].n_mmap_free, 1);
 	assert_int_equal(s.gpus.gpu[0].reg_bytes, 0);
 	assert_int_equal(s.l1.buf_deregister_ops.ok, 1);
-	/* After a stop the counters do not change, and can still be read. */
+	/* After cuFileStatsStop the counters do not change any more, but can still be read. */
 	assert_ok(cuFileStatsStop());
 	assert_int_equal(cuFileRead(fh, dev, 65536, 0, 0), 65536);
 	s = stats_get();
@@ -182,7 +183,7 @@ static void batches(void **state)
 	assert_int_equal(s.gpus.gpu[0].n_total_reads, 3);
 }
 
-/* An operation that the library refuses counts as enqueued, and as processed with an error. */
+/* A batch operation that the library refuses counts as enqueued, and as processed with an error. */
 static void refused_in_a_batch(void **state)
 {
 	int ro = open(st_path, O_RDONLY);
@@ -214,8 +215,8 @@ static uint64_t now_us(void)
 	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
-/* Waits until `reads` stream reads are counted. cuFileGetStatsL3 collects completed requests, and
- * the time until it is called does not count as latency. */
+/* Waits until `reads` stream-ordered reads are counted. cuFileGetStatsL3 collects completed
+ * requests; the time between the completion and this call does not count as latency. */
 static struct st_l3 wait_counted(uint64_t reads)
 {
 	struct st_l3 s = stats_get();
@@ -255,8 +256,8 @@ static void stream_reads(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 8192);
 }
 
-/* Latencies are counted for every kind of transfer. Rates are averages over the time of collecting,
- * and do not change after a stop. */
+/* Latencies are counted for every kind of transfer. Rates are averages over the time during
+ * which statistics are collected, so they do not change after cuFileStatsStop. */
 static void latencies_and_rates(void **state)
 {
 	struct cuf_io_params param = st_op(fh, CUF_READ, dev, LEN, 0, 0, 0);
@@ -277,7 +278,7 @@ static void latencies_and_rates(void **state)
 		nr = 1;
 		assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, &event, NULL));
 		s = stats_get();
-		elapsed = now_us() - begin - 2; /* both times may be rounded by 1 us */
+		elapsed = now_us() - begin - 2; /* each of the two times may be rounded by 1 us */
 	} while (elapsed < 20000000 &&
 		 (elapsed < 10000 || !s.gpus.gpu[0].read_utilization ||
 		  !s.gpus.gpu[0].write_utilization || !s.l1.batch_submit_lat_sum_us));
@@ -285,12 +286,13 @@ static void latencies_and_rates(void **state)
 	s = stats_get();
 	assert_true(s.l1.read_lat_sum_us > 0 && s.l1.write_lat_sum_us > 0);
 	assert_true(s.l1.batch_submit_lat_sum_us > 0 && s.l1.batch_completion_lat_sum_us > 0);
-	/* The GPU took part in all of them. */
+	/* The GPU took part in every read and write, so its durations are at least their
+	 * latencies. */
 	assert_true(s.gpus.gpu[0].read_duration_us >= s.l1.read_lat_sum_us);
 	assert_true(s.gpus.gpu[0].write_duration_us >= s.l1.write_lat_sum_us);
 	assert_in_range(s.gpus.gpu[0].read_utilization, 1, 100);
 	assert_in_range(s.gpus.gpu[0].write_utilization, 1, 100);
-	/* The time of collecting is at least the time that this test measured. */
+	/* The rates are averages over a time at least as long as `elapsed`. */
 	assert_in_range(s.l1.read_bw_bytes_per_sec, 1,
 			(uint64_t)((double)s.l1.read_bytes * 1e6 / (double)elapsed) + 1);
 	assert_in_range(s.l1.write_ops_per_sec, 0, s.l1.write_ops.ok * 1000000 / elapsed + 1);
@@ -298,7 +300,8 @@ static void latencies_and_rates(void **state)
 	usleep(2000);
 	later = stats_get();
 	assert_memory_equal(&later, &s, sizeof(s));
-	/* A buffer that was registered while statistics were off is not subtracted later. */
+	/* If a buffer was registered while statistics were off, its deregistration does not
+	 * reduce reg_bytes. */
 	assert_ok(cuFileBufRegister(dev, 4096, 0));
 	assert_ok(cuFileStatsStart());
 	assert_ok(cuFileStatsReset());
@@ -340,7 +343,8 @@ static void several_threads(void **state)
 	assert_int_equal(s.gpus.gpu[0].n_total_reads, 2000);
 }
 
-/* Checks the layouts of all levels in a child, which reads the version again. */
+/* Checks the layouts of all levels. Runs in a child process, because the library reads the
+ * version only once. */
 static int child_layouts(int version, bool vectors)
 {
 	union {
@@ -422,7 +426,7 @@ static void bar_size(void **state)
 	assert_code(cuFileGetBARSizeInKB(-1, &kb), CUF_INVALID_VALUE);
 	assert_code(cuFileGetBARSizeInKB(15, &kb), CUF_INVALID_VALUE);
 	code = cuFileGetBARSizeInKB(0, &kb).err;
-	/* The PCI address of the stand-in's GPU need not exist. */
+	/* The machine may have no device at the PCI address of the stand-in's GPU. */
 	if (cu_standin("pst_standin_why", &fn))
 		assert_true(code == CUF_INTERNAL_ERROR || (!code && kb > 0));
 	else
@@ -449,7 +453,7 @@ static void driver_closed(void **state)
 	assert_code(cuFileGetStatsL1(&s), CUF_DRIVER_NOT_INITIALIZED);
 	assert_code(cuFileGetBARSizeInKB(0, &kb), CUF_DRIVER_NOT_INITIALIZED);
 	fh = st_register(fd, NULL);
-	/* The close cleared the counters and removed the registrations. */
+	/* The last close has cleared the counters and removed the registrations. */
 	assert_ok(cuFileGetStatsL3(&s));
 	assert_int_equal(s.l1.read_ops.ok + s.l1.read_bytes, 0);
 	assert_int_equal(s.gpus.gpu[0].reg_bytes, 0);
@@ -459,7 +463,8 @@ static void driver_closed(void **state)
 int main(void)
 {
 	const struct CMUnitTest forking[] = {
-		cmocka_unit_test(layouts), /* first, because a child loses the parent's threads */
+		/* Runs first, because a forked child does not have the parent's threads. */
+		cmocka_unit_test(layouts),
 	};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(levels),	   cmocka_unit_test(counters),

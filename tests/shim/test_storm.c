@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests all calls at once: threads read, register and deregister files and buffers, run batches and
- * streams and query statistics, while the driver is opened and closed. Each call must return a
- * result that is possible at that moment, and each read all bytes of the right file. It
- * is most useful under the sanitizers.
+ * Tests all calls at once. Threads read, register and deregister files and buffers, run batches
+ * and streams and query statistics, while the driver is opened and closed. Each call must return a
+ * result that is possible at that moment. Each read must return all bytes of the right file. The
+ * test is most useful under the sanitizers.
  */
 #include "shim_test.h"
 
@@ -16,10 +16,11 @@ enum { FILES = 4, LEN = 70000, ROUNDS = 40, READERS = 2 };
 static int fds[FILES];
 static _Atomic(void *) handles[FILES];
 static _Atomic bool stop;
-static _Atomic bool calm;	 /* threads pause, so that the driver can be closed between calls */
+/* Whether the threads pause between calls, so that the driver can be closed. */
+static _Atomic bool calm;
 static char *dev;		 /* device memory, LEN bytes for each thread */
-static _Atomic int wrong;	 /* line of the last failed check, 0: none */
-static _Atomic unsigned done[6]; /* successful calls of each kind */
+static _Atomic int wrong;	 /* line number of the last check that failed, 0 if none has */
+static _Atomic unsigned done[6]; /* number of successful calls of each kind */
 
 #define WANT(what)                                      \
 	do {                                            \
@@ -182,7 +183,8 @@ static void *stream_loop(void *arg)
 			atomic_fetch_add(&done[4], 1);
 		}
 		code = cuFileStreamDeregister(stream).err;
-		WANT(!code || code == CUF_INVALID_VALUE); /* the driver was closed first */
+		/* The stream is not registered if the driver was closed before. */
+		WANT(!code || code == CUF_INVALID_VALUE);
 	}
 	WANT(cu.cuStreamDestroy(stream) == PST_CU_OK);
 	return NULL;
@@ -215,8 +217,9 @@ static void *stats_loop(void *arg)
 	return arg;
 }
 
-/* Opens and closes the driver. The last close returns CUF_DRIVER_CLOSING while a call holds a file,
- * else it closes, even if new calls start meanwhile. Returns the number of complete closes. */
+/* Opens and closes the driver repeatedly. While a call holds a file, the last close returns
+ * CUF_DRIVER_CLOSING; otherwise it succeeds, even if other threads start calls meanwhile.
+ * Returns the number of times that the driver was closed completely. */
 static unsigned open_and_close(void)
 {
 	unsigned closed = 0;
@@ -277,7 +280,8 @@ static int setup(void **state)
 	static unsigned char bytes[LEN];
 
 	(void)state;
-	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1); /* every closed handle is logged */
+	/* The drop-in logs each use of a closed handle, which would print thousands of lines. */
+	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1);
 	if (!cu_load())
 		return -1;
 	dev = cu_alloc((READERS + 5) * LEN);

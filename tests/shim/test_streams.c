@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests registered streams: deregistering waits for the work on the stream, and the last close of
- * the driver removes all streams. test_async.c tests their flags.
+ * Tests registered streams. cuFileStreamDeregister waits for the work on the stream. The last
+ * close of the driver removes all registrations. test_async.c tests the flags of streams.
  */
 #include "shim_test.h"
 
@@ -15,7 +15,8 @@ static char *dev;
 static int fd;
 static struct pst_cu_stream *stream;
 
-static unsigned long (*calls)(const char *symbol); /* NULL with a real driver */
+/* Counts calls in the stand-in driver; NULL if the driver is real. */
+static unsigned long (*calls)(const char *symbol);
 
 static int setup(void **state)
 {
@@ -45,9 +46,9 @@ static void hold(void)
 	st_gate_wait(stream);
 }
 
-static _Atomic bool returned; /* the call under test has returned */
+static _Atomic bool returned; /* whether the call under test has returned */
 
-/* Opens the gate once a call waits for the stream. */
+/* Waits until the call under test waits for the stream, then opens the gate. */
 static void *open_when_waited(void *before)
 {
 	while (calls && !atomic_load(&returned) &&
@@ -84,7 +85,8 @@ static void deregister_waits(void **state)
 	cuFileHandleDeregister(fh);
 }
 
-/* Deregistering a captured stream does not wait, because a wait would make the capture fail. */
+/* cuFileStreamDeregister does not wait for a stream that is being captured, because a wait would
+ * make the capture fail. */
 static void deregister_captured(void **state)
 {
 	int (*capture)(struct pst_cu_stream *, int);
@@ -108,7 +110,8 @@ static void set_now(void *arg)
 	now = *(size_t *)arg;
 }
 
-/* After the last close the flags of a stream have no effect, so its length is read late. */
+/* After the last close the flags of a stream no longer apply, so the stream reads the length
+ * late. */
 static void close_removes_streams(void **state)
 {
 	static size_t late = 300;

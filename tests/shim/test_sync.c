@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cuFileRead, cuFileWrite and their vector forms. The bytes are compared with a plain read,
- * for unaligned sizes and offsets, host and device memory, and all kinds of descriptors. Further
- * cases test the code of each wrong argument, threads, and a context that has failed.
+ * Tests cuFileRead, cuFileWrite and their vector forms with unaligned sizes and offsets, host and
+ * device memory, and all kinds of descriptors. The bytes are compared with those of a plain read.
+ * Also tests the cuFile code of each wrong argument, several threads, and a context that has
+ * failed.
  */
 #include "shim_test.h"
 
@@ -25,7 +26,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Creates and registers a file. Returns NULL if the file system has no O_DIRECT. */
+/* Creates and registers a file. Returns NULL if the file system does not support O_DIRECT. */
 static void *file_create(int flags, int *fd)
 {
 	*fd = st_make("sync", LEN, flags);
@@ -79,7 +80,7 @@ static void writes(void **state)
 	assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
 	assert_int_equal(pread(fd, got, 1000001, 4097), 1000001);
 	assert_memory_equal(got, bytes + 5, 1000001);
-	/* The bytes before the write are unchanged. */
+	/* The bytes before the written range are unchanged. */
 	assert_int_equal(pread(fd, got, 4097, 0), 4097);
 	for (size_t i = 0; i < 4097; i++)
 		assert_int_equal(got[i], st_byte(i));
@@ -88,7 +89,7 @@ static void writes(void **state)
 	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
 	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
 	assert_memory_equal(got, bytes, 777);
-	/* The same handle can read the new bytes. */
+	/* The handle that wrote the bytes can also read them. */
 	assert_int_equal(cuFileRead(fh, dev, 4096, (off_t)LEN, 0), 777);
 	cu_get(got, dev, 777);
 	assert_memory_equal(got, bytes, 777);
@@ -97,7 +98,7 @@ static void writes(void **state)
 	st_drop(fh, fd);
 }
 
-/* With O_APPEND a write goes to its offset, not to the end of the file. */
+/* With O_APPEND, cuFileWrite writes at the given offset, not at the end of the file. */
 static void append_flag_ignored(void **state)
 {
 	int fd = st_make("append", 8192, O_RDWR | O_APPEND);
@@ -114,7 +115,8 @@ static void append_flag_ignored(void **state)
 	st_drop(fh, fd);
 }
 
-/* Whether every descriptor of this process that can write the file has these flags. */
+/* Returns whether `flags` are set on every descriptor of this process by which the file can be
+ * written. */
 static bool writers_have_flags(int fd, int flags)
 {
 	struct stat file, is;
@@ -132,11 +134,11 @@ static bool writers_have_flags(int fd, int flags)
 		if ((has & O_SYNC) != flags)
 			return false;
 	}
-	assert_true(count > 1); /* the library has its own descriptor */
+	assert_true(count > 1); /* besides the caller's, there is the library's own descriptor */
 	return true;
 }
 
-/* The library reopens a file with the O_SYNC or O_DSYNC of the caller's descriptor. */
+/* The library reopens a file with the same O_SYNC or O_DSYNC as the caller's descriptor. */
 static void sync_flags_kept(void **state)
 {
 	static const int kinds[] = {O_SYNC, O_DSYNC, O_DSYNC | O_DIRECT, 0};
@@ -172,7 +174,8 @@ static void wrong_arguments(void **state)
 	assert_int_equal(cuFileRead(fh, (void *)-8, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileWrite(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileRead(fh, buf, 0, 0, 0), 0);
-	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0); /* past the end of the file */
+	/* Starts past the end of the file. */
+	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0);
 	ro = open(st_path, O_RDONLY);
 	readonly = st_register(ro, NULL);
 	errno = 0;
@@ -191,8 +194,8 @@ static void wrong_arguments(void **state)
 	st_drop(fh, fd);
 }
 
-/* A transfer fails with EFAULT, and without a signal, for unmapped and protected addresses and for
- * device memory that was freed. */
+/* A transfer to an unmapped or protected address, or to device memory that was freed, fails with
+ * EFAULT and raises no signal. */
 static void bad_addresses(void **state)
 {
 	enum { SIZE = 1 << 20 };
@@ -220,7 +223,9 @@ static void bad_addresses(void **state)
 			if (round & 2)
 				posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 			if (len == 1 && at == addresses[3])
-				continue; /* the first byte there is mapped */
+				/* The first byte at this address is mapped, so a transfer of 1
+				 * byte succeeds. */
+				continue;
 			errno = 0;
 			assert_int_equal(cuFileRead(fh, at, len, off, 0), -1);
 			assert_int_equal(errno, EFAULT);
@@ -261,7 +266,8 @@ static void vectors(void **state)
 			st_check(iov[i].base, 1001 + at, lens[i]);
 		at += lens[i];
 	}
-	/* Writes to another offset, with more elements than the drop-in keeps on the stack. */
+	/* Writes at another offset, a vector of more elements than the drop-in stores on the
+	 * stack. */
 	for (count = 0; count < 100; count++)
 		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};
 	cu_get(host, dev, 65536);
@@ -279,7 +285,7 @@ static void vectors(void **state)
 	bad[1] = (struct cuf_iovec){host, SSIZE_MAX};
 	assert_int_equal(cuFileReadv(fh, bad, 2, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileReadv((void *)5, iov, 2, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
-	/* A read past the end of the file returns the bytes before the end. */
+	/* A read that extends past the end of the file returns the bytes before the end. */
 	bad[0] = (struct cuf_iovec){dev, 600};
 	bad[1] = (struct cuf_iovec){(char *)dev + 4096, 600};
 	assert_int_equal(cuFileReadv(fh, bad, 2, (off_t)LEN - 1000, 0), 1000);
@@ -358,7 +364,7 @@ static void threads(void **state)
 	st_drop(fh, fd);
 }
 
-/* A thread without a CUDA context can read into device memory. */
+/* A thread without a current CUDA context can read into device memory. */
 static void *read_without_context(void *arg)
 {
 	if (cuFileRead(arg, dev, 5000, 3, 0) != 5000 ||
@@ -382,7 +388,7 @@ static void without_context(void **state)
 	st_drop(fh, fd);
 }
 
-/* The context fails. This case must be the last, because the context stays unusable. */
+/* The CUDA context fails. This must be the last case, because the context stays unusable. */
 static void context_fails(void **state)
 {
 	int (*context_break)(int, enum pst_cu_result), fd;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests dlopen(3) and dlclose(3) of the drop-in, as some programs do between two uses, with all
- * files closed or open. Threads of the library and callbacks of the CUDA driver run the library's
- * code, so dlclose must not unload it. This program is linked with neither library; PENSTOCK_SHIM
- * is the path of the drop-in.
+ * Tests a program that loads the drop-in with dlopen(3) and unloads it with dlclose(3), several
+ * times, with all files closed or still open. dlclose must not unload the code, because the
+ * library's threads and callbacks of the CUDA driver run it. This program is linked neither with
+ * the drop-in nor with libpenstock; PENSTOCK_SHIM is the path of the drop-in.
  */
 #include "shim_test.h"
 
@@ -19,7 +19,7 @@ static void symbol_find(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-/* Loads the drop-in, reads a file into device memory, and unloads the drop-in. */
+/* Loads the drop-in, reads a file into device memory, and calls dlclose. */
 static void load_and_read(int fd, void *dev, bool close_all)
 {
 	struct cuf_error (*file_register)(void **, struct cuf_descr *), (*driver_close)(void);
@@ -63,7 +63,7 @@ static void stays_loaded(void **state)
 		unlink(st_path);
 		load_and_read(fd, dev, i < TIMES);
 		check_loaded("libcufile.so.0");
-		check_loaded("libpenstock.so.0"); /* its lanes still run */
+		check_loaded("libpenstock.so.0"); /* the lanes of libpenstock are still running */
 		if (i < TIMES)
 			close(fd);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Compares src/device/cuda_api.h with NVIDIA's cuda.h: constants, struct sizes and offsets, the
- * type of every function and the name of every symbol. All but the symbol names is compared by
- * the compiler. The build creates this test only if it finds cuda.h; the program prints the
- * version of that header. No other file may include cuda.h.
+ * type of every function, and the name of every symbol. The compiler makes all of these
+ * comparisons, except that of the symbol names. The build includes this test only if it finds
+ * cuda.h. The program prints the version of that header. No other file may include cuda.h.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -156,7 +156,8 @@ SAME(PST_CU_RANGE_DMA_BUF_FD, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 SAME(PST_CU_FLUSH_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
 SAME(PST_CU_FLUSH_TO_OWNER, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
 SAME(PST_CU_FLUSH_TO_ALL, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
-/* Constants added after CUDA 11.8, the oldest cuda.h that this test has been tried with. */
+/* Constants that CUDA added after 11.8. That is the oldest cuda.h with which this test was
+ * tried. */
 #if CUDA_VERSION >= 12040
 SAME(PST_CU_HANDLE_FABRIC, CU_MEM_HANDLE_TYPE_FABRIC);
 SAME(PST_CU_LOCATION_HOST, CU_MEM_LOCATION_TYPE_HOST);
@@ -170,7 +171,7 @@ SAME(PST_CU_RANGE_FLAG_PCIE, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
 #if CUDA_VERSION >= 13000
 SAME(PST_CU_LOCATION_NONE, CU_MEM_LOCATION_TYPE_NONE);
 #endif
-SAME(PST_CU_NEWER_DRIVER_NEEDED, 36); /* CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER */
+SAME(PST_CU_NEWER_DRIVER_NEEDED, 36); /* CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER is 36 */
 
 #define FIELD(ours, member, theirs, their_member)                     \
 	SAME(offsetof(ours, member), offsetof(theirs, their_member)); \
@@ -217,9 +218,9 @@ FIELD(struct pst_cu_copy_attr, flags, CUmemcpyAttributes, flags);
 FIELD(struct pst_cu_access_desc, location, CUmemAccessDesc, location);
 FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 
-/* From here the names of cuda_api.h stand for NVIDIA's types. The parameter lists then expand
- * with NVIDIA's types, and the compiler compares whole function types. A macro of cuda.h maps
- * each function to its versioned symbol. */
+/* These macros replace our type names by NVIDIA's in the rest of the file. The parameter lists
+ * of cuda_api.h then expand to NVIDIA's types, so that the compiler compares whole function
+ * types. For each function, a macro of cuda.h names the versioned symbol. */
 #define pst_cu_ctx CUctx_st
 #define pst_cu_stream CUstream_st
 #define pst_cu_event CUevent_st
@@ -247,9 +248,9 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 		       #symbol " has another type in cuda.h");
 PST_CU_FUNCS(TYPE, TYPE)
 
-/* The macros of cuda.h turn a plain name into the versioned symbol. The comparison of the texts
- * finds an entry whose symbol is an older version. cuCtx* and cuStreamGetCtx are compared in
- * the form that the header declares. */
+/* The macros of cuda.h turn a plain function name into the versioned symbol. The comparison of
+ * the two texts detects an entry of cuda_api.h whose symbol is an older version. For cuCtx* and
+ * cuStreamGetCtx, it compares the symbol that the header declares. */
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 #define PAIR(name, symbol, params) {TEXT(name), #symbol},

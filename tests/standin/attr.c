@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's pointer attributes. A query of several attributes succeeds for an
- * unknown address, a query of one attribute fails; the driver was measured to do both
- * (README.md). This file must never access the bytes at an address.
+ * Implements the stand-in's pointer attributes. For an unknown address, a query of several
+ * attributes succeeds, but a query of one attribute fails. The real driver was measured to behave
+ * the same way (README.md). This file must never access the bytes at an address.
  */
 #include "standin.h"
 
@@ -10,7 +10,7 @@
 
 struct answer {
 	unsigned char bytes[8];
-	size_t len; /* Length of the answer; 0: the attribute is not written. */
+	size_t len; /* Length of the answer in bytes; 0 if the attribute must not be written. */
 };
 
 static struct answer answer(const void *value, size_t len)
@@ -31,7 +31,8 @@ static struct answer answer_long(unsigned long long value)
 	return answer(&value, sizeof(value));
 }
 
-/* Answers for an address without a range, which may be inside a reservation. */
+/* Returns an attribute of an address that belongs to no known range. `span` is the reservation
+ * that contains the address, or NULL. */
 static struct answer unknown_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr,
 				  const struct span *span)
 {
@@ -101,7 +102,7 @@ static struct answer known_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const
 		return answer_long(r->map_start);
 	case PST_CU_PTR_BLOCK_ID:
 		return answer_long(r->block_id);
-	default: /* The memory pool: the device's default pool has no handle. */
+	default: /* The memory pool. The device's default pool, the only one, has no handle. */
 		return answer_long(0);
 	}
 }

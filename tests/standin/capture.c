@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements stream captures as far as other calls notice them. While a capture is active, some
- * calls are refused and invalidate it. That depends on the mode of the capture and on the mode
- * of the calling thread (README.md has the measurements). Nothing is recorded: an operation
- * queued on a capturing stream is refused, and the resulting graph is NULL.
+ * Implements the effect of stream captures on other calls. While a capture is active, the stand-in
+ * refuses some calls, and these calls invalidate the capture. Which calls are refused depends on
+ * the mode of the capture and on the mode of the calling thread (README.md has the measurements).
+ * A capture records nothing: an operation queued on a capturing stream is refused, and the
+ * resulting graph is NULL.
  */
 #include "standin.h"
 
@@ -19,7 +20,8 @@ static bool capture_forbids_call(const struct pst_cu_stream *s)
 	return own || (mode == PST_CU_CAPTURE_GLOBAL && s->capture_mode == PST_CU_CAPTURE_GLOBAL);
 }
 
-/* Invalidates every capture that forbids the call. The caller holds the lock. */
+/* Returns an error if an active capture forbids the call, and invalidates every such capture.
+ * The caller holds the lock. */
 enum pst_cu_result capture_refuses(enum func func)
 {
 	enum pst_cu_result rc = PST_CU_OK;

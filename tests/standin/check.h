@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests that compare the stand-in with the real driver. It loads one of the two
- * as the library does, and creates a context and a stream. The default is the stand-in beside
- * the test program; PENSTOCK_STANDIN=0 selects the machine's own libcuda. Included by
- * tests/unit/test_standin*.c and, through cuda_device.h, by tests/unit/test_cuda*.c only. Each
- * case must pass on both drivers, unless it begins with standin_only().
+ * Fixture for the tests that compare the stand-in with the real CUDA driver. It loads one of the
+ * two drivers in the same way as the library, and creates a context and a stream. The default is
+ * the stand-in in the folder of the test program's build; PENSTOCK_STANDIN=0 selects the machine's
+ * own libcuda. Only tests/unit/test_standin*.c include this file, and tests/unit/test_cuda*.c
+ * through cuda_device.h. Each case must pass with both drivers, unless it begins with
+ * standin_only().
  */
 #ifndef STANDIN_CHECK_H
 #define STANDIN_CHECK_H
@@ -26,15 +27,15 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-/* An event that does not happen within this time counts as held up. */
+/* Time after which a test concludes that an operation is blocked. */
 #define HELD_MS 60
-/* Time limit for an event that must happen. */
+/* Time limit for an operation that must complete. */
 #define SOON_MS 5000
 
 static const struct pst_cuda *cu;
 static struct pst_cu_ctx *ctx;
 static struct pst_cu_stream *stream;
-static void *lib; /* The same library, for symbols that cuda_api.h does not list. */
+static void *lib; /* The driver's library, for symbols that cuda_api.h does not list. */
 
 static inline bool is_standin(void)
 {
@@ -58,7 +59,7 @@ static inline void *lib_symbol(const char *name)
 	return at;
 }
 
-/* Selects the library before pst_cuda_get loads it. Sets both drivers to one hardware queue of
+/* Selects the driver before pst_cuda_get loads it. Makes either driver use one hardware queue of
  * each kind, so that streams share a queue in every run. */
 static inline void check_choose(void)
 {
@@ -104,7 +105,7 @@ static inline int check_close(void **state)
 	return cu->cuDevicePrimaryCtxRelease(0) ? -1 : 0;
 }
 
-/* Makes the context current before each case. check_teardown waits until no work is running. */
+/* Makes the context current. Runs before each case. */
 static inline int check_setup(void **state)
 {
 	(void)state;
@@ -147,7 +148,7 @@ static inline void stream_sync(struct pst_cu_stream *s)
 	assert_int_equal(cu->cuStreamSynchronize(s), PST_CU_OK);
 }
 
-/* Maps anonymous memory, which starts and ends on page borders. */
+/* Maps anonymous memory. It starts and ends on page boundaries. */
 static inline char *pages_map(size_t len, int prot)
 {
 	char *at = mmap(NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -156,7 +157,7 @@ static inline char *pages_map(size_t len, int prot)
 	return at;
 }
 
-/* Returns the first byte at a device address, copied through pinned memory. */
+/* Returns the byte at a device address, copied through pinned memory. */
 static inline int byte_at(pst_cu_ptr dev)
 {
 	unsigned char *host = alloc_host(4096);
@@ -169,8 +170,8 @@ static inline int byte_at(pst_cu_ptr dev)
 	return byte;
 }
 
-/* Overwrites memory that a copy may be reading. The race is the subject of the case, so that
- * ThreadSanitizer is switched off here. */
+/* Overwrites memory while a copy may be reading it. This race is intended, so ThreadSanitizer is
+ * disabled in this function. */
 __attribute__((no_sanitize("thread"))) static inline void overwrite(char *at, char byte, size_t len)
 {
 	for (volatile char *p = at; p < at + len; p++)
@@ -185,7 +186,7 @@ static inline long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Returns whether the stream becomes idle within the time. */
+/* Returns whether the stream becomes idle within `ms` milliseconds. */
 static inline bool idle_within(struct pst_cu_stream *s, long ms)
 {
 	long until = now_ms() + ms;
@@ -198,8 +199,8 @@ static inline bool idle_within(struct pst_cu_stream *s, long ms)
 	return true;
 }
 
-/* Runs this program again in a child process for the case `what`, with environment settings
- * "NAME=VALUE" and NULL at the end. Returns the child's wait status. */
+/* Runs this program again in a child process, which executes the case `what`. `settings` are
+ * environment variables "NAME=VALUE", and NULL at the end. Returns the child's wait status. */
 static inline int run_self(const char *what, const char *const *settings)
 {
 	pid_t pid;
@@ -233,10 +234,11 @@ static inline int run_self(const char *what, const char *const *settings)
 struct child_case {
 	const char *name;
 	int (*run)(void);
-	bool without_driver; /* The case loads the library itself or needs none. */
+	bool without_driver; /* The case loads the driver itself or needs no driver. */
 };
 
-/* Runs the case that main's argument names. Returns the exit status of the child. */
+/* Runs the case whose name main got as its argument. Returns the exit status for the child
+ * process. */
 static inline int child_case_run(const struct child_case *cases, size_t count, const char *name,
 				 int (*open)(void **))
 {

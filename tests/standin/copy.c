@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's copies and memsets. A call checks both addresses against the known
- * ranges. The bytes move later in the stream's thread, which reads the source only then, so
- * that tests detect a ring slot that is reused too early. As in the driver, a pageable operand
- * is copied aside or makes the call wait. This file must never dereference a device address.
+ * Implements the stand-in's copies and memsets. Each call checks both addresses against the known
+ * ranges. The stream's thread moves the bytes later, and reads the source only then, so that tests
+ * detect a caller that reuses a buffer too early. As in the real driver, a pageable operand is
+ * copied to a temporary buffer, or makes the call wait. This file must never dereference a device
+ * address.
  */
 #include "standin.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Both values are measured: README.md. */
+/* Limits measured with the real driver; README.md describes them. */
 #define SMALL_MAX ((size_t)24576)
 #define STAGE_MAX ((size_t)2 << 20)
 
-/* Kind of operand that a call accepts: KNOWN refuses pageable memory. */
+/* Kinds of memory that a call accepts as an operand. KNOWN means any memory but pageable memory. */
 enum side { ANY, KNOWN };
 
-/* Computes the distance from the first byte of the first row to the end of the last row. */
+/* Computes the number of bytes from the start of the first row to the end of the last row.
+ * Returns false if the number overflows. */
 static bool rows_extent(size_t pitch, size_t width, size_t rows, size_t *len)
 {
 	return !__builtin_mul_overflow(pitch, rows - 1, len) &&
@@ -126,8 +128,9 @@ static enum pst_cu_result copy_submit_plain(enum func func, pst_cu_ptr dst, enum
 
 /* --- run in the stream's thread --- */
 
-/* Returns the CPU's address of `ptr`. An address outside all ranges and arenas is pageable
- * memory, which is used directly. */
+/* Returns the address at which the CPU can access `ptr`, and in *avail the number of contiguous
+ * bytes there. An address outside all ranges and arenas is pageable memory, and is its own CPU
+ * address. */
 static char *operand_bytes(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	char *at = bytes_at(ptr, write, avail);
@@ -231,7 +234,7 @@ EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *d
 					    struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyPeerAsync, NEED_OBJECT | NEED_TURN);
-	/* The driver ignores the contexts and uses the addresses only. */
+	/* The real driver ignores the two contexts and uses only the addresses. */
 	(void)dst_ctx;
 	(void)src_ctx;
 	return copy_submit_plain(FN_cuMemcpyPeerAsync, dst, KNOWN, src, KNOWN, len, stream, ctx,
@@ -258,7 +261,7 @@ EXPORT enum pst_cu_result cuMemcpyDtoD_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t
 	return copy_submit_plain(FN_cuMemcpyDtoD_v2, dst, KNOWN, src, KNOWN, len, NULL, ctx, true);
 }
 
-struct operand { /* Address of one operand of a pitched copy. */
+struct operand { /* The source or the destination of a pitched copy. */
 	pst_cu_ptr ptr;
 	enum side side;
 };
@@ -300,8 +303,8 @@ EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
 	return copy_submit(FN_cuMemcpy2DAsync_v2, piece, dst.side, src.side, stream, ctx, false);
 }
 
-/* Checks all copies before it queues any. Each copy then uses the queue that it would use
- * alone. */
+/* Checks all copies of the batch before it queues the first one. Then queues each copy in the
+ * hardware queue that it would use outside of a batch. */
 EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens,
 						size_t count, struct pst_cu_copy_attr *attrs,
 						size_t *firsts, size_t attr_count,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's initialisation and exit, its devices, and contexts: a context stack
- * for each thread, primary contexts with a reference count for each device, and peer access
- * between contexts. cuInit reads the settings from the environment once (README.md lists them).
+ * Implements the stand-in's initialisation and exit, its devices, and its contexts. Each thread
+ * has a stack of contexts, each device a primary context with a reference count, and a context may
+ * access other devices (peer access). cuInit reads the settings from the environment once
+ * (README.md lists them).
  */
 #include "standin.h"
 
@@ -43,7 +44,8 @@ bool ctx_reaches(const struct pst_cu_ctx *ctx, int dev)
 	return ctx->dev == dev || (ctx->peers >> dev & 1);
 }
 
-/* Reads an environment variable with a number that may end in KiB, MiB or GiB. */
+/* Returns the number in an environment variable, which may end in KiB, MiB or GiB. Returns
+ * `fallback` if the variable is not set. */
 uint64_t env_size(const char *name, uint64_t fallback)
 {
 	const char *text = getenv(name);
@@ -68,7 +70,8 @@ uint64_t env_size(const char *name, uint64_t fallback)
 
 static void fork_child(void)
 {
-	/* A thread that does not exist in the child may hold the lock. */
+	/* Another thread of the parent may have held the lock during the fork. It does not exist
+	 * in the child, so the lock must be initialised again. */
 	pthread_mutex_init(&standin.lock, NULL);
 	standin.forked = true;
 }
@@ -124,8 +127,8 @@ EXPORT enum pst_cu_result cuInit(unsigned int flags)
 	return PST_CU_OK;
 }
 
-/* Prints leaked objects if PENSTOCK_STANDIN_LEAKS is set. If it is 2, the process exits with
- * 97. */
+/* Prints the number of leaked objects if PENSTOCK_STANDIN_LEAKS is set. If it is 2 and objects
+ * have leaked, the process exits with status 97. */
 __attribute__((destructor)) static void driver_end(void)
 {
 	const char *leaks = getenv("PENSTOCK_STANDIN_LEAKS");
@@ -165,7 +168,8 @@ static void ctx_start(struct pst_cu_ctx *ctx)
 	ctx->null_stream->own = ctx->thread_stream->own = true;
 }
 
-/* Frees the context's objects with it, as the driver does. `lost` counts them. */
+/* Destroys a context and all objects that belong to it, as the real driver does. Counts these
+ * objects in `lost`. */
 static void ctx_end(struct pst_cu_ctx *ctx)
 {
 	struct pst_cu_event **e = &standin.events;
@@ -270,7 +274,8 @@ EXPORT enum pst_cu_result cuCtxCreate_v2(struct pst_cu_ctx **out, unsigned int f
 	return PST_CU_OK;
 }
 
-/* Keeps the struct in the list, so that a stale handle is still recognised. */
+/* Destroys a context, but keeps its struct in the list, so that a call with the old handle is
+ * recognised. */
 EXPORT enum pst_cu_result cuCtxDestroy_v2(struct pst_cu_ctx *gone)
 {
 	bool known;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's version, error names, devices and device attributes. The attributes
- * are those of an H200 under driver 580 unless a setting changes them. The stand-in must never
- * announce a feature that the other files do not implement.
+ * are those of an H200 with driver 580, unless a setting changes them. The stand-in must never
+ * report a feature that its other files do not implement.
  */
 #include "standin.h"
 
@@ -101,8 +101,9 @@ EXPORT enum pst_cu_result cuDeviceGetName(char *name, int len, int dev)
 	return PST_CU_OK;
 }
 
-/* Returns the PCI bus number of a device: PENSTOCK_STANDIN_PCI_BUS for the first, the next
- * number for the next. A test can thereby place the devices in a captured /sys tree. */
+/* Returns the PCI bus number of a device. The first device has PENSTOCK_STANDIN_PCI_BUS, and
+ * each further device has the next number. So a test can match the devices with a recorded /sys
+ * tree. */
 static unsigned int bus_of(int dev)
 {
 	return (unsigned int)env_size("PENSTOCK_STANDIN_PCI_BUS", 0x40) + (unsigned int)dev;
@@ -207,7 +208,7 @@ static int attribute_value(enum pst_cu_dev_attr attr, int dev, int *value)
 	case PST_CU_DEV_RDMA_FLUSH_OPTIONS:
 		*value = 1;
 		return 0;
-	/* 0, because the stand-in's memory has no address on a bus. */
+	/* These are 0, because the stand-in's memory has no address on a PCI bus. */
 	case PST_CU_DEV_RDMA:
 	case PST_CU_DEV_RDMA_WITH_VMM:
 		*value = 0;

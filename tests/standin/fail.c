@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entry checks of the stand-in driver. Every function first calls standin_enter(), which counts
- * the call, injects failures, and refuses calls as the driver does for any arguments: before
- * cuInit, after exit or fork, from host functions, without a current context, or in a broken
- * context. Also implements the control functions of pst_standin.h for these checks. This file
- * must never inspect a call's arguments.
+ * Entry checks of the stand-in driver. Every exported function first calls standin_enter(). This
+ * counts the call and injects failures. It also refuses the calls that the real driver refuses
+ * whatever their arguments are: calls before cuInit, after the exit, in a forked child, from host
+ * functions, without a current context, or in a broken context. This file also implements the
+ * functions of pst_standin.h that control these checks. It must never inspect a call's arguments.
  */
 #include "standin.h"
 
@@ -17,9 +17,9 @@
 #define FAILS_MAX 64
 
 struct fail {
-	int func; /* Function to fail; FN_COUNT: any. */
+	int func; /* Function whose calls fail; FN_COUNT if calls of any function do. */
 	bool exec;
-	bool onwards; /* Fail every call from the n-th on. */
+	bool onwards; /* Whether every call from the n-th on fails, not only the n-th. */
 	unsigned long nth, seen;
 	enum pst_cu_result rc;
 };
@@ -27,7 +27,7 @@ struct fail {
 _Thread_local bool standin_in_host_func;
 static _Thread_local char why[200];
 
-/* Guarded by standin.lock. */
+/* standin.lock guards the variables below. */
 static struct fail fails[FAILS_MAX];
 static size_t fail_count;
 static unsigned long calls[FN_COUNT], calls_all;
@@ -60,8 +60,8 @@ EXPORT const char *pst_standin_why(void)
 	return why;
 }
 
-/* Returns the result of the first failure that applies to this call. Every failure counts the
- * call. */
+/* Returns the result of the first injected failure that applies to this call. Every failure that
+ * matches the function counts the call, even if an earlier one applies. */
 static enum pst_cu_result injected_failure(enum func func, bool exec)
 {
 	enum pst_cu_result rc = PST_CU_OK;
@@ -132,7 +132,8 @@ out:
 	return rc;
 }
 
-/* Returns the result of a call with NEED_EVEN_BROKEN after it has done its work. */
+/* Returns the result of a call with NEED_EVEN_BROKEN after its work: the context's error if the
+ * context is broken, else success. */
 enum pst_cu_result standin_leave(const struct pst_cu_ctx *ctx)
 {
 	enum pst_cu_result rc;
@@ -153,7 +154,7 @@ static int func_by_name(const char *name, size_t len)
 	return -1;
 }
 
-/* Parses NAME:N[+]:RC up to a comma or the end of the text. */
+/* Parses one entry NAME:N[+]:RC, which ends at a comma or at the end of the text. */
 static int fail_parse(const char **text, struct fail *f)
 {
 	const char *at = *text, *colon = strpbrk(at, ":,");
@@ -204,7 +205,8 @@ EXPORT int pst_standin_fail(const char *spec)
 	return 0;
 }
 
-/* Aborts on a list that it cannot parse; otherwise the test would silently inject nothing. */
+/* Reads PENSTOCK_STANDIN_FAIL. Aborts if it cannot parse the list, because otherwise a test
+ * would silently run without injected failures. */
 void standin_fail_start(void)
 {
 	const char *spec = getenv("PENSTOCK_STANDIN_FAIL");

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of streams: pinned semaphores, memory to copy from and to, and
- * functions that block a stream and release it. Included by tests/unit/test_standin_streams.c
- * and test_standin_queues.c only.
+ * Fixture for the tests of streams: semaphores in pinned memory, memory to copy from and to, and
+ * functions that block a stream and release it. Only tests/unit/test_standin_streams.c and
+ * test_standin_queues.c include it.
  */
 #ifndef STANDIN_HOLD_H
 #define STANDIN_HOLD_H
 
 #include "check.h"
 
-static volatile uint64_t *semaphores; /* Pinned semaphores; streams wait for words[0]. */
-static pst_cu_ptr big;		      /* Device memory to copy from and to. */
+/* Semaphores in pinned memory; blocked streams wait for the first. */
+static volatile uint64_t *semaphores;
+static pst_cu_ptr big; /* Device memory that the tests copy from and to. */
 static char *pinned;
 
 static inline pst_cu_ptr semaphore_addr(int i)
@@ -43,7 +44,7 @@ static inline bool has_memops(void)
 	} while (0)
 
 /* Blocks the stream until stream_release(). Also blocks all streams that share the hardware
- * queue which this stream used last. */
+ * queue which this stream has used last. */
 static inline void stream_hold_queue(struct pst_cu_stream *s)
 {
 	semaphore_set(0, 0);
@@ -51,7 +52,7 @@ static inline void stream_hold_queue(struct pst_cu_stream *s)
 			 PST_CU_OK);
 }
 
-/* Blocks the stream in the compute queue, so that copies of other streams continue. */
+/* Blocks the stream in its compute queue, so that the copies of other streams continue. */
 static inline void stream_hold(struct pst_cu_stream *s)
 {
 	assert_int_equal(cu->cuMemsetD8Async(big + 8 * MIB - 1, 0, 1, s), PST_CU_OK);

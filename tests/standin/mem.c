@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's allocations of device memory and host memory. Calls that free
- * memory wait until the whole context is idle, as in the driver. A thread that frees while a
- * stream waits for that same thread hangs here as it would in the driver.
+ * Implements the stand-in's allocations of device memory and host memory. As in the real driver, a
+ * call that frees memory waits until the whole context is idle. If a stream waits for a thread,
+ * and that thread frees memory, the thread hangs, here as in the real driver.
  */
 #include "standin.h"
 
@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SMALL_MAX ((size_t)1 << 20) /* Several allocations of at most this size share a block. */
+/* Largest size of an allocation that shares a block with others. */
+#define SMALL_MAX ((size_t)1 << 20)
 #define SMALL_ALIGN ((size_t)512)
 
 static size_t round_up(size_t len, size_t to)
@@ -21,7 +22,8 @@ static size_t round_up(size_t len, size_t to)
 
 /* --- device memory --- */
 
-/* Creates a block and reserves addresses for it. The caller owns the reference. */
+/* Creates a block of device memory and reserves addresses for it. The caller owns the block's
+ * reference. */
 static struct block *block_place(int dev, size_t len, pst_cu_ptr *start)
 {
 	struct span *span;
@@ -48,7 +50,7 @@ static struct block *block_place_small(int dev, size_t len, pst_cu_ptr *start)
 		b = block_place(dev, BLOCK_SIZE, &d->small_start);
 		if (!b)
 			return NULL;
-		b->refs = 0; /* The allocations inside the block hold the references. */
+		b->refs = 0; /* Only the allocations inside the block hold references to it. */
 		d->small = b;
 	}
 	*start = d->small_start + b->used;
@@ -72,7 +74,8 @@ static enum pst_cu_result range_alloc(enum range_kind kind, struct pst_cu_ctx *c
 	else
 		b = block_place(ctx->dev, len, &start);
 	if (b && kind == RANGE_MANAGED) {
-		/* Maps managed memory at its device address, where host code may use it. */
+		/* Maps managed memory at its device address, because the CPU may access it at
+		 * this address. */
 		mmap((void *)(uintptr_t)start, b->len, PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_FIXED, b->fd, 0);
 	}
@@ -95,7 +98,7 @@ static enum pst_cu_result range_alloc(enum range_kind kind, struct pst_cu_ctx *c
 	return r ? PST_CU_OK : standin_refuse(PST_CU_OUT_OF_MEMORY, "%zu bytes", len);
 }
 
-/* Frees a range of device memory without waiting. The caller holds the lock. */
+/* Frees a range of device memory without a wait for an idle context. The caller holds the lock. */
 void mem_free_locked(struct range *r)
 {
 	struct block *b = r->block;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executes the queued work. Each stream is a thread that runs its operations in order. An
- * operation also waits for its dependencies, such as the operation before it in its hardware
- * queue. Streams share these queues; README.md describes the effect. One more thread polls the
- * semaphores that streams wait for. Another thread runs the host functions one at a time, as
- * the driver does. Callers hold the lock. Of these functions only op_wait, op_submit (if the
- * queue is full), stream_idle, stream_make and the two ctx_idle functions may wait.
+ * Executes the queued work. Each stream has a thread that runs the stream's operations in order.
+ * An operation also waits for its dependencies, such as the operation before it in its hardware
+ * queue. Several streams share a hardware queue; README.md describes the effect. One more thread
+ * polls the semaphores that streams wait for. Another thread runs the host functions one at a
+ * time, as the real driver does. The caller of each function holds the lock. Only op_wait,
+ * op_submit (if the hardware queue is full), stream_idle, stream_make, ctx_idle and
+ * ctx_idle_exclusive may wait.
  */
 #include "standin.h"
 
@@ -47,13 +48,15 @@ static void op_depend(struct op *op, struct op *on)
 		return;
 	op->deps = realloc(op->deps, (op->dep_count + 1) * sizeof(*op->deps));
 	if (!op->deps)
-		abort(); /* Without the dependency the operations would run in the wrong order. */
+		/* Aborts, because without this dependency the operations would run in the wrong
+		 * order. */
+		abort();
 	op->deps[op->dep_count++] = on;
 	on->refs++;
 }
 
-/* Adds the dependencies of the default stream. It runs after all earlier work of blocking
- * streams, and before their later work. */
+/* Adds the dependencies that the default stream causes. An operation on the default stream runs
+ * after all earlier work of blocking streams, and their later work runs after the operation. */
 static void op_depend_default_stream(struct op *op, struct pst_cu_stream *stream)
 {
 	struct pst_cu_stream *null = stream->ctx->null_stream;
@@ -82,8 +85,8 @@ static struct queue *queue_of(struct pst_cu_stream *stream, enum queue_kind kind
 	return &standin.devices[stream->ctx->dev].queues[kind][stream->index % standin.queue_count];
 }
 
-/* Waits while the queue is full, as the driver does. A thread that fills a queue after a stream
- * wait hangs here if the same thread has to end that wait. */
+/* Waits while the hardware queue is full, as the real driver does. This hangs if the queue is
+ * full because a stream waits for a semaphore that only the calling thread would set. */
 static void queue_enter(struct op *op, struct queue *queue)
 {
 	while (standin.queue_depth && queue->pending >= standin.queue_depth)
@@ -92,7 +95,8 @@ static void queue_enter(struct op *op, struct queue *queue)
 	op->queue = queue;
 }
 
-/* Queues an operation. The caller keeps its reference, for op_wait or op_put. */
+/* Queues an operation. The caller keeps its own reference, and must pass the operation to
+ * op_wait or op_put. */
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind)
 {
 	struct queue *queue = queue_of(stream, kind);
@@ -111,7 +115,7 @@ struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kin
 	op_put(stream->last);
 	stream->last = op;
 	op->refs++;
-	op->refs++; /* The reference of the stream's list. */
+	op->refs++; /* The stream's list holds this reference. */
 	if (stream->tail)
 		stream->tail->next = op;
 	else
@@ -136,7 +140,8 @@ void stream_idle(struct pst_cu_stream *stream)
 	}
 }
 
-/* Waits for all work of the context that was queued before this call, but not for later work. */
+/* Waits until all work that was queued in the context before this call has completed. Does not
+ * wait for later work. */
 void ctx_idle(struct pst_cu_ctx *ctx)
 {
 	uint64_t upto = standin.seq;
@@ -152,8 +157,8 @@ void ctx_idle(struct pst_cu_ctx *ctx)
 	}
 }
 
-/* Waits until the context is idle. Until then other threads cannot queue work, register or
- * allocate. */
+/* Waits until the context is idle. Meanwhile, other threads cannot queue work, register or
+ * allocate memory in this context. */
 void ctx_idle_exclusive(struct pst_cu_ctx *ctx)
 {
 	ctx->exclusive_waits++;
@@ -162,7 +167,8 @@ void ctx_idle_exclusive(struct pst_cu_ctx *ctx)
 	pthread_cond_broadcast(&standin.done);
 }
 
-/* Breaks the context. Its later operations are skipped, so that no thread waits forever. */
+/* Breaks the context. Its remaining operations are skipped, so that no thread waits for them
+ * forever. */
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc)
 {
 	if (!ctx->broken)
@@ -279,8 +285,8 @@ static void helpers_start(void)
 
 /* --- streams --- */
 
-/* Sleeps a random time: splitmix64 of the seed and the operation's sequence number, so that one
- * seed and order always give the same delays. */
+/* Sleeps for a random time. It is the splitmix64 hash of the seed and the operation's sequence
+ * number, so that the same seed and the same order always cause the same delays. */
 static void op_delay(const struct op *op)
 {
 	uint64_t x = standin.seed + op->seq * 0x9e3779b97f4a7c15ULL;
@@ -432,8 +438,9 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
-/* Grows the context's stream pool, as the driver does for every 16th stream or so. Each growth
- * waits for an idle context. */
+/* Enlarges the context's stream pool if all of its streams are in use, by standin.stream_pool
+ * streams. The real driver does so for about every 16th stream. Each enlargement waits until the
+ * context is idle. */
 static void stream_pool_grow(struct pst_cu_ctx *ctx)
 {
 	if (ctx->stream_count < ctx->stream_max || !standin.stream_pool)

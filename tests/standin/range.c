@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manages the addresses of the stand-in: an arena for each device, which host code cannot
- * access, the memory blocks behind it, and the sorted table of all known ranges. Callers hold
- * the lock. No function here may wait.
+ * Manages the addresses of the stand-in. Each device has an arena, a range of addresses that the
+ * CPU cannot access. Memory blocks contain the bytes of the addresses in use. A sorted table lists
+ * all known ranges. Callers hold the lock. No function in this file may wait.
  */
 #include "standin.h"
 
@@ -12,8 +12,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Number of bytes of a new allocation that are filled with garbage, so that no caller relies on
- * zeros. Filling more would slow down tests of large files. */
+/* Largest number of bytes of a new allocation that are filled with garbage. The garbage reveals
+ * a caller that relies on zeros. Filling larger allocations completely would slow down the tests
+ * of large files. */
 #define RUBBISH_MAX ((size_t)16 << 20)
 
 /* --- addresses --- */
@@ -47,7 +48,8 @@ bool in_arena(pst_cu_ptr ptr)
 	return arena_of(ptr) >= 0;
 }
 
-/* Reserves addresses, first fit, so that the addresses freed last are likely to be reused. */
+/* Reserves addresses in the first gap that is large enough, so that addresses that were freed
+ * are likely to be reused soon. */
 struct span *span_alloc(int dev, size_t len, size_t align)
 {
 	struct device *d = &standin.devices[dev];
@@ -114,7 +116,8 @@ static struct block *block_map(int dev, int fd, size_t len)
 	return b;
 }
 
-/* Creates a block of `len` bytes, a multiple of BLOCK_SIZE. Returns NULL if the device is full. */
+/* Creates a block of `len` bytes, which must be a multiple of BLOCK_SIZE. Returns NULL if the
+ * device has too little free memory. */
 struct block *block_make(int dev, size_t len)
 {
 	struct device *d = &standin.devices[dev];
@@ -137,7 +140,7 @@ struct block *block_make(int dev, size_t len)
 	return b;
 }
 
-/* Creates a block for another process's memory. Takes ownership of the descriptor. */
+/* Creates a block for memory of another process, whose memfd is `fd`. Takes ownership of `fd`. */
 struct block *block_adopt(int dev, int fd, size_t len)
 {
 	struct block *b = block_map(dev, fd, len);
@@ -160,7 +163,7 @@ void block_put(struct block *b)
 
 /* --- the table of ranges --- */
 
-/* Returns the number of ranges that begin at or before ptr. */
+/* Returns the number of ranges whose start is at or before `ptr`. */
 static size_t range_upper_bound(pst_cu_ptr ptr)
 {
 	size_t low = 0, high = standin.range_count;
@@ -238,8 +241,8 @@ void range_drop(struct range *r)
 	free(r);
 }
 
-/* Finds the kind of memory at [ptr, ptr + len). The bytes must be in one range, except that
- * adjacent mappings of cuMemCreate's memory count as one. */
+/* Finds the kind of memory at [ptr, ptr + len). All bytes must be in one range. Adjacent
+ * mappings of memory from cuMemCreate count as one range. */
 struct where resolve(pst_cu_ptr ptr, size_t len)
 {
 	struct range *first = range_find(ptr), *r = first;
@@ -273,8 +276,9 @@ struct where resolve(pst_cu_ptr ptr, size_t len)
 			      writable};
 }
 
-/* Returns the CPU's address of the bytes at ptr, and in *avail the number of contiguous bytes
- * there. Returns NULL if ptr is in no known range or does not allow the access. */
+/* Returns the address at which the CPU can access the bytes at `ptr`, and in *avail the number
+ * of contiguous bytes there. Returns NULL if `ptr` is in no known range, or if the range does
+ * not allow the access. */
 char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	struct range *r = range_find(ptr);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements registration of the caller's memory with the refusals that pinning has: memory
- * that is not mapped, not writable or beyond the end of its file, or a file whose pages the
- * kernel does not pin for writing. A file registered read-only is copied at once. Pinned pages
- * keep their content when the file is truncated, so that a caller that keeps a registration too
- * long must see old bytes.
+ * Implements the registration of host memory. It refuses what pinning would refuse: memory that is
+ * not mapped, not writable or beyond the end of its file, and files whose pages the kernel does
+ * not pin for writing. A file that is registered read-only is copied at once. Pinned pages keep
+ * their content when the file is truncated, so a caller that keeps a registration too long must
+ * get old bytes.
  */
 #include "standin.h"
 
@@ -52,7 +52,7 @@ static bool mapping_allows(const struct mapping *m, bool read_only, bool *is_fil
 	if (!file)
 		return true;
 	if (m->perms[3] == 'p') {
-		/* The driver was seen to hang forever here. */
+		/* The real driver was seen to hang forever in this case. */
 		fprintf(stderr, "stand-in libcuda: a private mapping of %s was registered\n",
 			m->path);
 		abort();
@@ -60,7 +60,8 @@ static bool mapping_allows(const struct mapping *m, bool read_only, bool *is_fil
 	return read_only || file_may_be_pinned(m->path);
 }
 
-/* Returns whether [start, start + len) may be pinned, and whether it contains file pages. */
+/* Returns whether the kernel would pin [start, start + len). Sets *is_file if the range contains
+ * pages of a file. */
 static bool range_allows(uintptr_t start, size_t len, bool read_only, bool *is_file)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -84,17 +85,18 @@ static bool range_allows(uintptr_t start, size_t len, bool read_only, bool *is_f
 	return allowed && at >= end;
 }
 
-/* Faults the pages in, as pinning does. */
+/* Loads all pages of the range, as pinning does. Returns false if a page cannot be loaded. */
 static bool pages_populate(uintptr_t start, size_t len, bool read_only)
 {
 	int how = read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
 
-	/* EINVAL: a kernel before 5.14, which does not implement these advices. */
+	/* Kernels before 5.14 do not implement this advice and return EINVAL. */
 	return !madvise((void *)start, len, how) || errno == EINVAL;
 }
 
-/* Copies the bytes at `start`. Returns NULL if some of them are beyond the end of the file:
- * write(2) from such a page returns EFAULT where a load would raise SIGBUS. */
+/* Copies the bytes at `start` to a new mapping. Returns NULL if some bytes are beyond the end of
+ * the file. It copies with write(2), which returns EFAULT for such a page, whereas a load would
+ * raise SIGBUS. */
 static char *snapshot_make(uintptr_t start, size_t len)
 {
 	int fd = memfd_create("penstock stand-in pin", MFD_CLOEXEC);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements sharing of device memory between processes. An IPC handle is opened through the
- * exporter's descriptor under /proc, so that nothing remains if either process is killed. A
- * descriptor for a range is a memfd instead of a dma-buf, and is returned only if
- * PENSTOCK_STANDIN_DMABUF is set.
+ * Implements the sharing of device memory between processes. An IPC handle is opened through the
+ * exporter's descriptor in /proc, so that nothing remains if either process is killed. The
+ * descriptor of a range of device memory is a memfd, whereas the real driver returns a dma-buf. It
+ * is returned only if PENSTOCK_STANDIN_DMABUF is set.
  */
 #include "standin.h"
 
@@ -60,7 +60,7 @@ static struct range *ipc_range_find(const struct handle *h)
 	return NULL;
 }
 
-/* Maps the exporter's block. Takes ownership of the descriptor. */
+/* Maps the memory block of the process that exported the handle. Takes ownership of `fd`. */
 static struct range *ipc_range_map(const struct handle *h, int fd, struct pst_cu_ctx *ctx)
 {
 	struct block *b = block_adopt(h->dev, fd, h->block_len);
@@ -142,7 +142,7 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		standin.live.allocs++; /* mem_free_locked decrements it. */
+		standin.live.allocs++; /* Balances the decrement in mem_free_locked. */
 		mem_free_locked(r);
 	}
 	unlock();

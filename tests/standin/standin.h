@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internal declarations of the stand-in CUDA driver: its objects, its single lock, and the
- * functions that its files share. Read README.md first, which describes the measured behaviour
- * of the driver. Nothing here is part of Penstock, and no code here may call Penstock.
+ * Internal declarations of the stand-in CUDA driver: its objects, its only lock, and the functions
+ * that its files share. Read README.md first: it describes the measured behaviour of the real
+ * driver. Nothing in this file is part of Penstock, and no code of the stand-in may call Penstock.
  */
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -18,10 +18,10 @@
 #define EXPORT __attribute__((visibility("default")))
 #define DEVICES_MAX 16
 #define QUEUES_MAX 64
-#define BLOCK_SIZE ((size_t)2 << 20) /* Granularity of device memory. */
+#define BLOCK_SIZE ((size_t)2 << 20) /* Sizes of device memory are multiples of this size. */
 #define PAGE 4096UL
 
-/* Functions that cuda_api.h does not list, but that tests or other programs call. */
+/* Functions that cuda_api.h does not list, because only tests or other programs call them. */
 /* clang-format off */
 #define EXTRA_FUNCS(F) \
 F(cuCtxCreate_v2, (struct pst_cu_ctx **ctx, unsigned int flags, int dev)) \
@@ -37,7 +37,7 @@ F(cuMemAllocAsync, (pst_cu_ptr *dev, size_t len, struct pst_cu_stream *stream)) 
 F(cuMemFreeAsync, (pst_cu_ptr dev, struct pst_cu_stream *stream))
 /* clang-format on */
 
-/* Exports every function with the type that cuda_api.h declares. */
+/* Declares every exported function with the type of cuda_api.h. */
 #define PROTO(name, symbol, params) EXPORT enum pst_cu_result symbol params;
 PST_CU_FUNCS(PROTO, PROTO)
 #define PROTO_EXTRA(symbol, params) EXPORT enum pst_cu_result symbol params;
@@ -50,15 +50,16 @@ enum func {
 		EXTRA_FUNCS(FUNC_EXTRA) FN_COUNT
 };
 
-/* Requirements of a call besides an initialised driver. */
+/* Requirements of a call, in addition to an initialised driver. */
 enum need {
 	NEED_INIT = 0,
-	NEED_CTX = 1,	 /* A current context. */
-	NEED_OBJECT = 2, /* Names a stream or event: needs a context if strict. */
+	NEED_CTX = 1,	 /* The call needs a current context. */
+	NEED_OBJECT = 2, /* The call names a stream or event; needs a context if STRICT is set. */
 	NEED_NOTHING = 4,
-	NEED_EVEN_BROKEN = 8, /* Frees something: does its work even in a broken context. */
-	NEED_TURN = 16,	      /* Waits while another thread waits for the whole context. */
-	NEED_UNCAPTURED = 32, /* Refused while a stream captures, depending on the capture modes. */
+	NEED_EVEN_BROKEN = 8, /* The call frees something, and does so even in a broken context. */
+	NEED_TURN = 16,	      /* The call waits while another thread waits for an idle context. */
+	/* A capture may forbid the call; that depends on the capture modes. */
+	NEED_UNCAPTURED = 32,
 };
 
 enum queue_kind {
@@ -66,7 +67,7 @@ enum queue_kind {
 	QUEUE_TO_DEVICE,
 	QUEUE_TO_HOST,
 	QUEUE_KINDS,
-	QUEUE_LAST, /* The queue that the stream used last. */
+	QUEUE_LAST, /* Hardware queue that the stream has used last. */
 	QUEUE_NONE,
 };
 
@@ -75,23 +76,23 @@ struct pst_cu_ctx {
 	int dev;
 	bool primary;
 	bool alive;
-	unsigned int retains; /* References to a primary context. */
+	unsigned int retains; /* Number of references to a primary context. */
 	unsigned int flags;
 	enum pst_cu_result broken;
 	/* Bitmap of devices whose memory this context may access. */
 	uint64_t peers;
-	/* Number of live streams, and capacity of the stream pool. */
+	/* Number of streams, and number of streams that the stream pool can hold. */
 	unsigned int stream_count, stream_max;
-	/* Calls that wait for all work of the context and hold up other threads. */
+	/* Number of calls that wait until the context is idle and block other threads meanwhile. */
 	unsigned int exclusive_waits;
 	struct pst_cu_stream *null_stream;
 	struct pst_cu_stream *thread_stream;
 };
 
-struct piece { /* One copy of rows; rows = 1: a plain copy. */
+struct piece { /* A copy of one or more rows; a plain copy has one row. */
 	pst_cu_ptr dst, src;
 	size_t dst_pitch, src_pitch, width, rows;
-	/* Copy of a pageable source, made at the call and freed after the operation. */
+	/* Copy of a pageable source. The call makes it; it is freed after the operation. */
 	char *staged;
 };
 
@@ -104,12 +105,13 @@ struct op {
 	enum func func;
 	int refs;
 	bool done;
-	bool hit; /* OP_WAIT: the semaphore has the value; OP_HOST: the function has returned. */
+	bool hit; /* OP_WAIT: semaphore has its value; OP_HOST: function has returned */
 	uint64_t seq;
 	struct pst_cu_stream *stream;
-	struct queue *queue;  /* Hardware queue of the operation; NULL: none. */
-	struct op *next;      /* Next operation of the stream. */
-	struct op *poll_next; /* Next operation in the list of waits or of host functions. */
+	struct queue *queue; /* Hardware queue of the operation; NULL if it uses none. */
+	struct op *next;     /* Next operation of the stream. */
+	/* Next operation in the list of semaphore waits or of host functions. */
+	struct op *poll_next;
 	struct op **deps;
 	size_t dep_count;
 	union {
@@ -123,7 +125,7 @@ struct op {
 			pst_cu_ptr addr;
 			uint64_t value;
 			unsigned int flags;
-			unsigned int width; /* Width of the semaphore, 4 or 8 bytes. */
+			unsigned int width; /* Width of the semaphore in bytes, 4 or 8. */
 		} word;
 		struct {
 			void (*fn)(void *);
@@ -138,36 +140,41 @@ struct pst_cu_stream {
 	struct pst_cu_ctx *ctx;
 	unsigned int flags;
 	int priority;
-	unsigned int index; /* Selects the stream's queue in each pool. */
+	unsigned int index; /* Number that selects the stream's hardware queue of each kind. */
 	enum queue_kind last_queue;
-	bool closing; /* Destroyed by the caller; its thread exits after the last operation. */
-	bool own;     /* A default stream of its context. */
+	/* Whether the program has destroyed the stream; the thread then exits after the last
+	 * operation. */
+	bool closing;
+	bool own; /* Whether this is a default stream of its context. */
 	bool capturing;
-	/* Whether cuStreamBeginCapture started the capture (not pst_standin_capture), and
-	 * whether a call has invalidated it. */
+	/* Whether cuStreamBeginCapture started the capture (it was not pst_standin_capture), and
+	 * whether a call has invalidated the capture. */
 	bool real_capture, invalidated;
 	enum pst_cu_capture_mode capture_mode;
 	pthread_t capturer;
 	pthread_cond_t wake;
 	struct op *head, *tail;
-	struct op *last; /* Last operation, completed or not, that the next one depends on. */
+	/* Operation queued last, on which the next one depends; it may have completed. */
+	struct op *last;
 };
 
 struct pst_cu_event {
 	struct pst_cu_event *next;
 	struct pst_cu_ctx *ctx;
-	struct op *mark; /* The recorded operation; NULL until recorded. */
+	/* Operation that marks the recorded place; NULL until the event is recorded. */
+	struct op *mark;
 };
 
-/* Device memory: one memfd, mapped at an address that host code may access. */
+/* A block of device memory: a memfd that is mapped at an address which the CPU may access. */
 struct block {
 	int fd;
 	int dev;
 	size_t len;
 	char *alias;
-	size_t used;  /* Bytes used by small allocations (a bump allocator). */
+	/* Number of bytes that small allocations have taken from the start of the block. */
+	size_t used;
 	int refs;     /* Number of ranges and handles that use the block. */
-	bool foreign; /* Memory that another process allocated and accounts for. */
+	bool foreign; /* Whether another process allocated the memory and accounts for it. */
 	uint64_t id;
 };
 
@@ -182,31 +189,32 @@ enum range_kind {
 };
 #define RANGE_ON_HOST (RANGE_HOST | RANGE_REGISTERED)
 
-/* A range of device or host addresses that the driver knows. */
+/* A range of device or host addresses that the stand-in knows. */
 struct range {
 	pst_cu_ptr start;
 	size_t len;
 	enum range_kind kind;
-	/* Address of the bytes for the CPU; the snapshot's if there is one. */
+	/* Address at which the CPU can access the bytes; that of the snapshot if one exists. */
 	char *alias;
-	/* Copy of a file registered read-only: a mapping of map_len bytes. */
+	/* Copy of the bytes of a file that is registered read-only: a mapping of map_len bytes. */
 	char *snapshot;
-	struct pst_cu_ctx *ctx; /* Owning context; NULL: pool or VMM memory. */
+	/* Context that owns the memory; NULL if it is from a pool or from cuMemCreate. */
+	struct pst_cu_ctx *ctx;
 	int dev;
 	uint64_t id, block_id;
-	int access; /* Allowed access: 0 none, 1 read, 3 read and write. */
+	int access; /* Allowed access: 0 for none, 1 to read, 3 to read and write. */
 	pst_cu_ptr map_start;
 	size_t map_len;
 	struct block *block;
-	unsigned int opens; /* Number of opens of a RANGE_IPC. */
-	/* Process ID of the exporter; block and buffer IDs are the exporter's. */
+	unsigned int opens; /* RANGE_IPC: number of times the handle was opened. */
+	/* Process that exported the memory; block_id and id are the numbers in that process. */
 	int exporter;
 };
 
-struct span { /* A stretch of addresses in use in a device's arena. */
+struct span { /* A range of addresses in use in a device's arena. */
 	pst_cu_ptr start;
 	size_t len;
-	bool reserved; /* Reserved by cuMemAddressReserve. */
+	bool reserved; /* Whether cuMemAddressReserve reserved the addresses. */
 	struct span *next;
 };
 
@@ -221,21 +229,21 @@ struct device {
 	pst_cu_ptr arena;
 	size_t arena_len;
 	struct span *spans;  /* Sorted by start. */
-	struct block *small; /* The block that small allocations are taken from. */
+	struct block *small; /* Block from which small allocations are taken. */
 	pst_cu_ptr small_start;
 	struct queue queues[QUEUE_KINDS][QUEUES_MAX];
 };
 
 struct standin {
-	/* Guards all members below; no other lock is taken while it is held. */
+	/* Guards all members below. A thread that holds it takes no other lock. */
 	pthread_mutex_t lock;
-	pthread_cond_t done; /* Signalled when an operation has completed. */
+	pthread_cond_t done; /* Signalled whenever an operation has completed. */
 	bool started, ended, forked;
 	int device_count;
 	unsigned int queue_count, queue_depth, stream_pool;
 	bool strict, memops, peer, dmabuf, read_only, ipc, verbose;
 	struct device devices[DEVICES_MAX];
-	struct pst_cu_ctx *ctxs; /* Contexts created by cuCtxCreate. */
+	struct pst_cu_ctx *ctxs; /* Contexts that cuCtxCreate has created. */
 	struct pst_cu_stream *streams;
 	struct pst_cu_event *events;
 	unsigned int stream_count;
@@ -259,8 +267,9 @@ __attribute__((format(printf, 2, 3))) enum pst_cu_result standin_refuse(enum pst
 									const char *fmt, ...);
 extern _Thread_local bool standin_in_host_func;
 
-/* First line of every exported function: counts the call, injects a failure if one is set, and
- * checks the call's requirements. Returns from the function on failure. */
+/* First line of every exported function. Counts the call, injects a failure if one is set, and
+ * checks the call's requirements. Returns from the exported function with an error if one of
+ * these fails. */
 #define ENTER(symbol, need)                                                           \
 	struct pst_cu_ctx *ctx = NULL;                                                \
 	{                                                                             \
@@ -300,11 +309,11 @@ struct block *block_make(int dev, size_t len);
 struct block *block_adopt(int dev, int fd, size_t len);
 void block_put(struct block *block);
 
-/* Kind of memory that an address range is for a copy. */
+/* Kinds of memory that a copy may find at an address range. */
 enum place { PLACE_BAD, PLACE_EMPTY, PLACE_PAGEABLE, PLACE_HOST, PLACE_DEVICE };
 struct where {
 	enum place place;
-	struct range *range; /* The range of the first byte, if the driver knows it. */
+	struct range *range; /* Known range that contains the first byte, NULL if none does. */
 	bool writable;
 };
 struct where resolve(pst_cu_ptr ptr, size_t len);
@@ -314,13 +323,15 @@ char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail);
 struct op *op_new(enum op_kind kind, enum func func);
 void op_put(struct op *op);
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
-void op_wait(struct op *op); /* Drops a reference. */
+/* Waits until the operation has completed, then drops a reference to it. */
+void op_wait(struct op *op);
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority);
-/* Removes the stream from the pool at once; its queued work still runs. */
+/* Removes the stream from the stream pool at once. Its queued work still runs. */
 void stream_close(struct pst_cu_stream *stream);
-void ctx_idle(struct pst_cu_ctx *ctx); /* Waits for all work queued so far. */
-void ctx_idle_exclusive(
-	struct pst_cu_ctx *ctx); /* The same, and holds up other threads meanwhile. */
+/* Waits until all work that was queued in the context before this call has completed. */
+void ctx_idle(struct pst_cu_ctx *ctx);
+/* Waits like ctx_idle, and blocks other threads meanwhile. */
+void ctx_idle_exclusive(struct pst_cu_ctx *ctx);
 void stream_idle(struct pst_cu_stream *stream);
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);
 

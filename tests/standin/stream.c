@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's calls on streams and events: creation, waiting, semaphores that a
- * stream writes or waits for, and host functions. queue.c runs the queued work. A call with a
- * stale handle is refused with CUDA error 400, where the driver may crash.
+ * stream writes or waits for, and host functions. queue.c executes the queued work. A call with
+ * the handle of a destroyed object is refused with CUDA error 400; the real driver may crash
+ * instead.
  */
 #include "standin.h"
 
@@ -39,7 +40,7 @@ static struct pst_cu_event *event_of(struct pst_cu_event *handle, enum pst_cu_re
 	return NULL;
 }
 
-/* Queues an operation without waiting for it. Takes ownership of the operation. */
+/* Queues an operation and does not wait for its completion. Takes ownership of the operation. */
 static enum pst_cu_result op_queue(struct op *op, struct pst_cu_stream *handle,
 				   struct pst_cu_ctx *ctx, enum queue_kind queue)
 {
@@ -83,7 +84,7 @@ EXPORT enum pst_cu_result cuStreamCreate(struct pst_cu_stream **out, unsigned in
 	return stream_create(out, flags, 0, ctx);
 }
 
-/* Destroys the stream's handle. Its queued work still runs. */
+/* Makes the stream's handle invalid. The stream's queued work still runs. */
 EXPORT enum pst_cu_result cuStreamDestroy_v2(struct pst_cu_stream *stream)
 {
 	enum pst_cu_result rc;
@@ -135,8 +136,9 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	} else if (s) {
 		owner = s->ctx;
-		/* The default stream is idle only if the blocking streams are, so that a mark
-		 * waits for them. */
+		/* The default stream is idle only if all blocking streams are idle. So this
+		 * queues a mark on the default stream, which runs after the work of the blocking
+		 * streams. */
 		if (s == owner->null_stream) {
 			op = op_new(OP_MARK, FN_cuStreamSynchronize);
 			if (op)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's cuMemCreate and related calls: memory and addresses are allocated
- * separately and mapped together. Frameworks use such memory, whose address ranges consist of
- * several mappings, so that tests need it for classification and copies.
+ * Implements the stand-in's cuMemCreate and related calls. A program allocates memory and reserves
+ * addresses separately, and then maps the memory to the addresses. CUDA frameworks use such
+ * memory; one address range may consist of several mappings. Tests use it to check how the library
+ * classifies and copies such ranges.
  */
 #include "standin.h"
 
@@ -16,10 +17,12 @@ struct handle {
 	struct handle *next;
 	unsigned long long name;
 	struct block *block;
-	unsigned int refs; /* Number of creates, imports and retains that are not yet released. */
+	/* Number of calls that created, imported or retained the handle, minus number of
+	 * releases. */
+	unsigned int refs;
 };
 
-/* Guarded by standin.lock. */
+/* standin.lock guards the variables below. */
 static struct handle *handles;
 static unsigned long long names = 0x1000;
 
@@ -114,7 +117,7 @@ EXPORT enum pst_cu_result cuMemAddressReserve(pst_cu_ptr *dev, size_t len, size_
 	if (!dev || !len || len % BLOCK_SIZE || (align & (align - 1)) || flags)
 		return standin_refuse(PST_CU_INVALID_VALUE, "reservation of %zu bytes", len);
 	lock();
-	/* A reservation belongs to no device, so that the first device's arena serves all. */
+	/* A reservation belongs to no device, so all reservations use the first device's arena. */
 	span = span_alloc(0, len, align);
 	if (span) {
 		span->reserved = true;
@@ -177,7 +180,7 @@ EXPORT enum pst_cu_result cuMemMap(pst_cu_ptr dev, size_t len, size_t offset,
 	return r ? PST_CU_OK : standin_refuse(PST_CU_INVALID_VALUE, "cuMemMap of %zu bytes", len);
 }
 
-/* Returns whether complete mappings, or none, fill [dev, dev + len). */
+/* Returns whether [dev, dev + len) consists of whole mappings, or contains no mapping. */
 static bool mappings_complete(pst_cu_ptr dev, size_t len)
 {
 	pst_cu_ptr end = dev + len;
@@ -276,7 +279,8 @@ EXPORT enum pst_cu_result cuMemExportToShareableHandle(void *shareable, unsigned
 	return PST_CU_OK;
 }
 
-/* The descriptor does not name a device, so that the memory counts as the first device's. */
+/* Imports memory. The descriptor does not tell the device, so the memory counts as the first
+ * device's. */
 EXPORT enum pst_cu_result cuMemImportFromShareableHandle(unsigned long long *name, void *os_handle,
 							 enum pst_cu_handle_type type)
 {

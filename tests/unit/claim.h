@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture for tests of path probes and claims: a simulated storage with a page cache, a host
- * device, a GPU and a pump. The routes are built by the paths' own probe functions. Included by
- * test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. It opens no
- * file and moves no bytes.
+ * device, a GPU and a pump. The paths' own probe functions build the routes. Included by
+ * test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. The fixture
+ * opens no file and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIM_H
 #define PENSTOCK_TEST_CLAIM_H
@@ -104,7 +104,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Builds a route as route.c does, but without the canary. */
+/* Builds a route like route.c, but makes no test read (canary) over its paths. */
 static void route_probe(struct penstock_device *dev, enum penstock_op op)
 {
 	free(route);
@@ -116,7 +116,7 @@ static void route_probe(struct penstock_device *dev, enum penstock_op op)
 		struct pst_path_state *state = &route->paths[i];
 
 		state->usable = !pst_paths[i]->probe(route, &state->facts, &state->err, state->fix);
-		state->facts.chunk_first = 0; /* These tests do not cover how chunks grow. */
+		state->facts.chunk_first = 0; /* Chunks have their full size from the start. */
 	}
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Claims all chunks of a request on the simulated storage of claim.h and compares them with an
- * expected list. Included by test_claim.c and test_residency_probe.c. It moves no bytes.
+ * expected list. Included by test_claim.c and test_residency_probe.c. No bytes move.
  */
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H
@@ -58,7 +58,7 @@ static bool claim_next(void)
 	return true;
 }
 
-/* Claims every chunk of the request. Claims the edges after the bodies, as lanes do. */
+/* Claims every chunk of the request: first the aligned bodies, then the edges, as lanes do. */
 static void claim_all(void)
 {
 	uint64_t end = 0;
@@ -72,11 +72,11 @@ static void claim_all(void)
 		;
 	for (unsigned i = 0; i < req.span_count; i++)
 		end = spans[i].off + spans[i].len > end ? spans[i].off + spans[i].len : end;
-	assert_true(queried_end <= end); /* The library must not query bytes beyond the request. */
+	assert_true(queried_end <= end); /* No query went beyond the request. */
 }
 
-/* Claims the whole request and compares the chunks with text such as "staged 1000+24 odirect
- * 1024+4096". A padded chunk has "~PAD" appended. */
+/* Claims the whole request and compares the chunks with `want`, such as "staged 1000+24 odirect
+ * 1024+4096": path, offset and length of each chunk, and "~PAD" after a chunk with padding. */
 static void expect_chunks(const char *want)
 {
 	static char text[8192];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of copiers: one copier of device cuda:0 with memory on both sides,
- * created for each case, and a stream that blocks one hardware queue. Included by
+ * Fixture for the tests of copiers. Each case gets a new copier of device cuda:0, with host memory
+ * and device memory. A stream can block one hardware queue. Included by
  * test_cuda_copy.c and test_cuda_batch.c only.
  */
 #ifndef PENSTOCK_CUDA_COPIER_H
@@ -12,11 +12,11 @@
 static struct penstock_device *dev;
 static struct pst_copier *cp;
 static struct pst_cu_ctx *prim;
-/* HOST bytes of registered host memory, and as many bytes of device memory. */
+/* Registered host memory and device memory, HOST bytes each. */
 static char *host, *mem;
 static uint64_t *semaphores;
 #define HOST (4 * MIB)
-#define BIG (MIB / 2) /* Large enough that a copy uses the hardware queue of its direction. */
+#define BIG (MIB / 2) /* Copies of this size use the hardware queue of their direction. */
 
 static inline int copier_setup(void **state)
 {
@@ -89,8 +89,8 @@ static inline void copies_wait(void)
 	assert_int_equal(ops->wait(cp, ticket_record()), 0);
 }
 
-/* Creates a stream that waits for semaphores[63]. The stream first uses the hardware queue that
- * `first` names, so that it blocks this queue. */
+/* Creates a stream that waits for semaphores[63]. The stream first uses hardware queue `first`, so
+ * that its wait blocks this queue. */
 enum held_queue { COMPUTE, TO_DEVICE, TO_HOST };
 
 static inline struct pst_cu_stream *stream_hold(enum held_queue first)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of device cuda: opens the device by its operations table, without the
- * core. The driver is the stand-in, or the machine's own with PENSTOCK_STANDIN=0. Also injects
- * failures of the stand-in and queries its live objects. Included by tests/unit/test_cuda*.c
- * only.
+ * Fixture for the tests of device cuda: opens the device through its operations table, without the
+ * core. The driver is the stand-in, or the machine's own driver if PENSTOCK_STANDIN is 0. The
+ * fixture also injects failures into the stand-in and counts the objects that exist in it. Included
+ * by tests/unit/test_cuda*.c only.
  */
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
@@ -86,7 +86,7 @@ static inline void *device_alloc(struct penstock_device *dev, size_t len)
 	return mem;
 }
 
-/* Loads the driver. No context is current afterwards, as in a new thread of a caller. */
+/* Loads the driver. Then no context is current, as in a new thread. */
 static inline int driver_open(void **state)
 {
 	const char *why = "", *file = getenv("PENSTOCK_LIBCUDA");
@@ -100,7 +100,7 @@ static inline int driver_open(void **state)
 	return -1;
 }
 
-/* Fails if a case has left objects of the driver or a current context behind. */
+/* Fails if a test case leaves objects of the driver or a current context behind. */
 static inline int case_end(void **state)
 {
 	static const struct pst_standin_live none;
@@ -126,8 +126,8 @@ static inline int case_end(void **state)
 	return -1;
 }
 
-/* Checks that `call` returns `want` while the driver fails as `spec` says. The call must leave
- * the current context unchanged and no object of the driver behind. */
+/* Checks that `call` returns `want` if the driver fails as `spec` says. The call must not change
+ * the current context, and must leave no object of the driver behind. */
 #define FAILS(spec, want, call)                                                                \
 	do {                                                                                   \
 		struct pst_cu_ctx *was_ = current_ctx();                                       \
@@ -144,7 +144,7 @@ static inline int case_end(void **state)
 		assert_memory_equal(&after_, &before_, sizeof(after_));                        \
 	} while (0)
 
-/* The same for a call that fills `err`: its text must contain `part`. */
+/* Like FAILS, for a call that fills `err`. The text in `err` must contain `part`. */
 #define FAILS_WITH(spec, want, part, call)                                   \
 	do {                                                                 \
 		memset(&err, 0, sizeof(err));                                \

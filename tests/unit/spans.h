@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a
- * request on it. The check verifies that every byte of the request's buffers receives its byte
- * of the storage exactly once, however the spans are cut into chunks. Included by test_spans.c
- * and test_spans_any.c. It compares addresses only and moves no bytes.
+ * request on it. Its checks verify that every byte of the request's buffers receives the right
+ * byte of the storage exactly once, whatever the length of the chunks. Included by test_spans.c
+ * and test_spans_any.c. The fixture compares addresses only and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CUT_H
 #define PENSTOCK_TEST_CUT_H
@@ -19,7 +19,7 @@
 
 #define SEGS_MAX 24
 #define SPANS_MAX (3 * SEGS_MAX)
-/* Size of the simulated device memory in bytes; the tables below have one entry per byte. */
+/* Size of the simulated device memory in bytes. got and want have one entry for each byte. */
 #define ARENA (1u << 18)
 #define UNTOUCHED UINT32_MAX
 #define EDGE 4096u
@@ -31,8 +31,8 @@ static struct penstock_seg segs[SEGS_MAX];
 static struct pst_span spans[SPANS_MAX];
 static struct pst_request req;
 static struct pst_err err;
-static char arena[ARENA];   /* Used for addresses only, never written. */
-static uint32_t got[ARENA]; /* The storage byte that each arena byte received. */
+static char arena[ARENA];   /* Only its addresses are used. */
+static uint32_t got[ARENA]; /* Storage offset of the byte that each arena byte received. */
 static uint32_t want[ARENA];
 
 static void route_make(enum penstock_op op, unsigned d)
@@ -43,7 +43,7 @@ static void route_make(enum penstock_op op, unsigned d)
 	route->st = &st;
 	route->dev = &devices[d];
 	route->op = op;
-	route->paths[0].facts.off_align = 512; /* Path 0 is a direct path. */
+	route->paths[0].facts.off_align = 512; /* Path 0 is direct, path 1 is not. */
 	route->paths[1].facts.off_align = 1;
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {
@@ -150,7 +150,7 @@ static int part_record(void *arg, const struct pst_part *part)
 			size_t to = at + r * part->mem_pitch + b;
 			uint64_t from = part->at + r * part->pitch + b;
 
-			assert_true(from < chunk.len); /* The part stays inside the chunk. */
+			assert_true(from < chunk.len); /* The part is inside the chunk. */
 			assert_true(to < ARENA);
 			if (got[to] != UNTOUCHED)
 				fail_msg("buffer byte %zu is written twice", to);
@@ -160,8 +160,7 @@ static int part_record(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* Finds the span and the storage offset for position `pos` in the request's numbering. Stores
- * at most `max` bytes from there as the current chunk. */
+/* Sets the current chunk: at most `max` bytes of one span, from position `pos` of the request. */
 static void chunk_locate(uint64_t pos, uint64_t max)
 {
 	const struct pst_span *span = &spans[pst_span_at(&req, pos)];
@@ -180,8 +179,7 @@ static void chunk_locate(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* Checks pst_span_part_at at the start of the current chunk: it returns the first part of the
- * chunk. */
+/* Checks that pst_span_part_at returns the first part of the current chunk. */
 static void check_part_at(void)
 {
 	struct pst_part part;
@@ -199,8 +197,8 @@ static void check_part_at(void)
 	assert_true(chunk.off + part.row_len <= chunk.span->off + chunk.span->len);
 }
 
-/* Cuts the request into chunks of 1 to `max` bytes, collects their parts, and compares the
- * result with the expected content. */
+/* Cuts the request into chunks of 1 to `max` bytes, collects the parts of the chunks in `got`, and
+ * compares `got` with `want`. */
 static void check_bytes(uint64_t *random, uint64_t max)
 {
 	uint64_t bytes = 0, wanted = 0;
@@ -225,8 +223,8 @@ static void check_bytes(uint64_t *random, uint64_t max)
 	assert_int_equal(bytes, wanted);
 }
 
-/* Checks the numbering: spans follow each other without gaps, bodies precede edges, and each
- * span covers as many positions as it has bytes. */
+/* Checks the positions of the request's bytes: each byte of a span has one position, spans follow
+ * each other without gaps, and bodies precede edges. */
 static void check_numbers(void)
 {
 	uint64_t at = 0;

@@ -2,8 +2,8 @@
 /*
  * Tests the parts of include/penstock.h that involve other processes or a kernel that refuses
  * calls: exports, forks, io_uring, and a descriptor that the process may not open again. The
- * CUDA driver is the stand-in. With arguments the program runs as a child process: see `roles`
- * in main.
+ * CUDA driver is the stand-in. The program starts itself as a child process with a role and an
+ * argument: see `roles` in main.
  */
 #include "api.h"
 
@@ -18,8 +18,8 @@
 
 /* ---- processes ---- */
 
-/* Runs this program in `role` with argument `what`. Returns its exit status, which identifies
- * the check that failed. */
+/* Runs this program as a child in `role`, with argument `what`. Returns the child's exit status,
+ * which identifies the check that failed. */
 static int run_as(const char *role, const char *what)
 {
 	char self[4096];
@@ -40,7 +40,7 @@ static int run_as(const char *role, const char *what)
 	return WEXITSTATUS(status);
 }
 
-/* Child role: imports the memory that the parent exported and reads it. */
+/* Runs in a child: imports memory that the parent exported and reads it. */
 static int role_import(const char *hex)
 {
 	struct penstock_export in = PENSTOCK_EXPORT_INIT;
@@ -105,8 +105,8 @@ static void exported_memory_is_imported(void **state)
 	assert_int_equal(penstock_free(gpu, mem), 0);
 }
 
-/* Exits the child with a status derived from the line number. The child cannot use cmocka,
- * which belongs to the parent. */
+/* Exits the child if x is not y, with a status derived from the line number. The child cannot use
+ * cmocka's assertions, because cmocka runs in the parent. */
 #define CHILD_WANTS(x, y)                          \
 	do {                                       \
 		if ((x) != (y))                    \
@@ -151,7 +151,7 @@ static void child_checks(struct penstock_storage *old, struct penstock_storage *
 	CHILD_WANTS(penstock_cancel(q, 1), -EOWNERDEAD);
 	CHILD_WANTS(penstock_queue_fd(q), -EOWNERDEAD);
 	/* The child may open its own storage and queue. It cannot use the inherited device,
-	 * whose lanes are threads of the parent. */
+	 * because the device's lanes are threads of the parent. */
 	CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
 	CHILD_WANTS(penstock_queue_open(NULL, &mine), 0);
 	req.storage = own;
@@ -175,8 +175,8 @@ static void child_checks(struct penstock_storage *old, struct penstock_storage *
 	_exit(0);
 }
 
-/* Closes the inherited objects in a forked child. They stay usable in the parent, including a
- * file that is still being written. */
+/* A forked child closes the objects that it inherited. The parent can still use these objects,
+ * including a file that is still being written. */
 static void child_closes_inherited_objects(void **state)
 {
 	static const unsigned flags[] = {PENSTOCK_O_REPLACE, PENSTOCK_O_CREATE};
@@ -219,8 +219,8 @@ static void child_closes_inherited_objects(void **state)
 	penstock_queue_close(q);
 }
 
-/* ThreadSanitizer does not support a forked child that creates threads. AddressSanitizer's
- * allocator keeps in the child the locks that were held at the fork (gcc 12). */
+/* ThreadSanitizer does not support a forked child that creates threads. In the
+ * child, AddressSanitizer's allocator keeps locks that were held at the fork (gcc 12). */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define FORK_WHILE_LOCKED
 #define CHILDREN 16
@@ -240,8 +240,8 @@ static void *locks_busy(void *arg)
 	return arg;
 }
 
-/* Forks while another thread holds the library's locks. The child can open its own device and
- * storage and read. */
+/* Forks while another thread holds the library's locks. The child must be able to open its own
+ * device and storage, and to read. */
 static void fork_while_locks_are_held(void **state)
 {
 	unsigned failed = 0;
@@ -257,7 +257,7 @@ static void fork_while_locks_are_held(void **state)
 		char byte;
 		pid_t pid;
 
-		usleep(300); /* Lets each fork hit another place of the busy thread. */
+		usleep(300); /* Each fork interrupts the busy thread at another point. */
 		pid = fork();
 		if (!pid) {
 			alarm(20);
@@ -268,7 +268,7 @@ static void fork_while_locks_are_held(void **state)
 		}
 		failed += waitpid(pid, &status, 0) != pid || status;
 		if (failed)
-			/* The remaining children would each wait for the 20 s alarm as well. */
+			/* Each further child would also wait for its alarm after 20 s. */
 			break;
 	}
 	enough = true;
@@ -279,7 +279,7 @@ static void fork_while_locks_are_held(void **state)
 
 /* ---- system calls that the kernel refuses ---- */
 
-/* Makes system call `nr` fail with error `code` from here on. */
+/* Makes all later system calls `nr` of this process fail with error `code`. */
 static int syscall_refuse(unsigned nr, unsigned code)
 {
 	struct sock_filter filter[] = {
@@ -295,11 +295,12 @@ static int syscall_refuse(unsigned nr, unsigned code)
 }
 
 #define CANNOT_REFUSE 200
-/* Length of a request that lanes move; the caller's thread moves shorter ones itself. */
+/* Length in bytes of a request that lanes move. The caller's thread moves short requests itself. */
 #define LANES (4u << 20)
 
-/* Child role: refuses the system call in `what`, which is "CALL ERRNO". Returns the reason why
- * the engine is not the best one. Values from CANNOT_REFUSE on are failures. */
+/* Runs in a child: makes a system call fail. `what` has the call's number and the error. Returns
+ * the reason why the library does not use its best engine, or CANNOT_REFUSE or more if a check
+ * fails. */
 static int role_engine(const char *what)
 {
 	struct penstock_explanation why = {.size = sizeof(why)};
@@ -325,11 +326,11 @@ static int role_engine(const char *what)
 		return CANNOT_REFUSE + 3;
 	if (why.engine_why == PENSTOCK_WHY_NO_URING && strcmp(why.engine, "threads") != 0)
 		return CANNOT_REFUSE + 4;
-	/* The caller's thread moves this byte itself and reports no reason for the engine. */
+	/* The caller's thread moves one byte itself, so the report has no reason for an engine. */
 	seg.row_len = 1;
 	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
 		return CANNOT_REFUSE + 6;
-	/* Lanes move these bytes, and the report has the reason for their engine. */
+	/* Lanes move LANES bytes, and the report has the reason for the lanes' engine. */
 	seg.row_len = LANES;
 	if (penstock_transfer(&req, &report) != LANES || report.engine_why != why.engine_why)
 		return CANNOT_REFUSE + 7;
@@ -362,8 +363,8 @@ static void engine_reports_refused_calls(void **state)
 		test_skip("this build has no io_uring");
 	assert_true(base == PENSTOCK_WHY_NONE || base == PENSTOCK_WHY_MEMLOCK);
 	for (unsigned i = 0; i < COUNT(cases); i++) {
-		/* With little locked memory the kernel may refuse the ring before it is
-		 * registered. */
+		/* With little locked memory the kernel may refuse to create an io_uring, which
+		 * happens before the refused call. */
 		if (base == PENSTOCK_WHY_MEMLOCK && cases[i].why == PENSTOCK_WHY_NO_FIXED)
 			continue;
 		snprintf(what, sizeof(what), "%u %u", cases[i].nr, cases[i].code);
@@ -376,8 +377,8 @@ static void engine_reports_refused_calls(void **state)
 
 /* ---- a descriptor that cannot be opened again ---- */
 
-/* Child role: opens a descriptor of a file that another user owns with mode 0. Neither the name
- * nor /proc/self/fd opens that file again. */
+/* Runs in a child: passes the library a descriptor of a file with mode 0 that another user owns.
+ * The process cannot open that file again, by its name or through /proc/self/fd. */
 static int role_reopen(const char *name)
 {
 	struct penstock_storage *st;
@@ -411,7 +412,52 @@ static void descriptor_without_reopen(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* Child role: a queue that is the first object of its process belongs to that process too. */
+#ifdef FORK_WHILE_LOCKED
+static void *device_lookup_loop(void *ptr)
+{
+	struct penstock_device *owner;
+
+	for (;;)
+		penstock_device_of(ptr, &owner);
+	return NULL;
+}
+
+/* Runs in a child: forks while two threads look up the device of a pointer, before any device is
+ * open. Each forked child must be able to open a device. An alarm ends a child that hangs on a
+ * lock. */
+static int role_lookup(const char *what)
+{
+	struct penstock_storage *file;
+	pthread_t thread;
+
+	if (penstock_open(what, NULL, &file))
+		return 1;
+	for (unsigned i = 0; i < 2; i++)
+		if (pthread_create(&thread, NULL, device_lookup_loop, file_name))
+			return 2;
+	for (unsigned i = 0; i < 100; i++) {
+		struct penstock_device *dev;
+		int status = -1;
+		pid_t pid = fork();
+
+		if (!pid) {
+			alarm(10);
+			_exit(penstock_device_open("host", NULL, &dev) < 0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			return 3;
+	}
+	return 0;
+}
+
+static void fork_during_device_lookups(void **state)
+{
+	(void)state;
+	assert_int_equal(run_as("lookup", file_name), 0);
+}
+#endif
+
+/* Runs in a child: a queue that is opened before all other objects also belongs to its process. */
 static int role_queue(const char *what)
 {
 	struct penstock_queue *q;
@@ -448,12 +494,16 @@ int main(int argc, char **argv)
 	} roles[] = {{"import", role_import},
 		     {"engine", role_engine},
 		     {"reopen", role_reopen},
+#ifdef FORK_WHILE_LOCKED
+		     {"lookup", role_lookup},
+#endif
 		     {"queue", role_queue}};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(exported_memory_is_imported),
 		cmocka_unit_test(child_closes_inherited_objects),
 #ifdef FORK_WHILE_LOCKED
 		cmocka_unit_test(fork_while_locks_are_held),
+		cmocka_unit_test(fork_during_device_lookups),
 #endif
 		cmocka_unit_test(engine_reports_refused_calls),
 		cmocka_unit_test(descriptor_without_reopen),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the functions of include/penstock.h that move no bytes: messages, facts, structs of
- * other sizes, unknown flags, copies and descriptors. The CUDA driver is the stand-in. Tests
- * that need their own process are in test_apart.c.
+ * Tests functions of include/penstock.h: error messages, facts, structs with the sizes of other
+ * library versions, unknown flags, copies and descriptors. The CUDA driver is the stand-in. Tests
+ * that need a process of their own are in test_apart.c.
  */
 #include "api.h"
 
@@ -10,8 +10,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-/* Declares a struct with room for 64 more bytes, as a program built against a newer version
- * has. */
+/* Declares a struct with 64 more bytes, as in a program built for a newer library. */
 #define SIZED(type, name, len)                          \
 	union {                                         \
 		type s;                                 \
@@ -81,7 +80,7 @@ static void messages_belong_to_the_thread(void **state)
 	pthread_join(thread, &thread_error);
 	if (thread_error)
 		fail_msg("%s", (char *)thread_error);
-	penstock_close(test_file_open(0)); /* A call that succeeds leaves the message unchanged. */
+	penstock_close(test_file_open(0)); /* A successful call keeps the message. */
 	assert_string_equal(penstock_errmsg(), before);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_int_equal(penstock_open("/", NULL, &st), -EISDIR);
@@ -111,10 +110,11 @@ static void storage_facts(void **state)
 	assert_true(strlen(info.text) > 0);
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
-	/* Writes are cut at this alignment, so that no page and no file-system block is written
-	 * both through the page cache and by O_DIRECT. */
+	/* Writes are cut at multiples of edge_align, so that no page and no file-system block is
+	 * written both through the page cache and by O_DIRECT. */
 	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
-	/* The length is queried on each call; the other facts keep their values from the open. */
+	/* The length is queried on each call; the other facts keep their values since
+	 * penstock_open. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
 	assert_int_equal(penstock_storage_length(st), 2 * LEN);
@@ -198,7 +198,7 @@ static void device_of_an_address(void **state)
 	assert_ptr_equal(dev, gpu);
 	assert_int_equal(penstock_device_of(&here, &dev), 0);
 	assert_ptr_equal(dev, host);
-	/* penstock_device_of takes no reference: one close is the last one. After it no device
+	/* penstock_device_of takes no reference, so one close closes the device. Then no device
 	 * owns host memory. */
 	penstock_device_close(host);
 	dev = (void *)&dev;
@@ -213,8 +213,8 @@ static void device_of_an_address(void **state)
 
 /* ---- structs and flags ---- */
 
-/* Checks an options struct: unknown trailing bytes must be zero, which means default. Any other
- * value fails with -E2BIG. A size too small for its own field fails with -EINVAL. */
+/* Checks an options struct that is longer than the library's. The call fails with -E2BIG if one of
+ * the unknown bytes is not zero. It fails with -EINVAL if `size` excludes the field size itself. */
 #define CHECK_OPTION_SIZES(type, call, close_call)                           \
 	do {                                                                 \
 		SIZED(type, large, sizeof(large));                           \
@@ -231,7 +231,7 @@ static void device_of_an_address(void **state)
 		assert_int_equal(call, -EINVAL);                             \
 	} while (0)
 
-/* Opens the host device, which is already open, so that success is 1. Maps 1 to 0. */
+/* Opens the host device, which is already open. Returns 0 in place of 1 (success). */
 static int host_reopen(const struct penstock_device_opts *opts, struct penstock_device **dev)
 {
 	int ret = penstock_device_open("host", opts, dev);
@@ -285,7 +285,7 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Segments embedded in a larger struct of the caller's, then a segment size that is too short. */
+/* The segments of a request may be members of a larger struct. A too small seg_size fails. */
 static void segment_sizes(void **state)
 {
 	struct {
@@ -314,8 +314,8 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Submits a request whose class cannot be met. Checks that the error message quotes the reason
- * that closes path `path`, which could meet that class on such a device. */
+/* Submits a request whose required class no path meets. The error message must quote the reason
+ * why `path` is closed, which could meet that class on such a device. */
 static void expect_class_refused(struct penstock_req *req, struct penstock_device *dev,
 				 const char *path)
 {
@@ -333,7 +333,7 @@ static void expect_class_refused(struct penstock_req *req, struct penstock_devic
 	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
 	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	e.paths[i].text[100] = 0; /* The message has space for at least this much of the reason. */
+	e.paths[i].text[100] = 0; /* The message may have only 100 bytes of it. */
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
 		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
 			 e.paths[i].text);
@@ -375,7 +375,7 @@ static void late_sizes(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	req.stream = (void *)2; /* The per-thread default stream. */
+	req.stream = (void *)2; /* CUDA's per-thread default stream. */
 	req.late = &late.s;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -E2BIG);
 	late.s.size = 0;
@@ -385,8 +385,8 @@ static void late_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Harvests with an array of no entries, then without an array. Nothing is written to an empty
- * array and the completions stay queued. A NULL array discards all completions. */
+/* Harvests completions into an array of 0 entries, then with NULL. With 0 entries nothing is
+ * written and the completions stay queued. NULL discards all completions. */
 static void harvest_without_capacity(void **state)
 {
 	struct penstock_storage *st = test_file_open(0);
@@ -403,7 +403,7 @@ static void harvest_without_capacity(void **state)
 	req.seg_count = 1;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	seg.buf = &bytes[1]; /* Two lanes may write the destinations at the same time. */
+	seg.buf = &bytes[1]; /* Two requests must not write the same byte. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
 	assert_int_equal(penstock_poll(q, &done, 0), 0);
@@ -429,7 +429,7 @@ static void unknown_flags(void **state)
 	opts.flags = 0x80000000u | PENSTOCK_O_CREATE;
 	assert_int_equal(unlink(file_name), 0);
 	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
-	/* The flag is refused before the file is created. */
+	/* penstock_open refused the unknown flag before it created the file. */
 	assert_int_equal(access(file_name, F_OK), -1);
 	assert_ptr_equal(st, &st);
 	close(fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the allow-list rule by rule: each rule has a case here that fails without it. Then
- * compares the verdicts on the block stacks of replayed machines. tests/run runs it.
+ * compares the verdicts for the block stacks of recorded machines. tests/run runs it.
  */
 #include "../replay/judge.h"
 
@@ -106,7 +106,7 @@ static void layer_kinds(void **state)
 		case PST_LAYER_VIRTIO_BLK:
 			assert_direct(&stack);
 			break;
-		/* Includes scsi and nvme, because the layer in this case has no transport. */
+		/* The layers scsi and nvme are refused too, because these have no transport. */
 		default:
 			assert_not(&stack, "thing7");
 			if (kind)
@@ -127,7 +127,7 @@ static void transports(void **state)
 	static const struct {
 		enum pst_layer_kind kind;
 		const char *transport;
-		/* 1: direct; 0: not direct; 2: direct unless the RDMA device is software. */
+		/* 1 if direct, 0 if not direct, 2 if direct unless the RDMA device is software. */
 		int want;
 	} cases[] = {
 		{PST_LAYER_NVME, "pcie", 1},
@@ -180,7 +180,7 @@ static void incomplete_stack_is_not_direct(void **state)
 	stack.complete = false;
 	snprintf(stack.lost, sizeof(stack.lost), "md0 is stacked on itself");
 	assert_not(&stack, "md0 is stacked on itself");
-	/* A definite reason is reported before an unknown. */
+	/* A known reason is reported rather than an unknown property. */
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "dm-crypt");
 	stack = direct_stack();
@@ -198,7 +198,7 @@ static void inode_attributes(void **state)
 	static const struct {
 		uint64_t attribute;
 		uint32_t flag;
-		/* Word that the reason must contain; NULL: the inode is accepted. */
+		/* Word that the reason must contain, NULL if the inode is accepted. */
 		const char *word;
 	} cases[] = {
 		{0, 0, NULL},
@@ -211,7 +211,8 @@ static void inode_attributes(void **state)
 		{0x200000, 0, "DAX"},
 		{0, 0x10000000, "inside its inode"},
 		{0, 0x4000, "data journal"},
-		/* Attributes immutable, append-only and no-dump; flags extents and no-atime. */
+		/* The attributes immutable, append-only and no-dump, the flags extents and
+		   no-atime. */
 		{0x70, 0x80080, NULL},
 	};
 	char why[256];
@@ -231,7 +232,7 @@ static void inode_attributes(void **state)
 
 static struct tree machines;
 
-/* Reads the stack of a file at a mount point, by the machine's own mount table. */
+/* Reads the stack of a file at mount point `point`, with the mount table of `machine`. */
 static struct pst_blockstack replay(const char *machine, const char *point)
 {
 	struct pst_blockstack_in in = {.mount_id = -1, .mount_point = point};
@@ -258,7 +259,7 @@ static struct pst_blockstack replay(const char *machine, const char *point)
 	return stack;
 }
 
-/* Reads the stack of a block device by its name. */
+/* Reads the stack of the block device `name`. */
 static struct pst_blockstack replay_block(const char *machine, const char *name)
 {
 	struct pst_blockstack_in in = {.is_block = true, .mount_id = -1};
@@ -277,7 +278,7 @@ static struct pst_blockstack replay_block(const char *machine, const char *name)
 }
 
 static const struct {
-	/* Word that the reason must contain; NULL: the verdict is "direct". */
+	/* `word`: word that the reason must contain, NULL if the verdict is "direct". */
 	const char *machine, *point, *text, *word;
 	unsigned drives;
 } replays[] = {
@@ -333,7 +334,7 @@ static const struct {
 	{"lab-switch", "nullb0", "raw block on nullb0 (null_blk)", "null_blk on", 1},
 	{"lab-switch", "nvme3n1", "raw block on nvme3n1 (nvme multipath) on nvme3c3n1 (nvme loop)",
 	 "nvme loop on nvme3c3n1", 1},
-	/* A captured file system that journals data although its mount table does not show it. */
+	/* This file system journals data, although the mount table does not show that. */
 	{"lab-acs", "/p1003", "ext4 on nvme2n1 (nvme pcie)", "data=journal", 1},
 };
 
@@ -359,7 +360,7 @@ static void replayed_machines(void **state)
 	}
 }
 
-/* The machine that runs the test: any verdict is fine, but there must be one with a text. */
+/* On the machine that runs the test any verdict is right, but it must have a text. */
 static void this_machine(void **state)
 {
 	struct pst_blockstack stack;

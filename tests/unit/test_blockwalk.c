@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the walk from a device number down to its drives, in directory trees that the test
- * creates. Covers each kind of layer and transport, and trees that are circular, too deep, too
- * large or incomplete. Also covers properties of the machine that make a stack not direct.
+ * Tests the walk from a device number down to the drives below that device, in directory trees
+ * that the test creates. Covers each kind of layer and transport, and trees that are circular, too
+ * deep, too large or incomplete. Also covers machine properties that make a stack not direct.
  * tests/run runs it.
  */
 #include "../replay/judge.h"
@@ -35,7 +35,7 @@ static void nvme_partition(void **state)
 	assert_int_equal(stack.drives[0].rotational, 0);
 	assert_int_equal(stack.dma_align_max, 4);
 	assert_int_equal(stack.logical_block_max, 4096);
-	/* Older kernels lack these attributes, so that the values are unknown. */
+	/* Older kernels lack dma_alignment and rotational, so that the values are unknown. */
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/dma_alignment");
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/rotational");
 	stack = walk(&t, 0, 0);
@@ -74,7 +74,7 @@ static void md_levels(void **state)
 				 /* The levels raid0 and raid10 have stripes. */
 				 i == 1 || i == 3 ? 65536 : 0);
 	}
-	/* An array without members. */
+	/* A RAID array without members. */
 	plant_md(&t, "raid0\n", NULL, NULL);
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1p1");
@@ -114,7 +114,8 @@ static void nvme_multipath(void **state)
 	assert_not(&stack, "no path of nvme3n2");
 	plant_nvme_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
 	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
-	plant_nvme_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* A path to another namespace. */
+	plant_nvme_path(&t, "nvme7", "nvme3c7n1",
+			"tcp\n"); /* This is a path of another namespace. */
 	tree_text(&t, "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme-x", "");
 	tree_disk(&t, "virtual/nvme-fabrics/ctl/nvme-x/nvme3c-xn2", NULL);
 	stack = walk(&t, 259, 9);
@@ -124,30 +125,29 @@ static void nvme_multipath(void **state)
 	pst_blockstack_text(&stack, text, sizeof(text));
 	assert_string_equal(text, "raw block on nvme3n2 (nvme multipath) on nvme3c5n2 nvme3c6n2 "
 				  "(nvme rdma)");
-	/* The machine has no RDMA device at all, so that no hardware device carries the
-	 * transport. */
+	/* The machine has no RDMA device, so the transport counts as software. */
 	assert_not(&stack, "software");
 	tree_link(&t, "sys/class/infiniband/mlx5_0",
 		  "../../devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
 	stack = walk(&t, 259, 9);
 	assert_direct(&stack);
-	/* On older kernels Soft-RoCE is located below a network card; its `parent` file
-	 * identifies it. */
+	/* On older kernels a Soft-RoCE device is located below a network card. Its file `parent`
+	 * shows that it is Soft-RoCE. */
 	tree_link(&t, "sys/class/infiniband/roce1",
 		  "../../devices/pci0000:00/0000:02:00.1/infiniband/roce1");
 	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/roce1/parent", "eth0\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "software");
 	tree_remove(&t, "sys/class/infiniband/roce1");
-	/* A Soft-RoCE device with any name is recognised by its node_desc. */
+	/* The file node_desc shows that a device of any name is Soft-RoCE. */
 	tree_link(&t, "sys/class/infiniband/mine",
 		  "../../devices/pci0000:00/0000:02:00.1/infiniband/mine");
 	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/mine/node_desc", "rxe\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "software");
 	tree_remove(&t, "sys/class/infiniband/mine");
-	/* One TCP path makes the stack not direct, whichever path is in use. */
+	/* If one path uses TCP, the stack is not direct, whichever path is in use. */
 	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "tcp\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "nvme tcp on nvme3c6n2");
@@ -236,7 +236,7 @@ static void circular_layers(void **state)
 	plant_dm(&t, "dm-0", "254:0", "LVM-a\n", "md0");
 	stack = walk(&t, 9, 0);
 	assert_not(&stack, "md0 is stacked on itself");
-	/* Two ways to one disk are not a circle. */
+	/* A stack may reach one disk by two ways without being circular. */
 	plant_md(&t, "raid1\n", "nvme0n1p1", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/dm-0");
 	stack = walk(&t, 9, 0);
@@ -263,7 +263,7 @@ static void too_many_layers(void **state)
 	stack = walk(&t, 254, 0);
 	assert_int_equal(stack.layer_count, PST_STACK_DEPTH_MAX);
 	assert_not(&stack, "more layers");
-	/* From this device down the stack is within the limit. */
+	/* The stack below dm-30 is within the limit of the depth. */
 	stack = walk(&t, 254, 30);
 	assert_direct(&stack);
 	tree_close(&t);
@@ -296,7 +296,7 @@ static void too_many_drives(void **state)
 			assert_not(&stack, "more");
 		tree_close(&t);
 	}
-	/* Names of 31 bytes are the longest that a disk may have. */
+	/* The name of a disk has at most 31 bytes. */
 	for (i = 31; i < 48; i += i == 32 ? 15 : 1) {
 		plant(&t);
 		memset(name, 'v', sizeof(name));
@@ -321,7 +321,7 @@ static void missing_layers(void **state)
 	tree_remove(&t, "sys/class/block/nvme0n1");
 	plant_md(&t, "raid0\n", "nvme0n1", "vdz");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "nvme0n1 is not in"); /* The first missing layer is reported. */
+	assert_not(&stack, "nvme0n1 is not in"); /* The reason names the first missing layer. */
 	stack = walk(&t, 0, 0);
 	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
 	tree_remove(&t, "proc/self/mountinfo");
@@ -390,7 +390,7 @@ static void short_dma_mask(void **state)
 	tree_close(&t);
 }
 
-/* The mount table, statfs and the device number must agree. */
+/* A stack is not direct if the mount table contradicts statfs or the device number. */
 static void contradicting_mount(void **state)
 {
 	struct pst_blockstack_in in = {
@@ -423,7 +423,7 @@ static void contradicting_mount(void **state)
 	tree_close(&t);
 }
 
-/* If the file system's default is to journal data, the mount table does not show it. */
+/* If a file system journals data by default, the mount table does not show that. */
 static void data_journal_by_default(void **state)
 {
 	struct pst_blockstack stack;
@@ -444,7 +444,7 @@ static void data_journal_by_default(void **state)
 	stack = walk(&t, 0, 0);
 	assert_direct(&stack);
 	assert_int_equal(stack.mount.data, PST_DATA_NO_JOURNAL);
-	/* The options of another device do not count. */
+	/* The options of another device are ignored. */
 	tree_remove(&t, "proc/fs/ext4/nvme0n1p1");
 	tree_text(&t, "proc/fs/ext4/nvme0n1/options", "rw\ndata=ordered\n");
 	stack = walk(&t, 0, 0);
@@ -452,7 +452,7 @@ static void data_journal_by_default(void **state)
 	tree_close(&t);
 }
 
-/* Files of btrfs have an anonymous device number; the mount's source names the device. */
+/* Files of btrfs have an anonymous device number. The mount's source names the device. */
 static void btrfs_source_device(void **state)
 {
 	struct pst_blockstack_in in = {.minor = 77, .fs_magic = 0x9123683e, .mount_id = 22};
@@ -467,11 +467,11 @@ static void btrfs_source_device(void **state)
 	pst_blockstack_text(&stack, text, sizeof(text));
 	assert_string_equal(text, "btrfs on nvme0n1p1 on nvme0n1 (nvme pcie)");
 	assert_not(&stack, "btrfs");
-	/* A device-mapper name as source is not resolved. */
+	/* A device-mapper name in the source is not resolved. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/mapper/a rw\n");
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
 	assert_int_equal(stack.layer_count, 0);
-	/* For other file systems the mount's source is not used as a device name. */
+	/* For other file systems the source in the mount table is not used. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - zfs /dev/nvme0n1p1 rw\n");
 	in.fs_magic = 0;
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);

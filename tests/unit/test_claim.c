@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shows which path each chunk of a request uses, how long the chunk is and where it ends. The
- * decisive inputs are the state of the page cache, alignment, slots, edges and the class. Also
- * shows what stops claims, and which path retries a failed chunk. Storage, page cache, devices
+ * Tests which path each chunk of a request uses, how long the chunk is and where it ends. These
+ * depend on the state of the page cache, alignment, slots, edges and the class. Also tests what
+ * stops claims, and which path retries a failed chunk. Storage, page cache, devices
  * and pump are simulated. The path probes, the plan, the spans and the claims are the library's
  * own code.
  */
@@ -42,7 +42,7 @@ static void misaligned_buffer_is_staged(void **state)
 	seg_add(&host, 4096, 8192, 8192 + 256);
 	expect_chunks("staged 4096+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	req.require = PENSTOCK_DIRECT; /* The request is refused before any byte moves. */
+	req.require = PENSTOCK_DIRECT; /* No path of this class is left. */
 	expect_refusal();
 }
 
@@ -54,7 +54,7 @@ static void unaligned_ends_are_staged(void **state)
 	route_probe(&host, PENSTOCK_READ);
 	seg_add(&host, 1000, 10000, 65536 + 1000);
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
-	segs[0].room = 264; /* Just enough room to read up to the block border at 11264. */
+	segs[0].room = 264; /* Room up to the next multiple of 512, 11264. */
 	expect_chunks("staged 1000+24 odirect 1024+9976~264");
 	segs[0].room = 263;
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
@@ -77,12 +77,12 @@ static void several_buffers_in_place(void **state)
 	seg_add(&host, 4096, 8192, 1 << 20);
 	expect_chunks("odirect 0+4096 odirect 4096+8192");
 	req.seg_count = 0;
-	seg_add(&host, 0, 4096, 65536); /* Two segments want the same bytes. */
+	seg_add(&host, 0, 4096, 65536); /* The next segment reads these bytes, too. */
 	seg_add(&host, 0, 8192, 1 << 20);
 	expect_chunks("staged 0+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
 	req.seg_count = 0;
-	/* The border between the segments is not on the alignment grid. */
+	/* The border between the two segments, at 1000, is not aligned. */
 	seg_add(&host, 0, 1000, 65536);
 	seg_add(&host, 1000, 7192, 1 << 20);
 	expect_chunks("odirect 0+512 staged 512+7680");
@@ -118,7 +118,8 @@ static void chunks_fit_slots(void **state)
 	expect_chunks("staged 0+65536 staged 65536+34464");
 }
 
-/* A request runs on the lanes of its first device, whose slots may be shorter. */
+/* A request runs on the lanes of its first device. Their slots may be shorter than those of other
+ * devices. */
 static void chunks_fit_the_lane_of_the_first_device(void **state)
 {
 	static struct pst_pump other;
@@ -156,7 +157,7 @@ static void warm_and_cold_in_one_request(void **state)
 				    first == PST_WARM ? "bounce" : "staged");
 	}
 	assert_true(claimed_count >= 5);
-	/* Registering a mapped window for so few bytes would take longer than path bounce. */
+	/* For so few bytes, registering a window takes longer than copying by path bounce. */
 	expect_path_why("mapped", PENSTOCK_WHY_NOT_QUICK);
 }
 
@@ -178,7 +179,7 @@ static void long_warm_runs_are_mapped(void **state)
 	seg_add(&gpu, 0, 64 * MIB, 4096);
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
-	req.effort = PENSTOCK_FAST; /* The plan for FAST prefers the CPUs, which are faster. */
+	req.effort = PENSTOCK_FAST; /* For this effort, path bounce comes first. */
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
 	req.effort = PENSTOCK_THRIFTY;
@@ -200,7 +201,7 @@ static void caller_thread_uses_one_long_chunk(void **state)
 	seg_add(&gpu, 0, MIB / 2, 4096);
 	path_state("bounce")->facts.chunk_first = MIB / 4;
 	expect_chunks("bounce 0+262144 bounce 262144+262144");
-	/* A request on the caller's thread uses the spare slots, not the slots of the lanes. */
+	/* A request that runs on the caller's thread uses the pump's spare slots. */
 	req.alone = true;
 	pump.spare[0].slot_bytes = MIB / 2;
 	expect_chunks("bounce 0+524288");
@@ -221,7 +222,8 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	expect_path_why("mapped", PENSTOCK_WHY_HELD);
 }
 
-/* If a class forbids bounce and no other path is open, mapped moves even a short range. */
+/* If the class forbids path bounce and no other path is open, path mapped moves even a short
+ * range. */
 static void mapped_moves_short_ranges_as_last_resort(void **state)
 {
 	(void)state;
@@ -250,15 +252,14 @@ static void residency_queries_cover_long_runs(void **state)
 	queries = 0;
 	route_probe(&host, PENSTOCK_READ);
 	segs[0].dev = &host;
-	/* Under this class no path uses the cache, so the library makes no query. */
+	/* No path of class PENSTOCK_DIRECT uses the page cache, so there is no query. */
 	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	assert_true(claimed_count > 0);
 	assert_int_equal(queries, 0);
 }
 
-/* A short remainder at the end of a span does not limit the length of the residency query in
- * the next span. */
+/* A short remainder at the end of a span does not shorten the residency query in the next span. */
 static void short_end_does_not_limit_next_query(void **state)
 {
 	(void)state;
@@ -268,9 +269,8 @@ static void short_end_does_not_limit_next_query(void **state)
 	expect_chunks("odirect 0+4096 staged 4096+300 odirect 1048576+512 staged 1049088+488");
 }
 
-/* No chunk of a GPU read is a single byte, even if the read starts or ends one byte off a
- * residency border. A copy of a single byte is refused while a stream waits
- * (device/cuda_copy.c). */
+/* No chunk of a GPU read has a single byte, even if the read starts or ends one byte before or
+ * after a residency border. Copies of one byte fail while a stream waits (device/cuda_copy.c). */
 static void no_single_byte_chunk_at_residency_borders(void **state)
 {
 	(void)state;
@@ -292,8 +292,7 @@ static void no_single_byte_chunk_at_residency_borders(void **state)
 		}
 }
 
-/* Makes a request of one segment. The segment's memory has the same alignment as its storage
- * offset. */
+/* Makes a request of one segment, whose memory address and storage offset are aligned alike. */
 static void seg_set_only(uint64_t off, uint64_t len, uint64_t rows)
 {
 	req.seg_count = 0;
@@ -302,7 +301,7 @@ static void seg_set_only(uint64_t off, uint64_t len, uint64_t rows)
 	segs[0].pitch = segs[0].buf_pitch = MIB;
 }
 
-/* No chunk is a single byte where one path moves whole blocks and other paths move the rest. */
+/* No chunk has a single byte if one path moves whole blocks and other paths move the rest. */
 static void no_single_byte_chunk_beside_blocks(void **state)
 {
 	(void)state;
@@ -348,9 +347,8 @@ static void write_edges_use_the_page_cache(void **state)
 	seg_add(&host, 4000, 10000, 65536 + 4000);
 	expect_chunks("odirect 4096+8192 bounce 4000+96 bounce 12288+1712");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	assert_int_equal(queries, 0); /* Writes make no residency query. */
-	/* The buffer's alignment does not affect the drive: path staged writes from its own
-	 * slots. */
+	assert_int_equal(queries, 0); /* A write queries no residency. */
+	/* Path staged writes from its own slots, so the buffer need not be aligned. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
 	req.require = PENSTOCK_DIRECT;
@@ -358,8 +356,8 @@ static void write_edges_use_the_page_cache(void **state)
 }
 
 /* Two chunks of a write never share a page. If a chunk is retried through the page cache, the
- * kernel writes back whole pages. With a shared page that would overwrite the bytes that the
- * other chunk wrote to the drive with older ones. */
+ * kernel writes back whole pages. In a shared page, older bytes would then overwrite the bytes
+ * that the other chunk has written to the drive. */
 static void written_chunks_share_no_page(void **state)
 {
 	(void)state;
@@ -372,12 +370,12 @@ static void written_chunks_share_no_page(void **state)
 	expect_chunks("odirect 0+8192 odirect 8192+4096");
 	segs[0].row_len = segs[1].off = 5120;
 	segs[1].row_len = 7168;
-	/* Under this class no chunk is retried through the page cache, so the drive's alignment
-	 * suffices. */
+	/* With class PENSTOCK_DIRECT no chunk is retried through the page cache. Chunks then need
+	 * only the drive's alignment. */
 	req.require = PENSTOCK_DIRECT;
 	expect_chunks("odirect 0+5120 odirect 5120+7168");
 	req.require = PENSTOCK_ANY;
-	st.facts.edge_align = 4 * SLOT; /* The grid is longer than any chunk. */
+	st.facts.edge_align = 4 * SLOT; /* The alignment exceeds every chunk. */
 	segs[1].row_len = 4 * SLOT - 5120;
 	pump.slot_bytes = 16384;
 	route_probe(&gpu, PENSTOCK_WRITE);
@@ -395,7 +393,7 @@ static void path_with_failed_write_proof_is_skipped(void **state)
 	route->write_proof[pst_path_index("odirect")] = -(int)PENSTOCK_WHY_CANARY;
 	expect_chunks("staged 0+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_CANARY);
-	/* No other path remains, so the request uses odirect and reports its own failure. */
+	/* No other path has this class, so the request uses odirect and may fail. */
 	req.require = PENSTOCK_DIRECT;
 	expect_chunks("odirect 0+8192");
 }
@@ -414,9 +412,9 @@ static void tails_of_growing_files_are_padded(void **state)
 	req.require = PENSTOCK_ANY;
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 0+10000~240");
-	st.facts.length = 10001; /* A byte that is not part of this write follows. */
+	st.facts.length = 10001; /* The file has one byte after this write. */
 	expect_chunks("staged 0+8192 bounce 8192+1808");
-	req.forced = pst_path_index("staged"); /* A named path is not padded there either. */
+	req.forced = pst_path_index("staged"); /* A path chosen by name is not padded either. */
 	expect_refusal();
 }
 
@@ -435,7 +433,7 @@ static void unaligned_written_rows_are_bounced(void **state)
 	expect_chunks("bounce 4096+4096 bounce 12800+4096");
 }
 
-/* Fails the first chunk and checks which path retries it. Then assigns the chunk to that path. */
+/* Fails the first chunk, checks that path `want` retries it, and assigns the chunk to that path. */
 static void expect_retry(const char *want)
 {
 	struct pst_chunk *chunk = &claimed[0];
@@ -492,7 +490,7 @@ static void no_claim_after_cancel_or_deadline(void **state)
 	atomic_store(&req.cancelled, 0);
 	claims_reset();
 	assert_true(claim_next());
-	req.deadline_ns = 1; /* A deadline long past. */
+	req.deadline_ns = 1; /* This deadline has passed. */
 	assert_false(claim_next());
 	assert_int_equal(atomic_load(&req.failed), -ETIME);
 	assert_int_equal(req.err.why, PENSTOCK_WHY_DEADLINE);
@@ -510,12 +508,12 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	expect_retry("bounce");
 	expect_retry("none");
-	req.require = PENSTOCK_DIRECT; /* No path of a lower class may retry the chunk. */
+	req.require = PENSTOCK_DIRECT; /* Only a path of this class may retry. */
 	claim_all();
 	expect_retry("none");
 	req.require = PENSTOCK_ANY;
 	route_probe(&host, PENSTOCK_WRITE);
-	segs[0].row_len = 100; /* The write is shorter than a block, so that it is an edge only. */
+	segs[0].row_len = 100; /* A write shorter than a block is an edge. */
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
 	expect_retry("none");
@@ -530,10 +528,11 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("bounce");
 	assert_int_equal(claimed[0].pad, 0); /* Path bounce needs no padding. */
 	claim_all();
-	/* After an I/O error of the drive one more direct path retries the chunk, */
+	/* After an I/O error of the drive another direct path retries the chunk. */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;
 	expect_retry("staged");
-	/* but not the page cache, which would report success before the drive has the bytes. */
+	/* Then no path retries it through the page cache, because the kernel would report success
+	 * before the drive has the bytes. */
 	expect_retry("none");
 	claim_all();
 	claimed[0].err.why = PENSTOCK_WHY_NO_SPACE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests device cuda by its operations table: names, facts, memory, registration, and memory
- * shared between processes and devices. Each failure of the driver becomes the right error. No
- * call changes the current context, and opening creates none. test_cuda_copy.c and
- * test_cuda_stream.c test copies and streams.
+ * Tests device cuda through its operations table: names, facts, memory, registration, and memory
+ * shared between processes and devices. Each failure of the driver must become the right error. No
+ * call may change the current context, and opening the device must not create one. test_cuda_copy.c
+ * and test_cuda_stream.c test copies and streams.
  */
 #include "cuda_device.h"
 
@@ -49,8 +49,8 @@ static void missing_devices_are_refused(void **state)
 	free(dev);
 }
 
-/* Child case: opening the device and classifying pointers must not create a context, which
- * takes half a second and half a gigabyte of GPU memory. */
+/* Runs in a child: opening the device and classifying pointers must not create a context. A
+ * context takes half a second and half a gigabyte of GPU memory. */
 static int no_context(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
@@ -80,8 +80,8 @@ static void opening_creates_no_context(void **state)
 	assert_int_equal(run_self("no_context", none), 0);
 }
 
-/* Child case: without a driver the device count is 0 and nothing is printed, because "auto"
- * counts the devices on every machine. */
+/* Runs in a child: without a driver the device count is 0 and nothing is printed, because the
+ * device name "auto" makes the library count devices on every machine. */
 static int no_driver(void)
 {
 	struct penstock_device *dev = device_new("cuda:0");
@@ -259,7 +259,7 @@ static void memory_is_aligned(void **state)
 
 	(void)state;
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&was, 0), PST_CU_OK);
-	/* The driver's next small allocation is aligned to 512 bytes only. */
+	/* After these allocations the driver's next small one is aligned to 512 bytes only. */
 	for (int i = 0; i < 8; i++) {
 		assert_int_equal(cu->cuCtxPushCurrent(was), PST_CU_OK);
 		assert_int_equal(cu->cuMemAlloc(&odd[i], 512), PST_CU_OK);
@@ -320,7 +320,7 @@ static void pointers_are_classified(void **state)
 	assert_int_equal(ops->classify(dev, (void *)(uintptr_t)managed, &got), 1);
 	assert_true(got.managed);
 	assert_int_equal(ops->free(dev, (void *)(uintptr_t)managed, &err), 0);
-	/* Older drivers need a context for this call; an existing one is used. */
+	/* Older drivers need a current context for this call. The library uses an existing one. */
 	if (is_standin()) {
 		standin_fail("cuPointerGetAttributes:1:201");
 		assert_int_equal(ops->classify(dev, mem, &got), 1);
@@ -395,7 +395,7 @@ static void failures_name_the_driver_call(void **state)
 #define SHARED (3 * MIB)
 #define PIECE 4096u
 
-/* Reads the export from the environment. */
+/* Reads the export struct from the environment variable CUDA_TEST_EXPORT. */
 static void export_from_env(struct penstock_export *in)
 {
 	const char *text = getenv("CUDA_TEST_EXPORT");
@@ -405,7 +405,7 @@ static void export_from_env(struct penstock_export *in)
 		sscanf(text + 2 * i, "%2hhx", &in->bytes[i]);
 }
 
-/* Child case: imports the parent's memory. */
+/* Runs in a child: imports memory that the parent exported. */
 static int importer(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
@@ -419,13 +419,13 @@ static int importer(void)
 	*(void **)&to_host = lib_symbol("cuMemcpyDtoH_v2");
 	export_from_env(&in);
 	bad = in;
-	bad.bytes[0] ^= 1; /* A wrong magic number. */
+	bad.bytes[0] ^= 1; /* Damages the magic number. */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
 	bad = in;
-	bad.bytes[20] ^= 1; /* The identity of another GPU. */
+	bad.bytes[20] ^= 1; /* Changes the identity of the GPU. */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EXDEV);
 	bad = in;
-	bad.bytes[38] ^= 0x80; /* An offset that is 8 MiB too high. */
+	bad.bytes[38] ^= 0x80; /* Makes the offset 8 MiB too high. */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
 	EXPECT_EQ(none == &in, 1);
 	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), 0);
@@ -462,12 +462,12 @@ static int importer(void)
 		standin_fail(NULL);
 		cu->cuIpcCloseMemHandle(got.base);
 	}
-	device_close(dev); /* One import is still open. */
+	device_close(dev); /* The device closes while one import is open. */
 	return 0;
 }
 
-/* Child case: a GPU imports the memory of another GPU that it can access, without creating a
- * context on that GPU. */
+/* Runs in a child: a GPU imports memory of another GPU that it can access. The import creates no
+ * context on that other GPU. */
 static int import_across_devices(void)
 {
 	const char *peer = getenv("PENSTOCK_STANDIN_PEER");

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests deferred copies: a copier of device cuda collects copies to queue many with one driver
- * call. All bytes arrive, and a copy that the driver refuses fails alone.
+ * Tests deferred copies: a copier of device cuda collects copies and queues many of them with one
+ * driver call. All bytes must arrive. If the driver refuses a copy, only that copy may fail.
  */
 #include "cuda_copier.h"
 
 /* ---- deferred copies ---- */
 
-/* Small and large copies alternate, in both directions. */
+/* Defers small and large copies in turn, in both directions. */
 static void deferred_copies_arrive(void **state)
 {
 	enum { COUNT = 40, EACH = 50000 };
@@ -35,7 +35,7 @@ static void deferred_copies_arrive(void **state)
 		assert_int_equal(refused[i], 0);
 }
 
-/* More copies than one batch holds. */
+/* Defers more copies than fit into one batch. */
 static void more_copies_than_a_batch(void **state)
 {
 	enum { COUNT = 150, EACH = 25000 };
@@ -62,8 +62,8 @@ static void more_copies_than_a_batch(void **state)
 	}
 }
 
-/* The driver refuses a batch as a whole. The copier then queues each copy alone, and one of
- * them is refused again. */
+/* The driver refuses a whole batch. The copier then queues each copy alone, and the driver refuses
+ * one of them again. */
 static void refused_batch_is_queued_one_by_one(void **state)
 {
 	int refused[3] = {0};
@@ -93,8 +93,8 @@ static void refused_batch_is_queued_one_by_one(void **state)
 	assert_memory_equal(host + MIB + 2 * 32768, host, 32768);
 }
 
-/* A copy to an address outside all allocations is refused at once and is not deferred. The
- * deferred copies around it arrive, both in a batch and as pairs. */
+/* A copy to an address outside all allocations fails at once and is not deferred. The copies
+ * deferred before and after it arrive, whether the copier queues them in a batch or in pairs. */
 static void bad_address_fails_alone(void **state)
 {
 	static const size_t lens[] = {32768, 4096};
@@ -127,7 +127,7 @@ static void bad_address_fails_alone(void **state)
 
 enum { BLOCKS = 200, ROOM = 8192 };
 
-/* Copies blocks of `len` bytes in random order. Block i goes to `to[i]`; the bytes after it
+/* Copies BLOCKS blocks of `len` bytes in random order, block i to to[i]. The bytes after each block
  * must not change. */
 static void small_blocks(char *const *to, size_t len)
 {
@@ -188,8 +188,8 @@ static void small_copies_are_paired(void **state)
 	}
 }
 
-/* The driver refuses a pair across two allocations. The copier pairs blocks of one allocation
- * only, and all blocks arrive. */
+/* The driver refuses one call for two blocks in different allocations. So the copier pairs only
+ * blocks of one allocation, and all blocks arrive. */
 static void pairs_stay_in_one_allocation(void **state)
 {
 	char *other = device_alloc(dev, HOST), *to[BLOCKS];
@@ -205,8 +205,8 @@ static void pairs_stay_in_one_allocation(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, copier_setup, copier_teardown)
 
-/* If the copier cannot enter its context, the deferred copies are refused. A ticket of later
- * copies does not report them as done. */
+/* If the copier cannot enter its context, all deferred copies are marked as refused. A later
+ * ticket does not report these copies as done. */
 static void deferred_copies_fail_without_context(void **state)
 {
 	static const size_t lens[] = {BIG, BIG, 5000};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the copies of device cuda by its operations table. All bytes arrive, a ticket is done
- * only when its copies are, even while a hardware queue is blocked, and waiting streams do not
- * block copies. After a failure no copy is still running, and no call changes the current
- * context. test_cuda.c tests opening and memory.
+ * Tests the copies of device cuda through its operations table. All bytes must arrive, and waiting
+ * streams must not block copies. A ticket may be done only when its copies are, even while a
+ * hardware queue is blocked. After a failure no copy may still run. No call may change the current
+ * context. test_cuda.c tests how the device opens and allocates memory.
  */
 #include "cuda_copier.h"
 
@@ -64,7 +64,7 @@ static void copies_of_rectangles(void **state)
 		assert_int_equal(queue_out(back, mem, MIB), 0);
 		copies_wait();
 		assert_memory_equal(back, model, MIB);
-		/* Copies the same rectangle out again. */
+		/* Copies the same rectangle from the device to the host. */
 		memset(back, 0x33, r.src_pitch * r.rows);
 		r.src = mem + at;
 		r.dst = back;
@@ -83,8 +83,8 @@ static void copies_of_rectangles(void **state)
 	free(model);
 }
 
-/* Copies rows that are further apart than a pitch may be: 3 GiB of addresses with two mapped
- * blocks in them. */
+/* Copies two rows that are further apart than CUDA's largest pitch. The rows are in two mapped
+ * blocks of a reserved address range of 3 GiB. */
 static void copies_of_rows_far_apart(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
@@ -133,8 +133,8 @@ static void copies_of_rows_far_apart(void **state)
 	ctx_leave();
 }
 
-/* Copies host memory that the library does not allocate: memory that is not registered, since
- * the ring's registration may fail, and a read-only file mapping. */
+/* Copies between the device and host memory that the library has not allocated: memory that is
+ * not registered, as after a failed registration of the ring, and a read-only file mapping. */
 static void copies_of_foreign_host_memory(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -179,7 +179,7 @@ static void later_ticket_includes_earlier_copies(void **state)
 	memset(host, 0x5a, BIG);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	into = ticket_record();
-	assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0); /* Nothing blocks this copy. */
+	assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0); /* Not blocked. */
 	from = ticket_record();
 	assert_true(from > into);
 	assert_false(ticket_done_within(from, HELD_MS));
@@ -216,7 +216,7 @@ static void known_ticket_makes_no_driver_call(void **state)
 	uint64_t ticket;
 
 	(void)state;
-	assert_int_equal(ticket_record(), 0); /* No copy was ever queued. */
+	assert_int_equal(ticket_record(), 0); /* No copy has been queued yet. */
 	assert_int_equal(ops->query(cp, 0), 1);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
@@ -230,8 +230,9 @@ static void known_ticket_makes_no_driver_call(void **state)
 	assert_int_equal(standin_calls("*"), before);
 }
 
-/* For a single copy the copier queries the stream. It records an event only if another copy
- * follows before the first is seen to be done. Events are reused. */
+/* For a single copy the copier records no event and queries the stream instead. It records an
+ * event if a second copy is queued before a query has found the first copy done. Events are
+ * reused. */
 static void single_copies_record_no_event(void **state)
 {
 	unsigned long records, made;
@@ -266,7 +267,8 @@ static void *semaphore_set_later(void *arg)
 	return arg;
 }
 
-/* More open tickets than events while the queue is blocked: the 513th waits for the first. */
+/* While a hardware queue is blocked, more tickets are open than there are events. To record the
+ * 513th ticket the copier waits for the first one. */
 static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
@@ -274,7 +276,7 @@ static void more_tickets_than_events(void **state)
 	pthread_t thread;
 
 	(void)state;
-	copies_wait(); /* No queued copy reads `host` any more. */
+	copies_wait(); /* A queued copy may still read `host`. */
 	for (int i = 0; i < 26000; i++)
 		host[i] = (char)(i % 251);
 	s = stream_hold(TO_DEVICE);
@@ -295,7 +297,7 @@ static void more_tickets_than_events(void **state)
 	assert_memory_equal(host + 2 * MIB, host, 700);
 }
 
-/* A stream that waits for a request blocks the compute queue. No copy may use that queue. */
+/* A waiting stream blocks the compute queue, so no copy of the copier may use that queue. */
 static void waiting_stream_blocks_no_copy(void **state)
 {
 	struct pst_cu_stream *s = stream_hold(COMPUTE);
@@ -349,10 +351,11 @@ static void failed_copies_report_errors(void **state)
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, queue_out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, queue_in(mem, host, BIG));
-	for (unsigned i = 0; i < 20; i++) /* More events than the copier was opened with. */
+	for (unsigned i = 0; i < 20; i++) /* Needs more events than the copier opened with. */
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
-	for (unsigned i = 0; i < 600; i++) /* Until the copier creates no more events. */
+	/* After these copies the copier has as many events as it may create. */
+	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventRecord:1:999", -EIO, copy_and_record());
 	FAILS("cuEventRecord:2:999", -EIO, copy_and_record());
@@ -375,7 +378,7 @@ static void failed_copies_report_errors(void **state)
 	FAILS_WITH("cuEventQuery:1:719", -EIO, "CUDA_ERROR", ops->copy_peer(dev, dev, &one, &err));
 	FAILS_WITH("cuEventQuery:1+:600,cuEventSynchronize:1:999", -EIO, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
-	/* After a number of failed queries copy_peer sleeps until the copy is done. */
+	/* If many queries find the copy not done, copy_peer sleeps until the copy is done. */
 	standin_fail("cuEventQuery:1+:600");
 	assert_int_equal(ops->copy_peer(dev, dev, &one, &err), 0);
 	standin_fail(NULL);
@@ -383,8 +386,8 @@ static void failed_copies_report_errors(void **state)
 		   ops->copy_peer(dev, dev, &one, &err));
 }
 
-/* If no event can be recorded for the last ticket, the copier waits for it. It waits for all
- * tickets, not only for the first. */
+/* If the copier cannot record an event for the last ticket before it queues another copy, it waits
+ * until all open tickets are done, not only the first one. */
 static void ticket_without_event_is_waited_for(void **state)
 {
 	static const char *const fails[] = {"cuEventRecord:1:999", "cuEventCreate:1:2"};
@@ -400,7 +403,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		for (unsigned k = 0; i && k < 8; k++) { /* Uses up all events. */
+		/* In the second round the copier has no unused event left. */
+		for (unsigned k = 0; i && k < 8; k++) {
 			assert_int_equal(queue_out(host, mem, BIG), 0);
 			ticket_record();
 		}
@@ -410,7 +414,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 		last = ticket_record();
 		assert_int_equal(ops->query(cp, first), 0);
-		delay(20000, 3); /* Delays the second copy, so that it finishes after the first. */
+		delay(20000, 3); /* Makes the second copy finish later. */
 		stream_release(s);
 		standin_fail(fails[i]);
 		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);
@@ -423,7 +427,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	}
 }
 
-/* A slot is reused as soon as its copy has failed, so that no copy may still run then. */
+/* The caller reuses a slot as soon as its copy has failed. So no copy may still run when the
+ * failure is reported. */
 static void no_copy_runs_after_a_failure(void **state)
 {
 	void (*delay)(unsigned, unsigned long);
@@ -437,7 +442,8 @@ static void no_copy_runs_after_a_failure(void **state)
 	memset(host + MIB, 0x77, BIG);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
-	/* The first copy has no event: the copier waits for it before it queues the second. */
+	/* The first copy gets no event, so the copier waits for it before it queues the second
+	 * copy. */
 	standin_fail("cuEventRecord:1:999,cuMemcpy2DAsync_v2:2:700");
 	assert_int_equal(queue_in(mem + MIB, host + MIB, 101), -EFAULT);
 	assert_int_equal(ops->query(cp, ticket), 1);
@@ -495,7 +501,7 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(ops->semaphores_alloc(d, 8, &w, &err));
 	KEEPS_CONTEXT(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
 	KEEPS_CONTEXT(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
-	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0)); /* Waits for the stream. */
+	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0)); /* This call waits for the stream. */
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
 	KEEPS_CONTEXT(ops->free(d, m, &err));
@@ -519,7 +525,7 @@ static void current_context_is_kept(void **state)
 	ctx_leave();
 	assert_int_equal(make(&other_ctx, 0, 0), PST_CU_OK);
 	call_all_operations();
-	/* Memory of the other context. */
+	/* Copies to memory that another context has allocated. */
 	assert_int_equal(cu->cuMemAlloc(&theirs, MIB), PST_CU_OK);
 	memset(host, 0x3c, MIB);
 	assert_int_equal(queue_in((void *)(uintptr_t)theirs, host, MIB), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream order of device cuda by its operations table, once with the driver's stream
- * memory operations and once with host functions in their place. Also tests copies between two
+ * Tests stream order of device cuda through its operations table, once with the driver's stream
+ * memory operations and once with host functions instead. Also tests copies between two
  * devices and streams of the wrong device. tests/conf tests whole requests in stream order.
  */
 #include "cuda_device.h"
@@ -72,8 +72,8 @@ static bool semaphore_becomes(const uint64_t *word, uint64_t value)
 	return semaphore_load(word) == value;
 }
 
-/* Checks the order on one stream. A semaphore is written before a request only when the stream
- * gets there. The stream waits after a request until the semaphore has at least the value. */
+/* Checks the order of operations on stream `s`. stream_write takes effect only when the stream
+ * reaches it. After stream_wait the stream waits until the semaphore has at least the value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {
@@ -115,7 +115,8 @@ static int every_stream(void)
 	ctx_stream_destroy(s, prim);
 	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_LEGACY, prim), 0);
 	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_PER_THREAD, prim), 0);
-	/* A stream of another context of this GPU: first that context is current, then none. */
+	/* Uses a stream of another context of this GPU, while that context is current, then while
+	 * none is. */
 	EXPECT_EQ(make(&other_ctx, 0, 0), PST_CU_OK);
 	s = ctx_stream_new(other_ctx);
 	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);
@@ -198,8 +199,7 @@ static void failed_stream_calls_leave_nothing(void **state)
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	assert_int_equal(semaphore_load(&semaphores[0]), 0);
-	assert_true(stream_idle_within(
-		s, prim, SOON_MS)); /* The failed calls left no operation on the stream. */
+	assert_true(stream_idle_within(s, prim, SOON_MS)); /* No failed call queued an operation. */
 	assert_true(ops->stream_write(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
 	ctx_stream_destroy(s, prim);
 }
@@ -294,7 +294,7 @@ static int two_devices(void)
 		EXPECT_EQ(memcmp(back + row * 3000, from + row * 5000, 2000), 0);
 	fake.ops = &pst_device_host;
 	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
-	/* A stream of one device with the semaphores of the other. */
+	/* Semaphores of one device must not be used on a stream of the other device. */
 	EXPECT_EQ(ops->semaphores_alloc(a, 8, &w, &err), 0);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
 	s = ctx_stream_new(ctx1);

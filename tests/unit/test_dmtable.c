@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests layers of the device mapper: by the table, which root and captures have, by the uuid,
- * which ordinary users can read, and by the kernel's binary answer, which may be garbled.
+ * Tests how layers of the device mapper are recognised: by the table, which only root and captures
+ * have, by the uuid, which every user can read, and by the kernel's binary answer, which may be
+ * garbled.
  * tests/run runs it.
  */
 #include "../replay/judge.h"
@@ -13,7 +14,7 @@
 static void dm_tables(void **state)
 {
 	static const struct {
-		/* Word that the reason must contain; NULL: the verdict is "direct". */
+		/* `word`: word that the reason must contain, NULL if the verdict is "direct". */
 		const char *table, *word;
 	} cases[] = {
 		{"0 100 linear 259:1 2048\n", NULL},
@@ -60,7 +61,7 @@ static void dm_tables(void **state)
 	tree_text(&t, "captured/dm-table/dm-0", "");
 	stack = walk(&t, 254, 0);
 	assert_direct(&stack);
-	/* A garbled table is ignored; this uuid is not one of the known kinds either. */
+	/* A garbled table is ignored, too. The uuid below is of no known kind. */
 	tree_text(&t, "captured/dm-table/dm-0", "0 100 linear\nwhat\n");
 	tree_text(&t, "sys/devices/virtual/block/dm-0/dm/uuid", "mine-1\n");
 	stack = walk(&t, 254, 0);
@@ -68,7 +69,7 @@ static void dm_tables(void **state)
 	tree_close(&t);
 }
 
-/* The uuid decides for an ordinary user, who may not query the table. */
+/* For an ordinary user, who may not query the table, the uuid decides. */
 static void dm_uuids(void **state)
 {
 	static const struct {
@@ -101,7 +102,7 @@ static void dm_uuids(void **state)
 	tree_close(&t);
 }
 
-/* A logical volume on an internal LVM volume is not a plain one. */
+/* A logical volume above an internal LVM volume, such as a thin pool, is not a plain volume. */
 static void lvm_internal_volumes(void **state)
 {
 	struct pst_blockstack stack;
@@ -119,7 +120,7 @@ static void lvm_internal_volumes(void **state)
 	plant_dm(&t, "dm-1", "254:1", "CRYPT-LUKS2-def\n", "nvme0n1");
 	stack = walk(&t, 254, 0);
 	assert_not(&stack, "dm-crypt");
-	/* An internal LVM volume that is opened directly. */
+	/* The stack begins with an internal LVM volume. */
 	plant_dm(&t, "dm-0", "254:0", "LVM-abc-tpool\n", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/dm-0/slaves/dm-1");
 	stack = walk(&t, 254, 0);
@@ -146,7 +147,7 @@ struct answer {
 	char data[512];
 };
 
-/* Appends a target to the answer. Returns the offset of the next one. */
+/* Appends a target at offset `at` of the answer. Returns the offset for the next target. */
 static size_t answer_add_target(struct answer *a, size_t at, const char *target, const char *params)
 {
 	struct dm_target_spec spec = {.length = 100};
@@ -201,7 +202,7 @@ static void garbled_answers(void **state)
 	a.head.flags = 0;
 	a.head.data_start = sizeof(a) + 1;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	a.head.data_start = sizeof(a) - sizeof(spec); /* No bytes are left for parameters. */
+	a.head.data_start = sizeof(a) - sizeof(spec); /* Leaves no space for parameters. */
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
 	a.head.data_start = sizeof(a.head);
 	/* The second target is outside the answer. */
@@ -210,7 +211,7 @@ static void garbled_answers(void **state)
 	spec.next = UINT32_MAX;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	/* The second target is the first one again. */
+	/* The first target points to itself as the second target. */
 	spec.next = 0;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);

@@ -2,9 +2,9 @@
 /*
  * Tests which writes to a file may be in flight at the same time. Direct writes and cached
  * writes to the same place (a 2 MiB unit or a multiple) exclude each other; all other writes
- * may overlap. Waiting writes pass in order of arrival, each of them passes, and a forked child
- * starts with an empty gate. The test drives the gate alone, with a lane that collects the
- * released writes. It writes nothing.
+ * may overlap. Waiting writes pass the gate in order of arrival, every write passes in the end, and
+ * a forked child starts with an empty gate. The test calls only the gate, with a lane that
+ * collects the released writes. It writes nothing.
  */
 #include "test.h"
 
@@ -56,7 +56,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Prepares a write at offset `at` of length `len`, both in units of a place of the file. */
+/* Prepares a write. `at` is its offset and `len` its length, both in places of the file. */
 static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, double at, double len)
 {
 	double place = (double)files[file].place_bytes;
@@ -76,7 +76,7 @@ static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double
 	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* Checks that the gate has released exactly the ios of this bitmap to the lane. */
+/* Checks that the gate has released exactly the writes in bitmap `want` to the lane. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -94,19 +94,22 @@ static void expect_back(uint64_t want)
 static void direct_and_cached_exclude_each_other(void **state)
 {
 	(void)state;
-	assert_true(gate_enter(0, 0, true, 1.5, 0.25)); /* Two direct writes in one place. */
+	/* Two direct writes in the same place pass. */
+	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	assert_true(gate_enter(2, 0, false, 2,
-			       0.1)); /* Cached writes in the places after and before, */
+	/* Cached writes in the next place and in the previous place pass. */
+	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
-	assert_true(gate_enter(4, 1, false, 1.5, 0.1)); /* and in the same place of another file. */
-	/* A cached write in the same place has to wait. */
+	/* A cached write in the same place of another file passes. */
+	assert_true(gate_enter(4, 1, false, 1.5, 0.1));
+	/* A cached write in the same place of the same file has to wait. */
 	assert_false(gate_enter(5, 0, false, 1, 0.001));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	assert_true(gate_enter(6, 0, false, 1.99, 0.001)); /* Two cached writes in one place. */
+	/* A second cached write in the same place passes. */
+	assert_true(gate_enter(6, 0, false, 1.99, 0.001));
 	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
 	expect_back(0);
@@ -123,7 +126,7 @@ static void write_across_several_places(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, false, 1, 0.1));
 	assert_true(gate_enter(1, 0, false, 3, 0.1));
-	assert_false(gate_enter(2, 0, true, 0.5, 3)); /* Covers places 0 to 3. */
+	assert_false(gate_enter(2, 0, true, 0.5, 3)); /* This write covers places 0 to 3. */
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	assert_true(gate_enter(3, 0, true, 4, 0.5));
@@ -136,18 +139,18 @@ static void write_across_several_places(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* A waiting write is not overtaken by later ones of the kind that is in flight. */
+/* Later writes do not overtake a waiting write, even if they could pass beside those in flight. */
 static void waiting_write_is_not_overtaken(void **state)
 {
 	(void)state;
 	assert_true(gate_enter(0, 0, true, 0, 0.1));
 	assert_false(gate_enter(1, 0, false, 0.5, 0.1));
-	/* This write came later, so that it waits too. */
+	/* This direct write came after a waiting cached write, so it waits too. */
 	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
 	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
 	assert_true(gate_enter(4, 0, true, 1, 0.1)); /* This write is in another place. */
 	pst_gate_leave(&ios[0]);
-	expect_back(1u << 1); /* Not 3, which came after 2. */
+	expect_back(1u << 1); /* Write 3 came after write 2 and still waits. */
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 2);
 	pst_gate_leave(&ios[2]);
@@ -156,8 +159,8 @@ static void waiting_write_is_not_overtaken(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* Two handles of one file share its gate. A write of an inline lane, which no thread can wake,
- * passes without waiting. */
+/* Two handles of one file share one gate. A write of an inline lane passes without waiting,
+ * because no thread could wake that lane. */
 static void same_inode_and_inline_lane(void **state)
 {
 
@@ -195,7 +198,7 @@ static void forked_child_has_an_empty_gate(void **state)
 
 /* ---- many threads ---- */
 
-/* Number of writes of each kind that are past the gate in the one place. */
+/* Number of cached and of direct writes that have passed the gate and are in flight. */
 static _Atomic int inside[2];
 static _Atomic bool overlapped;
 
@@ -236,7 +239,7 @@ static void many_threads(void **state)
 	for (unsigned i = 0; i < 6; i++)
 		pthread_join(threads[i], NULL);
 	assert_false(atomic_load(&overlapped));
-	assert_true(gate_enter(0, 0, true, 0, 3)); /* All writes have left the gate. */
+	assert_true(gate_enter(0, 0, true, 0, 3)); /* The gate is empty. */
 	pst_gate_leave(&ios[0]);
 	assert_true(gate_enter(0, 0, false, 0, 3));
 	pst_gate_leave(&ios[0]);

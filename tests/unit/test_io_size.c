@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which length of calls the library chooses for a storage, with simulated drives: one is
- * faster with long calls, one with short calls, one changes its speed, and one has too little
- * work for a measurement. The clock is the simulated drive's, so that the speed of the machine
- * does not matter.
+ * Tests which I/O size (bytes in one system call) the library chooses for a storage. The drives
+ * are simulated: one is faster with long calls, one with short calls, one changes its speed, and
+ * one has too little work for a measurement. The test also simulates the clock, so that the speed
+ * of the machine does not matter.
  */
 
 #include "test.h"
@@ -23,8 +23,8 @@ static uint64_t fake_now(void)
 	return clock_ns;
 }
 
-/* Simulates a drive that reads `mib` MiB with at most `calls` calls in flight. The drive starts
- * the next call when one completes. It reads long and short calls at the two given rates in
+/* Simulates a drive that reads `mib` MiB with at most `calls` calls in flight. The next call starts
+ * when one completes. long_rate and short_rate are the drive's speeds for long and short calls, in
  * MB/s. */
 static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, unsigned calls)
 {
@@ -70,15 +70,15 @@ static void faster_length_is_kept(void **state)
 	grain_reset(NULL);
 	drive_read(512, 2000, 2700, 16);
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
-	assert_true(long_bytes > 0); /* The long calls were measured. */
+	assert_true(long_bytes > 0); /* The library has measured long calls. */
 	grain_reset(NULL);
-	/* The difference is no larger than the spread of two measurements. */
+	/* The rates differ by less than two measurements may differ, so the size stays SHORT. */
 	drive_read(512, 3050, 3000, 16);
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
 
-/* The choice changes at once when the current length becomes slow. It changes some time later
- * when the other length becomes faster. */
+/* If calls of the current size become slow, the choice changes at once. If calls of the other size
+ * become faster, the choice changes some time later. */
 static void changed_speed_changes_the_choice(void **state)
 {
 	(void)state;
@@ -90,30 +90,30 @@ static void changed_speed_changes_the_choice(void **state)
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	long_bytes = 0;
 	drive_read(3000, 4000, 5000, 16);
-	/* The library does not measure the long calls all the time. */
+	/* The library measured no long calls in the last 3000 MiB. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(3000, 8000, 5000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);
-	/* The clock is read about once in a turn, twice at most. */
+	/* The library reads the clock once or twice in each turn of measurement. */
 	assert_true(clock_reads > 90 && clock_reads < 130);
 }
 
 static void turns_that_measure_nothing(void **state)
 {
 	(void)state;
-	drive_read(512, 4000, 2000, 4); /* Too few calls in flight to measure. */
+	drive_read(512, 4000, 2000, 4); /* With 4 calls in flight nothing is measured. */
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 8; i++) { /* The drive has a pause in each turn. */
+	for (unsigned i = 0; i < 8; i++) { /* A pause makes each turn of measurement invalid. */
 		drive_read(40, 4000, 2000, 16);
 		clock_ns += 3000000;
 	}
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 50; i++) { /* Short calls, which the caller chose, all the time. */
+	for (unsigned i = 0; i < 50; i++) { /* The caller requests 64 KiB at a time. */
 		pst_io_size_started(&grain, 65536, 0, fake_now);
 		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
 	clock_ns += 3000000;
-	drive_read(60, 4000, 2000, 16); /* Fewer bytes than a turn has. */
+	drive_read(60, 4000, 2000, 16); /* Too few bytes for a turn of measurement. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(512, 4000, 2000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the mount table parser: which line belongs to a file, what its options mean, and text
- * that is garbled, truncated or has lines of a megabyte. tests/run runs it.
+ * Tests the mount table parser: which line belongs to a file, what the options in a line mean, and
+ * tables that are garbled, truncated or have lines of a megabyte. tests/run runs it.
  */
 #include "../test.h"
 
@@ -50,9 +50,9 @@ static void find_by_id_point_and_device(void **state)
 	assert_int_equal(mount_find(TABLE, 22, "/tmp", 8, 1).minor, 3);
 	assert_int_equal(mount_find(TABLE, -1, "/bind", 8, 1).id, 22);
 	assert_int_equal(mount_find(TABLE, -1, NULL, 8, 4).id, 23);
-	/* If the best key has no match, the next one is used. */
+	/* No mount has ID 999 or the point "/none", so the device number decides. */
 	assert_int_equal(mount_find(TABLE, 999, "/none", 8, 2).id, 21);
-	/* A later mount on the same point hides the earlier one. */
+	/* Of two mounts on "/tmp" the later one hides the earlier one. */
 	assert_int_equal(mount_find(TABLE, -1, "/tmp", 0, 0).id, 26);
 	assert_int_equal(pst_mount_find(TABLE, strlen(TABLE), &key, &mount), -ENOENT);
 	key.id = 999;
@@ -76,7 +76,7 @@ static void mount_options(void **state)
 	assert_int_equal(mount.data, PST_DATA_WRITEBACK);
 	assert_true(mount.no_recovery && mount.read_only);
 	assert_true(mount_find(TABLE, 23, NULL, 0, 0).dax);
-	/* With dax=inode each file has its own setting. */
+	/* With dax=inode each file has a DAX setting of its own. */
 	assert_false(mount_find(TABLE, 29, NULL, 0, 0).dax);
 	assert_true(mount_find(TABLE, 24, NULL, 0, 0).real_time);
 	assert_int_equal(mount_find(TABLE, 27, NULL, 0, 0).fs, PST_FS_NFS);
@@ -85,7 +85,7 @@ static void mount_options(void **state)
 	assert_string_equal(mount_find(TABLE, 30, NULL, 0, 0).type, "fuse.sshfs");
 }
 
-/* The full list of options in /proc/fs/ext4 overrides the mount table. */
+/* The full list of options in /proc/fs/ext4 overrides the options in the mount table. */
 static void ext4_options(void **state)
 {
 	static const struct {
@@ -123,16 +123,17 @@ static void overlay_upper(void **state)
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_string_equal(mount.upper, "/data of\tmine/up");
 	assert_string_equal(mount.upper_fs, "ext4");
-	/* Inside a container the path of the upper directory has no meaning. */
+	/* In a container the overlay is mounted on /, and its upper directory's path means nothing.
+	 */
 	mount = mount_find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "");
-	/* "/varied" is not below "/var". */
+	/* The upper directory "/varied/up" is not below the mount point "/var". */
 	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
 			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
 			   "3 0 8:2 / / rw - xfs /dev/sdb rw\n",
 			   1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "xfs");
-	/* Of two mounts on one point the later one is visible. */
+	/* Of two mounts on /var the later one is visible. */
 	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/var/up\n"
 			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
 			   "3 0 8:2 / /var rw - xfs /dev/sdb rw\n",
@@ -155,7 +156,7 @@ static void garbled_lines(void **state)
 		"20 1 8:1 / / rw - ext4\n",
 		"20 1 8:1 / / rw - ext4 /dev/sda1\n",
 		"20 1 8:1 / / rw - ext4 /dev/sda1 \n",
-		"20 1 8:1 / / rw - ext4 /dev/sda1 rw", /* The line is truncated. */
+		"20 1 8:1 / / rw - ext4 /dev/sda1 rw", /* Without a newline. */
 		"20 1 8 / / rw - ext4 /dev/sda1 rw\n",
 		"20 1 :1 / / rw - ext4 /dev/sda1 rw\n",
 		"20 1 8: / / rw - ext4 /dev/sda1 rw\n",
@@ -173,13 +174,14 @@ static void garbled_lines(void **state)
 	for (i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
 		if (pst_mount_find(lines[i], strlen(lines[i]), &key, &mount) != -ENOENT)
 			fail_msg("'%s' was accepted as a mount", lines[i]);
-	/* Garbled lines do not hide a valid one. */
+	/* Garbled lines do not hide a valid line. */
 	mount = mount_find("what\n20 1 8:1 / / rw - ext4 /dev/sda1 rw\n20 1 8:1", 20, NULL, 0, 0);
 	assert_int_equal(mount.fs, PST_FS_EXT4);
 	assert_int_equal(mount.data, PST_DATA_NOT_SAID);
 }
 
-/* A value that is too long becomes empty, because a truncated name could be another name. */
+/* A value that is too long for its field becomes empty, because the truncated value could be
+ * another valid name. */
 static void too_long_values(void **state)
 {
 	size_t len = 1 << 20;
@@ -201,7 +203,7 @@ static void too_long_values(void **state)
 	assert_string_equal(mount.upper, "");
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_int_equal(mount.data, PST_DATA_JOURNAL);
-	/* A type that is longer than its field becomes empty and counts as another file system. */
+	/* A file system type that is too long for its field becomes empty. */
 	mount = mount_find("5 0 0:9 / / rw - "
 			   "ext4ext4ext4ext4ext4ext4ext4ext4 x rw\n",
 			   5, NULL, 0, 0);
@@ -218,7 +220,7 @@ static void file_system_kinds(void **state)
 	static const struct {
 		const char *type;
 		enum pst_fs fs;
-		uint64_t magic; /* 0: no magic number is known. */
+		uint64_t magic; /* Magic number of the file system, 0 if unknown. */
 	} cases[] = {
 		{"ext4", PST_FS_EXT4, 0xef53},
 		{"ext3", PST_FS_OTHER, 0},
@@ -263,7 +265,7 @@ static void file_system_kinds(void **state)
 	}
 	assert_int_equal(pst_fs_by_magic(0), PST_FS_OTHER);
 	assert_int_equal(pst_fs_by_magic(0x1234), PST_FS_OTHER);
-	/* devtmpfs on a kernel without tmpfs is a ramfs. */
+	/* On a kernel without tmpfs, devtmpfs has the magic number of ramfs. */
 	assert_true(pst_fs_magic_fits(PST_FS_TMPFS, 0x858458f6));
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the replacement for io/uring.c in a build without liburing, even if this build has
- * liburing. The replacement's open fails and returns the reason.
+ * Tests io/no_uring.c, which replaces io/uring.c in builds without liburing. The test runs in all
+ * builds. The function open of the replacement must fail and return the reason.
  */
 #include "test.h"
 
-/* The table gets another name here, because the library defines one with the same name. */
+/* Renames the table of no_uring.c, because the library may define pst_engine_uring itself. */
 #define pst_engine_uring missing_engine
 #include "../../src/io/no_uring.c"
 

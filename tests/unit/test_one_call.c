@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the one-call functions of include/penstock.h and the files written with them:
- * deadlines, the end of a storage, and the content that an abort or a commit leaves behind. The
- * CUDA driver is the stand-in.
+ * Tests the functions of include/penstock.h that make a whole request in one call, and the files
+ * written with these functions: deadlines, the end of a storage, and the content of a file after an
+ * abort or a commit. The CUDA driver is the stand-in.
  */
 #include "api.h"
 
@@ -25,7 +25,8 @@ static void past_deadline_fails(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	for (unsigned i = 0; i < 2; i++) { /* First with no lanes started, then with lanes awake. */
+	/* In the second round the device's lanes have been started. */
+	for (unsigned i = 0; i < 2; i++) {
 		req.deadline_ns = 1;
 		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
 		assert_int_equal(report.why, PENSTOCK_WHY_DEADLINE);
@@ -39,9 +40,9 @@ static void past_deadline_fails(void **state)
 	penstock_close(st);
 }
 
-/* Reads one range into two destinations, which goes through the ring, so that the CPU copies
- * the bytes out. If the second destination is unmapped memory, the request fails with -EFAULT
- * and the process receives no signal. */
+/* Reads one range into two destinations. The CPU copies the bytes from the ring to each. If the
+ * second destination is unmapped memory, the request fails with -EFAULT and the process receives
+ * no signal. */
 static void unmapped_destination_fails(void **state)
 {
 	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -56,7 +57,7 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* Marks the memory as unsure by flag, then by not naming its device. */
+	/* First the flag says that the memory is unsure, then the segment names no device. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;
@@ -71,7 +72,7 @@ static void unmapped_destination_fails(void **state)
 	penstock_close(st);
 }
 
-/* After penstock_prepare the first read creates no stream. */
+/* penstock_prepare creates the CUDA streams, so that the first read creates none. */
 static void prepare_creates_the_streams(void **state)
 {
 	unsigned long (*calls)(const char *);
@@ -91,7 +92,7 @@ static void prepare_creates_the_streams(void **state)
 	penstock_close(st);
 }
 
-/* Writes a file that the open created, then aborts. Without a commit, the abort removes the
+/* Writes a file that penstock_open created, then aborts. Without a commit, the abort removes the
  * file, and a later commit fails. After a commit, the abort keeps the file. */
 static void write_then_abort(unsigned flags, bool commit)
 {
@@ -122,7 +123,7 @@ static void abort_removes_created_file(void **state)
 	}
 }
 
-/* An abort does not remove a file that existed before the open. A later commit still succeeds. */
+/* An abort does not remove a file that existed before penstock_open. A later commit succeeds. */
 static void abort_keeps_existing_file(void **state)
 {
 	struct penstock_storage *st = test_file_open(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE);
@@ -152,12 +153,12 @@ static void abort_keeps_a_file_that_took_the_name(void **state)
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	close(open(other, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(rename(other, made), 0);
-	assert_int_equal(penstock_abort(st), 0); /* The created file was already gone. */
+	assert_int_equal(penstock_abort(st), 0); /* The created file no longer exists. */
 	penstock_close(st);
 	assert_int_equal(unlink(made), 0);
 }
 
-/* An abort reports a created file that it cannot remove. */
+/* An abort fails if it cannot remove the file that penstock_open created. */
 static void abort_reports_failed_removal(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -180,8 +181,8 @@ static void abort_reports_failed_removal(void **state)
 	unlink(moved);
 }
 
-/* Two storages write halves of the same file. Closing the first one keeps the second one's
- * bytes, whichever created the file, including bytes after the end of the committed file. */
+/* Two storages write one half each of the same file. Closing the first storage keeps the bytes of
+ * the second one, even those after the end of the file that the first storage committed. */
 static void two_writers_of_one_file(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -200,7 +201,7 @@ static void two_writers_of_one_file(void **state)
 		unlink(file_name);
 		assert_int_equal(penstock_open(file_name, &opts, &first), 0);
 		assert_int_equal(penstock_write(first, host, bytes, half, 0), half);
-		/* The commit makes the file visible to the second open. */
+		/* Without this commit the second penstock_open would not find the file. */
 		if (opts.length || opts.flags == PENSTOCK_O_REPLACE)
 			assert_int_equal(penstock_commit(first, 0), 0);
 		opts.flags = PENSTOCK_O_CREATE;
@@ -220,7 +221,7 @@ static void two_writers_of_one_file(void **state)
 }
 
 /* Replaces a file and checks the permissions and the owner of the result. `old_mode` is the
- * mode of the file that existed before, -1: none. */
+ * mode of the replaced file, -1 if no file existed before. */
 static void replace_and_check_mode(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -256,17 +257,17 @@ static void replacement_permissions(void **state)
 	(void)state;
 	replace_and_check_mode(-1, 0, 0640, 0);
 	replace_and_check_mode(-1, 0664, 0640, 0);
-	replace_and_check_mode(-1, 0444, 0440, 0); /* The file can be written until the commit. */
+	replace_and_check_mode(-1, 0444, 0440, 0); /* The requested mode forbids writing. */
 	replace_and_check_mode(0600, 0, 0600, other);
 	replace_and_check_mode(0444, 0, 0444, other);
-	replace_and_check_mode(0666, 0, 0666,
-			       other); /* The old mode is kept without applying the umask. */
+	/* The umask is not applied to the mode of the replaced file. */
+	replace_and_check_mode(0666, 0, 0666, other);
 	replace_and_check_mode(04755, 0, 0755, other); /* The set-user-ID bit is dropped. */
 	replace_and_check_mode(0600, 0644, 0640, geteuid());
 	umask(mask);
 }
 
-/* Returns the type of `name`: 'l' for a symbolic link, 'f' for another file, 0 for none. */
+/* Returns 'l' if `name` is a symbolic link, 'f' if it is another file, 0 if it does not exist. */
 static char link_kind(const char *name)
 {
 	struct stat stat_buf;
@@ -276,8 +277,8 @@ static char link_kind(const char *name)
 	return S_ISLNK(stat_buf.st_mode) ? 'l' : 'f';
 }
 
-/* A replacement takes the link's place and leaves the link's target unchanged. With
- * PENSTOCK_O_NOFOLLOW every kind of open fails. */
+/* Replacing a symbolic link puts the new file in its place and leaves the link's target unchanged.
+ * With PENSTOCK_O_NOFOLLOW penstock_open fails for a link, whatever the other flags are. */
 static void replacement_of_links(void **state)
 {
 	static const unsigned open_flags[] = {0, PENSTOCK_O_WRITE, PENSTOCK_O_CREATE,
@@ -308,7 +309,7 @@ static void replacement_of_links(void **state)
 	unlink(link_name);
 }
 
-/* An open for replacement fails if the link leads to anything but a regular file. */
+/* penstock_open with PENSTOCK_O_REPLACE fails for a link to anything but a regular file. */
 static void links_to_other_kinds_are_refused(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -319,7 +320,7 @@ static void links_to_other_kinds_are_refused(void **state)
 
 	(void)state;
 	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
-	/* The same kind of link as /dev/stdout. */
+	/* Like /dev/stdout, the link leads to a name in /proc/self/fd. */
 	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
 	opts.flags = PENSTOCK_O_REPLACE;
 	for (unsigned i = 0; i < COUNT(others); i++) {
@@ -339,8 +340,8 @@ static void links_to_other_kinds_are_refused(void **state)
 	close(fd);
 }
 
-/* An open for replacement writes a block device in place, also through a link. This device node
- * has no driver. */
+/* PENSTOCK_O_REPLACE does not replace a block device: penstock_open opens the device itself, also
+ * through a link. The device node of this test has no driver. */
 static void linked_block_device(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -359,7 +360,7 @@ static void linked_block_device(void **state)
 
 		if (!ret)
 			penstock_close(st);
-		/* The open reached the device node, which has no driver. */
+		/* These errors show that penstock_open reached the device node. */
 		if (ret != -ENXIO && ret != -EACCES)
 			fail_msg("opening %s returned %d", i ? "a link to a device" : "a device",
 				 ret);

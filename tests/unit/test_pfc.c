@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how the check reads priority flow control counters of this machine. The test defines
- * its own ioctl, which simulates the driver: it returns the counter names that real drivers
- * use, or fails at each step. tests/cli/check-replay tests the values in captures. tests/run
- * runs it.
+ * Tests how `penstock check` reads the priority flow control counters of this machine. The test
+ * defines its own ioctl(), which simulates a network driver. It returns the counter names of real
+ * drivers, or fails at each step. tests/cli/check-replay tests counters in captures. tests/run runs
+ * this test.
  */
 #include "../test.h"
 
@@ -16,10 +16,10 @@
 
 #include "check/pfc.h"
 
-static const char *const *names; /* Names of the driver's counters; the values are 1, 2, 4, ... */
-/* Real number of counters, and the number that the driver reports. */
+static const char *const *names; /* Names of the driver's counters. Their values are 1, 2, 4, ... */
+/* Number of counters in `names`, and the number that the simulated driver reports. */
 static unsigned count, reported_count;
-static uint32_t refused; /* The ethtool command that fails. */
+static uint32_t refused; /* The ethtool command that ioctl() refuses. */
 
 int ioctl(int fd, unsigned long request, ...)
 {
@@ -109,7 +109,7 @@ static void failed_queries(void **state)
 	assert_false(pfc.known);
 	pst_check_pfc(&this_machine, "eth1", &pfc);
 	assert_false(pfc.known);
-	/* A driver that reports more counters than the check reads. */
+	/* The driver reports more counters than `penstock check` reads. */
 	assert_true(pfc_read(some, 1).known);
 	reported_count = UINT32_MAX;
 	pst_check_pfc(&this_machine, "eth0", &pfc);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the rules of plan.c with one case each, over the library's own paths with invented
- * facts, and over random path tables. Covers the path for cold, warm and unknown bytes, for
- * each class and effort, for reads and writes. Also covers the reason of each path that is not
- * used. The test opens no file and moves no bytes.
+ * Tests each rule of plan.c with a case of its own, with the library's paths and invented facts.
+ * Also tests random path tables. Covers the choice of paths for cold, warm and unknown bytes, for
+ * each class and effort, for reads and writes. Also covers the reason why a path is not used. The
+ * test opens no file and moves no bytes.
  */
 #include "test.h"
 
@@ -42,8 +42,8 @@ static void path_close(const char *name, enum penstock_why why)
 	state->err.why = why;
 }
 
-/* A GPU whose memory the drive can access, and a file on a block stack of the allow-list. All
- * paths of a GPU are usable, and so are the paths that are used by name only. */
+/* Sets up a GPU whose memory the drive can access, and a file on a block stack that is on the
+ * allow-list. All paths to a GPU are usable, even those that a request must name to use them. */
 static int setup(void **state)
 {
 	(void)state;
@@ -59,7 +59,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Changes the device to host memory, with the same file. */
+/* Changes the device from the GPU to host memory. */
 static void use_host_device(void)
 {
 	path_close("p2p", PENSTOCK_WHY_DEVICE_ONLY);
@@ -82,7 +82,7 @@ static const char *list_text(enum pst_residency residency)
 
 static void expect_paths(enum pst_residency residency, const char *want)
 {
-	memset(&plan, 0xee, sizeof(plan)); /* Nothing of an earlier plan may remain. */
+	memset(&plan, 0xee, sizeof(plan)); /* pst_plan_make must set every member. */
 	pst_plan_make(&in, &plan);
 	assert_string_equal(list_text(residency), want);
 }
@@ -143,8 +143,8 @@ static void slow_paths_come_last(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_FAST;
 	expect_paths(PST_WARM, "bounce p2p staged mapped");
-	path_state("bounce")->facts.quick =
-		false; /* Among slow paths the order is the usual one. */
+	/* If path bounce is slow, it does not come first. */
+	path_state("bounce")->facts.quick = false;
 	expect_paths(PST_WARM, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_THRIFTY;
 	expect_paths(PST_WARM, "p2p staged mapped bounce");
@@ -168,7 +168,7 @@ static void writes_prefer_the_most_direct_path(void **state)
 		expect_paths((enum pst_residency)r, "odirect staged bounce");
 }
 
-/* A write is never mapped, even if the path's probe says that it could be. */
+/* Path mapped never serves a write, even if the path's probe says that it could. */
 static void writes_are_never_mapped(void **state)
 {
 	(void)state;
@@ -231,7 +231,7 @@ static void required_no_cpu_copy(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged mapped");
 	in.op = PENSTOCK_WRITE;
 	expect_paths(PST_COLD, "p2p staged");
-	use_host_device(); /* In host memory a memcpy empties the slot of path staged. */
+	use_host_device(); /* To host memory, path staged copies with the CPU. */
 	expect_paths(PST_COLD, "odirect");
 }
 
@@ -248,12 +248,12 @@ static void required_direct(void **state)
 	expect_paths(PST_COLD, "odirect");
 }
 
-/* The class of a path is the class that its probe found on this route. */
+/* A plan uses the class that each path's probe found on this route. */
 static void class_is_that_of_the_route(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < pst_path_count; i++)
-		/* The block stack is not on the allow-list. */
+		/* If a block stack is not on the allow-list, paths have class PENSTOCK_ANY. */
 		states[i].facts.class_ = PENSTOCK_ANY;
 	expect_paths(PST_COLD, "p2p staged mapped bounce");
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
@@ -263,7 +263,7 @@ static void class_is_that_of_the_route(void **state)
 	}
 }
 
-/* The canary found no bytes to compare, or wrong bytes. */
+/* The test read (canary) of a path found no bytes to compare, or wrong bytes. */
 static void unproven_path_is_not_planned(void **state)
 {
 	static const enum penstock_why whys[] = {PENSTOCK_WHY_UNPROVEN, PENSTOCK_WHY_CANARY,
@@ -272,11 +272,11 @@ static void unproven_path_is_not_planned(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		setup(state);
 		path_close("p2p", whys[i]);
-		/* The facts are those that the path's probe left. */
+		/* The facts still have the values that the path's probe set. */
 		path_state("p2p")->facts.class_ = PENSTOCK_DIRECT;
 		path_state("p2p")->facts.quick = true;
 		path_state("p2p")->proven = -1;
-		expect_paths(PST_COLD, "staged mapped bounce"); /* The next path is used. */
+		expect_paths(PST_COLD, "staged mapped bounce"); /* The other paths remain. */
 		expect_paths(PST_WARM, "mapped bounce staged");
 		expect_why("p2p", PST_COLD, whys[i]);
 		in.require = PENSTOCK_NO_CPU_COPY;
@@ -288,7 +288,7 @@ static void unproven_path_is_not_planned(void **state)
 	}
 }
 
-/* The first chunk of a write proves the path, so that the path is in the plan before that. */
+/* The first chunk of a write proves the path. So a write may use a path that is not proven. */
 static void unproven_write_is_planned(void **state)
 {
 	(void)state;
@@ -312,7 +312,8 @@ static void residency_matters_if_a_path_uses_the_cache(void **state)
 	(void)state;
 	assert_true(residency_matters());
 	in.require = PENSTOCK_NO_CPU_COPY;
-	assert_true(residency_matters()); /* Path mapped uses the page cache. */
+	/* This class allows path mapped, which uses the page cache. */
+	assert_true(residency_matters());
 	in.require = PENSTOCK_DIRECT;
 	assert_false(residency_matters());
 	in.require = PENSTOCK_ANY;
@@ -362,7 +363,7 @@ static void reasons_of_a_write(void **state)
 		expect_why("mapped", (enum pst_residency)r, PENSTOCK_WHY_NOT_WRITE);
 	}
 	path_close("mapped", PENSTOCK_WHY_NO_READONLY_REG);
-	/* This reason comes before the reason of the probe. */
+	/* NOT_WRITE takes precedence over the reason that the probe found. */
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_WRITE);
 }
 
@@ -373,16 +374,16 @@ static void reasons_of_class_and_speed(void **state)
 	expect_why("mapped", PST_WARM, PENSTOCK_WHY_NOT_QUICK);
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_QUICK);
 	in.require = PENSTOCK_DIRECT;
-	/* The class is a stronger reason than the speed. */
+	/* If the class forbids a slow path, the reason is the class. */
 	expect_why("mapped", PST_WARM, PENSTOCK_WHY_REQUIRE);
 	expect_why("staged", PST_COLD, PENSTOCK_WHY_REQUIRE);
 	expect_why("bounce", PST_WARM, PENSTOCK_WHY_REQUIRE);
 	path_close("staged", PENSTOCK_WHY_NO_ODIRECT);
-	/* The probe's reason is stronger than the class. */
+	/* If the probe closed the path, its reason takes precedence over the class. */
 	expect_why("staged", PST_COLD, PENSTOCK_WHY_NO_ODIRECT);
 }
 
-/* A slow path that is used for lack of another has no reason against it. */
+/* A slow path that is used because no other path is usable has reason NONE. */
 static void used_path_has_no_reason(void **state)
 {
 	(void)state;
@@ -392,7 +393,7 @@ static void used_path_has_no_reason(void **state)
 	path_state("mapped")->facts.quick = false;
 	expect_paths(PST_COLD, "mapped");
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NONE);
-	in.require = PENSTOCK_DIRECT; /* The list is empty, so that no path is used. */
+	in.require = PENSTOCK_DIRECT; /* No usable path has this class. */
 	expect_paths(PST_COLD, "");
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_REQUIRE);
 	expect_why("p2p", PST_COLD, PENSTOCK_WHY_NO_PEER_PAGES);
@@ -437,7 +438,7 @@ static bool may_be_planned(unsigned i)
 	       states[i].facts.class_ >= in.require;
 }
 
-/* Returns whether path a precedes path b. Restates the rules instead of plan.c's arithmetic. */
+/* Returns whether the rules put path a before path b, without the arithmetic of plan.c. */
 static bool precedes(unsigned a, unsigned b, bool warm)
 {
 	bool a_first = random_paths[a].traits.uses_cache == warm;

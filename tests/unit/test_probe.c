@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shows the result of each path's probe on a route: whether the path is usable, the reason if
- * it is not, the class that it meets and its alignment. Covers host memory and GPU memory,
+ * Tests the result of each path's probe on a route: whether the path is usable, why it is not
+ * usable, which class it meets, and which alignment it needs. Covers host memory and GPU memory,
  * block stacks on and off the allow-list, files that live in memory, and a storage without a
  * file. The test opens no file and moves no bytes.
  */
@@ -26,9 +26,10 @@ static void host_paths(void **state)
 	expect_path("p2p", -1, PENSTOCK_WHY_DEVICE_ONLY);
 	expect_path("odirect", PENSTOCK_DIRECT, 0);
 	expect_path("mapped", -1, PENSTOCK_WHY_DEVICE_ONLY);
-	expect_path("staged", PENSTOCK_ANY, 0); /* A CPU memcpy empties the slot. */
+	expect_path("staged", PENSTOCK_ANY, 0); /* The CPU copies to host memory. */
 	expect_path("bounce", PENSTOCK_ANY, 0);
-	/* The path needs a canary, because the success of a direct read proves nothing. */
+	/* A direct read that succeeds may still deliver wrong bytes, so a test read (canary) is
+	 * needed. */
 	assert_true(path_state("odirect")->facts.canary);
 	assert_int_equal(path_state("odirect")->facts.mem_align, 512);
 }
@@ -47,9 +48,9 @@ static void gpu_paths(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("p2p", PENSTOCK_DIRECT, 0);
 	assert_true(path_state("p2p")->facts.canary);
-	/* The coarser of the drive's and the device's alignment. */
+	/* The device's alignment is larger than the drive's. */
 	assert_int_equal(path_state("p2p")->facts.mem_align, 65536);
-	/* The CPU can address this memory, so the CPU empties the slot. */
+	/* If the CPU can address the GPU's memory, path staged copies with the CPU. */
 	gpu.facts.cpu_addressable = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("staged", PENSTOCK_ANY, 0);
@@ -58,14 +59,15 @@ static void gpu_paths(void **state)
 static void missing_storage_features_close_paths(void **state)
 {
 	(void)state;
-	st.facts.listed = false; /* O_DIRECT works, but it is unknown whether the CPU copies. */
+	/* Off the allow-list O_DIRECT works, but the CPU may copy. */
+	st.facts.listed = false;
 	gpu.facts.peer_pages = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("p2p", PENSTOCK_ANY, 0);
 	expect_path("staged", PENSTOCK_ANY, 0);
 	route_probe(&host, PENSTOCK_READ);
 	expect_path("odirect", PENSTOCK_ANY, 0);
-	/* No canary: the path claims no class that it would have to prove. */
+	/* The path meets no class that a test read (canary) would have to prove. */
 	assert_false(path_state("odirect")->facts.canary);
 	st.facts.fd_direct = -1;
 	pst_fail(&st.facts.why_direct, PENSTOCK_WHY_NOT_REAL, "it is memory");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the residency probe, for storages that cannot report whether bytes are cached. Shows
- * which chunks are read through the page cache and timed, what their duration implies, and
- * which path the other chunks use. Storage, page cache and clock are simulated, so that the
- * speed of the machine does not matter.
+ * Tests the residency probe, which is used for storages that cannot report whether bytes are
+ * cached. Tests which chunks are read through the page cache and timed, what the time of a chunk
+ * implies, and which path the other chunks use. Storage, page cache and clock are simulated, so
+ * that the speed of the machine does not matter.
  */
 #include "claiming.h"
 
@@ -12,7 +12,8 @@
 #include "core/request/plan.h"
 #include "core/request/residency_probe.h"
 
-/* One chunk is probed, and no other until its call has completed. */
+/* One chunk is probed: read through the page cache and timed. No other chunk is probed until the
+ * first one has completed. */
 static void one_chunk_of_unknown_residency_is_probed(void **state)
 {
 	(void)state;
@@ -26,7 +27,7 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	expect_chunks("staged 0+1048576 staged 1048576+1048576 staged 2097152+1048576");
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect_chunks("bounce 0+1048576 bounce 1048576+1048576 bounce 2097152+1048576");
-	/* Every chunk stays timed, to detect when the bytes are no longer cached. */
+	/* Each later chunk is timed as well, to detect when the bytes are no longer cached. */
 	assert_true(claimed[2].timed);
 	assert_int_equal(claimed[2].residency, PST_WARM);
 	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
@@ -35,7 +36,7 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	atomic_store(&st.residency_probe, PST_PROBE_COLD);
 	expect_chunks("staged 0+1048576");
 	assert_int_equal(claimed[0].residency, PST_COLD);
-	/* After a certain number of bytes another chunk is probed. */
+	/* When unprobed_bytes has reached 0, the next chunk is probed. */
 	atomic_store(&st.unprobed_bytes, 0);
 	segs[0].row_len = 64 * MIB;
 	claim_all();
@@ -45,8 +46,8 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	expect_chunks("bounce 0+1048576 staged 1048576+1048576");
 }
 
-/* After a quick probe the plan for cached bytes applies. Chunks are short enough to limit the
- * cost if the bytes turn out not to be cached. */
+/* After a quick probe the plan for cached bytes applies. Its chunks have at most 32 MiB, so that
+ * little time is lost if the bytes are not cached. */
 static void quick_probe_selects_the_cached_plan(void **state)
 {
 	(void)state;
@@ -61,7 +62,7 @@ static void quick_probe_selects_the_cached_plan(void **state)
 	expect_chunks("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
 	assert_true(claimed[0].timed);
 	req.require = PENSTOCK_ANY;
-	/* After a slow chunk the next ones are short; a short one is enough to decide. */
+	/* After a slow chunk the next chunks are short, so that little time is lost. */
 	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	claims_reset();
 	assert_true(claim_next() && claim_next());
@@ -70,7 +71,7 @@ static void quick_probe_selects_the_cached_plan(void **state)
 		assert_int_equal(claimed[i].len, MIB);
 	}
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
-	req.effort = PENSTOCK_FAST; /* The plan of this effort prefers the CPU. */
+	req.effort = PENSTOCK_FAST; /* For this effort, path bounce comes first. */
 	claims_reset();
 	assert_true(claim_next());
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
@@ -88,13 +89,13 @@ static void requests_that_are_not_probed(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	assert_true(path_state("bounce")->usable);
 	residency_set(0, TILES * TILE, PST_UNKNOWN);
-	seg_add(&gpu, 0, 65535, 4096); /* Too short to measure. */
+	seg_add(&gpu, 0, 65535, 4096); /* Chunks below 64 KiB are not timed. */
 	expect_chunks("staged 0+65535");
 	segs[0].row_len = MIB;
 	req.require = PENSTOCK_NO_CPU_COPY;
 	expect_chunks("staged 0+1048576");
 	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
-	/* A request that names its path is timed only if that path reads through the page
+	/* If a request names its path, chunks are timed only if that path reads through the page
 	 * cache. */
 	req.require = PENSTOCK_ANY;
 	req.forced = pst_path_index("staged");
@@ -105,8 +106,8 @@ static void requests_that_are_not_probed(void **state)
 	assert_true(claimed[0].timed);
 }
 
-/* Completes a timed chunk that moved `bytes` in `us` microseconds. A negative `us` sets the
- * start in the future, which always counts as quick. */
+/* Completes a timed chunk that moved `bytes` bytes in `us` microseconds. If `us` is negative, the
+ * chunk's start is in the future, which always counts as quick. */
 static struct pst_chunk timed_chunk_complete(int64_t us, int64_t bytes)
 {
 	struct pst_chunk chunk = {.route = route, .residency = PST_UNKNOWN, .timed = true};
@@ -125,11 +126,11 @@ static void verdict_follows_duration(void **state)
 	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	timed_chunk_complete(LONG, -EIO);
 	timed_chunk_complete(LONG, 0);
-	/* A failed call and an empty one imply nothing. */
+	/* A chunk that failed or moved no bytes implies nothing. */
 	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	assert_int_equal(timed_chunk_complete(QUICK, MIB).residency, PST_WARM);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
-	/* A single slow call may be chance, so that it changes nothing. */
+	/* A single slow chunk may be slow by chance, so it does not change the verdict. */
 	assert_int_equal(timed_chunk_complete(LONG, MIB).residency, PST_COLD);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	timed_chunk_complete(QUICK, MIB);
@@ -141,7 +142,7 @@ static void verdict_follows_duration(void **state)
 	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	timed_chunk_complete(QUICK, MIB);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
-	/* The first probe decides by itself, by its time relative to its length. */
+	/* The first probe decides alone. It is quick if its time is short for its length. */
 	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	timed_chunk_complete(500, 1ll << 40);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);

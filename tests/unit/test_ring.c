@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a lane's slots. No slot is handed out twice, whatever the order and length of the
- * requests, and none is lost. Parts merge into whole slots again, and many requests for parts
- * do not starve a request for a whole slot. Also tests the memory of the ring that holds the
- * slots.
+ * Tests a lane's slots. No slot may be handed out twice or get lost, whatever the order and length
+ * of the requests. Returned parts must merge into whole slots again. Many requests for parts must
+ * not starve a request for a whole slot. Also tests the ring, the memory that holds the slots.
  */
 #include "test.h"
 
@@ -41,7 +40,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Returns how many slots of `len` bytes are available; puts all of them back. */
+/* Returns how many slots of `len` bytes are available. Takes all of them, then returns them. */
 static unsigned available(uint64_t len)
 {
 	struct pst_slot *got[256];
@@ -98,7 +97,7 @@ static void no_overlap_in_random_order(void **state)
 	assert_int_equal(available(MIB), BIG * 4);
 }
 
-/* While a lane waits for a whole slot, no part is handed out until a whole slot was available. */
+/* While a lane waits for a whole slot, no part is handed out until the lane can get that slot. */
 static void whole_slot_is_not_starved(void **state)
 {
 	struct pst_slot *parts[BIG * 4], *big;
@@ -120,7 +119,7 @@ static void whole_slot_is_not_starved(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
-/* Opens the slots with some of them, then adds the rest. */
+/* Opens a lane's slots with only some of the slots, then adds the others. */
 static void slots_added_later(void **state)
 {
 	const struct pst_slot_counts first = {2, 3};
@@ -170,8 +169,8 @@ static int fake_unregister(struct penstock_device *dev, void *mem, struct pst_er
 	return 0;
 }
 
-/* Pins the ring in two pieces, which cover it without overlap. Closing the ring unregisters
- * both. */
+/* Pins the ring in two pieces, which cover the ring without overlap. Closing the ring unregisters
+ * both pieces. */
 static void pinned_in_two_pieces(void **state)
 {
 	const struct pst_numa near = {.node = -1};
@@ -197,8 +196,8 @@ static void pinned_in_two_pieces(void **state)
 	assert_int_equal(registered_count, 0);
 }
 
-/* A forked child does not inherit the ring. The child's writes to it would move pages from
- * under a DMA. */
+/* A forked child does not inherit the ring's memory. If parent and child shared its pages, a write
+ * would replace a page (copy-on-write) while a DMA transfer uses the old one. */
 static void forked_child_does_not_inherit_the_ring(void **state)
 {
 	const struct pst_numa near = {.node = -1};
@@ -219,7 +218,7 @@ static void forked_child_does_not_inherit_the_ring(void **state)
 	if (!pid) {
 		struct iovec to = {got, sizeof(got)}, from = {ring.base, sizeof(got)};
 
-		/* If the child has other memory at this address, it is not the ring's. */
+		/* The child may have mapped other memory here, so compare the content. */
 		_exit(process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof(got) &&
 		      !memcmp(got, mark, sizeof(got)));
 	}

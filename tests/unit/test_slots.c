@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests slots of every length that a device may have. No slot is handed out twice, in whole or
- * in part, whatever the order of requests and returns. The memory addresses are invented and
- * never accessed. test_ring.c tests the slots of usual lengths.
+ * Tests slots of every length that a device may have. No slot may be handed out twice,
+ * in whole or in part, whatever the order of requests and returns. The test only compares invented
+ * addresses. test_ring.c tests slots of the usual lengths.
  */
 #include "test.h"
 
@@ -27,8 +27,8 @@ static void slots_reset(size_t slot_bytes, struct pst_slot_counts all, struct ps
 	count = 0;
 }
 
-/* Requests a slot of at least `len` bytes. Checks that it is inside the lane's memory and
- * overlaps no other slot in use. Returns false if none is free. */
+/* Requests a slot of at least `len` bytes. Checks that the slot is inside the lane's memory and
+ * overlaps no other slot in use. Returns false if no slot is free. */
 static bool slot_take(uint64_t len)
 {
 	struct pst_slot *slot = pst_slot_get(&slots, len);
@@ -51,7 +51,7 @@ static void slot_return(unsigned i)
 	taken[i] = taken[--count];
 }
 
-/* A slot of 1 GiB has so many parts that their number does not fit a byte. */
+/* A slot of 1 GiB has 256 parts, one more than a byte can count. */
 static void slot_of_256_parts(void **state)
 {
 	const struct pst_slot_counts all = {1, 4};
@@ -69,8 +69,8 @@ static void slot_of_256_parts(void **state)
 	pst_slots_close(&slots);
 }
 
-/* Adds the remaining slots. Slots in use stay in use, and each new slot is inside one of the
- * two pieces of the ring. */
+/* Adds the remaining slots. Slots in use must stay in use, and each new slot must be inside one of
+ * the two pieces of the ring. */
 static void slots_add_rest(void)
 {
 	const char *first_end = BASE + slots.first_len;

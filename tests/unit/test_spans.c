@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests case by case how segments become spans. Bytes that several buffers want share one span
- * and are read once. Small gaps between rows are read along with them. Unaligned ends of writes
- * become separate spans after the bodies. Overflowing, overlapping and oversized requests are
- * refused. The test opens no file and moves no bytes.
+ * Tests case by case how the segments of a request become spans. Bytes that several buffers
+ * receive are in one span and are read once. Small gaps between rows are read together with the
+ * rows. Unaligned ends of writes become separate spans after the bodies. Overflowing, overlapping
+ * and oversized requests are refused. The test opens no file and moves no bytes.
  */
 #include "spans.h"
 
@@ -32,7 +32,7 @@ static void no_bytes(void **state)
 	assert_int_equal(req.total, 0);
 	seg_add(100, 10, arena);
 	seg_add(0, 0, NULL);
-	seg_add(110, 10, arena + 10); /* Joins the span across the empty segment. */
+	seg_add(110, 10, arena + 10); /* Extends the span of bytes 100 to 109. */
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 20);
@@ -66,9 +66,9 @@ static void gaps_and_lower_offsets_split_spans(void **state)
 {
 	(void)state;
 	seg_add(1000, 100, arena);
-	/* One byte is missing between this segment and the first. */
+	/* A gap of one byte separates this segment from the first one. */
 	seg_add(1101, 100, arena + 1000);
-	seg_add(500, 100, arena + 2000); /* Located before the first segment. */
+	seg_add(500, 100, arena + 2000); /* Ends before the first segment. */
 	seg_add(999, 5, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 4);
@@ -80,7 +80,7 @@ static void a_shorter_segment_inside_keeps_the_span(void **state)
 	(void)state;
 	seg_add(0, 1000, arena);
 	seg_add(100, 50, arena + 2000);
-	/* Starts at the end of the first segment, not of the second. */
+	/* Begins where the first segment ends; the second one ends before that. */
 	seg_add(1000, 24, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 1);
@@ -95,7 +95,7 @@ static void touching_segments_of_two_devices(void **state)
 	seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
 	check_all();
 	assert_int_equal(req.span_count, 1);
-	/* One route cannot read the span into both devices in place. */
+	/* The span is shared: no route reads directly into the memory of two devices. */
 	assert_true(spans[0].shared);
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		setup(state);
@@ -105,7 +105,7 @@ static void touching_segments_of_two_devices(void **state)
 		seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
 		seg_add(8192, 4096, arena + 20000)->dev = &devices[1];
 		check_all();
-		/* Each device's segments use their own route. */
+		/* The segments of each device form a span on that device's route. */
 		assert_int_equal(req.span_count, 2);
 		assert_false(spans[0].shared || spans[1].shared);
 		assert_ptr_equal(spans[1].route, &routes[PENSTOCK_READ][1]);
@@ -133,7 +133,8 @@ static void rows_without_gaps_are_merged(void **state)
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(segs[0].rows, 1);
 	assert_false(spans[0].shared);
-	setup(state); /* The rows have gaps in the buffer, but not in the storage. */
+	/* The rows have gaps in the buffer, but not in the storage. */
+	setup(state);
 	seg_add_rows(3, 700, 20, 700, arena, 1024);
 	check_all();
 	assert_int_equal(req.total, 14000);
@@ -145,7 +146,7 @@ static void rows_without_gaps_are_merged(void **state)
 	assert_false(spans[0].rowwise);
 }
 
-/* A gap is read along with the rows if it is shorter than 4096 bytes or no longer than a row. */
+/* A gap between rows is read, too, if it has less than 4096 bytes or is no longer than a row. */
 static void small_gaps_are_read_along(void **state)
 {
 	static const struct {
@@ -255,7 +256,7 @@ static void writes_of_all_shapes(void **state)
 	}
 }
 
-/* If every path accepts any offset, no end becomes a separate span. */
+/* If every path accepts any offset, unaligned ends of a write do not become separate spans. */
 static void writes_without_direct_paths(void **state)
 {
 	(void)state;
@@ -296,7 +297,7 @@ static void touching_writes_are_one_span(void **state)
 	seg_add(1000, EDGE, arena + 5000);
 	seg_add(1000 + EDGE, 100, arena + 10000);
 	check_all();
-	assert_int_equal(req.span_count, 2); /* A body and its tail, each across segment borders. */
+	assert_int_equal(req.span_count, 2); /* One body and one tail. */
 	assert_int_equal(spans[0].len, EDGE);
 	assert_int_equal(spans[1].len, 1100);
 	assert_int_equal(spans[1].off, EDGE);
@@ -316,7 +317,7 @@ static void writes_that_overlap_are_refused(void **state)
 	segs[1].row_len = 1;
 	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	segs[0].off = 1;
-	spans_make(); /* The second segment touches the first one from below. */
+	spans_make(); /* The second segment ends where the first begins. */
 	assert_int_equal(req.total, 1001);
 	segs[1].row_len = 2;
 	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
@@ -333,7 +334,8 @@ static void written_columns_may_interleave(void **state)
 	seg_add_rows(300, 100, 50, 400, arena + 30000, 100);
 	check_all();
 	assert_int_equal(req.total, 50 * 400);
-	for (unsigned i = 0; i < 2; i++) { /* Overlaps by one byte at either end are refused. */
+	/* Two interleaved segments that overlap by one byte, at either end, are refused. */
+	for (unsigned i = 0; i < 2; i++) {
 		setup(state);
 		req.op = PENSTOCK_WRITE;
 		seg_add_rows(400, 100, 50, 400, arena, 100);
@@ -345,8 +347,8 @@ static void written_columns_may_interleave(void **state)
 }
 
 /*
- * A write may include the slack after its unaligned end only at the very end of a growing
- * storage of exactly that length. There the slack is cut off at commit.
+ * A write whose end is unaligned may be padded to the alignment only if it ends exactly at the end
+ * of a growing storage. The commit then cuts the padding off.
  */
 static void padded_tail_only_at_end_of_growing_storage(void **state)
 {
@@ -381,7 +383,7 @@ static int room_sum(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* A segment's room is located after its last row, in whichever part has that row's end. */
+/* A segment's room follows its last row. Only the part with the end of that row has slack. */
 static void room_follows_the_last_row(void **state)
 {
 	struct pst_part part;
@@ -419,7 +421,7 @@ static void room_follows_the_last_row(void **state)
 	assert_int_equal(part.slack, 9);
 }
 
-/* A named path moves the whole request, unaligned ends included. */
+/* If a request names its path, that path moves the whole request, including unaligned ends. */
 static void named_paths_get_no_edges(void **state)
 {
 	(void)state;
@@ -457,7 +459,8 @@ static void overflow_is_refused(void **state)
 		{0, 10, (1ull << 44) + 1, 1 << 20, 0, 10},
 		{0, 10, 2, INT64_MAX - 9, 0, 10},
 		{0, UINT64_MAX, 2, UINT64_MAX, 0, UINT64_MAX},
-		{0, 10, 1ull << 44, 10, 0, 1ull << 30}, /* Only the buffer's offsets overflow. */
+		{0, 10, 1ull << 44, 10, 0,
+		 1ull << 30}, /* Only the offset in the buffer overflows. */
 		{0, 10, 1, 0, UINT64_MAX - 15, 0},
 		{0, 10, 1, 0, UINT64_MAX, 0},
 	};
@@ -472,13 +475,13 @@ static void overflow_is_refused(void **state)
 			expect_refusal(-EOVERFLOW, "segment 0");
 		}
 	setup(state);
-	seg_add(INT64_MAX - 10, 10, arena); /* The last bytes that can exist. */
+	seg_add(INT64_MAX - 10, 10, arena); /* Ends at the highest offset. */
 	spans_make();
 	assert_int_equal(req.total, 10);
 }
 
-/* Refuses a request whose total length exceeds the range of a result, even if its segments name
- * the same bytes. */
+/* A request is refused if its total length exceeds INT64_MAX, even if its segments name the same
+ * bytes. */
 static void oversized_total_is_refused(void **state)
 {
 	const uint64_t half = 1ull << 62;
@@ -490,7 +493,8 @@ static void oversized_total_is_refused(void **state)
 	assert_int_equal(req.total, half);
 	seg_add(0, 1, arena);
 	expect_refusal(-EOVERFLOW, "segment 2");
-	setup(state); /* The gaps between the rows are read too, so that they count. */
+	/* The gaps between these rows are read, so their bytes count, too. */
+	setup(state);
 	for (unsigned i = 0; i < 3; i++)
 		seg_add_rows((i % 2) * half, 1, half / 4096, 4096, arena, 1);
 	expect_refusal(-EOVERFLOW, "segment 2");
@@ -508,7 +512,7 @@ static void invalid_segments_are_refused(void **state)
 	seg_add(0, 1, arena);
 	seg_add_rows(0, 100, 2, 100, arena, 99);
 	expect_refusal(-EINVAL, "segment 1");
-	setup(state); /* The device has no route. */
+	setup(state); /* The device of the next request has no route. */
 	seg_add(0, 1, arena);
 	atomic_store(&st.routes[PENSTOCK_READ][0], NULL);
 	expect_refusal(-EOPNOTSUPP, "route");
@@ -521,16 +525,16 @@ static void too_many_spans_are_refused(void **state)
 		seg_add(100000 * i, 10, arena + 10 * i);
 	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
-	req.op = PENSTOCK_WRITE; /* Each of the five segments becomes one edge. */
+	req.op = PENSTOCK_WRITE; /* As writes, all five segments are edges. */
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
-		segs[i].row_len = 3 * EDGE; /* Each segment has at most a head and a tail. */
+		segs[i].row_len = 3 * EDGE; /* Each has at most a head, a body and a tail. */
 	assert_int_equal(pst_spans_make(&req, 13, &err), 0);
-	/* The first segment is aligned, so that it needs one span only. */
+	/* The first segment is aligned and needs one span, the other four need three each. */
 	assert_int_equal(req.span_count, 13);
 	for (unsigned max = 5; max < 13; max++)
 		assert_int_equal(pst_spans_make(&req, max, &err), -E2BIG);
-	/* The function writes nothing after the last span. */
+	/* pst_spans_make writes nothing after the last span. */
 	assert_int_equal(spans[13].len, 0xeeeeeeeeeeeeeeee);
 }
 

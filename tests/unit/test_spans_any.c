@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests with random requests how segments become spans: reads and writes, rows, several
- * devices, cut into chunks of any length. Every byte of every buffer receives its byte of the
- * storage exactly once, and no byte beside the buffers changes.
+ * Tests with random requests how segments become spans: reads and writes, rows, several devices,
+ * and chunks of any length. Every byte of every buffer must receive the right byte of the storage
+ * exactly once, and no byte beside the buffers may change.
  */
 #include "spans.h"
 
-/* Makes random segments. Their buffers follow each other in the arena, some with row gaps. */
+/* Makes random segments. Their buffers follow each other in the arena, some with gaps between
+ * their rows. */
 static void random_segments(uint64_t *random)
 {
 	size_t at = 0;
@@ -36,7 +37,7 @@ static void random_segments(uint64_t *random)
 			off += test_random(random) % 10000;
 		else if (kind == 3)
 			off = (off + EDGE - 1) / EDGE * EDGE;
-		at += test_random(random) % 8; /* Leaves guard bytes between some buffers. */
+		at += test_random(random) % 8; /* Leaves up to 7 bytes between buffers. */
 		seg = seg_add_rows(off, row, rows, pitch, arena + at, buf_pitch);
 		seg->dev = &devices[req.op == PENSTOCK_READ ? test_random(random) % 3 : 0];
 		seg->buf_off = test_random(random) % 5;
@@ -76,8 +77,8 @@ static void random_requests(void **state)
 	}
 }
 
-/* Makes random writes to a small storage in any order; some interleave with the rows of others.
- * Returns whether any byte is written twice. */
+/* Makes random writes to a small storage. The rows of one write may be between the rows of another
+ * write. Returns whether any byte is written twice. */
 static bool random_writes(uint64_t *random)
 {
 	static unsigned char writes[4096];
@@ -122,7 +123,7 @@ static void random_overlaps(void **state)
 	assert_true(refused > 500 && accepted > 500);
 }
 
-/* Too many columns of a matrix to compare them in pairs. */
+/* Writes 20000 columns of a matrix. The overlap check is too slow if it compares each pair. */
 static void overlap_check_of_many_columns(void **state)
 {
 	enum { COLUMNS = 20000, ROWS = 8 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests contexts, memory, registration and attributes of the stand-in CUDA driver. All cases
- * also hold for the real driver and run on it with PENSTOCK_STANDIN=0, except those that begin
- * with standin_only().
+ * Tests contexts, memory, registration and attributes of the stand-in CUDA driver. All cases,
+ * except those with standin_only(), also pass on the real driver (with PENSTOCK_STANDIN=0).
  */
 #include "../standin/check.h"
 
@@ -259,7 +258,7 @@ static void attributes_need_no_context(void **state)
 	assert_int_equal(cu->cuMemFree(dev), PST_CU_OK);
 }
 
-/* Each attribute is written with its full width and not one byte more. */
+/* A query of an attribute writes as many bytes as the attribute has, and not one byte more. */
 static void attribute_widths(void **state)
 {
 	pst_cu_ptr dev = alloc_dev(4096);
@@ -286,7 +285,7 @@ static void buffer_ids_are_unique(void **state)
 	(void)state;
 	cu->cuMemFree(a);
 	b = alloc_dev(8 * MIB);
-	assert_int_equal(b, a); /* The case proves something only if the address is reused. */
+	assert_int_equal(b, a); /* The driver has reused the address. */
 	assert_true(ptr_attrs_query(b).id != id);
 	cu->cuMemFree(b);
 	assert_int_equal(cu->cuMemHostRegister(host, 4096, 0), PST_CU_OK);
@@ -363,7 +362,7 @@ static void registration_refusals(void **state)
 	munmap(hole, 4 * MIB);
 }
 
-/* Opens an unlinked file in the test folder, filled with `len` bytes of one value. */
+/* Creates an unlinked file of `len` bytes with the value `byte`, in $TMPDIR. */
 static int test_file_new(size_t len, int byte)
 {
 	const char *dir = getenv("TMPDIR");
@@ -393,14 +392,14 @@ static void files_are_pinned_read_only(void **state)
 	assert_int_equal(fstatfs(fd, &fs), 0);
 	at = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(at, MAP_FAILED);
-	if (fs.f_type != 0x01021994) /* A tmpfs file may be pinned for writing. */
+	if (fs.f_type != 0x01021994) /* tmpfs files can be registered for writing. */
 		assert_int_equal(cu->cuMemHostRegister(at, MIB, 0), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemHostRegister(at, MIB, PST_CU_HOST_READ_ONLY), PST_CU_OK);
 	assert_int_equal(ptr_attrs_query((uintptr_t)at).access, 1);
 	assert_int_equal(cu->cuMemcpyDtoHAsync(at, dev, 4096, stream), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, at, MIB, stream), PST_CU_OK);
 	assert_int_equal(byte_at(dev + 4096), 0x5a);
-	/* Truncated and written again, the file consists of other pages. */
+	/* When a file is truncated and written again, it gets other pages in memory. */
 	assert_int_equal(ftruncate(fd, 0), 0);
 	assert_int_equal(ftruncate(fd, MIB), 0);
 	assert_int_equal(pwrite(fd, "new", 3, 4096), 3);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the controls of the stand-in CUDA driver: injected failures, call counts and settings.
- * Also tests how it starts and exits, and how CUDA results become -errno. Cases without
- * standin_only() also hold for the real driver (PENSTOCK_STANDIN=0). A process reads the
- * settings once, so that a case that needs other settings runs this program again.
+ * Also tests how the driver starts and exits, and how CUDA results become -errno. Cases without
+ * standin_only() also pass on the real driver (with PENSTOCK_STANDIN=0). A process reads the
+ * settings only once, so a case that needs other settings runs this program again as a child.
  */
 #include "../standin/check.h"
 
@@ -77,7 +77,7 @@ static void invalid_failure_specs(void **state)
 {
 	standin_only();
 	(void)state;
-	/* The symbol is cuMemAlloc_v2; no function has this name. */
+	/* No function has the name cuMemAlloc; the symbol is cuMemAlloc_v2. */
 	assert_int_equal(control.fail_on("cuMemAlloc:1:2"), -1);
 	assert_int_equal(control.fail_on("cuMemAlloc_v2"), -1);
 	assert_int_equal(control.fail_on("cuMemAlloc_v2:0:2"), -1);
@@ -155,10 +155,10 @@ static void delay_exposes_early_slot_reuse(void **state)
 		assert_int_equal(cu->cuMemcpyHtoDAsync(dev, slot, 4096, stream), PST_CU_OK);
 		stream_sync(stream);
 	}
-	assert_true(now_ms() - start_ms >= 8); /* The delays add up to 40 ms on average. */
+	assert_true(now_ms() - start_ms >= 8); /* On average all delays together take 40 ms. */
 	assert_int_equal(control.peek(dev)[0], 1);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, slot, 4096, stream), PST_CU_OK);
-	overwrite(slot, 2, 4096); /* Overwrites the slot without waiting for the copy. */
+	overwrite(slot, 2, 4096); /* The copy has not read the slot yet. */
 	stream_sync(stream);
 	assert_int_equal(control.peek(dev)[0], 2);
 	cu->cuMemFree(dev);
@@ -223,7 +223,7 @@ static int broken_contexts(void)
 	EXPECT_EQ(cu->cuStreamQuery(stream), PST_CU_ILLEGAL_ADDRESS);
 	EXPECT_EQ(cu->cuPointerGetAttribute(&type, PST_CU_PTR_MEMORY_TYPE, dev),
 		  PST_CU_ILLEGAL_ADDRESS);
-	/* Freeing reports the broken context too, but frees the object. */
+	/* Calls that free an object return the error of the broken context, but free it. */
 	EXPECT_EQ(cu->cuMemFree(dev), PST_CU_ILLEGAL_ADDRESS);
 	EXPECT_EQ(cu->cuMemFreeHost(host), PST_CU_ILLEGAL_ADDRESS);
 	EXPECT_EQ(cu->cuStreamDestroy(stream), PST_CU_ILLEGAL_ADDRESS);
@@ -288,7 +288,7 @@ static int last_release(void)
 		  PST_CU_INVALID_VALUE);
 	if (is_standin()) {
 		control.live(&live);
-		EXPECT_EQ(live.lost, 2); /* The lost objects are the memory and the stream. */
+		EXPECT_EQ(live.lost, 2); /* The memory and the stream are lost. */
 		EXPECT_EQ(live.allocs, 0);
 	}
 	return 0;

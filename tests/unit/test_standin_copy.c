@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests copies of the stand-in CUDA driver: all bytes arrive, and a copy outside its
- * allocations is refused. Every case also holds for the real driver and runs on it with
- * PENSTOCK_STANDIN=0.
+ * allocations is refused. Every case also passes on the real driver (with
+ * PENSTOCK_STANDIN=0).
  */
 #include "../standin/check.h"
 
@@ -94,7 +94,7 @@ static void pitched_copies(void **state)
 		assert_memory_equal(host + 2048 + row * 100 + 3, host + (row + 1) * 16 + 2, 10);
 		assert_int_equal(host[2048 + row * 100 + 13], 0xee);
 	}
-	c.width_bytes = 15; /* Longer than the pitch: 2 + 15 > 16. */
+	c.width_bytes = 15; /* A row would exceed the pitch: 2 + 15 > 16. */
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_INVALID_VALUE);
 	c.width_bytes = 10;
 	c.dst_pitch = 1100; /* The fifth row would be beyond the end of the allocation. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the hardware queues of the stand-in CUDA driver: which waiting stream holds up which
- * other streams, and how to avoid it. tests/standin/README.md explains the effect. Every case
- * also holds for the real driver and runs on it with PENSTOCK_STANDIN=0. Both drivers have one
- * queue of each kind here.
+ * Tests the hardware queues of the stand-in CUDA driver: which other streams a waiting stream
+ * blocks, and how to avoid that. tests/standin/README.md explains the effect. Every case also
+ * passes on the real driver (with PENSTOCK_STANDIN=0). In this test both drivers have one hardware
+ * queue of each kind.
  */
 #include "../standin/hold.h"
 
-/* An operation on its own part of the memory, so that streams do not share bytes. */
+/* Queues an operation on stream `s`. `part` is a part of the memory that no other stream uses. */
 typedef void op_fn(struct pst_cu_stream *s, int part);
 
 static void to_device(struct pst_cu_stream *s, int part)
@@ -93,8 +93,8 @@ static void no_op(struct pst_cu_stream *s, int part)
 }
 
 /* Returns whether `op` on one stream completes while another stream waits for a semaphore. The
- * waiting stream last ran `before`, and if `over` is set, that has completed. `expected` only
- * selects the time limit. */
+ * waiting stream has run the operation `earlier` before. If `over` is set, `earlier` has completed
+ * when the wait begins. `expected` is the expected result; it selects the time limit. */
 static bool op_completes_beside_wait(op_fn *earlier, op_fn *op, bool over, bool expected)
 {
 	struct pst_cu_stream *waiter = stream_new(PST_CU_STREAM_NON_BLOCKING);
@@ -115,7 +115,7 @@ static bool op_completes_beside_wait(op_fn *earlier, op_fn *op, bool over, bool 
 	return completed;
 }
 
-/* The expectations are the table of tests/standin/README.md. */
+/* The expected results are those of the table in tests/standin/README.md. */
 static void wait_blocks_its_hardware_queue(void **state)
 {
 	(void)state;

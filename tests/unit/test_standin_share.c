@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the parts of the stand-in CUDA driver that need a second process or device: shared
- * memory, fork and peer access. Also tests memory that is mapped in pieces. Every case also
- * holds for the real driver and runs on it with PENSTOCK_STANDIN=0.
+ * Tests the parts of the stand-in CUDA driver that need a second process or device: shared memory,
+ * fork and access to memory of another GPU. Also tests memory that is mapped in pieces. Every case
+ * also passes on the real driver (with PENSTOCK_STANDIN=0).
  */
 #include "../standin/check.h"
 
@@ -22,7 +22,7 @@ static int calls_after_fork(void)
 	return 0;
 }
 
-/* Child case: opens the IPC handle that it finds in the environment. */
+/* Runs in a child: opens the IPC handle in the environment variable STANDIN_TEST_HANDLE. */
 static int ipc_open(void)
 {
 	const char *text = getenv("STANDIN_TEST_HANDLE");

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests streams, events, semaphores and host functions of the stand-in CUDA driver: the order
- * of operations, what blocks an operation, and which calls wait. All cases also hold for the
- * real driver and run on it with PENSTOCK_STANDIN=0, except those that begin with
- * standin_only().
+ * of operations, what blocks an operation, and which calls wait. All cases, except
+ * those with standin_only(), also pass on the real driver (with PENSTOCK_STANDIN=0).
  */
 #include "../standin/hold.h"
 
@@ -136,8 +135,8 @@ static void event_marks_a_position(void **state)
 	assert_int_equal(cu->cuEventQuery(e), PST_CU_NOT_READY);
 	assert_int_equal(cu->cuStreamWaitEvent(after, e, 0), PST_CU_OK);
 	assert_int_equal(cu->cuStreamQuery(after), PST_CU_NOT_READY);
-	/* The waiting stream keeps waiting for the recorded position after the event is
-	 * destroyed. */
+	/* When the event is destroyed, stream `after` still waits until `stream` has reached the
+	 * point at which the event was recorded. */
 	assert_int_equal(cu->cuEventDestroy(e), PST_CU_OK);
 	assert_false(idle_within(after, HELD_MS));
 	stream_release();
@@ -155,7 +154,7 @@ static void default_stream_waits_for_blocking_streams(void **state)
 	(void)state;
 	need_memops();
 	assert_int_equal(cu->cuEventCreate(&e, PST_CU_EVENT_NO_TIMING), PST_CU_OK);
-	stream_hold(stream); /* The default stream does not wait for a non-blocking stream. */
+	stream_hold(stream); /* This does not block the default stream. */
 	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned, big, MIB, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventRecord(e, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventSynchronize(e), PST_CU_OK);
@@ -264,7 +263,7 @@ static void try_stream(void)
 	assert_int_equal(cu->cuStreamDestroy(spare_stream), PST_CU_OK);
 }
 
-/* Exceeds the stream pool, which grows by about a dozen streams at a time. */
+/* Creates more streams than the driver's pool has. The pool grows by about a dozen streams. */
 static void try_many_streams(void)
 {
 	struct pst_cu_stream *many[40];
@@ -275,7 +274,7 @@ static void try_many_streams(void)
 		assert_int_equal(cu->cuStreamDestroy(many[i]), PST_CU_OK);
 }
 
-/* Exceeds a hardware queue, which holds about a thousand operations. */
+/* Queues more operations than a hardware queue holds, which is about a thousand. */
 static void try_many_copies(void)
 {
 	for (int i = 0; i < 3000; i++)
@@ -315,8 +314,8 @@ static void *attempt_main(void *arg)
 	return NULL;
 }
 
-/* Returns whether the call returns while `stream` waits for a semaphore. `expected` only
- * selects the time limit. */
+/* Returns whether fn() returns while `stream` waits for a semaphore. `expected` is the expected
+ * result; it selects the time limit. */
 static bool call_returns(void (*fn)(void), bool expected)
 {
 	struct attempt a = {.fn = fn};
@@ -358,7 +357,7 @@ static void full_pool_and_full_queue_wait(void **state)
 	(void)state;
 	need_memops();
 	assert_false(call_returns(try_many_streams, false));
-	/* The pool has grown, so that no stream creation waits. */
+	/* The first try_many_streams made the stream pool grow, so the second does not wait. */
 	assert_true(call_returns(try_many_streams, true));
 	assert_true(call_returns(try_some_copies, true));
 	assert_false(call_returns(try_many_copies, false));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the helpers that topo and the block stack read files with: addresses, CPU lists and
- * numbers. Reading below a root never leaves the root and never blocks. tests/run runs it.
+ * Tests the functions that read files of sysfs for the topology and the block stack: PCI
+ * addresses, CPU lists and numbers. Reading files below a root folder must never leave that folder
+ * and never block. tests/run runs this test.
  */
 #include "../test.h"
 
@@ -16,7 +17,8 @@
 static void pci_addresses(void **state)
 {
 	static const struct {
-		const char *text, *want; /* Normal form of the address; NULL: refused. */
+		/* `want`: normal form of the address, NULL if `text` is refused. */
+		const char *text, *want;
 	} cases[] = {
 		{"0000:04:00.0", "0000:04:00.0"},
 		{"00000000:AF:1f.7", "0000:af:1f.7"},
@@ -116,7 +118,7 @@ static void numbers(void **state)
 			fail_msg("'%s' was parsed as %lld", bad[i], (long long)value);
 }
 
-/* A captured tree cannot make the reader follow links outside or block. */
+/* Reading a captured tree never follows a link out of the tree and never blocks. */
 static void reads_stay_below_the_root(void **state)
 {
 	struct pst_sysfs fs;
@@ -194,7 +196,7 @@ static void file_texts(void **state)
 	tree_close(&t);
 }
 
-/* Lists are sorted by number, and names that begin with a dot are left out. */
+/* Names in a list are sorted by the numbers in them. Names that begin with a dot are left out. */
 static void directory_lists(void **state)
 {
 	static const char *const want[] = {"nvme1", "nvme2", "nvme10", "sda"};
@@ -223,8 +225,8 @@ static void directory_lists(void **state)
 	tree_close(&t);
 }
 
-/* While anything is renamed on the machine, the kernel may ask (EAGAIN) to resolve a path with
- * ".." again. */
+/* While any process renames files, resolving a path with ".." may fail with EAGAIN. The library
+ * must then try again. */
 static _Atomic bool renaming;
 
 static void *rename_loop(void *arg)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the topology of replayed machines: distance between devices, NUMA nodes, ACS and the
- * IOMMU, both output formats, and that a capture contains all that the library reads. tests/run
- * runs it.
+ * Tests the topology of recorded machines: distance between devices, NUMA nodes, ACS, the IOMMU
+ * and both output formats. Also tests that a capture contains everything that the library reads.
+ * tests/run runs this test.
  */
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
 #include "core/machine/topo_print.h"
 
-static struct tree machines; /* All machines of synth.py, and the captures. */
+static struct tree machines; /* The machines of synth.py and the captured machines. */
 
 static struct pst_topo *machine_open(const char *name)
 {
@@ -43,14 +43,14 @@ static void dgx_machine(void **state)
 	assert_int_equal(topo->end_count, 8 + 9 + 8);
 	assert_string_equal(topo->iommu, "none");
 	assert_near(topo, "0000:13:00.0", "0000:13:00.0", "X");
-	/* A NIC below the same switch. */
+	/* The GPU and a NIC below the same switch. */
 	assert_near(topo, "0000:13:00.0", "0000:15:00.0", "PIX");
-	/* A drive below the second switch. */
+	/* The GPU and a drive below a second switch. */
 	assert_near(topo, "0000:13:00.0", "0000:19:00.0", "PXB");
-	/* Both are below the second switch. */
+	/* Two drives below the second switch. */
 	assert_near(topo, "0000:19:00.0", "0000:1a:00.0", "PIX");
-	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");  /* Another root port. */
-	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE"); /* Another host bridge. */
+	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");  /* Below another root port. */
+	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE"); /* Below another host bridge. */
 	assert_near(topo, "0000:13:00.0", "0000:73:00.0", "SYS");
 	dev = pst_topo_pci(topo, "0000:13:00.0");
 	assert_non_null(dev);
@@ -90,7 +90,8 @@ static void cpus_near_device(void **state)
 	pst_topo_close(topo);
 }
 
-/* The firmware of guests names no NUMA node; if there is only one, it is used. */
+/* The firmware of a virtual machine names no NUMA node for a device. If there is one node, it is
+ * used. */
 static void cloud_vm(void **state)
 {
 	struct pst_topo *topo = machine_open("cloud-vm");
@@ -101,7 +102,7 @@ static void cloud_vm(void **state)
 	assert_near(topo, "0000:01:00.0", "0000:09:00.0", "PHB");
 	assert_string_equal(end_find(topo, "vda")->transport, "virtio");
 	assert_int_equal(end_find(topo, "vda")->numa, 0);
-	/* An ordinary user cannot read ACS, so that it is unknown (-1). */
+	/* An ordinary user cannot read the ACS bits, so the value is -1 (unknown). */
 	assert_int_equal(pst_topo_pci(topo, "0000:00:10.0")->acs, -1);
 	pst_topo_close(topo);
 }
@@ -116,7 +117,7 @@ static void amd_machine(void **state)
 	assert_string_equal(gpu->model, "AMD Instinct MI300X");
 	assert_string_equal(topo->iommu, "passthrough");
 	assert_string_equal(end_find(topo, "sda")->transport, "sata");
-	/* The server's VGA controller is no GPU: there are four accelerators and five drives. */
+	/* Four GPUs and five drives: the server's VGA controller does not count as a GPU. */
 	assert_int_equal(topo->end_count, 4 + 5);
 	assert_near(topo, "0000:21:00.0", "0000:22:00.0", "PHB");
 	assert_near(topo, "0000:21:00.0", "0000:42:00.0", "NODE");
@@ -156,7 +157,7 @@ static void fabrics(void **state)
 	pst_topo_close(topo);
 }
 
-/* A real machine, captured by tools/capture-machine. */
+/* A real machine, which tools/capture-machine captured. */
 static void captured(void **state)
 {
 	struct pst_topo *topo = machine_open("firecracker");
@@ -171,8 +172,8 @@ static void captured(void **state)
 	pst_topo_close(topo);
 }
 
-/* A guest with an H200 passed through, captured by the same tool. The card shares no switch
- * with a drive. */
+/* A virtual machine with an H200 GPU passed through, which tools/capture-machine captured. No
+ * switch has both the GPU and a drive below it. */
 static void captured_with_a_gpu(void **state)
 {
 	struct pst_topo *topo = machine_open("h200");
@@ -188,8 +189,7 @@ static void captured_with_a_gpu(void **state)
 	pst_topo_close(topo);
 }
 
-/* Guests of the lab: one with a switch, one with a root port with ACS, as QEMU and Linux
- * present them. */
+/* Two virtual machines (QEMU): one has a PCIe switch, the other has a root port with ACS. */
 static void captured_in_the_lab(void **state)
 {
 	struct pst_topo *topo = machine_open("lab-switch");
@@ -210,7 +210,7 @@ static void captured_in_the_lab(void **state)
 	pst_topo_close(topo);
 }
 
-/* The machine that runs the test. Nothing is known of it, but reading must succeed. */
+/* Reading the topology of the machine that runs the test must succeed. */
 static void this_machine(void **state)
 {
 	struct pst_topo *topo = NULL;
@@ -302,11 +302,11 @@ static void table_output(void **state)
 	assert_non_null(strstr(text, "  nvme0    PIX!   X      0-31\n"));
 }
 
-/* A machine packed by tools/capture-machine reads like the original. */
+/* If tools/capture-machine captures a machine, the capture has the same topology as the machine. */
 static void capture_reads_like_the_machine(void **state)
 {
-	/* Each capture starts Python, so that only the machines with the most kinds of devices
-	 * are used. */
+	/* Each capture takes the time to start Python. So the test uses only these machines, which
+	 * have the most kinds of devices. */
 	static const char *const some[] = {"dgx", "amd", "nvmeof-soft", "lab-switch"};
 	char first[1024], again[1024], root[1024];
 	size_t n;

@@ -22,8 +22,8 @@ static void plant(const struct tree *t, const char *path, const char *class_)
 	tree_link(t, at, to);
 }
 
-/* Plants a root port, a switch and two devices without config space, as an ordinary user sees
- * them. */
+/* Plants a root port, a switch and two devices. They have no config space, because an ordinary
+ * user cannot read it. */
 static void plant_switch(const struct tree *t)
 {
 	plant(t, "pci0000:00/0000:00:01.0", "0x060400\n");
@@ -34,7 +34,8 @@ static void plant_switch(const struct tree *t)
 	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", "0x010802\n");
 }
 
-/* Writes a bridge's config space, which is zero except for the ACS control word. */
+/* Writes the config space of the bridge at `path`, with an ACS capability whose control word is
+ * `control`. */
 static void plant_acs(const struct tree *t, const char *path, uint16_t control)
 {
 	unsigned char config[4096] = {0};
@@ -66,7 +67,8 @@ static void roles_by_position(void **state)
 	tree_close(&t);
 }
 
-/* Config space decides the role of a bridge: a guest may show a switch without its root port. */
+/* The config space decides the role of a bridge, because a virtual machine may show a switch
+ * without the root port above it. */
 static void roles_by_config(void **state)
 {
 	static const struct {
@@ -82,11 +84,11 @@ static void roles_by_config(void **state)
 	tree_open(&t);
 	plant(&t, "pci0000:00/0000:00:01.0", "0x060400\n");
 	config[0x34] = 0x50;
-	config[0x50] = 5; /* The MSI capability comes first. */
+	config[0x50] = 5; /* The first capability is MSI. */
 	config[0x51] = 0x60;
 	config[0x60] = 16;
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		config[6] = 0x10; /* The config space has a list of capabilities. */
+		config[6] = 0x10; /* The device has a capability list. */
 		config[0x62] = (unsigned char)(cases[i].type << 4 | 2);
 		tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/config", config, 256);
 		topo = topo_at(t.root);
@@ -102,8 +104,8 @@ static void roles_by_config(void **state)
 	tree_close(&t);
 }
 
-/* Other entries in the directories of drives are ignored. More drives than the limit make the
- * topology incomplete. */
+/* Directory entries in /sys/block and /sys/class/nvme that are no drives are ignored. With more
+ * drives than the limit the topology is incomplete. */
 static void drives_and_limits(void **state)
 {
 	struct pst_topo *topo;
@@ -142,8 +144,8 @@ static void drives_and_limits(void **state)
 
 #define SWITCH "pci0000:00/0000:00:01.0/0000:01:00.0"
 
-/* ACS of each bridge between the two devices counts, on either side and at the top of the path.
- * A bridge above the top does not count. */
+/* ACS counts on every bridge of the path between two devices, including the topmost one. ACS of a
+ * bridge above the path does not count. */
 static void acs_between_devices(void **state)
 {
 	static const char *const ports[] = {SWITCH "/0000:02:00.0", SWITCH "/0000:02:01.0", SWITCH,
@@ -160,7 +162,7 @@ static void acs_between_devices(void **state)
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), -ENODATA);
 	pst_topo_close(topo);
 	for (i = 0; i < 4; i++)
-		plant_acs(&t, ports[i], 0x53); /* All ACS bits that do not redirect. */
+		plant_acs(&t, ports[i], 0x53); /* All ACS bits that redirect nothing. */
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 0);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:0a:00.0"), -ENODEV);
@@ -177,7 +179,7 @@ static void acs_between_devices(void **state)
 		}
 		plant_acs(&t, ports[i], 0);
 	}
-	/* One bridge that redirects outweighs another with unknown ACS. */
+	/* One bridge redirects, and ACS of another bridge is unknown. The result is 1. */
 	plant_acs(&t, ports[0], 0x04);
 	tree_remove(&t, "sys/devices/" SWITCH "/0000:02:01.0/config");
 	topo = topo_at(t.root);
@@ -202,7 +204,7 @@ static void nodes_and_cpus(void **state)
 	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:01.0"), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:02.0"), -ENODEV);
-	/* The same address in two PCI domains: two devices, not known to be close. */
+	/* Two devices have the same address in two PCI domains. Their distance counts as SYS. */
 	assert_int_equal(topo->pci_count, 3);
 	assert_non_null(pst_topo_pci(topo, "0000:05:00.0"));
 	assert_near(topo, "0000:00:01.0", "0001:00:01.0", "SYS");
@@ -215,7 +217,7 @@ static void nodes_and_cpus(void **state)
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "0-7\n");
 	tree_text(&t, "sys/devices/system/node/node0/distance", "10 20 30\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "8-11\n");
-	/* The node has memory but no CPUs. */
+	/* Node 2 has memory but no CPUs. */
 	tree_text(&t, "sys/devices/system/node/node2/cpulist", "\n");
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/pci0001:00/0001:00:01.0/numa_node", "2\n");
@@ -226,7 +228,7 @@ static void nodes_and_cpus(void **state)
 	assert_int_equal(pst_cpus_count(&cpus), 12);
 	assert_string_equal(topo->nodes[0].distance, "10 20 30");
 	pst_topo_close(topo);
-	/* The device's own CPU list comes first. */
+	/* The device's own CPU list takes precedence over the CPU list of its node. */
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/local_cpulist", "3\n");
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), 0);
@@ -235,7 +237,7 @@ static void nodes_and_cpus(void **state)
 	tree_close(&t);
 }
 
-/* A pump's threads run on the CPUs of its device's node if there are several nodes. */
+/* If a machine has several NUMA nodes, a pump's threads run on the CPUs of the device's node. */
 static void lanes_run_near_the_device(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
@@ -256,7 +258,8 @@ static void lanes_run_near_the_device(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/system/cpu/online", "0-1023\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", text);
-	pst_numa_find(&dev, &near); /* With one node every CPU is close. */
+	/* If there is only one NUMA node, the thread may run on all CPUs. */
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	assert_int_equal(near.node, -1);
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
@@ -267,14 +270,14 @@ static void lanes_run_near_the_device(void **state)
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &near.cpus));
 	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
-	/* This process may use none of the CPUs, so that its affinity stays unchanged. */
+	/* This process may use no CPU of the node, so the thread's affinity stays unchanged. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
 	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	pst_numa_bind_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &old_cpus));
-	/* No device has this address. */
+	/* No device has the address 0000:00:02.0. */
 	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0");
 	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
@@ -313,7 +316,7 @@ static void iommu_modes(void **state)
 static void gpu_classes(void **state)
 {
 	static const struct {
-		/* Vendor of the GPU; NULL: the card is no GPU. */
+		/* `maker`: vendor of the GPU, NULL if the card is no GPU. */
 		const char *class_, *vendor, *maker;
 	} cases[] = {
 		{"0x030200\n", "0x10de\n", "nvidia"}, {"0x030000\n", "0x10de\n", "nvidia"},
@@ -341,7 +344,7 @@ static void gpu_classes(void **state)
 	}
 }
 
-/* Intel's VMD creates a host bridge below an endpoint. */
+/* Intel's VMD, which is an endpoint, has a host bridge below it. */
 static void vmd_host_bridge(void **state)
 {
 	struct pst_topo *topo;
@@ -410,7 +413,7 @@ static void deeper_than_the_limit(void **state)
 	tree_open(&t);
 	for (i = 1; i < 100; i++) {
 		snprintf(path + strlen(path), sizeof(path) - strlen(path), "/0000:%02x:00.0", i);
-		/* Only the last path is longer than a path may be. */
+		/* The last directory has a path that is longer than the library supports. */
 		if (strlen(path) < 400)
 			plant(&t, path, "0x060400\n");
 	}
@@ -440,7 +443,7 @@ static void garbled_tree(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
 	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
-	/* A capability list that points at itself, and one that leaves the config space. */
+	/* One capability list points at itself. Another one points outside the config space. */
 	memset(huge, 0, 4096);
 	huge[6] = 0x10;
 	huge[0x34] = 0x40;

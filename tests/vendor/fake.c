@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fake vendor libraries for the test of path vendor, one for each correct or wrong behaviour.
- * tests/meson.build builds each with one FAKE_* macro. They read with pread(2), copy into device
- * memory by the CUDA driver in the current context, and count the reads as their macro demands.
- * They share no code with NVIDIA's library, which works only with its kernel module nvidia-fs.
- * The macros:
+ * Fake vendor libraries for the test of path vendor, one for each right or wrong behaviour.
+ * tests/meson.build builds each library with one FAKE_* macro. Each reads with pread(2) and copies
+ * the bytes into device memory with the CUDA driver, in the current context. Its statistics count
+ * the reads as the macro demands. The libraries share no code with NVIDIA's library, which works
+ * only with its kernel module nvidia-fs. The macros:
  *
  *	GOOD	peer-to-peer, compat mode off; cuFileRead calls its own cuFileUseCount
- *	SILENT	uses a posix read without reporting an error
- *	BOTH	counts each read as peer-to-peer and as posix
- *	FEW	counts one byte of each read
- *	NONE	moves bytes and counts no read
- *	COMPAT	reports compat mode on, even if it was switched off
- *	LIAR	counts a peer-to-peer read and moves nothing
+ *	SILENT	reads by posix calls without reporting an error
+ *	BOTH	counts each read both as peer-to-peer and as posix
+ *	FEW	counts only one byte of each read
+ *	NONE	moves the bytes but counts no read
+ *	COMPAT	reports that compat mode is on, even if it was switched off
+ *	LIAR	counts a peer-to-peer read but moves no bytes
  *	SHUT	refuses to register any handle
  *	MARKED	exports the drop-in's marker symbol
  */
@@ -117,7 +117,7 @@ API void cuFileHandleDeregister(void *fh)
 	*(int *)fh = 0;
 }
 
-/* Returns the number of registered handles, for the test. */
+/* Returns the number of registered handles. Only the test calls this function. */
 API int fake_handles(void);
 API int fake_handles(void)
 {
@@ -160,7 +160,7 @@ API ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t b
 
 	memcpy(&copy_in, &symbol, sizeof(copy_in));
 	if (cuFileUseCount() != 1 || !copy_in)
-		return -5001; /* the call went to another library's cuFileUseCount */
+		return -5001; /* the call reached the cuFileUseCount of another object */
 	if (posix_memalign(&buf, 4096, len))
 		return -5043;
 	n = pread(*(int *)fh - 1, buf, len, file_off);

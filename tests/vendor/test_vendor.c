@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests path vendor with fake vendor libraries (fake.c) and the stand-in GPU: which reads count as
- * direct, which do not, and which libraries are refused. A process cannot unload such a library, so
- * each case runs in a child. This program exports a cuFileUseCount, as a preloaded drop-in does. A
- * vendor library that is loaded without RTLD_DEEPBIND would call it.
+ * Tests path vendor with fake vendor libraries (fake.c) and the stand-in driver: which reads count
+ * as direct, which do not, and which libraries are refused. A process cannot unload such a
+ * library, so each case runs in a child process. This program exports a cuFileUseCount, as a
+ * preloaded drop-in does. A vendor library that was loaded without RTLD_DEEPBIND would call this
+ * function instead of its own.
  */
 #include "test.h"
 
@@ -27,7 +28,7 @@ __attribute__((visibility("default"))) long cuFileUseCount(void)
 static char name[256];
 static unsigned char *bytes, *back;
 
-/* The result of one child. */
+/* The result that a child process reports. */
 struct found {
 	struct penstock_explain_path row;
 	struct penstock_report report;
@@ -77,7 +78,7 @@ static void copy_all(struct penstock_device *to, void *dst, struct penstock_devi
 		_exit(4);
 }
 
-/* A stream of the application that waits for a request of the library, which waits for a gate. */
+/* An application's stream that waits for a request of the library. The request waits for a gate. */
 struct held {
 	struct penstock_seg seg;
 	struct penstock_storage *mem;
@@ -123,7 +124,7 @@ static void stream_release(struct held *h)
 	penstock_free(h->seg.dev, h->seg.buf);
 }
 
-static bool beside_a_stream; /* the child works while a stream waits for a request */
+static bool beside_a_stream; /* whether the child runs while a stream waits for a request */
 
 static void child(enum penstock_op op, enum penstock_class require, const char *path,
 		  struct found *out)
@@ -169,7 +170,8 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	penstock_device_close(host);
 }
 
-/* Runs a child with a fake library, given by its name or a path, and returns the child's result. */
+/* Runs a child process with a fake library, named by its behaviour or by a path. Returns the
+ * child's result. */
 static struct found run_child(const char *fake, enum penstock_op op, enum penstock_class require,
 			      const char *path)
 {
@@ -203,7 +205,8 @@ static struct found run_child(const char *fake, enum penstock_op op, enum pensto
 	return found;
 }
 
-/* A library that counts its reads, has compat mode off and passes the canary read is direct. */
+/* Path vendor is direct if the library counts its reads, has compat mode off and passes the
+ * canary read. */
 static void good_library_direct(void **state)
 {
 	struct found f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
@@ -219,8 +222,8 @@ static void good_library_direct(void **state)
 	assert_int_equal(f.n, LEN);
 }
 
-/* The memory of the canary read is not freed while a stream waits for a request. The driver would
- * wait for the stream and block every copy. */
+/* The memory of the canary read is not freed while a stream waits for a request. Otherwise the
+ * CUDA driver would wait for that stream and block every copy. */
 static void canary_beside_a_stream(void **state)
 {
 	struct found f;
@@ -234,7 +237,7 @@ static void canary_beside_a_stream(void **state)
 	assert_true(f.same);
 }
 
-/* Returns the number of handles that the fake library has, -1 if it is not loaded. */
+/* Returns the number of handles that the fake library has registered, -1 if it is not loaded. */
 static int handle_count(void)
 {
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUFILE"), RTLD_NOW | RTLD_NOLOAD);
@@ -245,8 +248,8 @@ static int handle_count(void)
 	return count ? count() : -1;
 }
 
-/* A file on three drives has no data on its last drive until the file grows. Until then each canary
- * read fails, and the next one replaces its route and the registered handle. */
+/* A file on three drives has no data on its last drive until it has grown. Until then, each
+ * canary read fails, and the next one replaces the file's route and its registered handle. */
 static void child_unproven(void)
 {
 	static const uint64_t more[] = {0, 100, 65536};
@@ -301,7 +304,8 @@ static void canary_repeated(void **state)
 	assert_int_equal(truncate(name, LEN), 0);
 }
 
-/* A library that may have fallen back meets no class. It is used only if the caller names it. */
+/* If the library may have fallen back to posix reads, path vendor meets no class. It is then
+ * used only if the caller names it. */
 static void fallback_meets_no_class(void **state)
 {
 	static const char *const fakes[] = {"silent", "compat", "both", "few", "none"};
@@ -320,12 +324,13 @@ static void fallback_meets_no_class(void **state)
 		f = run_child(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, "vendor");
 		assert_int_equal(f.n, LEN);
 		assert_true(f.same);
-		/* The number of copies is unknown, so the worst is reported. */
+		/* It is unknown whether the CPU has copied the bytes, so the report says that it
+		 * has copied all. */
 		assert_int_equal(f.report.cpu_copied, LEN);
 	}
 }
 
-/* A library that moves nothing fails the canary read. */
+/* The canary read fails if the library moves no bytes. */
 static void liar_detected(void **state)
 {
 	struct found f = run_child("liar", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
@@ -343,7 +348,7 @@ static void unusable_libraries(void **state)
 	(void)state;
 	assert_false(f.row.usable);
 	assert_non_null(strstr(f.row.text, "HANDLE_NOT_REGISTERED (5027)"));
-	assert_int_equal(f.n, LEN); /* another path moved the bytes */
+	assert_int_equal(f.n, LEN); /* a path other than vendor moved the bytes */
 	f = run_child("marked", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_KIND);
 	assert_non_null(strstr(f.row.text, "Penstock's own"));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the group tests: a job in which several processes, one for each rank, load a model
- * together. Each rank compares every byte with what the test wrote to the file, and leaves its
- * result in memory that the test reads.
+ * together. Each rank compares every byte of the model with what the test wrote to the file.
+ * Each rank puts its result into memory that the test's own process reads.
  */
 #ifndef PST_TEST_GROUP_H
 #define PST_TEST_GROUP_H
@@ -18,64 +18,68 @@
 #include <time.h>
 
 #define RANKS_MAX 8u
-#define AREAS 4u /* Arrays of outcomes, so that several jobs can run at once. */
-#define LIMIT_MS                                                                           \
-	60000	    /* Six times the limit that the header promises: a test machine may be \
-		     * short of CPU time. */
-#define ALARM_S 100 /* Only a rank that never ends runs this long. */
+#define AREAS 4u /* Number of arrays of outcomes. Each job that runs at the same time uses one. */
+#define LIMIT_MS                                                                                   \
+	60000 /* Six times the limit that the header promises, because a test machine may be short \
+		 of CPU time. */
+#define ALARM_S 100 /* Time in seconds; only a rank that hangs runs this long. */
 
-/* A rank's result, in memory shared with the test's own process. */
+/* How one rank's loads ended, in memory shared with the test's own process. */
 struct outcome {
 	int ret;
 	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
-	size_t contexts; /* CUDA contexts that the rank had made. */
-	pid_t child;	 /* A child that survived the rank and has its sockets. */
+	size_t contexts; /* Number of CUDA contexts that the rank had made. */
+	pid_t child;	 /* Process id of a child that survived the rank and has its sockets. */
 	char text[PENSTOCK_TEXT_MAX], mismatch[PENSTOCK_TEXT_MAX];
 };
 static struct outcome *outcomes;
 
-/* How the job's bad rank ends, after its second read unless the job says otherwise. */
+/* How the job's bad rank ends. Unless a line says otherwise, that happens after its second read, or
+ * after the number of reads in the job's `after`. */
 enum end {
 	DONE,
-	DIES,	  /* By SIGKILL. */
-	SURVIVED, /* By SIGKILL; a child with its sockets survives. */
-	HANGS,	  /* Stops until the others have ended. */
-	FAILS,	  /* Its callback cancels the load. */
-	BROKEN,	  /* Its first read fails. */
-	CHANGES,  /* Changes the file and continues: no rank may get the model. */
-	POOR,	  /* Before any read: its device has less memory than the model needs. */
-	BLIND,	  /* Before any read: it cannot map another rank's window. */
-	LEAVES,	  /* Closes the group before the second load. */
+	DIES,	  /* SIGKILL kills the rank. */
+	SURVIVED, /* SIGKILL kills the rank, but a child process with its sockets survives. */
+	HANGS,	  /* The rank stops until the other ranks have ended. */
+	FAILS,	  /* The rank's callback cancels the load. */
+	BROKEN,	  /* The rank's first read fails. */
+	CHANGES,  /* The rank changes the file and continues. No rank may get the model then. */
+	POOR,	  /* Before any read, the rank finds that its device has less memory than the model
+		     needs. */
+	BLIND,	  /* Before any read, the rank finds that it cannot map another rank's window. */
+	LEAVES,	  /* The rank closes the group before the second load. */
 };
 
-static bool blind __attribute__((unused)); /* This process is a BLIND rank. */
-static bool stuck __attribute__((unused)); /* This process is the rank whose file never opens. */
-static off_t other_device_len
-	__attribute__((unused)); /* A file of this length is on another device for this process. */
+static bool blind __attribute__((unused)); /* Whether this process is a BLIND rank. */
+static bool stuck __attribute__((unused)); /* Whether this is the rank whose file never opens. */
+/* To this process, a file of this length seems to be on another device. */
+static off_t other_device_len __attribute__((unused));
 
 /* A load by several ranks, and what goes wrong in it. */
 struct job {
-	const char *name, *path, *other_path; /* other_path: the last rank's file; NULL: `path`. */
-	unsigned ranks, gpus;		      /* gpus 0: the ranks load into host memory. */
+	const char *name, *path,
+		*other_path;  /* other_path: file of the last rank, NULL if it is `path`. */
+	unsigned ranks, gpus; /* gpus: number of GPUs, 0 if the ranks load into host memory. */
 	struct penstock_group_opts opts;
-	bool shard, into, no_peer;	   /* no_peer: the GPUs cannot reach each other's memory. */
-	unsigned shard_first, shard_ranks; /* Ranks of the tensor parallelism; 0: `ranks`. */
-	uint64_t first, count;		   /* Tensors to load; 0: all. */
-	enum end end;			   /* Of rank `bad_rank`. */
-	unsigned bad_rank, after;	   /* after: number of reads; 0: 2. */
-	const char *slow_path;		   /* Path by which rank `slow` reads. */
-	const char *broken_path;	   /* Path by which rank `bad_rank` reads, if its end is
-					    * BROKEN. */
+	bool shard, into, no_peer; /* no_peer: whether the GPUs cannot reach each other's memory. */
+	unsigned shard_first,
+		shard_ranks;	  /* shard_ranks: size of the tensor parallelism, 0: `ranks`. */
+	uint64_t first, count;	  /* count: number of tensors to load, 0 if all are loaded. */
+	enum end end;		  /* How rank `bad_rank` ends. */
+	unsigned bad_rank, after; /* after: number of reads before it ends, 0 for two reads. */
+	const char *slow_path;	  /* Path that rank `slow` uses for its reads. */
+	const char *broken_path;  /* Path that rank `bad_rank` uses if `end` is BROKEN. */
 	unsigned slow;
-	bool stuck;		/* Rank `slow` never gets the file opened for reading. */
-	off_t other_device_len; /* A file of this length is on another device for rank
-				 * `bad_rank`. */
-	bool again;		/* A load must succeed in the same group after one failed. */
-	bool left_behind;	/* Reads end after the load: each rank waits for them. */
+	bool stuck;		/* Whether rank `slow` waits forever for its file to open. */
+	off_t other_device_len; /* To rank `bad_rank`, a file of this length seems to be on another
+				   device. */
+	bool again;		/* Whether a load must succeed in the group after one has failed. */
+	bool left_behind; /* Whether reads complete only after the load, so that each rank waits for
+			     them. */
 	pid_t pids[RANKS_MAX];
 };
 
-/* A little more than 2 MiB, which is the memory of a POOR rank's device. */
+/* The model has a little more than 2 MiB. The device of a POOR rank has 2 MiB. */
 static const struct made model[] = {
 	{"model.embed_tokens.weight", "BF16", 16, 2, {1024, 256}},
 	{"model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, {512, 512}},
@@ -144,7 +148,7 @@ static inline int on_read(void *user, unsigned file, const struct penstock_repor
 	return job->end == FAILS;
 }
 
-/* The bytes of a tensor, computed once for all ranks. */
+/* Returns the bytes of a tensor, which are computed once for all ranks. */
 static inline const unsigned char *expected_bytes(const char *name)
 {
 	unsigned i = 0;
@@ -225,7 +229,7 @@ static inline void compare_model(struct outcome *o, struct penstock_weights *m,
 		void *at = loaded ? penstock_loaded_ptr(loaded, 0, i) : ptrs[i];
 
 		if (!at && loaded)
-			continue; /* The load left this tensor out. */
+			continue; /* the load left this tensor out */
 		penstock_weights_get(m, i, &t);
 		if (penstock_weights_shard(m, i, so, &s))
 			snprintf(o->mismatch, sizeof(o->mismatch), "%s", penstock_errmsg());
@@ -234,7 +238,7 @@ static inline void compare_model(struct outcome *o, struct penstock_weights *m,
 	}
 }
 
-/* Loads each tensor, or the rank's part of it, into memory that the rank allocated. */
+/* Loads each tensor, or the rank's part of each tensor, into memory that the rank allocated. */
 static inline int rank_load_into(struct self *self, struct penstock_group *g,
 				 struct penstock_weights *m, struct penstock_device *dev,
 				 const struct penstock_shard_opts *so, struct outcome *o)
@@ -302,8 +306,8 @@ static inline int rank_load(struct self *self, struct penstock_group *g, struct 
 	return ret;
 }
 
-/* Counts the contexts that this process has made. One on another GPU than the rank's counts as
- * 100. */
+/* Returns the number of CUDA contexts that this process has made. A context on another GPU than the
+ * rank's counts as 100. */
 static inline size_t count_contexts(const struct job *job, unsigned rank)
 {
 	int (*state)(int, unsigned *, int *) = NULL;
@@ -324,7 +328,7 @@ static inline size_t count_contexts(const struct job *job, unsigned rank)
 	return count;
 }
 
-/* Waits for reads that a load left behind: they hold references to the model. */
+/* Waits for the reads that a load left behind. Such reads hold references to the model. */
 static inline void await_reads(struct penstock_weights *m)
 {
 	const struct timespec moment = {.tv_nsec = 10000000};
@@ -364,7 +368,7 @@ static inline int run_rank(struct self *self, struct outcome *o)
 		return ret;
 	ret = job->into ? rank_load_into(self, g, m, dev, &so, o)
 			: rank_load(self, g, m, dev, &so, o);
-	/* A second load in the same group must work as well. */
+	/* A second load in the same group must succeed as well. */
 	if (!ret && !(job->end == LEAVES && job->bad_rank == self->rank))
 		ret = rank_load(self, g, m, dev, &so, o);
 	if (ret)
@@ -415,12 +419,13 @@ static inline void job_start(struct job *job)
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
 	setenv("PENSTOCK_STANDIN_PEER", job->no_peer ? "0" : "1", 1);
 	for (unsigned i = 0; i < job->ranks; i++) {
-		outcomes[i].ret = 1; /* Until the rank writes its result. */
+		outcomes[i].ret = 1; /* until the rank writes its result */
 		job->pids[i] = fork_rank(job, i);
 	}
 }
 
-/* Waits for all ranks. The bad rank comes last, so that the others can find out how it ended. */
+/* Waits for all ranks. Waits for the bad rank last, so that the other ranks can still look up how
+ * its process ended. */
 static inline void job_wait(const struct job *job)
 {
 	for (unsigned n = 0; n < job->ranks; n++) {
@@ -461,8 +466,8 @@ static inline void check_job_loaded(const struct job *job)
 				 outcomes[i].text, outcomes[i].mismatch);
 		assert_true(outcomes[i].read > 0 || job->opts.reads_max);
 		assert_int_equal(outcomes[i].contexts, job->gpus ? 1 : 0);
-		if (job->gpus) /* The CPU may copy into windows in host memory, never out of
-				* device memory. */
+		if (job->gpus) /* The CPU may copy into windows in host memory, but it may not copy
+				  out of device memory. */
 			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->no_peer);
 		read += outcomes[i].read;
 	}
@@ -483,7 +488,7 @@ static inline const char *model_path(void)
 	return path;
 }
 
-/* Checks that all ranks but the bad one, if there is one, failed with this code and message. */
+/* Checks that all ranks failed with this code and message, except the bad rank if there is one. */
 static inline void check_others_failed(const struct job *job, int code, const char *text)
 {
 	for (unsigned i = 0; i < job->ranks; i++) {

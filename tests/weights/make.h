@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes safetensors files for the tests. Byte i of a tensor depends only on its name and i, so
- * that tests can compute it. Written independently of src/weights.
+ * Makes safetensors files for the tests. Byte i of a tensor depends only on the tensor's name
+ * and on i, so the tests can compute it. This code is independent of src/weights.
  */
 #ifndef PST_TEST_MAKE_H
 #define PST_TEST_MAKE_H
@@ -72,7 +72,7 @@ static inline void made_dir(const char *path)
 	mkdir(path, 0700);
 }
 
-/* Writes a file with the tensors one after the other; `pad` spaces lengthen the header. */
+/* Writes a file with the tensors of `list` in that order. `pad` spaces lengthen the header. */
 static inline void made_file(const char *path, const struct made *list, unsigned count,
 			     unsigned pad)
 {
@@ -107,7 +107,8 @@ static inline void made_file(const char *path, const struct made *list, unsigned
 	free(buf);
 }
 
-/* More files than a model keeps open. Each has one tensor of five bytes: t0, t1, ... */
+/* The number of files in a model that has more files than the library keeps open. Each file has one
+ * tensor of five bytes: t0, t1 and so on. */
 #define MADE_MANY 65u
 static inline void made_many(const char *dir)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by test_shard.c and test_quantized.c: calls of penstock_weights_shard for tensors of
- * the open model.
+ * Shared by test_shard.c and test_quantized.c: functions that call penstock_weights_shard for a
+ * tensor of the open model.
  */
 #ifndef PENSTOCK_TEST_SHARD_H
 #define PENSTOCK_TEST_SHARD_H
 
 #include "load.h"
 
-static struct penstock_shard_opts shard_opts; /* The rank under test and the number of ranks. */
+static struct penstock_shard_opts
+	shard_opts; /* The rank that is tested, and the number of ranks. */
 
 static inline unsigned piece_count_of(const char *name)
 {
@@ -21,8 +22,8 @@ static inline unsigned piece_count_of(const char *name)
 	return shard.piece_count;
 }
 
-/* Checks that the shard is refused with these words. A name that the model lacks stands for an
- * index that it lacks. */
+/* Checks that the library refuses to split the tensor, with these words. If the model has no tensor
+ * `name`, the check uses an index that the model does not have. */
 static inline void check_refused(const char *name, const char *words)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};

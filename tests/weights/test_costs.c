@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the costs of the ways to receive a model independently of the library's reports:
- * device memory, on devices that have only as much as the header promises, and bytes read as
- * the kernel counts them. Each case runs in a process of its own.
+ * Measures what each way to receive a model costs, without the library's own reports. Device
+ * memory is measured by devices that have only as much as the header promises. The bytes read
+ * are those that the kernel counts. Each case runs in a process of its own.
  */
 #include "load.h"
 
 #include <sys/wait.h>
 
-#define MIB (1ull << 20) /* The stand-in's devices are allocated in blocks of 2 MiB. */
+#define MIB (1ull << 20) /* the stand-in allocates device memory in blocks of 2 MiB */
 
 static const char *path;
 static struct made list[12];
@@ -25,8 +25,8 @@ static void make_model(void)
 	made_file(path, list, COUNT(list), 3);
 }
 
-/* Returns true if the tests use the machine's GPUs, whose number and memory they cannot choose,
- * and not the stand-in's. */
+/* Returns true if the tests use the machine's own GPUs instead of the stand-in's. The tests cannot
+ * choose the number and the memory of real GPUs. */
 static bool real_gpus(void)
 {
 	const char *own = getenv("PENSTOCK_STANDIN");
@@ -48,8 +48,8 @@ static uint64_t read_by_kernel(void)
 	return at ? strtoull(at + 7, NULL, 10) : 0;
 }
 
-/* Runs `way` on a GPU of `mib` MiB in a child process and returns its result. After a failure in
- * which bytes were read it returns -1, which no case expects. */
+/* Runs `way` on a GPU with `mib` MiB of memory, in a child process, and returns its result. If it
+ * failed after bytes were read, returns -1, which no case expects. */
 static int run_on_gpu(int (*way)(void), unsigned mib)
 {
 	int status = 0;
@@ -132,10 +132,10 @@ static int iterate(uint64_t window)
 	opts.window = window;
 	ret = penstock_weights_iter_open(w, gpu, &opts, &it);
 	if (ret)
-		return ret; /* After a successful open no memory may be missing. */
+		return ret; /* after a successful open, no memory may be missing */
 	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
 		check_tensor(gpu, ptr, list[tensor].name, MIB);
-		if (last != UINT64_MAX) /* Like a loop that still holds the tensor before. */
+		if (last != UINT64_MAX) /* as in a loop that still uses the previous tensor */
 			penstock_weights_iter_release(it, last);
 		last = tensor;
 	}
@@ -152,9 +152,9 @@ static int use_iterator_long(void)
 	return iterate(2 * MIB);
 }
 
-/* The model has 12 MiB. A load needs a page more, a load into place nothing more, an iterator
- * its window of 4 MiB only, or a small window and two long tensors. A group needs two windows
- * of 1 MiB in addition. */
+/* The model has 12 MiB. A load needs these and one page. A load into the caller's memory needs no
+ * more than the model. An iterator needs only its window of 4 MiB, or a small window and memory for
+ * two long tensors. A group needs two windows of 1 MiB in addition. */
 static void test_device_memory(void **state)
 {
 	static const struct {
@@ -176,7 +176,7 @@ static void test_device_memory(void **state)
 
 /* ---- bytes read ---- */
 
-static uint64_t expected_read; /* In hundredths of a tensor. */
+static uint64_t expected_read; /* Expected number of bytes, in hundredths of a tensor. */
 
 static int count_reads(void)
 {
@@ -187,7 +187,8 @@ static int count_reads(void)
 	uint64_t before;
 	int ret;
 
-	/* The kernel counts no io_uring reads for the process. */
+	/* The kernel does not count reads by io_uring for the process, so this test uses the other
+	 * engine. */
 	threads.engine = "threads";
 	penstock_device_close(gpu);
 	for (unsigned i = 0; i < 2; i++) {
@@ -213,8 +214,8 @@ static int count_reads(void)
 	return 0;
 }
 
-/* A load to two devices reads each byte once; a load of a rank's part of dimension 0 reads that
- * part only. */
+/* A load to two devices reads each byte once. A load of a rank's part of dimension 0 reads only
+ * that part. */
 static void test_bytes_read(void **state)
 {
 	int ret;

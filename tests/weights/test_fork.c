@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a model that is open across fork, as in programs that open their files first and start
- * their workers then.
+ * Tests a model that stays open across fork, as in programs that first open their files and
+ * then start their workers.
  */
 #include "load.h"
 
 #include <sys/wait.h>
 
-/* Returns 0, or the number of the step that failed. */
+/* Loads the model in a child process. Returns 0, or the number of the step that failed. */
 static int load_in_child(unsigned count, uint64_t len)
 {
 	struct penstock_loaded *loaded = NULL;
@@ -50,8 +50,8 @@ static void check_child(unsigned count, uint64_t len)
 	assert_int_equal(status, 0);
 }
 
-/* A child reads a model that its parent opened, before and after the parent has read it, even
- * if the file has been removed. The parent can still read it after that. */
+/* A child process reads a model that its parent opened, before and after the parent has read it,
+ * even if the file has been removed. Afterwards the parent can still read the model. */
 static void test_child_reads_parents_model(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests loads by several processes of one host, through host memory and on the stand-in's GPUs,
- * one for each rank or one for all. Every rank must get every byte, and each byte of the file
- * must be read by one rank only, also if a rank sees the file under other numbers.
+ * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one
+ * rank may read each byte of the file. This holds even if a rank sees the file with other
+ * device and inode numbers.
  */
 #include "group.h"
 
@@ -68,8 +69,8 @@ static void test_shards(void **state)
 	}
 }
 
-/* One process with several GPUs is a group of one: it reads the model once and copies all of it
- * to each GPU. */
+/* One process with several GPUs is a group of one rank. It reads the model once and copies all of
+ * it to each GPU. */
 static int load_four_gpus(struct outcome *o)
 {
 	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
@@ -131,8 +132,8 @@ static void test_one_process(void **state)
 	assert_true(outcomes->read * 100 <= file_length(path) * 105);
 }
 
-/* Makes a file with the same bytes and times but another inode number, as seen through another
- * mount. */
+/* Copies a file with its bytes and times. The copy has another inode number, as the same file has
+ * when it is seen through another mount. */
 static const char *copy_as_other_mount(const char *path)
 {
 	const char *other = made_path("mounted.safetensors");
@@ -145,8 +146,9 @@ static const char *copy_as_other_mount(const char *path)
 	return other;
 }
 
-/* Files with different numbers count as one if the header, the times and a sample of each
- * tensor are equal. The test changes one byte of a sample, then one of the header. */
+/* Files with different inode numbers count as the same file if their headers, their times and a
+ * sample of each tensor are equal. The test changes one byte of a sample, and then one byte of the
+ * header. */
 static void test_other_mount(void **state)
 {
 	struct job job = {.name = "mount",
@@ -162,7 +164,7 @@ static void test_other_mount(void **state)
 	job.other_path = copy_as_other_mount(job.path);
 	job_run(&job);
 	check_job_loaded(&job);
-	/* lm_head.weight is the last. */
+	/* Changes a byte of the last tensor, lm_head.weight. */
 	assert_int_equal(stat(job.other_path, &st), 0);
 	fd = open(job.other_path, O_RDWR);
 	assert_true(fd >= 0);
@@ -177,8 +179,8 @@ static void test_other_mount(void **state)
 	fd = open(job.other_path, O_RDWR);
 	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, 30), 1);
-	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30), 1); /* A byte of the
-									  * metadata. */
+	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30),
+			 1); /* this byte is in the header's metadata */
 	close(fd);
 	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
 	job_run(&job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how a group ends before its load is complete: which error the other ranks get when a rank
- * fails, dies, hangs, leaves, or has another file.
+ * Tests what happens if a group ends before its load is complete: which error the other ranks
+ * get when a rank fails, dies, hangs, leaves, or has another file.
  */
 #include "group.h"
 
@@ -12,8 +12,8 @@
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* Fails the second mapping of a window's length: the first one is the rank's own window, with
- * the length of small_chunks. */
+/* In a blind rank, fails the second mapping that has the length of a window in small_chunks. The
+ * first such mapping is the rank's own window. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;
@@ -30,8 +30,8 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
-/* The library opens the file by its name to read the header, and through its descriptor to read
- * tensors. */
+/* In a stuck rank, an open by descriptor never returns. The library opens the file by its name to
+ * read the header, and through its descriptor to read tensors. */
 int __wrap_open64(const char *path, int flags, ...)
 {
 	va_list args;
@@ -108,17 +108,18 @@ static void test_rank_dies(void **state)
 	check_death(DIES);
 }
 
-/* The child keeps the socket open, so only the end of the process shows. */
+/* A child process of the dead rank keeps its socket open. So the other ranks can only notice that
+ * the rank's process has ended. */
 static void test_rank_dies_leaving_child(void **state)
 {
 	(void)state;
 	check_death(SURVIVED);
 }
 
-/* One rank's store takes more than an hour for a read, and another rank dies. All ranks must
- * learn which rank died without waiting for the read, whether rank 0 is the dead, the slow or
- * another rank. They can close everything. The reads of the last job complete later; their
- * memory is freed then. */
+/* A read by one rank takes more than an hour, and another rank dies. All ranks must learn which
+ * rank died without waiting for the read, whether rank 0 is the dead rank, the slow rank or
+ * neither. All ranks can close their objects. In the last job the reads complete later, and the
+ * memory of the reads is freed then. */
 static void test_rank_dies_during_slow_read(void **state)
 {
 	static const struct {
@@ -135,7 +136,7 @@ static void test_rank_dies_during_slow_read(void **state)
 	char text[80];
 
 	(void)state;
-	for (unsigned i = 0; i < AREAS; i++) /* Writes the file that all jobs read. */
+	for (unsigned i = 0; i < AREAS; i++) /* each call writes the file that all jobs read */
 		jobs[i] = small_chunks(rows[i].name, DIES);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;
@@ -161,7 +162,8 @@ static void test_rank_dies_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* The same with an open that never returns, for which no queue can wait. */
+/* A rank dies while another rank's open of the file never returns. No queue can wait for such an
+ * open. */
 static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;
@@ -194,8 +196,8 @@ static void test_rank_dies_during_stuck_open(void **state)
 	outcomes = areas;
 }
 
-/* Returns true if no rank blames another rank than the stopped one: on a busy machine a rank
- * that was not scheduled may be blamed. */
+/* Returns true if every rank blames only the stopped rank. On a busy machine a rank may be blamed
+ * that merely got no CPU time. */
 static bool right_rank_blamed(const struct job *job)
 {
 	char text[40];
@@ -208,7 +210,8 @@ static bool right_rank_blamed(const struct job *job)
 	return true;
 }
 
-/* Returns false if a rank was blamed that only lacked CPU time. */
+/* Tests a stopped rank with this time limit. Returns false if a rank was blamed that merely got no
+ * CPU time. */
 static bool check_hangs(unsigned stall_ms)
 {
 	struct job jobs[] = {small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS)};
@@ -242,9 +245,9 @@ static bool check_hangs(unsigned stall_ms)
 	return right;
 }
 
-/* A stopped rank is reported as hung, and learns that itself when it resumes. The limit is
- * short at first, since the test waits for all of it; on a machine that is too busy for that
- * the test repeats with ten times the limit. */
+/* A stopped rank is reported as hanging, and is told so when it resumes. The first limit is short,
+ * because the test waits for all of it. If the machine is too busy for that limit, the test repeats
+ * with ten times the limit. */
 static void test_rank_hangs(void **state)
 {
 	(void)state;
@@ -252,7 +255,7 @@ static void test_rank_hangs(void **state)
 		assert_true(check_hangs(60000));
 }
 
-/* A rank that closes the group is not reported as dead. */
+/* If a rank closes the group, the others do not report it as dead. */
 static void test_rank_leaves(void **state)
 {
 	struct job job = small_chunks("leaves", LEAVES);
@@ -296,7 +299,7 @@ enum fate { WELL, WRONG_OPTIONS, NO_MEMORY, AT_A_READ };
 
 struct turn {
 	enum fate fate;
-	unsigned reads; /* With AT_A_READ: number of reads. */
+	unsigned reads; /* Number of reads before the fate, if `fate` is AT_A_READ. */
 };
 
 static struct turn draw_turn(uint64_t seed, unsigned round, unsigned rank)
@@ -334,8 +337,8 @@ static void never_freed(void *user, struct penstock_device *dev, void *ptr, size
 	(void)len;
 }
 
-/* Runs all loads of one rank and writes their results to `rets`. Returns -1 if anything else is
- * wrong. */
+/* Runs all loads of one rank and writes their results to `rets`. Returns -1 if something other than
+ * the results is wrong. */
 static int run_random_loads(const struct job *job, unsigned rank, uint64_t seed, int *rets)
 {
 	struct penstock_group_opts go = job->opts;
@@ -383,8 +386,8 @@ static int run_random_loads(const struct job *job, unsigned rank, uint64_t seed,
 	return 0;
 }
 
-/* A failed load leaves its group usable: each load ends with the same code on all ranks, which
- * is the code of a rank that failed, and the next load starts. */
+/* After a failed load its group is still usable. Each load ends with the same code on all ranks,
+ * the code of a rank that failed, and then the next load starts. */
 static void test_random_failures(void **state)
 {
 	struct job job = small_chunks("again", DONE);
@@ -436,8 +439,9 @@ static void test_random_failures(void **state)
 	munmap(rets, CROWD_RANKS * sizeof(*rets));
 }
 
-/* One rank's store takes more than an hour for a read, and another rank's read fails. All ranks
- * must get the failure, with its file and reason, without waiting, whichever rank is rank 0. */
+/* A read by one rank takes more than an hour, and another rank's read fails. All ranks must get
+ * that failure, with its file and reason, without waiting for the slow read, whichever rank is rank
+ * 0. */
 static void test_rank_fails_during_slow_read(void **state)
 {
 	static const struct {
@@ -481,7 +485,7 @@ static void test_rank_fails_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* A file that changes while it is read is loaded by no rank. */
+/* If a file changes while it is read, no rank gets the model. */
 static void test_file_changes(void **state)
 {
 	struct job job = small_chunks("changes", CHANGES);
@@ -509,7 +513,7 @@ static void test_rank_short_of_memory(void **state)
 		assert_int_equal(outcomes[i].read, 0);
 }
 
-/* Only the rank itself can notice that it cannot map another rank's window. */
+/* One rank cannot map another rank's window. Only this rank itself can notice that. */
 static void test_rank_cannot_map_window(void **state)
 {
 	struct job job = small_chunks("blind", BLIND);
@@ -539,8 +543,8 @@ static void test_other_file(void **state)
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* One rank sees two files on different devices, the others on the same. Which of them are read
- * at the same time depends on that, and must be the same on all ranks. */
+/* One rank sees two files on different devices, and the other ranks see them on the same device.
+ * The devices decide which files are read at the same time, and all ranks must decide alike. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);

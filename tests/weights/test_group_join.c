@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how a group forms, and what a failed attempt leaves behind: contradicting ranks,
- * processes of another user at either end of the socket, a rank 0 that was killed while it
- * waited, two groups of one name, and a rank 0 that has no descriptor left.
+ * Tests how a group forms, and what a failed attempt leaves behind: ranks with contradicting
+ * options, a process of another user at either end of the socket, a rank 0 that was killed
+ * while it waited, two groups of one name, and a rank 0 that has no descriptor left.
  */
 #include "group.h"
 
@@ -118,7 +118,7 @@ static const char *socket_path(const char *name)
 	return made_path(file);
 }
 
-/* Waits until rank 0 listens. */
+/* Waits until rank 0 listens on the socket at `path`. */
 static void await_socket(const char *path)
 {
 	for (uint64_t until = now_ms() + LIMIT_MS; access(path, F_OK);) {
@@ -139,8 +139,8 @@ static void check_end(pid_t pid, unsigned slot, int code, const char *text)
 			 text);
 }
 
-/* A killed rank 0 leaves its socket and its lock file behind, which do not disturb the next group.
- */
+/* If rank 0 is killed, its socket and its lock file stay. They must not disturb the next group of
+ * this name. */
 static void test_rank0_killed(void **state)
 {
 	const char *path;
@@ -165,7 +165,7 @@ static void test_rank0_killed(void **state)
 	assert_int_equal(access(made_path("meet/penstock-killed.lock"), F_OK), -1);
 }
 
-/* A second rank 0 of the same name fails, and the first group is unaffected. */
+/* A second rank 0 for the same group name fails. The first group is unaffected. */
 static void test_two_groups_one_name(void **state)
 {
 	pid_t a, b;
@@ -181,7 +181,7 @@ static void test_two_groups_one_name(void **state)
 	check_end(b, 1, 0, "");
 }
 
-/* Rank 0 reports the rank that gave up, not the one that never came. */
+/* One rank gives up and another never comes. Rank 0 must report the rank that gave up. */
 static void test_rank_gives_up(void **state)
 {
 	siginfo_t end = {.si_pid = 0};
@@ -192,7 +192,7 @@ static void test_rank_gives_up(void **state)
 	group_dir();
 	a = fork_join("given-up", 0, 3, 0);
 	await_socket(socket_path("given-up"));
-	while (!end.si_pid) { /* The attempt may time out before rank 0 has accepted it. */
+	while (!end.si_pid) { /* this attempt may time out before rank 0 accepts it */
 		assert_true(try_open("given-up", 1, 3, group_dir(), "") < 0);
 		waitid(P_PID, (id_t)a, &end, WEXITED | WNOHANG | WNOWAIT);
 	}
@@ -200,7 +200,7 @@ static void test_rank_gives_up(void **state)
 		  "rank 1 exited before all ranks had joined; rank 2 has not joined");
 }
 
-/* Rank 0 fails at once if it has no descriptor for a connection, and does not retry until the
+/* If rank 0 has no descriptor left for a connection, it fails at once. It does not retry until the
  * timeout. */
 static void test_no_descriptor_left(void **state)
 {
@@ -219,7 +219,7 @@ static void test_no_descriptor_left(void **state)
 		alarm(ALARM_S);
 		close(next);
 		go.dir = group_dir();
-		setrlimit(RLIMIT_NOFILE, &few); /* Enough for a lock and a socket. */
+		setrlimit(RLIMIT_NOFILE, &few); /* enough descriptors for a lock and a socket */
 		outcomes[0].ret = penstock_group_open("few", 0, 2, &go, &g);
 		snprintf(outcomes[0].text, sizeof(outcomes[0].text), "%s", penstock_errmsg());
 		_exit(0);
@@ -231,7 +231,8 @@ static void test_no_descriptor_left(void **state)
 
 /* ---- another user ---- */
 
-/* Becomes another user that may nevertheless enter any directory, as no ordinary user may. */
+/* Changes to another user. Unlike ordinary users, this process may then still enter every
+ * directory. */
 static bool become_other_user(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -262,8 +263,8 @@ static struct sockaddr_un socket_address(const char *path)
 	return addr;
 }
 
-/* Forks a process that connects and sends what no rank of this version sends, then waits until
- * the connection ends. */
+/* Forks a process that connects to the group's socket and sends a message that no rank of this
+ * version sends. Then it waits until the connection ends. */
 static pid_t fork_intruder(const char *path, bool other_user)
 {
 	pid_t pid = fork();
@@ -299,14 +300,14 @@ static void test_intruder_connects(void **state)
 		test_skip("only root can become another user");
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
 	group_dir();
-	/* An intruder of this user makes the group fail. */
+	/* If the intruder runs as the same user, the group fails. */
 	a = fork_join("intruder", 0, 2, 0);
 	await_socket(socket_path("intruder"));
 	c = fork_intruder(socket_path("intruder"), false);
 	assert_int_equal(waitpid(c, &status, 0), c);
 	assert_int_equal(status, 0);
 	check_end(a, 0, -EPROTO, "another version");
-	/* An intruder of another user is ignored. */
+	/* An intruder that runs as another user is ignored. */
 	a = fork_join("intruder", 0, 2, 0);
 	await_socket(socket_path("intruder"));
 	c = fork_intruder(socket_path("intruder"), true);
@@ -317,7 +318,7 @@ static void test_intruder_connects(void **state)
 	check_end(b, 1, 0, "");
 }
 
-/* A rank does not connect to the socket of another user. */
+/* A rank does not connect to a socket that another user listens on. */
 static void test_impostor_listens(void **state)
 {
 	struct sockaddr_un addr;
@@ -353,8 +354,8 @@ static void test_impostor_listens(void **state)
 
 /* ---- a process of this user that sends invalid messages ---- */
 
-/* Plays a rank 0 that answers the hello, or the facts of the first barrier, with `said_len`
- * bytes. */
+/* Plays rank 0 for a rank that joins. Answers the rank's hello message with `said_len` bytes. If
+ * `facts` is true, answers its facts at the first barrier that way instead. */
 static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool facts)
 {
 	struct hello {
@@ -370,7 +371,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	alarm(ALARM_S);
-	unlink(addr.sun_path); /* Left by a test that was killed. */
+	unlink(addr.sun_path); /* a test that was killed may have left it */
 	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 		_exit(1);
 	link.sock = accept(sock, NULL, NULL);
@@ -382,8 +383,8 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 		answer.seq = note.seq;
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
-		pst_link_send(&link, UINT64_MAX, &answer, &said); /* The rank's own facts, cut
-								   * short. */
+		pst_link_send(&link, UINT64_MAX, &answer,
+			      &said); /* sends the rank's own facts back, but cut short */
 	}
 	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
@@ -435,7 +436,7 @@ static void test_bad_answers(void **state)
 	penstock_device_close(host);
 }
 
-/* Of a packet with two descriptors, which no rank sends, one is passed on and the other is
+/* A packet has two descriptors, which no rank sends. One descriptor is passed on, and the other is
  * closed. */
 static void test_two_descriptors(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests callers that cancel a group's load through the `look` callback: while the rank reads,
- * while it waits for others, and before all ranks have joined. The load ends, and the other
- * ranks get an error that says so.
+ * while it waits for other ranks, and before all ranks have joined. The load must end, and the
+ * other ranks must get an error that says so.
  */
 #include "group.h"
 
@@ -12,7 +12,7 @@ struct asked {
 	unsigned count;
 };
 
-/* Cancels at the third call, when the rank has waited for a moment. */
+/* A `look` callback that cancels at its third call. The rank has then waited for a moment. */
 static int cancel_third(void *user)
 {
 	struct asked *asked = user;
@@ -20,7 +20,8 @@ static int cancel_third(void *user)
 	return ++asked->count == 3;
 }
 
-/* Loads as one rank. Rank `bad_rank` has the callback, rank `slow` has a read that never ends. */
+/* Loads as one rank. Rank `bad_rank` gets the callback above, which cancels the load. A read of
+ * rank `slow` never completes. */
 static int run_canceller(const struct job *job, unsigned rank, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
@@ -52,9 +53,9 @@ static int run_canceller(const struct job *job, unsigned rank, struct outcome *o
 	return ret;
 }
 
-/* All rows run at once, since each waits a little for reads that hang. Either the rank that
- * cancels has the slow read, or another rank has it and the canceller waits at the barrier.
- * Each is rank 0 in some row. */
+/* All rows run at the same time, because each waits a little for reads that hang. The rank that
+ * cancels has the slow read itself, or it waits at the barrier for another rank that has it. Each
+ * of these ranks is rank 0 in some row. */
 static const struct {
 	const char *name;
 	unsigned bad_rank, slow;
@@ -66,7 +67,7 @@ static void check_row(unsigned row, unsigned rank, const struct outcome *o, int 
 {
 	bool own = rank == rows[row].bad_rank;
 
-	/* A rank whose cancellation rank 0 does not answer in time leaves the group. */
+	/* If rank 0 does not answer a rank's cancellation in time, that rank leaves the group. */
 	if (status || *o->mismatch || !o->ret || (own && o->ret != -ECANCELED) ||
 	    (!own && !strstr(o->text, "cancelled") && !strstr(o->text, "it closed the group")))
 		fail_msg("%s, rank %u: status %#x, %d, %s %s", rows[row].name, rank, status, o->ret,
@@ -106,7 +107,7 @@ static void test_cancel_while_waiting(void **state)
 
 #define ROUNDS 8u
 
-/* Draws which rank cancels load `i`, and at which call of the callback. */
+/* Chooses at random which rank cancels load `i`, and at which call of its callback. */
 static void draw_cancel(uint64_t seed, unsigned i, unsigned *who, unsigned *when)
 {
 	uint64_t x = (seed + i) * 0x9e3779b97f4a7c15u;
@@ -156,7 +157,7 @@ static int run_random_cancels(const struct job *job, unsigned rank, uint64_t see
 	return 0;
 }
 
-/* Whenever a rank cancels, the load ends with the same code on all ranks, and the next one
+/* At whatever time a rank cancels, the load ends with the same code on all ranks, and the next load
  * starts. */
 static void test_random_cancels(void **state)
 {
@@ -196,7 +197,7 @@ static void test_random_cancels(void **state)
 	munmap(rets, RANKS * sizeof(*rets));
 }
 
-/* The callback ends the wait for a rank that never joins. */
+/* A rank waits for another rank that never joins. The callback ends that wait. */
 static void test_cancel_join(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -215,7 +216,7 @@ static void test_cancel_join(void **state)
 	}
 }
 
-/* The callback ends the wait for this host's turn. */
+/* A host waits for its turn to start reading. The callback ends that wait. */
 static void test_cancel_jitter(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -227,7 +228,7 @@ static void test_cancel_jitter(void **state)
 	go.user = &asked;
 	go.host = 1;
 	go.hosts = 2;
-	go.jitter_ms = 8000000; /* The second host waits for half of it or more. */
+	go.jitter_ms = 8000000; /* the second host waits for half of this time or longer */
 	alarm(ALARM_S);
 	assert_int_equal(penstock_group_open("turn", 0, 1, &go, &g), -ECANCELED);
 	alarm(0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests that every wait of a group ends, whatever other ranks do: the wait for a rank that
- * never arrives, for a full listening socket, for room for descriptors, and for a stopped rank
- * while a caller cancels or another rank dies.
+ * never arrives, for a listening socket whose backlog is full, for room to send descriptors,
+ * and for a stopped rank while a caller cancels or another rank dies.
  */
 #include "group.h"
 
@@ -70,14 +70,14 @@ static int run_late_rank(unsigned rank, struct outcome *o)
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
 		atomic_store(rank ? &shared->gave_up : &shared->told, true);
 	}
-	await_flag(&shared->told, &late); /* No rank leaves before that. */
+	await_flag(&shared->told, &late); /* no rank leaves before this flag is set */
 	penstock_group_close(g);
 	penstock_weights_close(m);
 	return late;
 }
 
-/* Rank 1 has waited for rank 0 for the whole limit when rank 0 arrives. Rank 0 must still give
- * up rank 2, which never arrives. */
+/* Rank 1 has waited for rank 0 for almost the whole time limit when rank 0 arrives. Rank 2 never
+ * arrives, and rank 0 must still report that. */
 static void test_rank_waited_long(void **state)
 {
 	pid_t pids[3];
@@ -106,7 +106,7 @@ static void test_rank_waited_long(void **state)
 
 /* ---- a stopped listener ---- */
 
-/* A connect must not block even if the backlog is full. */
+/* A connect to the socket must not block, even if the socket's backlog is full. */
 static void test_full_backlog(void **state)
 {
 	struct penstock_group_opts go = group_opts(100, 0);
@@ -139,8 +139,8 @@ int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags);
 
 static bool too_many, narrow;
 
-/* Fails every second send of a descriptor, as the kernel does for a user other than root with
- * too many descriptors in flight. */
+/* Fails every second sendmsg that passes a descriptor. The kernel fails such calls for users other
+ * than root if too many descriptors are in flight. */
 ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 {
 	static bool fails;
@@ -157,7 +157,7 @@ ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 	return n;
 }
 
-/* Shrinks the send buffer, so that a few packets fill it. */
+/* Shrinks the send buffer of the accepted socket, so that a few packets fill it. */
 int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	int fd = __real_accept4(sock, addr, len, flags), little = 1;
@@ -185,18 +185,19 @@ static void test_too_many_descriptors(void **state)
 #define LATE "fault:bounce?delay_us=4000000000" /* More than an hour. */
 #define RANKS 6u
 
-/* Rank `stops` stops at its first callback. Rank `off` cancels once that has an effect. */
+/* Rank `stops` stops when its callback is called first. Rank `off` cancels once that has an effect.
+ * */
 static const struct {
 	const char *name;
 	unsigned ranks, stops;
-	unsigned off;  /* The rank that cancels; RANKS: none. */
-	unsigned dies; /* The rank that is killed; RANKS: none. */
+	unsigned off;  /* The rank that cancels; RANKS if none does. */
+	unsigned dies; /* The rank that is killed; RANKS if none is. */
 	const char *text;
 } rows[] = {
-	/* A rank with a slow read cancels, and cannot tell rank 0, which is stopped. */
+	/* Rank 0 is stopped. Rank 1 has a slow read and cancels, but cannot tell rank 0. */
 	{"stop-0", 2, 0, 1, RANKS, "cancelled"},
-	/* Rank 0 blocks on sending to the stopped rank, whose socket is full, and the other
-	 * ranks wait for what rank 0 sends them after that. */
+	/* Rank 1 is stopped and its socket is full, so rank 0 blocks while it sends to rank 1. The
+	 * other ranks wait for the messages that rank 0 would send to them afterwards. */
 	{"stop-1", RANKS, 1, 0, RANKS, "rank 0 was cancelled"},
 	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' is lost: it closed"},
 	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' is lost: its process"},
@@ -265,7 +266,7 @@ static void row_start(unsigned row, pid_t *pids)
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* An alarm does not end a stopped process. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* an alarm would not end a stopped process */
 		shared += row;
 		_exit(run_beside_stopped(&at, &outcomes[row * RANKS_MAX + r]));
 	}

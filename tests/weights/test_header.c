@@ -77,7 +77,8 @@ static void test_names(void **state)
 	pst_st_free(&st);
 }
 
-/* Accepts exactly as many bytes as each dtype needs, not one fewer. */
+/* Accepts data of exactly the length that each dtype needs, and refuses data that is one byte
+ * shorter. */
 static void test_dtypes(void **state)
 {
 	char json[200];
@@ -111,7 +112,8 @@ static void test_dtypes(void **state)
 	"{\"a\":{" D ",\"shape\":[4],\"data_offsets\":" a "}," \
 	"\"b\":{" D ",\"shape\":[4],\"data_offsets\":" b "}}"
 
-/* Invalid headers, each followed by 4 bytes of data, and words of the message. */
+/* Invalid headers, and words of the message for each. Each header is followed by 4 bytes of data.
+ * */
 static const struct {
 	const char *json, *words;
 } bad_headers[] = {
@@ -188,7 +190,8 @@ static void test_bad_headers(void **state)
 		if (!strstr(err.text, bad_headers[i].words))
 			fail_msg("%s: '%s', expected words '%s'", bad_headers[i].json, err.text,
 				 bad_headers[i].words);
-		/* The offset must be in the header, or in the data after the last tensor. */
+		/* The reported offset must lie in the header, or in the data after the last tensor.
+		 * */
 		if (err.at >
 		    strlen(bad_headers[i].json) + (strstr(err.text, "follow the last") ? 4 : 0))
 			fail_msg("%s: at %llu", bad_headers[i].json, (unsigned long long)err.at);
@@ -198,7 +201,7 @@ static void test_bad_headers(void **state)
 	}
 }
 
-/* A header that is cut anywhere is refused, and no byte after the cut is read. */
+/* If a header is cut short anywhere, it is refused, and no byte after the cut is read. */
 static void test_truncated(void **state)
 {
 	static const char json[] = "{\"__metadata__\":{\"\\u00e4\":\"\xc3\xa4\"},"
@@ -293,7 +296,7 @@ static void test_length(void **state)
 	}
 }
 
-/* With 200,000 tensors a quadratic algorithm would look like a hang. */
+/* The header has 200,000 tensors. With a quadratic algorithm the parser would seem to hang. */
 static void test_many_tensors(void **state)
 {
 	enum { MANY = 200000 };
@@ -314,7 +317,8 @@ static void test_many_tensors(void **state)
 	free(json);
 }
 
-/* Random bytes in a valid header: the parser accepts or refuses it, and does not crash. */
+/* Puts random bytes into a valid header. The parser may accept or refuse the header, but must not
+ * crash. */
 static void test_random_bytes(void **state)
 {
 	static const char json[] =
@@ -347,8 +351,8 @@ __attribute__((format(printf, 2, 3))) static int append(char *to, const char *fm
 	return n;
 }
 
-/* Sorts names with common prefixes of any length, thousands of them, some of them prefixes of
- * others, in the order of strcmp. */
+/* Sorts thousands of names in the order of strcmp. The names have common prefixes of any length,
+ * and some names are prefixes of others. */
 static void test_sort_names(void **state)
 {
 	static struct pst_named list[20000];
@@ -381,8 +385,8 @@ static void test_sort_names(void **state)
 	free(names);
 }
 
-/* Names that grow by one letter each, and two very long ones that differ at the end, need
- * neither a deep stack nor quadratic time. */
+/* Sorting needs neither a deep stack nor quadratic time, even if each name is one letter longer
+ * than the one before it, or if two very long names differ only at their ends. */
 static void test_long_common_prefixes(void **state)
 {
 	const size_t long_one = 4 << 20;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests several hosts that load the same model from one store. Two groups on this machine play
- * the hosts. Checked: what each host reads, where it starts, how many requests a store sees at
- * once, and the properties of the plan for random models.
+ * the hosts. The tests check what each host reads, where in the file it starts, how many
+ * requests a store gets at the same time, and the properties of the read plan for random
+ * models.
  */
 #include "group.h"
 
@@ -12,9 +13,10 @@
 
 struct seen {
 	int now, most;
-	uint64_t first_off[RANKS_MAX], first_count; /* Of each rank's first request. */
+	uint64_t first_off[RANKS_MAX],
+		first_count; /* first_off: offset of each rank's first request. */
 };
-static struct seen *seen; /* Of this host, in memory shared by its ranks. */
+static struct seen *seen; /* What the ranks of this host saw, in memory that they share. */
 
 int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 			   unsigned count, uint64_t *ids);
@@ -93,7 +95,7 @@ static void run_two_hosts(unsigned ranks, unsigned reads_max)
 			assert_true(all[h].most >= 3);
 		for (unsigned i = 0; i < all[h].first_count; i++)
 			lowest = all[h].first_off[i] < lowest ? all[h].first_off[i] : lowest;
-		/* The second host starts in the middle. */
+		/* The second host starts in the middle of the file. */
 		assert_int_equal(lowest > length / 3, h);
 	}
 	outcomes = areas;
@@ -107,8 +109,8 @@ static void test_two_hosts(void **state)
 	run_two_hosts(4, 0);
 }
 
-/* Bytes that a host needs which has the first half of the ranks: half of each tensor that is
- * split by rows, and all of the others. */
+/* Returns how many bytes a host needs if it has the first half of the ranks: half of each tensor
+ * that is split by rows, and all other tensors. */
 static uint64_t half_host_bytes(void)
 {
 	uint64_t sum = 0;
@@ -122,7 +124,7 @@ static uint64_t half_host_bytes(void)
 	return sum;
 }
 
-/* Two hosts share one tensor parallelism: each reads what its ranks need and no more. */
+/* Two hosts share the ranks of one tensor parallelism. Each host reads only what its ranks need. */
 static void test_hosts_of_one_tp(void **state)
 {
 	struct outcome *areas = outcomes;
@@ -177,8 +179,9 @@ static void test_few_tensors(void **state)
 	free(seen);
 }
 
-/* Loads as one of two ranks from a model so large that the need bitmap takes several exchanges.
- * Each rank wants one small tensor; holes of 40 GiB surround them. */
+/* Loads a model as one of two ranks. The model is so large that the ranks need several messages to
+ * exchange the bitmap of needed granules. Each rank wants one small tensor, and holes of 40 GiB
+ * surround these. */
 static int load_one_end(unsigned rank, const char *path, struct outcome *o)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -257,14 +260,14 @@ static void test_large_model(void **state)
 		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
 		assert_int_equal(status, 0);
 	}
-	/* A bit of the bitmap stands for 256 KiB, one exchange for 32 GiB. */
+	/* One bit of the bitmap stands for 256 KiB of the file, and one message for 32 GiB. */
 	assert_true(outcomes[0].read + outcomes[1].read <= 2 * (256 << 10));
 	unlink(path);
 	free(seen);
 }
 
-/* A lower limit first reduces the rounds ahead, then the readers. All ranks still get their
- * tensors. */
+/* A lower limit of reads at the same time first reduces the number of rounds ahead, then the number
+ * of readers. All ranks still get their tensors. */
 static void test_reads_max(void **state)
 {
 	(void)state;
@@ -298,7 +301,7 @@ static void test_jitter(void **state)
 	}
 }
 
-/* Files in two directories are read at the same time, also without a group. */
+/* Files in two directories are read at the same time, even without a group. */
 static void test_two_directories(void **state)
 {
 	const char *dirs[] = {made_path("part-0"), made_path("part-1")};
@@ -366,7 +369,7 @@ static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* Checks that exactly the needed granules of a chunk are read, each once. */
+/* Checks that the plan reads the needed granules of a chunk, each of them once, and no others. */
 static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
 			bool *taken)
 {
@@ -390,9 +393,9 @@ static void check_chunk(const struct pst_group_plan *p, const struct pst_group_c
 	assert_true(runs <= p->runs_max && c->skip + c->end - c->begin <= p->chunk);
 }
 
-/* Checks that all needed granules are read once, that the readers' totals differ by a chunk at
- * most, and that no store gets more than reads_max requests in rounds that may be in flight
- * together. */
+/* Checks that all needed granules are read once, that the readers' numbers of bytes differ by one
+ * chunk at most, and that no store gets more than reads_max requests in rounds that may be in
+ * flight at the same time. */
 static void check_plan(const struct drawn *d, const struct pst_group_plan *p)
 {
 	bool *taken = calloc(p->count * p->granules + 1, 1);
@@ -467,7 +470,7 @@ static void test_plan(void **state)
 	}
 }
 
-/* Two drives are busy all the time and finish together. */
+/* The plan keeps two drives busy all the time, and both finish at the same time. */
 static void test_two_stores(void **state)
 {
 	struct pst_group_settings how = {.window = 65536, .windows = 2, .hosts = 1};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the iterator, on the host and on the stand-in's CUDA device: it returns every byte in
- * file order, uses no more device memory than promised, and reports a full window or a failed
+ * Tests the iterator, on the host and on the stand-in's CUDA device. It must return every byte
+ * in file order, use no more device memory than promised, and report a full window or a failed
  * read.
  */
 #include "load.h"
@@ -67,8 +67,8 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 		uint64_t two = 2 * (largest + 8192);
 
-		/* A loop that releases each tensor one step late, and a window in which every
-		 * tensor is short. */
+		/* One loop releases each tensor one step late. Another uses a window in which every
+		 * tensor counts as short. */
 		iterate(dev, 0, 0, 1u << 30);
 		iterate(dev, 1, 1, (1u << 18) + two);
 		iterate(dev, 1u << 20, 1, (1u << 20) + two);
@@ -125,7 +125,7 @@ static void test_window_full(void **state)
 	check_tensor(host, ptr, "c", 98304);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 0);
 	penstock_weights_iter_close(it);
-	/* The iterator is closed early, with reads in flight. */
+	/* Closes the iterator early, while reads are in flight. */
 	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
 	penstock_weights_iter_close(it);
@@ -136,8 +136,8 @@ static void test_window_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* The window is full up to the start of its oldest tensor, and the next tensor is empty. The
- * tensor after that must wait until the oldest is released. */
+/* The window is full up to the start of its oldest tensor, and the next tensor is empty. The tensor
+ * after the empty one must wait until the oldest tensor is released. */
 static void test_empty_tensor_in_full_window(void **state)
 {
 	static const struct made list[] = {
@@ -155,8 +155,8 @@ static void test_empty_tensor_in_full_window(void **state)
 	made_file(path, list, COUNT(list), 0);
 	open_model(path);
 	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
-	made_file(path, list, COUNT(list), 4096 - f.data_off % 4096); /* So that the data begin
-								       * at a page boundary. */
+	made_file(path, list, COUNT(list),
+		  4096 - f.data_off % 4096); /* makes the data begin at a page boundary */
 	open_model(path);
 	opts.window = 4 * 65536;
 	for (unsigned d = 0; d < 2; d++) {
@@ -178,7 +178,7 @@ static void test_empty_tensor_in_full_window(void **state)
 	}
 }
 
-/* One tensor, a little longer than a quarter of the window; no other tensor makes the window
+/* One tensor is a little longer than a quarter of the window. No other tensor makes the window
  * larger. */
 static void test_just_too_long(void **state)
 {
@@ -202,7 +202,7 @@ static int touch_file(void *user, unsigned file, const struct penstock_report *r
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* Short tensors in the window, all of them held by the caller. */
+/* All tensors in the window are short, and the caller holds all of them. */
 static void test_all_held(void **state)
 {
 	static struct made list[40];
@@ -234,7 +234,7 @@ static void test_all_held(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* A file that changes while it is read: none of its tensors is returned. */
+/* If a file changes while it is read, none of its tensors is returned. */
 static void test_file_changes(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -255,8 +255,8 @@ static void test_file_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* An allocator that returns unaligned memory once. That memory must be freed once, and the
- * iterator must fail at open or at the tensor that needs the memory. */
+/* An allocator that returns unaligned memory at one of its calls. That memory must be freed once,
+ * and the iterator must fail at its open or at the tensor that needs the memory. */
 static unsigned unaligned_calls, unaligned_call;
 static char *unaligned_ptr;
 
@@ -294,8 +294,8 @@ static void test_unaligned_allocator(void **state)
 	opts.window = 1u << 18;
 	opts.alloc = unaligned_alloc;
 	opts.free = unaligned_free;
-	/* Calls 0 to 4: the window; two trial allocations for long tensors; the long tensors
-	 * themselves. */
+	/* Call 0 is for the window, calls 1 and 2 are trial allocations for long tensors, and calls
+	 * 3 and 4 are for the long tensors themselves. */
 	for (unaligned_call = 0; unaligned_call < 5; unaligned_call++) {
 		int ret, next = 1;
 
@@ -318,7 +318,7 @@ static void test_unaligned_allocator(void **state)
 	}
 }
 
-/* A model of several files, opened with a name pattern and loaded twice. */
+/* A model of several files is opened with a name pattern and loaded twice. */
 static void test_several_files(void **state)
 {
 	static const struct made a = {"a", "F32", 32, 1, {50000}};

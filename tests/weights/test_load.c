@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests penstock_weights_load and penstock_weights_load_into, on the host and on the stand-in's
- * CUDA device: every byte at its place, alignment, the memory that the header promises, each
- * byte of a file read once, and the messages of failures.
+ * CUDA device: every byte is in its place, tensors are aligned, the load needs no more memory
+ * than the header promises, each byte of a file is read once, and failures have the right
+ * messages.
  */
 #include "load.h"
 
@@ -31,7 +32,8 @@ static void load_all_dtypes(unsigned pad, uint64_t align)
 	for (unsigned n = 1; n <= 2; n++) {
 		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
 			fail_msg("%s", penstock_errmsg());
-		/* The file is read once for all devices, plus the rest of a page at most. */
+		/* The file is read once for all devices. The rest of a page at most may be read in
+		 * addition. */
 		assert_int_equal(report.bytes, n * sum);
 		assert_true(report.read >= sum && report.read < sum + 4096);
 		assert_int_equal(report.device_bytes, held_most);
@@ -71,7 +73,8 @@ static void test_load(void **state)
 	load_all_dtypes(0, 256);
 }
 
-/* A file as programs write it is one stretch: the load needs its bytes and less than a page. */
+/* In a file as programs write it, the tensors are contiguous. The load needs memory for their bytes
+ * and for less than a page more. */
 static void test_load_contiguous(void **state)
 {
 	static const struct made list[] = {
@@ -95,8 +98,8 @@ static void test_load_contiguous(void **state)
 	}
 }
 
-/* A long tensor has the same offset within a page in memory as in the file, so that direct
- * paths can write it. */
+/* A long tensor has the same offset within a page in memory as in the file, so that direct paths
+ * can write to its memory. */
 static void test_page_offset(void **state)
 {
 	static const struct made list[] = {{"odd", "U8", 8, 1, {777}},
@@ -151,8 +154,8 @@ static void test_each(void **state)
 	assert_int_equal(request_count, 20);
 	assert_int_equal(report.bytes, 1600000);
 	penstock_loaded_free(loaded);
-	/* No request ends between two destinations of the same bytes, which would then be read
-	 * twice. */
+	/* No request ends between two destinations of the same bytes, because these bytes would
+	 * then be read twice. */
 	assert_int_equal(penstock_weights_load(w, both, 2, &opts, &report, &loaded), 0);
 	assert_int_equal(report.bytes, 3200000);
 	assert_true(report.read < 1700000);
@@ -194,7 +197,7 @@ static void test_no_memory(void **state)
 
 /* ---- penstock_weights_load_into ---- */
 
-/* Loads one range of a tensor and compares it with the bytes that the range should have. */
+/* Loads one range of a tensor, and compares it with the bytes that the range should have. */
 static void check_piece(struct penstock_device *dev, const struct made *m, unsigned dim,
 			uint64_t first, uint64_t count, uint64_t outer_first, uint64_t outer_count,
 			uint64_t gap)
@@ -255,12 +258,12 @@ static void test_into(void **state)
 		check_piece(dev, big, 1, 100, 300, 0, 0, 0);
 		check_piece(dev, big, 0, 500, 13, 0, 0, 0);
 	}
-	/* A part of dimension 0 reads only its own bytes. */
+	/* A load of a part of dimension 0 reads only the bytes of that part. */
 	check_piece(gpu, big, 0, 100, 200, 0, 0, 0);
 	assert_true(report.read <= 200 * 1021 * 2 * 105 / 100);
 }
 
-/* Eight column parts of one matrix, on two devices, in one call: the matrix is read once. */
+/* Loads eight column parts of one matrix to two devices in one call. The matrix is read once. */
 static void test_columns(void **state)
 {
 	static const struct made m = {"m", "BF16", 16, 2, {256, 1024}};
@@ -325,7 +328,7 @@ static void test_refusals(void **state)
 	last = (uint64_t)penstock_weights_find(w, "last");
 	four = (uint64_t)penstock_weights_find(w, "four");
 	half = (uint64_t)penstock_weights_find(w, "half");
-	/* `last` has 4 x 6 x 10 elements of four bytes. */
+	/* The tensor `last` has 4 x 6 x 10 elements of four bytes. */
 #define P .ptr = mem, .room = sizeof(mem)
 	check_refused((struct penstock_piece){P, .tensor = COUNT(all_dtypes)}, ENOENT,
 		      "tensor 12 is out of range: the model has 12");
@@ -405,15 +408,15 @@ static void test_file_changes(void **state)
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
 	opts.path = NULL;
-	/* The load before has opened the file. Its end is cut off here. */
+	/* The previous load has opened the file. This line cuts off the file's end. */
 	assert_int_equal(truncate(path, (2 << 20) + 5000), 0);
 	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENODATA);
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "third");
 	assert_int_equal(place.off, (2 << 20) + 5000);
 	assert_int_equal(held_count, 0);
-	/* The only tensor wanted shares its first page with the tensor before. The cut is
-	 * before that page. */
+	/* The only wanted tensor shares its first page with the tensor before it. This line cuts
+	 * the file before that page. */
 	assert_int_equal(truncate(path, 5000), 0);
 	assert_int_equal(penstock_weights_get(w, 2, &third), 0);
 	assert_true(third.off % 4096);
@@ -434,7 +437,7 @@ static void test_file_changes(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
 }
 
-/* An open model does not notice that its file was removed or replaced. A model of too many
+/* An open model does not notice that its file was removed or replaced. But a model with too many
  * files to keep open fails then. */
 static void test_replaced(void **state)
 {
@@ -465,7 +468,8 @@ static void test_replaced(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
 }
 
-/* Changes of a nanosecond in the time, or of the length alone, are noticed. */
+/* The library notices a change of one nanosecond in the file's time, and a change of its length
+ * alone. */
 static void test_small_changes(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -498,7 +502,7 @@ static int touch_file(void *user, unsigned file, const struct penstock_report *r
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* A change while the file is read is noticed after the last byte. */
+/* If the file changes while it is read, the library notices that after the last byte. */
 static void test_change_during_read(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -514,8 +518,8 @@ static void test_change_during_read(void **state)
 	assert_null(loaded);
 }
 
-/* Several ranks use the effort `fast`, because they would wait for each other to register
- * memory, unless registrations are kept. */
+/* Several ranks use the effort `fast`, unless registrations are kept. Otherwise the ranks would
+ * wait for each other while they register memory. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;

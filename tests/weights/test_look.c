@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cancelling through the `look` callback in each way to receive a model, and in a save.
- * The file is sparse and its chunks are delayed, so that most of it is unread at that time.
+ * Tests cancelling through the `look` callback, in each way to receive a model and in a save.
+ * The file is sparse and its chunks are delayed, so that most of it is unread when the callback
+ * cancels.
  */
 #include "load.h"
 
@@ -10,7 +11,8 @@
 #define ALL ((uint64_t)TENSORS * EACH)
 #define LATE "fault:bounce?delay_us=300000"
 
-static unsigned look_count, cancel_at; /* cancel_at: the call that cancels; 0: none does. */
+static unsigned look_count,
+	cancel_at; /* cancel_at: the number of the call that cancels, 0 if none does. */
 
 static int count_and_answer(void *user)
 {
@@ -50,7 +52,8 @@ static void open_sparse_model(void)
 	open_model(path);
 }
 
-/* Checks that most of the file was not read, and that the callback was not called again. */
+/* Checks that most of the file was not read, and that the callback was not called again after it
+ * had cancelled. */
 static void check_cancelled(int ret, uint64_t read)
 {
 	assert_int_equal(ret, -ECANCELED);
@@ -74,7 +77,7 @@ static void test_load(void **state)
 	assert_null(loaded);
 }
 
-/* The callback is called and does not cancel: the load completes. */
+/* The callback is called and never cancels, so the load completes. */
 static void test_not_cancelled(void **state)
 {
 	struct penstock_loaded *loaded;
@@ -89,7 +92,7 @@ static void test_not_cancelled(void **state)
 	penstock_loaded_free(loaded);
 }
 
-/* All tensors go to the same place. */
+/* penstock_weights_load_into loads all tensors to the same memory. */
 static void test_into(void **state)
 {
 	struct penstock_piece *list = calloc(TENSORS, sizeof(*list));
@@ -107,7 +110,7 @@ static void test_into(void **state)
 	free(list);
 }
 
-/* After the failure no byte moves, although the iterator is still open. */
+/* After the cancel the iterator moves no more bytes, although it is still open. */
 static void test_iterator(void **state)
 {
 	struct penstock_load_report later = {.size = sizeof(later)};
@@ -125,14 +128,14 @@ static void test_iterator(void **state)
 	} while (ret == 1 && !penstock_weights_iter_release(it, tensor));
 	penstock_weights_iter_report(it, &report);
 	check_cancelled(ret, report.read);
-	assert_true(report.requests > 0); /* All requests that were submitted have completed. */
+	assert_true(report.requests > 0); /* all requests that were submitted have completed */
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ECANCELED);
 	penstock_weights_iter_report(it, &later);
 	assert_int_equal(later.read, report.read);
 	penstock_weights_iter_close(it);
 }
 
-/* A cancelled save leaves the old file, and nothing beside it. */
+/* A cancelled save leaves the old file as it was, and no other file. */
 static void test_save(void **state)
 {
 	static const uint64_t shape[] = {EACH};
@@ -168,7 +171,7 @@ static void test_save(void **state)
 	free(list);
 }
 
-/* One lane, which has at most 256 chunks in flight. */
+/* Opens a device with one lane, which has at most 256 chunks in flight. */
 static int setup_one_lane(void **state)
 {
 	struct penstock_device_opts how = PENSTOCK_DEVICE_OPTS_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which files a model consists of - one file, an index, directories, a Hugging Face
- * cache, a list - and the messages where they are wrong.
+ * Tests which files a model consists of (one file, an index, directories, a Hugging Face cache,
+ * a list of files), and the messages if these are wrong.
  */
 #include "make.h"
 
@@ -31,7 +31,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Opens a model and compares its tensors in order; each letter is the last of a name. */
+/* Opens a model and compares the names of its tensors in order. Each letter of `names` is the last
+ * letter of one name. */
 static void check_opens(const char *path, const char *names)
 {
 	penstock_weights_close(w);
@@ -176,8 +177,8 @@ static void test_directory(void **state)
 		   "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
 	check_opens(dir, "bc");
 	check_opens(made_path("dir/model.safetensors.index.json"), "bc");
-	/* A file may have other tensors than the index lists for it: leftovers, or copies of
-	 * another file's. */
+	/* A file may have tensors that the index does not list for it: old ones, or copies of
+	 * another file's tensors. */
 	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){a, b, c}, 3, 0);
 	check_opens(dir, "bc");
 	write_model(dir, "part-3.safetensors", &c);
@@ -190,7 +191,8 @@ static void test_directory(void **state)
 	check_fails(dir, EINVAL, "2 indices", "dir", "");
 }
 
-/* Options of a later version of the library: members that this one does not know must be zero. */
+/* Options of a later version of the library have members that this version does not know. These
+ * must be zero. */
 static void test_later_options(void **state)
 {
 	struct {
@@ -263,7 +265,8 @@ static void test_stripes(void **state)
 	check_opens(one, "ab");
 	opts.dir_count = 0;
 	check_fails(one, ENOENT, "p2.safetensors", "index.json", "b");
-	/* A directory that does not exist is an error, also if the model needs nothing from it. */
+	/* A list names a directory that does not exist. That is an error even if the model needs
+	 * nothing from it. */
 	write_model(two, "whole.safetensors", &a);
 	two = made_path("stripe-3");
 	opts.dir_count = 1;
@@ -294,7 +297,7 @@ static void test_cache(void **state)
 	check_opens(repo, "b");
 	opts.cache = made_path("hub");
 	check_opens("own/tiny", "b");
-	/* The environment names the cache; an empty variable counts as unset. */
+	/* The environment names the cache. An empty variable counts as not set. */
 	opts.cache = NULL;
 	setenv("HF_HUB_CACHE", "", 1);
 	setenv("HF_HOME", "", 1);
@@ -311,7 +314,7 @@ static void test_cache(void **state)
 	unsetenv("HF_HUB_CACHE");
 	unsetenv("HF_HOME");
 	opts.cache = made_path("hub");
-	/* A model without an owner. */
+	/* The name of this model has no owner before a slash. */
 	assert_true(!symlink("models--own--tiny", made_path("hub/models--old")) || errno == EEXIST);
 	check_opens("old", "b");
 	opts.revision = "c0ffee";
@@ -330,7 +333,7 @@ static void test_cache(void **state)
 	write_text(repo, "refs/main", "c0ffee\n");
 	check_opens("own/tiny", "b");
 	check_fails("own/none", ENOENT, "No such file", "own/none", "");
-	/* The current directory has a file that is called like the owner. */
+	/* The current directory has a file with the name of the model's owner. */
 	tree = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	made_dir(made_path("beside"));
 	write_text(made_path("beside"), "own", "");

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests random models, whole and split for a rank by every rule, in requests of random lengths:
- * each byte is at its place, each tensor is aligned, and nothing is written outside of the
- * allocation, which guard bytes surround.
+ * Tests random models, whole and split for a rank by every rule, in requests of random lengths.
+ * Each byte must be in its place, each tensor must be aligned, and nothing may be written
+ * outside of the allocation, which guard bytes surround.
  */
 #include "load.h"
 
 #define ROUNDS 80u
 #define TENSORS 10u
-#define GUARD_BYTES 16384u /* Bytes on either side of the allocation. */
+#define GUARD_BYTES 16384u /* Number of guard bytes on either side of the allocation. */
 #define GUARD 0xa5
 
 static unsigned char *memory;
@@ -50,7 +50,8 @@ static uint64_t random_below(uint64_t *seed, uint64_t n)
 	return test_random(seed) % n;
 }
 
-/* `even`: lengths with which tensors often have the same page offset in memory as in the file. */
+/* Chooses random tensors. If `even` is true, their lengths often give a tensor the same offset
+ * within a page in memory as in the file. */
 static unsigned draw_tensors(struct made *list, char (*names)[40], bool even, uint64_t *seed)
 {
 	static const struct {
@@ -76,7 +77,8 @@ static unsigned draw_tensors(struct made *list, char (*names)[40], bool even, ui
 			 4 * (1 + random_below(seed, random_below(seed, 3) ? 16 : 300))}};
 		if (even)
 			list[i].shape[1] = 512;
-		if (strstr(names[i], "norm")) { /* Shifts the tensors after it. */
+		if (strstr(names[i],
+			   "norm")) { /* the lengths of norm tensors shift the tensors after them */
 			list[i].rank = 1;
 			list[i].shape[0] =
 				1 + random_below(seed, random_below(seed, 2) ? 300 : 150000);

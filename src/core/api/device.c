@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device calls of the public API: open, close, facts. memory.c has device memory, copy.c
- * copies. base/devices.c keeps the table of open devices. No request passes through this file.
+ * The device calls of the public API: open, close and get_info. Calls on device memory are in
+ * memory.c, and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. No
+ * request passes through this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,8 +14,9 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 
-/* Writes the device name that "auto" stands for: of the first backend, in the table's order, that
- * has a device. The last backend, host memory, always has one. Copies any other name. */
+/* Writes to `out` the device name that "auto" stands for: the first backend, in the table's
+ * order, that has a device. The last backend, host memory, always has one. Any other name is copied
+ * to `out` unchanged. */
 static void resolve_auto(const char *name, char *out, size_t len)
 {
 	snprintf(out, len, "%s", name);
@@ -78,7 +80,7 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 
 void penstock_device_close(struct penstock_device *dev)
 {
-	/* After a fork the device belongs to the parent. */
+	/* In a forked child, the device still belongs to the parent process. */
 	if (dev && dev->generation == pst_fork_generation())
 		pst_device_close(dev);
 }

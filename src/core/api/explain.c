@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_explain: reports which paths a request would use, and why not the others. It uses the
- * request's route and plan. It must never move a byte of the caller's memory.
+ * penstock_explain: reports which paths a request would use, and for each other path why the
+ * request would not use it. It takes this from the request's route and plan. It must never move a
+ * byte of the caller's memory.
  */
 #include <stdio.h>
 
@@ -12,18 +13,18 @@
 #include "core/route/admit.h"
 #include "core/route/route.h"
 
-/* The properties of the request that decide about paths. */
+/* The properties of the request that decide which paths can carry it. */
 struct range {
 	uint64_t off, len, room;
-	uint32_t edge; /* the storage's edge_align: writes are split there */
-	bool rows;     /* the segment has several rows */
+	uint32_t edge; /* the storage's edge_align: writes are split at multiples of it */
+	bool rows;     /* whether the segment has several rows */
 };
 
-/* How much of the range a path can carry: PORTION_BLOCKS is all but unaligned ends. */
+/* How much of the range a path can carry. PORTION_BLOCKS: everything but the unaligned ends. */
 enum portion { PORTION_NONE, PORTION_BLOCKS, PORTION_ALL };
 
-/* Returns how much of the range path `index` can carry. Paths that move in place, and direct
- * writes, carry only whole blocks of the drive. */
+/* Returns how much of the range path `index` can carry. Direct writes, and paths that move bytes
+ * in place, carry only whole blocks of the drive. */
 static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 				 const struct range *r)
 {
@@ -40,8 +41,9 @@ static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 	return head < r->len && r->len - head >= align ? PORTION_BLOCKS : PORTION_NONE;
 }
 
-/* Returns the plan's first path that is quick for the range's length; the last path carries any
- * length. -1: no path carries the range, or none carries its unaligned ends. */
+/* Returns the first path of the plan that can carry bytes of the range and is quick for a range
+ * of this length. The plan's last path counts as quick for any length. If no path is quick, returns
+ * the first that can carry bytes. Returns -1 if no path can carry the range's unaligned ends. */
 static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 			   enum pst_residency residency, const struct range *r)
 {
@@ -67,7 +69,7 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 	return whole ? found : -1;
 }
 
-/* Sets a path's reason, with its general text. */
+/* Sets the reason in a path's row, and the text that penstock_why_text has for this reason. */
 static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
 	row->why = why;
@@ -75,7 +77,8 @@ static void row_set_why(struct penstock_explain_path *row, enum penstock_why why
 		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
 }
 
-/* Sets the reason of paths that the plan prefers but that cannot carry the whole range. */
+/* Sets the reason in the rows of paths that the plan prefers but that cannot carry the whole
+ * range. */
 static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range *r,
 				struct penstock_explanation *out)
 {
@@ -85,7 +88,7 @@ static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range
 			row_set_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
 }
 
-/* Sets the reason of a preferred path that is slow for this length. */
+/* Sets the reason in the rows of paths that the plan prefers but that are slow for this length. */
 static void rows_mark_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
@@ -96,7 +99,8 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* Returns advice how to open a path that is shut for this reason, if its probe has none. */
+/* Returns general advice how to open a path that is shut for this reason. Used if the path's
+ * probe has given no advice. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
@@ -107,7 +111,7 @@ static const char *why_fix(enum penstock_why why)
 	case PENSTOCK_WHY_HOST_ONLY:
 		return "name host as the device";
 	case PENSTOCK_WHY_DEVICE_ONLY:
-	case PENSTOCK_WHY_UNSUPPORTED: /* a device without a copy engine */
+	case PENSTOCK_WHY_UNSUPPORTED: /* the device has no copy engine */
 		return "name a GPU as the device";
 	case PENSTOCK_WHY_NO_FD:
 	case PENSTOCK_WHY_NOT_MAPPABLE:
@@ -130,7 +134,7 @@ static const char *why_fix(enum penstock_why why)
 	}
 }
 
-/* Sets a path's advice how to open it for this request. */
+/* Sets the advice in a path's row: how to open the path for this request. */
 static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
@@ -143,7 +147,7 @@ static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstoc
 		snprintf(row->fix, sizeof(row->fix), "%s",
 			 carries && state->fix[0] ? state->fix : why_fix(row->why));
 	else if (state->facts.class_ >= in->require)
-		return; /* it is open for this request */
+		return; /* the path is open for this request */
 	else if (row->why == PENSTOCK_WHY_REQUIRE)
 		snprintf(row->fix, sizeof(row->fix), "require no more than %s",
 			 classes[state->facts.class_]);
@@ -163,7 +167,8 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
-	/* The path meets the class on other routes, so report why it misses it on this one. */
+	/* On other routes the path meets the required class, so report why it misses the class
+	 * on this route. */
 	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;
@@ -178,8 +183,8 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row_set_fix(in, i, row);
 }
 
-/* Replaces the reason "not cached" by the reason why residency is unknown. The plan treats unknown
- * bytes as not cached. */
+/* Where the reason is "not cached", replaces it by the reason why residency is unknown: the plan
+ * treats bytes of unknown residency as not cached. */
 static void rows_mark_unknown(struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
@@ -187,7 +192,8 @@ static void rows_mark_unknown(struct penstock_explanation *out)
 			row_set_why(&out->paths[i], out->resident_why);
 }
 
-/* Returns whether the range is cached. 1: yes, 0: no, -1: unknown, for the reason in `why`. */
+/* Returns 1 if the range is cached, 0 if it is not, or -1 if that is unknown, with the reason in
+ * `why`. */
 static int range_resident(struct penstock_storage *st, const struct penstock_seg *seg,
 			  enum penstock_why *why)
 {
@@ -195,7 +201,7 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		return 0; /* no page cache, or the request would be refused */
+		return 0; /* the storage has no page cache, or the request would be refused */
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
 		return 1;
@@ -206,7 +212,8 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 	}
 }
 
-/* Returns the length of the segment, or of the whole storage if the row length is 0. */
+/* Returns the number of bytes of the segment, or the length of the storage if the segment's
+ * row_len is 0. */
 static uint64_t range_length(const struct penstock_storage *st, const struct penstock_seg *seg)
 {
 	uint64_t len;
@@ -263,7 +270,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
-	/* Paths that are used by name only are last in the table and are not listed. */
+	/* Paths that are used only if a request names them come last in the table and are not
+	 * listed. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		row_fill(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inspection: writes the topology of the machine, or the counters of a process, to a file
- * descriptor, as text or as JSON. Called by `penstock topo` and `penstock stats`. It must never
- * trust the counters of another process.
+ * descriptor, as text or as JSON. `penstock topo` and `penstock stats` call it. It must never trust
+ * the counters of another process.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "core/machine/topo_print.h"
 #include "core/machine/topo_read.h"
 
-/* Opens a stream on a copy of the descriptor, so that the caller's one stays open. */
+/* Opens a stream on a duplicate of the descriptor, so that the caller's descriptor stays open. */
 static FILE *output_open(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -31,12 +31,12 @@ static FILE *output_open(int fd)
 	return f;
 }
 
-/* Closes the stream; fails if any write to it failed. */
+/* Closes the stream. Returns an error if any write to the stream failed. */
 static int output_close(FILE *f)
 {
 	bool failed = ferror(f);
 
-	errno = 0; /* the errno of an earlier failed write is not known here */
+	errno = 0; /* cleared, so that the message below can name only an error of fclose */
 	if (fclose(f) || failed)
 		return pst_fail_errno(NULL, EIO, PENSTOCK_WHY_IO_ERROR,
 				      "the output cannot be written%s%s", errno ? ": " : "",
@@ -52,11 +52,11 @@ int penstock_topo(const char *sys_root, int json, int fd)
 	FILE *f;
 
 	if (ret < 0)
-		return pst_fail_errno(NULL, ret, pst_why_of_errno(ret), "%s", why);
+		return pst_fail_errno(NULL, ret, pst_why_from_errno(ret), "%s", why);
 	f = output_open(fd);
 	if (!f) {
 		pst_topo_close(topo);
-		return pst_fail_errno(NULL, errno, pst_why_of_errno(errno), "descriptor %d: %m",
+		return pst_fail_errno(NULL, errno, pst_why_from_errno(errno), "descriptor %d: %m",
 				      fd);
 	}
 	if (json)
@@ -71,8 +71,8 @@ int penstock_topo(const char *sys_root, int json, int fd)
 
 #define MEMFD_LINK "/memfd:" PST_STATS_NAME
 
-/* Opens the memfd with the counters of a process. The kernel allows this only to the user of
- * the process, and to root. */
+/* Opens the memfd that holds the counters of process `pid`. The kernel allows this only to the
+ * user of the process, and to root. */
 static int stats_memfd_open(int pid)
 {
 	char dir[64], name[320], target[128];
@@ -102,8 +102,8 @@ static int stats_memfd_open(int pid)
 	return fd;
 }
 
-/* Terminates the text of a note and replaces its control characters, so that it prints as one
- * line. Drops a note that was being written. */
+/* Terminates the text of a note and replaces its control characters, so that the note prints as
+ * one line. Drops the note if the process was just writing it. */
 static void note_sanitize(struct pst_stats_note *note)
 {
 	if (note->begun != note->done)
@@ -114,7 +114,7 @@ static void note_sanitize(struct pst_stats_note *note)
 			*c = '?';
 }
 
-/* Returns the note with the lowest number above `after`; NULL: none. */
+/* Returns the note with the lowest number above `after`, or NULL if there is none. */
 static const struct pst_stats_note *note_next(const struct pst_stats *s, uint64_t after)
 {
 	const struct pst_stats_note *next = NULL;
@@ -125,8 +125,8 @@ static const struct pst_stats_note *note_next(const struct pst_stats *s, uint64_
 	return next;
 }
 
-/* Returns whether the name of a path ends within `capacity` bytes and has only characters that
- * path names of this library have. */
+/* Returns whether a path's name ends within `capacity` bytes and consists of characters that the
+ * library's path names have. */
 static bool path_name_valid(const char *name, size_t capacity)
 {
 	size_t len = strnlen(name, capacity);
@@ -146,7 +146,8 @@ static bool stats_layout_known(const struct pst_stats *s)
 	return ok;
 }
 
-/* Copies the counters of a process, which may be hostile: checks every name and text in them. */
+/* Copies the counters of process `pid`. The process may be hostile, so every name and text in
+ * the counters is checked. */
 static int stats_read(int pid, struct pst_stats *out)
 {
 	struct stat stat;
@@ -172,7 +173,8 @@ static int stats_read(int pid, struct pst_stats *out)
 	return 0;
 }
 
-/* Returns the latency that a share of the chunks did not exceed: the upper bound of a bucket. */
+/* Returns a latency that the given share of the chunks did not exceed: the upper bound of a
+ * bucket of the histogram. */
 static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 {
 	uint64_t total = 0, sum = 0;
@@ -189,7 +191,8 @@ static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 	return 0;
 }
 
-/* Prints text for a JSON string. Invalid UTF-8, which a file name may contain, becomes U+FFFD. */
+/* Prints text inside a JSON string. Invalid UTF-8, which a file name may contain, becomes
+ * U+FFFD. */
 static void json_escape_print(const char *text, FILE *f)
 {
 	while (*text) {
@@ -294,7 +297,7 @@ int penstock_stats(int pid, int json, int fd)
 	FILE *f;
 	int ret;
 
-	pst_stats_get(); /* creates the counters of this process, in case `pid` is its own */
+	pst_stats_get(); /* creates this process's counters, because `pid` may be this process */
 	copy = malloc(sizeof(*copy));
 	if (!copy)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for the counters");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory calls of the public API: they allocate and free device memory, share it with other
- * processes, and pin host memory. Each call uses the device's table. No request passes through
- * this file.
+ * processes, and pin host memory. Each call uses the function table of the device. No request
+ * passes through this file.
  */
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 	return ret ? pst_err_publish(&err) : 0;
 }
 
-/* Fails because the device lacks the function `what`. */
+/* Fails because the device cannot do `what`, for example "export memory". */
 static int fail_unsupported(const struct penstock_device *dev, const char *what)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);
@@ -88,7 +88,7 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_register)
-		return 0; /* the device's copies need no pinned memory */
+		return 0; /* copies of this device need no pinned memory */
 	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
 }
 

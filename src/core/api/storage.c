@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The storage calls of the public API: open, commit, close, facts. They match URLs with the
- * backends' tables. This file must never name a backend, and no request passes through it.
+ * The storage calls of the public API: open, commit, abort, close and get_info. They compare a URL
+ * with the kinds of storage in the backends' tables. This file must never name a backend, and no
+ * request passes through it.
  */
 #include "core/api/storage.h"
 
@@ -18,7 +19,8 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-static _Atomic unsigned opened; /* storages opened so far, to choose cache_bit */
+/* number of storages opened so far; chooses each storage's cache_bit */
+static _Atomic unsigned opened;
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
 			 const struct penstock_storage_opts *opts, struct penstock_storage **out,
@@ -44,7 +46,7 @@ int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int
 	return 0;
 }
 
-/* Opens a URL, or the caller's descriptor if `url` is NULL. */
+/* Opens `url`, or the caller's descriptor `fd` if `url` is NULL. */
 static int storage_open(const char *url, int fd, const struct penstock_storage_opts *from,
 			struct penstock_storage **out)
 {
@@ -52,7 +54,6 @@ static int storage_open(const char *url, int fd, const struct penstock_storage_o
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret;
 
-	pst_fork_watch();
 	if (!out || (!url && fd < 0))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the URL or the output pointer is NULL");
@@ -95,7 +96,7 @@ int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 	return storage_open(NULL, fd, opts, out);
 }
 
-/* Calls the storage's commit or abort. -EBUSY: requests are in flight. */
+/* Calls the storage's commit or abort. Returns -EBUSY if requests are in flight. */
 static int storage_end_writing(struct penstock_storage *st,
 			       int (*end)(struct penstock_storage *, bool, struct pst_err *),
 			       bool durable)
@@ -117,7 +118,8 @@ int penstock_commit(struct penstock_storage *st, int durable)
 	return storage_end_writing(st, st->ops->commit, durable);
 }
 
-/* Has the signature of the table's commit. */
+/* Calls the storage's abort. The unused parameter `durable` gives it the signature of the
+ * table's commit. */
 static int storage_abort(struct penstock_storage *st, bool durable, struct pst_err *err)
 {
 	(void)durable;
@@ -136,12 +138,13 @@ void penstock_close(struct penstock_storage *st)
 	if (!st)
 		return;
 	if (st->generation != pst_fork_generation())
-		return; /* it belongs to the parent process, with its file */
+		return; /* the storage belongs to the parent process, and so does its file */
 	while (atomic_load(&st->inflight)) {
-		pst_devices_help(); /* inline lanes of this thread may carry them */
+		pst_devices_help(); /* inline lanes of this thread may carry the requests */
 		pst_backoff(&times);
 	}
-	if (atomic_load(&st->cached_by_lanes)) /* if not, no lane needs to wake */
+	/* if no lane caches anything of the storage, none needs to wake */
+	if (atomic_load(&st->cached_by_lanes))
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);
 	st->ops->close(st);

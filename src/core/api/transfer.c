@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one-call transfers of the public API: read, write and transfer; and prepare. A transfer
- * submits one request to a queue that the caller does not see, and waits. A request of one chunk
- * runs on the calling thread, so that no other thread must wake. It must never carry a
- * stream-ordered request, which would block the thread that feeds the stream.
+ * The calls penstock_read, _write, _transfer and _prepare of the public API. A transfer submits
+ * one request to a queue that the caller does not see, and waits. A request of at most 1 MiB
+ * runs on the calling thread, so that no other thread must wake. This file must never carry a
+ * stream-ordered request, because the thread that waits for it may be the one that feeds the
+ * stream.
  */
 #include <string.h>
 
@@ -13,12 +14,12 @@
 #include "core/queue/queue.h"
 #include "core/route/route.h"
 
-/* Spare queues for one-call transfers. A call takes a queue and puts it back, so that an exiting
- * thread leaves no queue open. */
+/* Spare queues for one-call transfers. A call takes a queue and puts it back. Queues belong to
+ * no thread, so a thread that exits leaves no queue open. */
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
-/* Puts a queue back, or closes it if enough are spare. */
+/* Puts a queue back into the table `spare`, or closes it if the table is full. */
 static void spare_put(struct penstock_queue *q)
 {
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
@@ -31,8 +32,8 @@ static void spare_put(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* Takes a spare queue with enough segments, or opens one. It closes one spare queue with too few
- * segments, to make a place for the new queue. */
+/* Takes a spare queue with enough segments, or opens one. If it finds spare queues with too few
+ * segments, it closes one of them, to make room in the table for the new queue. */
 static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -141,9 +142,9 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 		return pst_err_publish(&err);
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
-	/* This opens a lane, so that the first transfer need not. */
-	lane = pst_lane_borrow(atomic_load(&dev->pump));
+	/* Borrowing a lane opens it, so that the first transfer need not open one. */
+	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
-		pst_lane_return(lane);
+		pst_pump_return(lane);
 	return 0;
 }

@@ -23,7 +23,6 @@ static struct penstock_device *devices[PST_DEVICES_MAX];
  * table may hold this lock alone. No thread waits for anything else while it holds this lock. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static uint64_t last_serial; /* guarded by device_lock */
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void devices_in_child(void)
 {
@@ -32,7 +31,7 @@ static void devices_in_child(void)
 	pthread_rwlock_init(&table_lock, NULL);
 }
 
-static void watch_forks(void)
+__attribute__((constructor)) static void devices_hook_fork(void)
 {
 	pst_fork_hook(devices_in_child);
 }
@@ -138,7 +137,6 @@ int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 	struct penstock_device *dev;
 	int ret = 0;
 
-	pthread_once(&fork_once, watch_forks);
 	pthread_mutex_lock(&device_lock);
 	dev = find_name(name);
 	if (!dev)

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "common/utf8.h"
-#include "common/why.h"
 
 static _Thread_local struct pst_err thread_err = {0, PENSTOCK_WHY_NONE, ""};
 
@@ -69,11 +68,6 @@ static int errno_of_why(enum penstock_why why)
 	default:
 		return EOPNOTSUPP;
 	}
-}
-
-enum penstock_why pst_why_of_errno(int code)
-{
-	return pst_why_from_errno(code);
 }
 
 #define NAME_MAX_BYTES 130 /* maximum length of a file name in an error message */

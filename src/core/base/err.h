@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdarg.h>
 
+#include "common/why.h"
 #include "penstock.h"
 
 #define PST_WHY_ONE(code, name, text) +1
@@ -42,8 +43,5 @@ int pst_err_publish(const struct pst_err *err);
 /* Returns the end of a long file name, or the whole name if it is short, so that a message with it
  * fits its buffer. The end of a path identifies a file better than its beginning. */
 const char *pst_path_tail(const char *name);
-
-/* Returns the reason for the errno of a failed system call on a storage. */
-enum penstock_why pst_why_of_errno(int code);
 
 #endif

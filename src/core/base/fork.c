@@ -16,7 +16,6 @@ _Atomic unsigned pst_fork_count = 1;
 typedef void fork_hook_fn(void);
 static _Atomic(fork_hook_fn *) hooks[HOOKS_MAX];
 static _Atomic unsigned hook_count;
-static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 static void fork_in_child(void)
 {
@@ -34,21 +33,15 @@ static void fork_in_child(void)
 	}
 }
 
-static void fork_watch_once(void)
+__attribute__((constructor)) static void fork_watch(void)
 {
 	pthread_atfork(NULL, NULL, fork_in_child);
-}
-
-void pst_fork_watch(void)
-{
-	pthread_once(&watch_once, fork_watch_once);
 }
 
 void pst_fork_hook(void (*hook)(void))
 {
 	unsigned at = atomic_fetch_add(&hook_count, 1);
 
-	pst_fork_watch();
 	if (at >= HOOKS_MAX)
 		abort(); /* HOOKS_MAX is too small */
 	atomic_store(&hooks[at], hook);

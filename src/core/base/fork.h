@@ -32,13 +32,8 @@ static inline int pst_fork_check(unsigned generation, struct pst_err *err)
 	return generation == pst_fork_generation() ? 0 : pst_fork_refuse(err);
 }
 
-/* Makes the child of every later fork increment the generation. Must be called before an object
- * stores its generation. */
-void pst_fork_watch(void);
-
-/* Registers `hook`, which then runs in the child of every later fork. Call it once for each hook,
- * and before any thread takes the lock that the hook makes usable again. It may be called before
- * main(). */
+/* Registers `hook`, which then runs in the child of every later fork. A file with a lock calls this
+ * in a constructor, so that the hook is registered before any thread can take the lock. */
 void pst_fork_hook(void (*hook)(void));
 
 #endif

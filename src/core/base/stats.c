@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/backends.h"
+#include "core/base/fork.h"
 
 static struct pst_stats fallback;
 static struct pst_stats *stats = &fallback;
@@ -23,8 +24,7 @@ _Atomic(struct pst_stats *) pst_stats_ready;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
-static bool fork_hooked; /* stats_reset_in_child is registered */
-static ino_t memfd_ino;	 /* inode of the memfd; shows whether `memfd` still refers to it */
+static ino_t memfd_ino; /* inode of the memfd; shows whether `memfd` still refers to it */
 /* Serialises threads that write notes. A thread that holds it takes no other lock. */
 static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -46,6 +46,11 @@ static void stats_reset_in_child(void)
 	memfd = -1;
 }
 
+__attribute__((constructor)) static void stats_hook_fork(void)
+{
+	pst_fork_hook(stats_reset_in_child);
+}
+
 static void stats_create(void)
 {
 	int fd = memfd_create(PST_STATS_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -60,9 +65,6 @@ static void stats_create(void)
 		memfd_ino = stat.st_ino;
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 		madvise(map, sizeof(*stats), MADV_DONTFORK);
-		if (!fork_hooked)
-			pthread_atfork(NULL, NULL, stats_reset_in_child);
-		fork_hooked = true;
 	} else if (fd >= 0) {
 		close(fd);
 	}

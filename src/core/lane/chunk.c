@@ -22,7 +22,7 @@
 #include "core/lane/lane.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* While older copies keep the device busy, the lane records one ticket for several copies, which
  * together have at least this many bytes. It is half of a lane's ring, so that drives can fill the
@@ -315,7 +315,7 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	}
 	if (ret)
 		return pst_fail_errno(&c->chunk->err, ret,
-				      part->dev->facts.is_host ? pst_why_of_errno(ret)
+				      part->dev->facts.is_host ? pst_why_from_errno(ret)
 							       : PENSTOCK_WHY_DEVICE_ERROR,
 				      "%s: copying %llu bytes: %m", part->dev->name,
 				      (unsigned long long)(part->row_len * part->rows));
@@ -522,7 +522,7 @@ static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uin
 {
 	if (!pst_req_bytes_done(req, bytes))
 		return;
-	pst_lane_list(lane, req);
+	pst_inbox_list(lane, req);
 	pst_req_begin_phase(req);
 }
 
@@ -598,7 +598,7 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		if (result == -ECANCELED && pst_req_cancelled(req))
 			chunk_fail_cancelled(chunk);
 		if (!chunk->err.code)
-			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
+			pst_fail_errno(&chunk->err, result, pst_why_from_errno(result), "%m");
 		chunk_fail(chunk);
 		return;
 	}

@@ -13,7 +13,7 @@
 #include "core/lane/pump.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* A range of this length that is only partly cached counts as not cached. */
 #define QUERY_MIN (64u << 10)
@@ -373,7 +373,7 @@ bool pst_claim_abandon(struct pst_request *req)
 
 	if (!pst_req_is_abandoned(req, &err))
 		return false;
-	pst_req_abandon_rest(req, &err);
+	pst_req_fail_unclaimed(req, &err);
 	return true;
 }
 
@@ -431,7 +431,7 @@ bool pst_claim(struct pst_request *req, struct pst_claim *out)
 			struct pst_err err;
 
 			fail_unfit(&err, req, &place);
-			pst_req_abandon_rest(req, &err);
+			pst_req_fail_unclaimed(req, &err);
 			return false;
 		}
 		if (atomic_compare_exchange_weak_explicit(&req->next, &pos, pos + len,

@@ -11,7 +11,7 @@
 #include "core/base/lifo.h"
 #include "core/lane/pump.h"
 
-void pst_lane_wake(struct pst_lane *lane)
+void pst_inbox_wake(struct pst_lane *lane)
 {
 	uint64_t one = 1;
 
@@ -36,7 +36,7 @@ struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request
 void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry)
 {
 	PST_LIFO_PUSH(&lane->inbox, entry, next, memory_order_release);
-	pst_lane_wake(lane);
+	pst_inbox_wake(lane);
 }
 
 /* Appends an entry to the lane's list for its request's priority. */
@@ -54,15 +54,15 @@ static void todo_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 	lane->todo_count++;
 }
 
-void pst_lane_list(struct pst_lane *lane, struct pst_request *req)
+void pst_inbox_list(struct pst_lane *lane, struct pst_request *req)
 {
 	if (req->entries[lane->index].listed)
 		return; /* the request is listed already, so the lane will see its new phase */
 	todo_add(lane, pst_inbox_entry(lane, req));
 }
 
-void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
-		     uint64_t holds)
+void pst_inbox_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
+		      uint64_t holds)
 {
 	struct pst_lane_entry *entry = *at;
 
@@ -75,12 +75,12 @@ void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_e
 	pst_req_put(entry->req, PST_LISTED + holds);
 }
 
-void pst_lane_unlist_all(struct pst_lane *lane)
+void pst_inbox_unlist_all(struct pst_lane *lane)
 {
 	pst_inbox_take(lane);
 	for (unsigned p = 0; p < PST_PRIORITIES; p++)
 		while (lane->todo[p])
-			pst_lane_unlist(lane, p, &lane->todo[p], 0);
+			pst_inbox_unlist(lane, p, &lane->todo[p], 0);
 	while (lane->watched) {
 		struct pst_lane_entry *entry = lane->watched;
 
@@ -131,10 +131,10 @@ void pst_io_done(struct pst_io *io, int64_t result)
 	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
 	if (result < 0 && !io->err.code)
-		pst_fail_errno(&io->err, (int)result, pst_why_of_errno((int)result), "%s: %m",
+		pst_fail_errno(&io->err, (int)result, pst_why_from_errno((int)result), "%s: %m",
 			       io->st->ops->name);
 	PST_LIFO_PUSH(&lane->io_inbox, io, next, memory_order_release);
-	pst_lane_wake(lane);
+	pst_inbox_wake(lane);
 	atomic_fetch_sub_explicit(&pump->outside, 1, memory_order_release);
 }
 

@@ -10,7 +10,7 @@
 
 /* Wakes a lane after a change that it must see, such as a push onto its inbox. Any thread may call
  * it. */
-void pst_lane_wake(struct pst_lane *lane);
+void pst_inbox_wake(struct pst_lane *lane);
 
 /* Prepares the request's entry for this lane's inbox, and adds a reference to the request for it.
  * Must be called before other threads may complete the request. Any thread may call it. */
@@ -22,14 +22,14 @@ void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry);
 int pst_inbox_take(struct pst_lane *lane);
 
 /* Puts a request on the lane's own list, unless the list contains it already. */
-void pst_lane_list(struct pst_lane *lane, struct pst_request *req);
+void pst_inbox_list(struct pst_lane *lane, struct pst_request *req);
 /* Removes the entry *at from the lane's list for `priority`. Drops the list's reference to the
  * request, and also the references `holds`, which belong to the caller. */
-void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
-		     uint64_t holds);
+void pst_inbox_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
+		      uint64_t holds);
 /* Empties all lists of the lane before it closes. The requests on the lists have completed
  * already. */
-void pst_lane_unlist_all(struct pst_lane *lane);
+void pst_inbox_unlist_all(struct pst_lane *lane);
 
 /* Completes a transfer, from any thread. For storages that have their own threads. If the transfer
  * failed and the storage has not filled io->err, fills it. */

@@ -20,7 +20,7 @@
 #include "core/base/clock.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough to
  * read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms instead
@@ -166,7 +166,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	if (lane->wake_fd < 0)
 		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
 	if (lane->wake_fd < 0)
-		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "eventfd: %m");
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno), "eventfd: %m");
 	ret = lane_open_first_engine(lane, err);
 	if (ret)
 		return ret;
@@ -254,13 +254,13 @@ static int lane_grow(struct pst_lane *lane)
 	atomic_store_explicit(&pump->growing, false, memory_order_release);
 	/* Another lane may be waiting to pin its ring. */
 	for (unsigned i = 0; i < pump->lane_count; i++)
-		pst_lane_wake(&pump->lanes[i]);
+		pst_inbox_wake(&pump->lanes[i]);
 	return 1;
 }
 
 void pst_lane_close(struct pst_lane *lane)
 {
-	pst_lane_unlist_all(lane);
+	pst_inbox_unlist_all(lane);
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->lane_close && lane->path_state[i])
 			pst_paths[i]->lane_close(lane, i);
@@ -299,7 +299,7 @@ static void req_synced(struct pst_io *io)
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, 1); /* the sync is the last phase */
+	pst_req_last_bytes_done(req, 1); /* the sync is the last phase */
 }
 
 /* Starts the sync of a durable write. It is the last phase of the request. */
@@ -316,7 +316,7 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 		chunk->io.result = ret;
 		chunk->io.err = chunk->err;
 		if (!chunk->io.err.code)
-			pst_fail_errno(&chunk->io.err, ret, pst_why_of_errno(ret), "sync: %m");
+			pst_fail_errno(&chunk->io.err, ret, pst_why_from_errno(ret), "sync: %m");
 		req_synced(&chunk->io);
 	}
 }
@@ -348,7 +348,7 @@ static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 	if (!ret)
 		return true;
 	if (!chunk->err.code)
-		pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "starting a chunk: %m");
+		pst_fail_errno(&chunk->err, ret, pst_why_from_errno(ret), "starting a chunk: %m");
 	pst_chunk_done(chunk, ret);
 	return true;
 }
@@ -451,7 +451,7 @@ static int lane_abandon(struct pst_lane *lane)
 			bool syncs = req->phase == PST_PHASE_SYNC;
 
 			if (!syncs && pst_claim_abandon(req)) {
-				pst_lane_unlist(lane, p, at, 0);
+				pst_inbox_unlist(lane, p, at, 0);
 				count++;
 				continue;
 			}
@@ -489,7 +489,7 @@ static int lane_start_new(struct pst_lane *lane)
 			if (held)
 				work = req_work(lane, req, &did);
 			if (work == WORK_DONE) {
-				pst_lane_unlist(lane, (unsigned)p, at, held ? PST_HOLD : 0);
+				pst_inbox_unlist(lane, (unsigned)p, at, held ? PST_HOLD : 0);
 				did++;
 				continue;
 			}

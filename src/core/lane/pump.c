@@ -281,7 +281,7 @@ static void pump_stop(struct penstock_device *dev)
 	pump_await_requests(pump);
 	atomic_store(&pump->stop, true);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
-		pst_lane_wake(&pump->lanes[i]);
+		pst_inbox_wake(&pump->lanes[i]);
 		pthread_join(pump->lanes[i].thread, NULL);
 	}
 	while (atomic_load_explicit(&pump->outside, memory_order_acquire))
@@ -297,7 +297,6 @@ static void pump_stop(struct penstock_device *dev)
 
 /* Serialises pst_pump_attach. A thread that holds it takes no other lock. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* Makes attach_lock usable in a forked child. pst_fork_hook registers this function. */
 static void attach_lock_reset(void)
@@ -305,7 +304,7 @@ static void attach_lock_reset(void)
 	pthread_mutex_init(&attach_lock, NULL);
 }
 
-static void attach_hook_fork(void)
+__attribute__((constructor)) static void attach_hook_fork(void)
 {
 	pst_fork_hook(attach_lock_reset);
 }
@@ -338,7 +337,6 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 	if (dev == pump->dev || (atomic_load_explicit(&pump->attached, memory_order_acquire) & bit))
 		return 0;
-	pthread_once(&fork_once, attach_hook_fork);
 	pthread_mutex_lock(&attach_lock);
 	if (!(atomic_load(&pump->attached) & bit)) {
 		pst_device_sync_await(dev);
@@ -417,7 +415,7 @@ void pst_pump_cancel(struct pst_pump *pump)
 {
 	atomic_fetch_add_explicit(&pump->cancel_turn, 1, memory_order_release);
 	for (unsigned i = 0; i < pump->lane_count; i++)
-		pst_lane_wake(&pump->lanes[i]);
+		pst_inbox_wake(&pump->lanes[i]);
 }
 
 /* ---- closing storages and devices ---- */
@@ -436,7 +434,7 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
 		pst_lane_invalidate(lane, st, closing);
-		pst_lane_return(lane);
+		pst_pump_return(lane);
 	}
 	atomic_store_explicit(&pump->closing_storage, st, memory_order_relaxed);
 	atomic_store_explicit(&pump->closing_device, closing, memory_order_relaxed);
@@ -446,7 +444,7 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		if (!pst_lane_caches(lane, st, closing))
 			continue;
 		atomic_store_explicit(&lane->invalidate_due, true, memory_order_release);
-		pst_lane_wake(lane);
+		pst_inbox_wake(lane);
 	}
 	pthread_mutex_lock(&pump->members_lock);
 	for (struct pst_pump_member *m = pump->members; m; m = m->next)
@@ -532,14 +530,14 @@ static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 	return NULL;
 }
 
-struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
+struct pst_lane *pst_pump_borrow(struct pst_pump *pump)
 {
 	struct pst_err err;
 
 	return spare_borrow(pump, &err);
 }
 
-struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err)
+struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err)
 {
 	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
@@ -551,16 +549,16 @@ struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err
 	return lane;
 }
 
-void pst_lane_return(struct pst_lane *lane)
+void pst_pump_return(struct pst_lane *lane)
 {
 	while (lane->trim_due && !lane->busy)
 		pst_lane_turn(lane, 0);
 	atomic_store_explicit(&lane->taken, false, memory_order_release);
 }
 
-void pst_lane_run(struct pst_lane *lane, struct pst_request *req)
+void pst_pump_run(struct pst_lane *lane, struct pst_request *req)
 {
-	pst_lane_list(lane, req);
+	pst_inbox_list(lane, req);
 	pst_req_open(req);
 	while (lane->todo_count || lane->busy)
 		pst_lane_turn(lane, -1);

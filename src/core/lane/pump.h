@@ -2,8 +2,8 @@
 /*
  * The pump of a device: its lanes, their rings and copy queues. It starts when the device's
  * first route is made, and all queues of the process share it. A caller's thread may carry a
- * request of one chunk itself; the thread then borrows a spare lane, which has no thread of its
- * own.
+ * request of at most 1 MiB itself; the thread then borrows a spare lane, which has no thread of
+ * its own.
  */
 #ifndef PST_CORE_PUMP_H
 #define PST_CORE_PUMP_H
@@ -107,12 +107,12 @@ void pst_pump_cancel(struct pst_pump *pump);
 
 /* Borrows a spare lane for the calling thread, which must return it. Returns NULL if all are in
  * use, or if the lane cannot be opened. */
-struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
+struct pst_lane *pst_pump_borrow(struct pst_pump *pump);
 /* Borrows a spare lane, and waits while all are in use. Returns NULL if the lane cannot be opened,
  * with the reason in `err`. */
-struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err);
-void pst_lane_return(struct pst_lane *lane);
+struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err);
+void pst_pump_return(struct pst_lane *lane);
 /* Opens the request and runs it on a borrowed lane until it has completed. */
-void pst_lane_run(struct pst_lane *lane, struct pst_request *req);
+void pst_pump_run(struct pst_lane *lane, struct pst_request *req);
 
 #endif

@@ -56,7 +56,7 @@ static int path_format(char *path, const char *fmt, va_list args)
  * openat2 may fail with EAGAIN for a path with ".." while another process renames or mounts
  * anything. The kernel expects the caller to try again.
  */
-static int path_open(const struct pst_sysfs *fs, const char *path, int flags)
+static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int flags)
 {
 	struct open_how how = {.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
 			       .resolve = RESOLVE_IN_ROOT};
@@ -85,14 +85,14 @@ static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_lis
 
 	if (ret < 0)
 		return ret;
-	fd = path_open(fs, path, O_PATH);
+	fd = sysfs_path_open(fs, path, O_PATH);
 	if (fd < 0)
 		return fd;
 	ret = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
 	close(fd);
 	if (ret < 0)
 		return ret;
-	return path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+	return sysfs_path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 }
 
 /* Reads until the end of the file, or until it has `max` bytes. */
@@ -272,7 +272,7 @@ static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, 
 	out[0] = '\0';
 	if (ret < 0)
 		return ret;
-	fd = path_open(fs, path, O_PATH | O_NOFOLLOW);
+	fd = sysfs_path_open(fs, path, O_PATH | O_NOFOLLOW);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", out, out_len);
@@ -333,7 +333,7 @@ bool pst_sysfs_exists(const struct pst_sysfs *fs, const char *fmt, ...)
 	va_end(args);
 	if (fd < 0)
 		return false;
-	fd = path_open(fs, path, O_PATH);
+	fd = sysfs_path_open(fs, path, O_PATH);
 	if (fd < 0)
 		return false;
 	close(fd);
@@ -389,7 +389,7 @@ int pst_sysfs_list(const struct pst_sysfs *fs, struct pst_names *out, const char
 	va_end(args);
 	if (fd < 0)
 		return fd;
-	fd = path_open(fs, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
+	fd = sysfs_path_open(fs, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
 	if (fd < 0)
 		return fd;
 	dir = fdopendir(fd);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inline lanes: see inline_lane.h. queue.c opens them and runs their turns on the owner's thread.
- * Another thread may only drop the lane's caches of a storage or device that closes, and never
- * during a turn.
+ * Inline lanes: see inline_lane.h. queue.c opens inline lanes and runs their turns on the owner's
+ * thread. Another thread may only drop what a lane caches about a storage or device that closes,
+ * and must never do so during a turn.
  */
 #include "core/queue/inline_lane.h"
 
@@ -16,14 +16,14 @@
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 
-#define SMALL_SLOTS PST_LANE_CHUNKS /* one for each chunk that can be in flight */
+#define SMALL_SLOTS PST_LANE_CHUNKS /* one slot for each chunk that can be in flight */
 #define BIG_SLOTS 2
 
 struct pst_inline_lane {
-	struct pst_pump_member member; /* first, so that its address is the struct's */
+	struct pst_pump_member member; /* must be first: a pointer to it is cast to the struct */
 	struct pst_lane lane;
 	pthread_t owner;
-	_Atomic bool locked; /* a thread runs a turn of the lane or drops its caches */
+	_Atomic bool locked; /* whether a thread runs a turn of the lane or drops its caches */
 };
 
 static void inline_lane_lock(struct pst_inline_lane *il)
@@ -98,8 +98,8 @@ void pst_inline_lane_close(struct pst_inline_lane *il)
 	struct pst_pump *pump = il->lane.pump;
 	struct penstock_device *dev = pump->dev;
 
-	/* The lane stays a member while it caches anything, because a thread that closes a
-	 * storage or device must find it. */
+	/* The lane stays a member of the pump while it caches anything, because a thread that
+	 * closes a storage or device must find it. */
 	inline_lane_lock(il);
 	pst_lane_close(&il->lane);
 	inline_lane_unlock(il);
@@ -121,8 +121,8 @@ int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err)
 
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req)
 {
-	/* The lane refuses segments on other devices: closing such a device would wait for requests
-	 * that only this lane's owner can complete. */
+	/* The lane refuses requests with segments on other devices. Closing such a device would
+	 * wait for these requests, and only this lane's owner can complete them. */
 	return req->pump == il->lane.pump && !req->stream && !req->other_devices &&
 	       req->total <= PENSTOCK_OWN_LANE_MAX;
 }
@@ -131,7 +131,7 @@ void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req
 {
 	req->report.engine_why = il->lane.engine_why.why;
 	inline_lane_lock(il);
-	pst_lane_list(&il->lane, req);
+	pst_inbox_list(&il->lane, req);
 	pst_req_open(req);
 	inline_lane_unlock(il);
 }
@@ -153,29 +153,30 @@ static void member_help(struct pst_pump_member *member)
 
 void pst_inline_lane_wake(struct pst_inline_lane *il)
 {
-	pst_lane_wake(&il->lane);
+	pst_inbox_wake(&il->lane);
 }
 
 void pst_inline_lane_cancel(struct pst_inline_lane *il)
 {
 	atomic_fetch_add_explicit(&il->lane.pump->cancel_turn, 1, memory_order_release);
-	pst_lane_wake(&il->lane);
+	pst_inbox_wake(&il->lane);
 }
 
-/* Waits until the lane has dropped its caches: the owner does so in its next turn, or this thread
- * does while the owner runs no turn. */
+/* Waits until the lane has dropped what it caches about `st` or `closing`. The owner drops it in
+ * its next turn. While the owner runs no turn, this thread does. */
 static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
 			      struct penstock_device *closing)
 {
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* no need to wait for the owner's turn */
+		return; /* the lane caches nothing about this storage or device */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {
 			pst_lane_invalidate(&il->lane, st, closing);
-			/* The owner's next turn may be far off. */
+			/* Trim on this thread, because the owner may not run a turn for a
+			 * long time. */
 			while (il->lane.trim_due && !il->lane.busy)
 				pst_lane_trim(&il->lane);
 			atomic_store_explicit(&il->lane.invalidate_due, false,
@@ -183,7 +184,7 @@ static void member_invalidate(struct pst_pump_member *member, struct penstock_st
 			inline_lane_unlock(il);
 			return;
 		}
-		pst_lane_wake(&il->lane);
+		pst_inbox_wake(&il->lane);
 		sched_yield();
 	}
 }

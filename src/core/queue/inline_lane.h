@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. Its turns run in the
- * calls on its queue, so that a short request wakes no thread. Only the thread that opened it,
- * its owner, may call these functions, except wake and cancel.
+ * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. Its turns run inside the
+ * calls on its queue, so that a short request wakes no thread. The thread that opened the lane is
+ * its owner. Only the owner may call these functions, except pst_inline_lane_wake and _cancel.
  */
 #ifndef PST_CORE_INLINE_LANE_H
 #define PST_CORE_INLINE_LANE_H
@@ -12,26 +12,27 @@
 
 struct pst_inline_lane;
 
-/* Opens an inline lane, which keeps its device open. A turn waits only while the queue's list
- * `completed` is empty and `inflight` is not 0. */
+/* Opens an inline lane on the device, which stays open as long as the lane. `completed` is the
+ * queue's list of completed requests, and `inflight` its number of requests in flight. A turn of
+ * the lane waits only while the list is empty and the number is not 0. */
 int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *completed,
 			 const _Atomic unsigned *inflight, struct pst_inline_lane **out,
 			 struct pst_err *err);
-/* Closes the lane, with nothing in flight. */
+/* Closes the lane. No request may be in flight on it. */
 void pst_inline_lane_close(struct pst_inline_lane *il);
 
-/* Checks that the calling thread is the owner. -EPERM: it is not. */
+/* Checks that the calling thread is the owner. Returns -EPERM if it is not. */
 int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err);
-/* Whether this lane can carry the request. The pump carries all others. */
+/* Whether this lane can carry the request. The pump carries requests that it cannot. */
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
-/* Opens the request and puts it on this lane's list. */
+/* Puts the request on this lane's list and begins the request's first phase. */
 void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req);
-/* Runs one turn of the lane. If it found nothing to do, it waits at most wait_us; 0: not at all,
- * -1: until woken. */
+/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us: not at all if
+ * wait_us is 0, until the lane is woken if it is -1. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
-/* Wakes the owner from the wait of a turn. Any thread. */
+/* Wakes the owner if it waits in a turn. Any thread may call it. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);
-/* Makes the lane check its chunks for cancelled requests. Any thread. */
+/* Makes the lane check its chunks for cancelled requests. Any thread may call it. */
 void pst_inline_lane_cancel(struct pst_inline_lane *il);
 
 #endif

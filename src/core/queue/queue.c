@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
- * it, and a pump, the queue's inline lane or the calling thread carries it. The request's hooks
- * push it onto a lock-free list when it has completed. poll and wait return completions with
- * their reports. A harvested request is freed at the next harvest, so that its report stays
- * readable until then. The public API calls this file. It must never move a byte itself, except
- * on a path that needs no lane.
+ * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills it,
+ * and a pump, the queue's inline lane or the calling thread carries it. When the request has
+ * completed, its hook pushes it onto a lock-free list. penstock_poll and penstock_wait harvest this
+ * list: they return the completions with their reports. A harvested request is freed at the next
+ * harvest, so that its report stays readable until then. This file has all functions of the public
+ * API that work on a queue. It must never move a byte itself, except on a path that needs no lane.
  */
 #include "core/queue/queue.h"
 
@@ -31,20 +31,23 @@
 
 #define REQUESTS_DEFAULT 256
 #define SEGS_DEFAULT 1024
-#define POOL_SEGS_MAX (16u << 20) /* limit of requests_max x segs_max */
-#define HERE_BYTES (1u << 20)	  /* longer requests are quicker on several lanes */
-/* The time to read cached bytes up to this length can be predicted. */
+#define POOL_SEGS_MAX (16u << 20) /* limit of the product requests_max x segs_max */
+/* most bytes that the calling thread carries; longer requests are quicker on several lanes */
+#define HERE_BYTES (1u << 20)
+/* Most bytes of a read whose completion time is predicted, for the case that its bytes are
+ * cached. */
 #define PREDICTED_BYTES (128u << 20)
-#define PREDICTED_RATE 50u   /* bytes a nanosecond, the rate of one link */
-#define PREDICTED_NS 300000u /* added for lanes to wake up */
-/* A lane that lists a completed request drops it within this time, unless it hangs in a system
- * call. */
+#define PREDICTED_RATE 50u   /* bytes per nanosecond that one PCIe link moves */
+#define PREDICTED_NS 300000u /* nanoseconds allowed for lanes to wake up */
+/* A lane drops a completed request from its list within this time, unless the lane hangs in a
+ * system call. */
 #define HUNG_NS 1000000000u
-/* A waiting thread expires requests this long after their deadline, if their lane has not. A lane
- * that is only busy does so earlier, and the thread scans the pool less often. */
+/* A request past its deadline is normally expired by its lane. A thread that waits on the queue
+ * expires the request if its lane has not done so after this time. This delay keeps the thread from
+ * scanning the pool whenever a lane is only busy. */
 #define LATE_NS 2000000u
 
-/* ---- completion: called by any thread ---- */
+/* ---- completion: any thread may call these functions ---- */
 
 /* Makes the queue's descriptor readable. */
 static void queue_signal_fd(struct penstock_queue *q)
@@ -52,20 +55,24 @@ static void queue_signal_fd(struct penstock_queue *q)
 	uint64_t one = 1;
 
 	if (write(q->fd, &one, sizeof(one)) < 0)
-		return; /* the counter is full, so the descriptor is readable */
+		/* the write fails only if the counter is full; then the
+		 * descriptor is readable */
+		return;
 }
 
-/* Pushes a completed request onto its queue's list and wakes the harvester. */
+/* Pushes a completed request onto its queue's list and wakes the harvesting thread. */
 static void queue_push(struct penstock_queue *q, struct pst_request *req)
 {
 	bool wake = true;
 
-	/* Once the request is on the list it may be harvested, and the queue closed. */
+	/* Once the request is on the list, another thread may harvest it and close the queue.
+	 * The close waits until `pushing` is 0. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
 		pst_req_retire_id(req);
 		pst_req_put(req, PST_SUBMITTED);
-		/* It is not harvested, but a thread may wait until nothing is in flight. */
+		/* Nobody harvests a detached request, but a thread may wait until no request is
+		 * in flight. */
 		wake = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
 		PST_LIFO_PUSH(&q->completed, req, link, memory_order_seq_cst);
@@ -83,7 +90,7 @@ static void req_completed(struct pst_request *req)
 	if (req->semaphores)
 		pst_stream_release(req);
 	pst_devices_release(req->other_devices);
-	if (req->home_lane) /* from here on the pump may close */
+	if (req->home_lane) /* after this subtraction the pump may close */
 		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
 	queue_push(req->q, req);
@@ -97,14 +104,15 @@ static void queue_free(struct penstock_queue *q)
 	free(q);
 }
 
-/* Returns the mark that `returned` of a closed queue contains: an address after the pool. A thread
- * that releases a request then drops a reference to the queue's memory instead. */
+/* Returns the address that `returned` has in a closed queue: the address just after the pool. A
+ * thread that finds this mark does not return its request, but drops its reference to the queue's
+ * memory. */
 static struct pst_request *queue_closed_mark(struct penstock_queue *q)
 {
 	return q->requests + q->pool_count;
 }
 
-/* Drops references to a closed queue's memory. The last one frees it. */
+/* Drops `count` references to a closed queue's memory. The last drop frees the memory. */
 static void queue_release(struct penstock_queue *q, unsigned count)
 {
 	if (atomic_fetch_sub_explicit(&q->outliving, count, memory_order_acq_rel) == count)
@@ -133,7 +141,7 @@ static const struct pst_req_hooks req_hooks = {
 	.released = req_released,
 };
 
-/* Frees the requests of the last harvest. */
+/* Frees the requests that the last harvest returned. */
 static void queue_free_harvested(struct penstock_queue *q)
 {
 	while (q->harvested) {
@@ -144,8 +152,8 @@ static void queue_free_harvested(struct penstock_queue *q)
 	}
 }
 
-/* Checks that this thread may use the queue. -errno: it runs in a forked child, or the queue's
- * inline lane belongs to another thread. */
+/* Checks that this thread may use the queue. Returns -errno if it runs in a forked child, or if
+ * the queue's inline lane belongs to another thread. */
 static int queue_check(const struct penstock_queue *q, struct pst_err *err)
 {
 	int ret = pst_fork_check(q->generation, err);
@@ -155,9 +163,9 @@ static int queue_check(const struct penstock_queue *q, struct pst_err *err)
 
 /* ---- cancelled and late requests ---- */
 
-/* Abandons the bytes that no lane has started, on this thread because its lanes may hang. Chunks
- * that have started complete, unless their storage can cancel them. The caller must hold the
- * request. */
+/* Abandons the bytes of the request that no lane has started. It does not leave this to the
+ * lanes, because they may hang. Chunks that have started still complete, unless their storage can
+ * cancel them. The caller must hold the request. */
 static void req_abandon(struct pst_request *req)
 {
 	struct pst_err err;
@@ -169,12 +177,13 @@ static void req_abandon(struct pst_request *req)
 	}
 	if (!pst_req_is_abandoned(req, &err))
 		return;
-	pst_req_abandon_rest(req, &err);
+	pst_req_fail_unclaimed(req, &err);
 	if (req->phase == PST_PHASE_SYNC && pst_req_cancelled(req))
-		pst_req_abandon_sync(req, &err);
+		pst_req_fail_sync(req, &err);
 }
 
-/* Makes the lanes that may carry the request check it: for chunks in flight or without a slot. */
+/* Makes the lanes that may carry the request check it, so that they drop its chunks that wait
+ * for a slot and cancel its transfers where the storage can. */
 static void req_wake_lanes(struct pst_request *req)
 {
 	struct pst_inline_lane *inline_lane = req->q->inline_lane;
@@ -185,12 +194,13 @@ static void req_wake_lanes(struct pst_request *req)
 		pst_inline_lane_cancel(inline_lane);
 }
 
-/* Cancels the request that had this generation. Lanes check `cancelled` before each claim. If the
- * element has been reused meanwhile, its generation differs. It is not reused while held. */
+/* Cancels the request if it still has this generation: an element of the pool that has been
+ * reused meanwhile has another one, and an element is not reused while it is held. Lanes check
+ * `cancelled` before each claim. */
 static void req_cancel(struct pst_request *req, uint32_t generation)
 {
 	if (!pst_req_hold(req))
-		return; /* it has completed */
+		return; /* the request has completed */
 	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
 		req_abandon(req);
@@ -199,7 +209,8 @@ static void req_cancel(struct pst_request *req, uint32_t generation)
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Abandons the request if its deadline has passed. Else returns its deadline; 0: none. */
+/* Abandons the request if its deadline has passed. Returns the deadline if it lies
+ * ahead, else 0. */
 static uint64_t req_expire(struct pst_request *req)
 {
 	uint64_t deadline_ns;
@@ -215,20 +226,23 @@ static uint64_t req_expire(struct pst_request *req)
 	return deadline_ns;
 }
 
-/* Makes a thread that waits on the queue expire requests soon after this deadline. */
+/* Lowers q->deadline_ns to this deadline, so that a thread that waits on the queue expires
+ * requests soon after it. Ignores a deadline of 0. */
 static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns)
 {
 	uint64_t first = atomic_load_explicit(&q->deadline_ns, memory_order_relaxed);
 
 	while (deadline_ns && (!first || deadline_ns < first))
 		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
-			if (atomic_load(&q->asleep)) /* perhaps until a later time */
+			/* the thread that waits may sleep until after this deadline */
+			if (atomic_load(&q->asleep))
 				queue_signal_fd(q);
 			break;
 		}
 }
 
-/* Returns when to scan the pool for late requests. 0: never. */
+/* Returns when to scan the pool for requests past their deadline, or 0 if no request has a
+ * deadline. */
 static uint64_t queue_expire_at(const struct penstock_queue *q)
 {
 	uint64_t first = atomic_load(&q->deadline_ns);
@@ -236,7 +250,7 @@ static uint64_t queue_expire_at(const struct penstock_queue *q)
 	return first && first <= UINT64_MAX - LATE_NS ? first + LATE_NS : 0;
 }
 
-/* Abandons all requests past their deadline, if it is time to scan the pool. */
+/* Scans the pool and abandons all requests past their deadline, if it is time for a scan. */
 static void queue_expire_late(struct penstock_queue *q)
 {
 	uint64_t at = queue_expire_at(q);
@@ -244,7 +258,8 @@ static void queue_expire_late(struct penstock_queue *q)
 
 	if (!at || pst_now_ns() < at)
 		return;
-	/* Before the read of pool_used: a request not counted yet stores its deadline later. */
+	/* This exchange must come before the read of pool_used. A request that pool_used does
+	 * not count yet stores its deadline after the exchange. */
 	atomic_exchange(&q->deadline_ns, 0);
 	used = atomic_load_explicit(&q->pool_used, memory_order_acquire);
 	for (unsigned i = 0; i < used; i++)
@@ -269,7 +284,7 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 
 /* ---- submit ---- */
 
-/* Takes a request of the pool that was never used. NULL: all have been. */
+/* Takes a request of the pool that was never used. Returns NULL if all have been used. */
 static struct pst_request *pool_new(struct penstock_queue *q)
 {
 	unsigned i = atomic_load_explicit(&q->pool_used, memory_order_relaxed);
@@ -282,12 +297,12 @@ static struct pst_request *pool_new(struct penstock_queue *q)
 	req->index = i;
 	req->segs = &q->segs[(size_t)i * q->segs_max];
 	req->spans = &q->spans[(size_t)i * q->spans_max];
-	/* Release: queue_expire_late reads it. */
+	/* Release, because queue_expire_late reads pool_used and then these requests. */
 	atomic_store_explicit(&q->pool_used, i + 1, memory_order_release);
 	return req;
 }
 
-/* Moves released requests to q->free if that is empty. Returns whether it has a request. */
+/* If q->free is empty, moves the released requests there. Returns whether q->free has a request. */
 static bool pool_refill(struct penstock_queue *q)
 {
 	if (!q->free)
@@ -301,8 +316,8 @@ bool pst_queue_has_free(struct penstock_queue *q)
 	return pool_refill(q) || atomic_load(&q->pool_used) < q->pool_count;
 }
 
-/* Waits for lanes to drop requests that were abandoned: the pool is used up although fewer than
- * requests_max are in flight. */
+/* Waits up to HUNG_NS for lanes to drop abandoned requests from their lists. Called when the
+ * pool has no free request although fewer than requests_max are in flight. */
 static void pool_await(struct penstock_queue *q)
 {
 	uint64_t until = pst_now_ns() + HUNG_NS;
@@ -315,7 +330,7 @@ static void pool_await(struct penstock_queue *q)
 	}
 }
 
-/* Takes a free request of the pool. NULL: see err. */
+/* Takes a free request of the pool. Returns NULL, with the reason in `err`, if there is none. */
 static struct pst_request *pool_get(struct penstock_queue *q, struct pst_err *err)
 {
 	struct pst_request *req;
@@ -348,7 +363,7 @@ static void pool_put(struct penstock_queue *q, struct pst_request *req)
 	q->free = req;
 }
 
-/* Carries a request on a path that needs no lane: null. */
+/* Carries a request on a path that needs no lane, such as path null. */
 static void req_run_now(struct pst_request *req)
 {
 	struct pst_chunk chunk = {
@@ -361,7 +376,7 @@ static void req_run_now(struct pst_request *req)
 	chunk.len = req->total;
 	pst_paths[req->forced]->start(&chunk);
 	pst_req_count(req, &chunk);
-	pst_req_bytes_done(req, req->total); /* such a path has one phase */
+	pst_req_last_bytes_done(req, req->total);
 }
 
 /* Passes the request to a lane of the pump or to the inline lane, unless it needs no lane. */
@@ -372,7 +387,8 @@ static void req_dispatch(struct pst_request *req)
 	if (req->semaphores || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
-		pst_req_put(req, PST_HOLD); /* no bytes to move: this completes it */
+		/* there are no bytes to move, so dropping this hold completes the request */
+		pst_req_put(req, PST_HOLD);
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
 		req_run_now(req);
 	else if (req->q->inline_lane && pst_inline_lane_accepts(req->q->inline_lane, req))
@@ -381,8 +397,8 @@ static void req_dispatch(struct pst_request *req)
 		pst_pump_submit(req);
 }
 
-/* Carries a short request on this thread, on a borrowed lane. False: it is not short, or no lane is
- * free. */
+/* Carries a short request on this thread, on a borrowed lane. Returns false if the request is
+ * not short or no lane is free. */
 static bool req_run_here(struct pst_request *req)
 {
 	struct pst_lane *lane;
@@ -391,21 +407,21 @@ static bool req_run_here(struct pst_request *req)
 	    req->total > req->pump->spare[0].slot_bytes ||
 	    (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous))
 		return false;
-	lane = pst_lane_borrow(req->pump);
+	lane = pst_pump_borrow(req->pump);
 	if (!lane)
 		return false;
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	/* The borrowed lane has another engine than the pump's first lane, for another reason. */
+	/* A borrowed lane has its own engine, and its own reason for that engine. */
 	req->report.engine_why = lane->engine_why.why;
 	req->alone = true;
-	pst_lane_run(lane, req);
-	pst_lane_return(lane);
+	pst_pump_run(lane, req);
+	pst_pump_return(lane);
 	return true;
 }
 
-/* Marks the request as submitted. From here on it will complete. It keeps the route, because its
- * report may outlive storage and device. */
+/* Marks the request as submitted: after this call it will complete. The request holds its route,
+ * because its report may be read after the storage and the device have closed. */
 static void req_submitted(struct pst_request *req)
 {
 	req->route = req->span_count ? req->spans[0].route : NULL;
@@ -418,9 +434,10 @@ static void req_submitted(struct pst_request *req)
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 }
 
-/* Predicts when the request completes, so that the thread that waits for it polls around that
- * time. Waking a virtual machine's processor takes 0.1 to 0.2 ms, as long as moving 8 MiB. A read
- * from a drive completes later than predicted, and the thread sleeps until then. */
+/* Predicts when the request completes if its bytes are cached. The thread that waits for the
+ * request then polls around that time, because a sleeping virtual processor takes 0.1 to 0.2 ms to
+ * wake up, as long as moving 8 MiB takes. A read from a drive completes later than predicted. After
+ * the predicted time, the thread that waits for such a read sleeps. */
 static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
 {
 	uint64_t ns = req->total / PREDICTED_RATE;
@@ -457,15 +474,16 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 static int queue_submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
 			    struct pst_err *err)
 {
-	struct pst_request *req = pool_get(q, err);
+	struct pst_request *req;
 	uint64_t deadline_ns;
-	int ret;
+	int ret = pst_fork_check(q->generation, err);
 
+	if (ret)
+		return ret;
+	req = pool_get(q, err);
 	if (!req)
 		return err->code;
-	ret = pst_fork_check(q->generation, err);
-	if (!ret)
-		ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
+	ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
 	if (!ret && req->stream)
 		ret = pst_stream_arm(req, err);
 	if (ret) {
@@ -481,7 +499,7 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 			      memory_order_relaxed);
 	deadline_ns = req->deadline_ns;
 	req_dispatch(req);
-	/* Last, because a thread that sees the deadline may expire the request. */
+	/* This comes last: a thread that sees the deadline may expire the request at once. */
 	queue_expect_deadline(q, deadline_ns);
 	return 0;
 }
@@ -507,13 +525,13 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 		break;
 	}
 	if (q->inline_lane)
-		pst_inline_lane_turn(q->inline_lane, 0); /* starts them at once */
+		pst_inline_lane_turn(q->inline_lane, 0); /* starts the submitted requests at once */
 	return (int)taken;
 }
 
 /* ---- harvest ---- */
 
-/* Moves completed requests to the list `ready`, in order of completion. */
+/* Moves completed requests to the end of the list `ready`, in order of completion. */
 static void queue_collect(struct penstock_queue *q)
 {
 	struct pst_request *list;
@@ -526,7 +544,8 @@ static void queue_collect(struct penstock_queue *q)
 		q->ready_end = &(*q->ready_end)->link;
 }
 
-/* Returns the end of a wait: until_ns, or the next scan for late requests if that is earlier. */
+/* Returns when a wait must end: at until_ns, or at the next scan for late requests if that is
+ * earlier. */
 static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t at = queue_expire_at(q);
@@ -534,8 +553,8 @@ static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns
 	return at && (!until_ns || at < until_ns) ? at : until_ns;
 }
 
-/* Harvests completed requests into `done`, which has `have` entries already. Returns their new
- * number. */
+/* Harvests completed requests into `done`, which has `have` entries already. Returns how many
+ * entries it has then. */
 static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
 			      unsigned max)
 {
@@ -569,25 +588,26 @@ static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *do
 	return have;
 }
 
-/* Returns the limit of completions of one call. Their requests stay in use until the next call, and
- * callbacks or the submitting thread may submit as many more until then. */
+/* Returns how many completions one call may return. Their requests stay in use until the next
+ * call, and meanwhile the same number of new requests may be submitted. The limit is requests_max,
+ * because the pool has twice that number. */
 static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
 			    unsigned max)
 {
 	return (max || done) && max < q->requests_max ? max : q->requests_max;
 }
 
-/* Makes the queue's descriptor not readable. */
+/* Reads the queue's descriptor, so that it is not readable any more. */
 static void queue_drain_fd(struct penstock_queue *q)
 {
 	uint64_t value;
 
 	if (read(q->fd, &value, sizeof(value)) < 0)
-		return; /* it was not readable */
+		return; /* the read fails only if the descriptor was not readable */
 }
 
-/* Begins penstock_poll and penstock_wait: frees the requests of the last harvest, runs a turn of
- * the inline lane, and expires late requests. */
+/* The first part of penstock_poll and penstock_wait: frees the requests of the last harvest,
+ * runs a turn of the inline lane, and expires late requests. */
 static int harvest_begin(struct penstock_queue *q)
 {
 	int ret;
@@ -607,7 +627,8 @@ static int harvest_begin(struct penstock_queue *q)
 	return 0;
 }
 
-/* Ends penstock_poll and penstock_wait: the descriptor stays readable if completions are left. */
+/* The last part of penstock_poll and penstock_wait: keeps the descriptor readable if completions
+ * are left. */
 static int harvest_end(struct penstock_queue *q, unsigned have)
 {
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
@@ -622,7 +643,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 	return ret ? ret : harvest_end(q, queue_harvest(q, done, 0, harvest_max(q, done, max)));
 }
 
-/* Polls for completions for a short time. Returns whether there is one. */
+/* Polls for completions for a short time. Returns whether there is a completion. */
 static bool queue_poll_shortly(struct penstock_queue *q)
 {
 	q->spin.fast = atomic_load_explicit(&q->fast, memory_order_relaxed);
@@ -637,7 +658,8 @@ static bool queue_poll_shortly(struct penstock_queue *q)
 	return false;
 }
 
-/* Sleeps until a request completes, nothing is in flight, or until_ns. 0: no limit. */
+/* Sleeps until a request completes, no request is in flight, or the time until_ns has come. An
+ * until_ns of 0 means no limit. */
 static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 {
 	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
@@ -645,7 +667,8 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	uint64_t now = pst_now_ns();
 
 	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
-	atomic_store_explicit(&q->armed, true, memory_order_seq_cst); /* orders both stores */
+	/* this store also orders the store to `asleep` before the reads below */
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	until_ns = queue_wait_end(q, until_ns);
 	if (until_ns) {
 		uint64_t left = until_ns > now ? until_ns - now : 0;
@@ -659,14 +682,15 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
-		if (atomic_load(&q->watched)) /* penstock_queue_fd was called since */
+		/* penstock_queue_fd was called after the check above */
+		if (atomic_load(&q->watched))
 			atomic_store(&q->armed, true);
 	}
 	queue_drain_fd(q);
 }
 
-/* Sleeps until a completion is likely, then polls, and drops a prediction that was wrong. True: the
- * caller harvests again. False: the prediction is dropped. */
+/* Sleeps until the predicted time, or polls during it. Returns true if the caller should harvest
+ * again. Returns false once the predicted period is over and the prediction is dropped. */
 static bool queue_wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t now = pst_now_ns();
@@ -683,8 +707,8 @@ static bool queue_wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 	return q->poll_to;
 }
 
-/* Returns the microseconds until a time, rounded up so that the wait is not too short. -1: until_ns
- * is 0, no limit. */
+/* Returns the microseconds until the time until_ns, rounded up so that a wait does not end too
+ * early. Returns -1 for no limit if until_ns is 0. */
 static int64_t time_left_us(uint64_t until_ns)
 {
 	uint64_t now;
@@ -732,7 +756,8 @@ int penstock_queue_fd(struct penstock_queue *q)
 		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 				      "a queue with its own lane completes requests only in "
 				      "calls on the queue: use penstock_poll");
-	/* From here on every completion signals the descriptor. This signals earlier ones. */
+	/* From this store on every completion makes the descriptor readable. The call below
+	 * makes it readable for completions that came earlier. */
 	atomic_store(&q->watched, true);
 	atomic_store(&q->armed, true);
 	queue_signal_fd(q);
@@ -748,7 +773,6 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	struct pst_err err;
 	int ret = 0;
 
-	pst_fork_watch();
 	if (pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
 		return pst_err_publish(&err);
 	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;
@@ -763,11 +787,13 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a queue");
 	q->requests_max = opts.requests_max;
 	q->segs_max = opts.segs_max;
-	q->spans_max = opts.segs_max * 3; /* head, body and tail of each segment */
+	/* each segment may have three spans: head, body and tail */
+	q->spans_max = opts.segs_max * 3;
 	q->generation = pst_fork_generation();
 	q->ready_end = &q->ready;
 	q->fd = -1;
-	/* Twice requests_max, because the reports of as many harvested requests may be in use. */
+	/* Twice requests_max, because the caller may still read the reports of requests_max
+	 * harvested requests. */
 	q->pool_count = 2 * opts.requests_max;
 	q->requests = calloc(q->pool_count, sizeof(*q->requests));
 	q->segs = calloc((size_t)q->pool_count * q->segs_max, sizeof(*q->segs));
@@ -776,7 +802,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
 			       opts.requests_max);
 	else if ((q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
-		ret = pst_fail_errno(&err, errno, pst_why_of_errno(errno),
+		ret = pst_fail_errno(&err, errno, pst_why_from_errno(errno),
 				     "a queue needs an eventfd: %m");
 	else if (opts.own_lane)
 		ret = pst_inline_lane_open(opts.own_lane, &q->completed, &q->inflight,
@@ -798,8 +824,8 @@ static unsigned list_count(const struct pst_request *list)
 	return count;
 }
 
-/* Frees the queue's memory, or leaves that to the last lane that still lists a completed request,
- * because a lane may hang in a system call. */
+/* Frees the queue's memory. If lanes still list completed requests, the last such lane frees it,
+ * because this thread must not wait for a lane that hangs in a system call. */
 static void queue_leave_to_lanes(struct penstock_queue *q)
 {
 	unsigned used = atomic_load(&q->pool_used), free = list_count(q->free);
@@ -817,7 +843,7 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	if (q->in_callback) { /* the running harvest still uses the queue */
+	if (q->in_callback) { /* the harvest that called the callback still uses the queue */
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
 	}
@@ -827,7 +853,9 @@ void penstock_queue_close(struct penstock_queue *q)
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
-				pst_backoff(&times); /* another thread owns its inline lane */
+				/* another thread owns the inline lane, so only that thread can
+				 * make progress */
+				pst_backoff(&times);
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			pst_backoff(&times);
 		queue_free_harvested(q);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue: a pool of requests, and a list of completed ones. One thread submits and one thread
- * harvests. Lanes push completed requests onto the list without a lock.
+ * A queue: a pool of requests, and a list of completed requests. One thread submits requests and
+ * one thread harvests them. Lanes push completed requests onto the list without a lock.
  */
 #ifndef PST_CORE_QUEUE_H
 #define PST_CORE_QUEUE_H
@@ -14,39 +14,52 @@
 
 struct penstock_queue {
 	unsigned requests_max, segs_max, spans_max, pool_count;
-	_Atomic unsigned pool_used;   /* requests of the pool that were ever used */
+	_Atomic unsigned pool_used;   /* number of requests of the pool that have ever been used */
 	struct pst_request *requests; /* the pool */
 	struct penstock_seg *segs;
 	struct pst_span *spans;
-	struct pst_request *free; /* free requests; only the submitter accesses it */
-	_Atomic(struct pst_request *)
-		returned;	   /* released requests, which the submitter moves to `free` */
-	_Atomic unsigned inflight; /* requests submitted and not harvested */
-	_Atomic(struct pst_request *) completed; /* completed requests */
-	struct pst_request *ready; /* completed, in order; only the harvester accesses it */
+	/* list of free requests; only the submitting thread accesses it */
+	struct pst_request *free;
+	/* list of released requests; the submitting thread moves them to `free` */
+	_Atomic(struct pst_request *) returned;
+	/* number of requests that were submitted and not yet harvested */
+	_Atomic unsigned inflight;
+	_Atomic(struct pst_request *) completed; /* list of completed requests, newest first */
+	/* list of completed requests, oldest first; only the harvesting thread accesses it */
+	struct pst_request *ready;
 	struct pst_request **ready_end;
-	struct pst_request *harvested; /* requests of the last harvest; the next one frees them */
-	_Atomic unsigned pushing;      /* threads that are in queue_push; close waits for them */
-	_Atomic unsigned outliving;    /* references to a closed queue's memory */
-	_Atomic uint64_t deadline_ns;  /* at or before every deadline in flight; 0: none */
-	int fd;			       /* eventfd, readable after a completion if `armed` */
-	_Atomic bool armed;	       /* a thread waits on fd */
-	_Atomic bool asleep;	       /* a thread sleeps in penstock_wait */
-	_Atomic bool watched;	       /* the caller got fd from penstock_queue_fd */
-	bool in_callback, mute;	       /* a callback runs; callbacks are off, the queue closes */
-	_Atomic bool fast;	       /* the last request was short and of effort fast */
-	struct pst_spin spin;	       /* of penstock_wait */
-	uint64_t poll_from, poll_to;   /* ns: when a completion is likely; 0: unknown */
-	struct pst_inline_lane *inline_lane; /* runs in the calls on this queue, or NULL */
-	unsigned generation;		     /* pst_fork_generation() of the opening process */
+	/* list of requests that the last harvest returned; the next harvest frees them */
+	struct pst_request *harvested;
+	/* number of threads that run queue_push; penstock_queue_close waits for them */
+	_Atomic unsigned pushing;
+	_Atomic unsigned outliving; /* number of references to the memory of a closed queue */
+	/* a time not later than any deadline of a request in flight; 0 if no request has a
+	 * deadline */
+	_Atomic uint64_t deadline_ns;
+	/* eventfd; a completion makes it readable if `armed` is set */
+	int fd;
+	_Atomic bool armed;   /* whether a completion must make fd readable */
+	_Atomic bool asleep;  /* whether a thread sleeps in penstock_wait */
+	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
+	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
+	bool in_callback, mute;
+	/* whether the last submitted request was short and of effort fast */
+	_Atomic bool fast;
+	struct pst_spin spin; /* state of the short polls of penstock_wait */
+	/* period in ns in which the next completion is likely; 0 if unknown */
+	uint64_t poll_from, poll_to;
+	/* lane that runs in the calls on this queue, or NULL if the queue has none */
+	struct pst_inline_lane *inline_lane;
+	/* pst_fork_generation() of the process that opened the queue */
+	unsigned generation;
 };
 
-/* Submits one request, and carries it on the calling thread if it is small. The caller must then
- * harvest it with penstock_wait. */
+/* Submits one request. A small request is carried by the calling thread, before this function
+ * returns. The caller must then harvest the request with penstock_wait. */
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from,
 			  bool wants_report);
 
-/* Whether the pool has a free request. Frees the requests of the last harvest first. */
+/* Frees the requests of the last harvest, then returns whether the pool has a free request. */
 bool pst_queue_has_free(struct penstock_queue *q);
 
 #endif

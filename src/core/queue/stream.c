@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests: see stream.h. queue.c arms and releases them. A lane polls the streams
- * of its armed requests through the pump's stream_hooks. It must never use a host function of
- * the stream (cuLaunchHostFunc), which may make no device calls.
+ * Stream-ordered requests: see stream.h. queue.c arms such requests and releases them. A lane polls
+ * the streams of its armed requests through the pump's stream_hooks. This file must never make a
+ * stream call a host function (cuLaunchHostFunc), because host functions may make no device calls.
  */
 #include "core/queue/stream.h"
 
@@ -17,43 +17,51 @@
 #include "core/queue/queue.h"
 #include "core/route/admit.h"
 
-#define PAIRS_MAX 1024u	    /* stream-ordered requests of one pump at once */
+#define PAIRS_MAX 1024u	    /* number of stream-ordered requests that one pump can have in flight */
 #define ALIVE_NS 100000000u /* interval of the checks whether the device still works */
 
 struct pst_semaphores {
-	uint64_t *words; /* pairs: the stream writes the first and waits for the second */
-	_Atomic uint32_t free_mask[PAIRS_MAX / 32]; /* bit 1: the pair is free */
-	/* If not 0, the pair's request was abandoned and the stream will still write this value. */
+	/* pairs of semaphores: a stream writes the first word of its pair and waits for the
+	 * second */
+	uint64_t *words;
+	/* a bit for each pair, set while the pair is free */
+	_Atomic uint32_t free_mask[PAIRS_MAX / 32];
+	/* For each pair: the value that its stream has yet to write although the pair's request
+	 * was abandoned; 0 if there is no such value. */
 	_Atomic uint64_t owed[PAIRS_MAX];
 };
 
-/* Serialises semaphores_open. No other lock is taken under it. */
+/* Taken by semaphores_open, so that each pump gets one set of semaphores. No other lock
+ * is taken under it. */
 static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static const struct pst_stream_hooks stream_hooks;
 
-/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
+/* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
+ * thread of the parent may have held the lock at the fork. */
 static void semaphores_lock_reset(void)
 {
 	pthread_mutex_init(&semaphores_lock, NULL);
 }
 
-static void stream_hook_fork(void)
+__attribute__((constructor)) static void stream_hook_fork(void)
 {
 	pst_fork_hook(semaphores_lock_reset);
 }
 
-/* Allocates the pump's semaphores, and sets its stream hooks first. */
+/* Allocates the pump's semaphores. Sets the pump's stream_hooks before other threads can see the
+ * semaphores. */
 static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 {
-	struct pst_lane *lane = pst_lane_borrow_wait(pump, err);
+	struct pst_lane *lane = pst_pump_borrow_wait(pump, err);
 	struct pst_semaphores *sems;
 	int ret;
 
 	if (!lane)
 		return err->code;
-	pst_lane_return(lane); /* it stays open; no lane can open while a stream waits */
+	/* Borrowing the lane has opened it, and it stays open. This must happen before a stream
+	 * waits, because no lane can open then. */
+	pst_pump_return(lane);
 	sems = calloc(1, sizeof(*sems));
 	if (!sems)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for semaphores");
@@ -69,9 +77,9 @@ static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 	return 0;
 }
 
-/* Makes the pump's semaphores once, under a lock. Without it, two threads could make them, and one
- * would free its set while a stream waits for the other set. The driver would then block that
- * thread until the stream is idle. */
+/* Makes the pump's semaphores once, under a lock. Without the lock, two threads could each make
+ * a set. One thread would then free its set while a stream waits for the other set, and the driver
+ * would block that thread until the stream is idle. */
 static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 {
 	int ret = 0;
@@ -81,7 +89,6 @@ static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 	if (!pump->dev->ops->stream_write || !pump->dev->ops->semaphores_alloc)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
 				pump->dev->name);
-	pthread_once(&fork_once, stream_hook_fork);
 	pthread_mutex_lock(&semaphores_lock);
 	if (!atomic_load_explicit(&pump->semaphores, memory_order_acquire))
 		ret = semaphores_make(pump, err);
@@ -99,7 +106,7 @@ static void semaphores_close(struct pst_pump *pump)
 	free(sems);
 }
 
-/* Takes a free pair. NULL: none is free. */
+/* Takes a free pair. Returns NULL if no pair is free. */
 static uint64_t *pair_find_free(struct pst_semaphores *sems)
 {
 	for (unsigned i = 0; i < PAIRS_MAX / 32; i++) {
@@ -125,19 +132,21 @@ static void pair_put(struct pst_semaphores *sems, const uint64_t *pair)
 				 memory_order_release);
 }
 
-/* Lets the stream continue, or pass without a wait. The pair becomes free once the stream has
- * written its first semaphore. */
+/* Writes the pair's second semaphore: a stream that waits for it continues, and a stream
+ * that comes later does not wait. The pair becomes free once the stream has written its
+ * first semaphore. */
 static void pair_release(struct pst_semaphores *sems, uint64_t *pair, uint64_t value)
 {
 	__atomic_store_n(&pair[1], value, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= value)
 		pair_put(sems, pair);
-	else /* pairs_reclaim frees it later */
+	else /* pairs_reclaim frees the pair later */
 		atomic_store_explicit(&sems->owed[(pair - sems->words) / 2], value,
 				      memory_order_release);
 }
 
-/* Frees the pairs of abandoned requests that their streams have reached since. */
+/* Frees each pair of an abandoned request whose stream has written the first semaphore
+ * meanwhile. */
 static void pairs_reclaim(struct pst_semaphores *sems)
 {
 	for (unsigned i = 0; i < PAIRS_MAX; i++) {
@@ -149,7 +158,7 @@ static void pairs_reclaim(struct pst_semaphores *sems)
 	}
 }
 
-/* Takes a free pair. NULL: PAIRS_MAX requests wait. */
+/* Takes a free pair. Returns NULL if PAIRS_MAX requests are in flight. */
 static uint64_t *pair_get(struct pst_semaphores *sems)
 {
 	uint64_t *pair = pair_find_free(sems);
@@ -180,8 +189,9 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 				"%u stream-ordered requests of the device are in flight, the "
 				"limit: wait for some",
 				PAIRS_MAX);
-	/* The values of both semaphores only grow, and the stream waits for at least its value. So
-	 * a pair may serve the next request while the device still reads it for this one. */
+	/* The values of both semaphores only grow, and a stream waits until the second has at
+	 * least the given value. So a pair can serve the next request while the device still reads
+	 * the second semaphore for the last one. */
 	req->semaphore_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
 	pst_device_stream_enter(dev);
 	ret = dev->ops->stream_write(dev, req->stream, &pair[0], req->semaphore_value, err);
@@ -202,7 +212,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 
 void pst_stream_release(struct pst_request *req)
 {
-	uint64_t *pair = req->semaphores; /* stays set, as a lane may still poll it */
+	/* req->semaphores stays set, because a lane may still poll it */
+	uint64_t *pair = req->semaphores;
 
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = req->result;
@@ -210,7 +221,8 @@ void pst_stream_release(struct pst_request *req)
 	pst_device_stream_leave(req->pump->dev);
 }
 
-/* Checks that a late buffer offset stays inside the memory that the caller named. */
+/* Checks that a buffer offset that the stream supplied stays inside the memory that the caller
+ * named. */
 static int req_check_late_place(const struct pst_request *req, struct pst_err *err)
 {
 	const struct penstock_seg *seg = &req->segs[0];
@@ -229,7 +241,8 @@ static int req_check_late_place(const struct pst_request *req, struct pst_err *e
 	return 0;
 }
 
-/* Reads the late values, which the stream has supplied, and makes the spans again. */
+/* Reads the request's late values, which the stream has written by this time, and makes the
+ * request's spans again. */
 static int req_bind_late(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_seg *seg = &req->segs[0];
@@ -253,11 +266,12 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
-	ret = pst_req_make_spans(req, req->q->spans_max, err); /* also checks for overflow */
+	/* also checks the late values for overflow */
+	ret = pst_admit_spans(req, req->q->spans_max, err);
 	return !ret && late->buf_off ? req_check_late_place(req, err) : ret;
 }
 
-/* Moves the request from phase ARMED to another one. Returns true to one thread only, which then
+/* Moves the request from phase ARMED to phase `to`. Returns true to one thread only, which then
  * starts or fails the request. */
 static bool req_disarm(struct pst_request *req, enum pst_phase to)
 {
@@ -266,7 +280,7 @@ static bool req_disarm(struct pst_request *req, enum pst_phase to)
 	return atomic_compare_exchange_strong(&req->phase, &armed, to);
 }
 
-/* Fails a request of which no byte was claimed. */
+/* Fails a request of which no lane has started any byte. */
 static void req_fail_unstarted(struct pst_request *req, const struct pst_err *err)
 {
 	req->phase = PST_PHASE_DONE;
@@ -282,18 +296,19 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 	if (!req_disarm(req, PST_PHASE_NEW))
 		return;
 	if (req_bind_late(req, &err)) {
-		req->total = 0; /* its spans may be incomplete, so no offset is recorded */
+		req->total = 0; /* the spans may be incomplete, so the report names no offset */
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
-		pst_lane_list(lane, req);
+		pst_inbox_list(lane, req);
 		pst_req_open_phase(req);
 	} else {
 		pst_req_put(req, PST_HOLD);
 	}
 }
 
-/* Whether the device has failed, checked every ALIVE_NS. If other work breaks the context, all its
- * streams stop without a notice. */
+/* Whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of the
+ * application's own work can break the device's context; then all its streams stop without a
+ * notice. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -312,7 +327,8 @@ static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 	return ret != 0;
 }
 
-/* Whether the request is cancelled or past its deadline. The stream may never reach it. */
+/* Whether the request was cancelled, or its deadline has passed, before its stream reached it.
+ * The stream may never reach it. */
 static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err)
 {
 	if (pst_req_cancelled(req))
@@ -332,7 +348,8 @@ void pst_stream_abandon(struct pst_request *req)
 		req_fail_unstarted(req, &err);
 }
 
-/* Hook: starts or fails armed requests of the lane, see pst_stream_hooks. */
+/* Hook: starts the lane's armed requests that their streams have reached, and fails abandoned
+ * ones; see pst_stream_hooks. */
 static int stream_poll(struct pst_lane *lane)
 {
 	struct pst_lane_entry **at = &lane->watched;
@@ -347,8 +364,8 @@ static int stream_poll(struct pst_lane *lane)
 			       req->semaphore_value;
 		struct pst_err err;
 
-		/* If another thread took it out of phase ARMED, its semaphores may belong to
-		 * another request, and this thread only drops its entry. */
+		/* If another thread has taken the request out of phase ARMED, its semaphores may
+		 * belong to another request already. Then this thread only drops the entry. */
 		if (req->phase == PST_PHASE_ARMED && !arrived && !broken &&
 		    !req_abandoned_unstarted(req, &err)) {
 			at = &entry->next;

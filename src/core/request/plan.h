@@ -8,6 +8,8 @@
 #ifndef PST_CORE_PLAN_H
 #define PST_CORE_PLAN_H
 
+#include <stdatomic.h>
+
 #include "core/ops.h"
 
 /* The state of one path on one route. */
@@ -38,6 +40,43 @@ struct pst_plan {
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
 	/* A listed path uses the page cache, so lanes query the residency of each chunk. */
 	bool residency_matters;
+};
+
+#define PST_CLASSES 3 /* number of values of enum penstock_class */
+#define PST_EFFORTS 2 /* number of values of enum penstock_effort */
+
+/* A route: the results of the path probes for one storage, one device and one direction, and the
+ * plans made of these results. route.c creates the struct and describes its life. */
+struct pst_route {
+	struct penstock_storage *st;
+	struct penstock_device *dev; /* the device; it may be closed while the route exists */
+	enum penstock_op op;
+	struct pst_path_state paths[PST_PATHS_MAX];
+	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
+	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
+	 * calls this function before the chunk completes. */
+	int (*verify_write)(struct pst_chunk *chunk);
+	/* For each path: if a write was read back and had not arrived, the negated reason; else
+	 * 0. */
+	_Atomic int write_proof[PST_PATHS_MAX];
+	/* For each path: bit i is set if a write to drive i was read back and had arrived. */
+	_Atomic uint32_t write_drives[PST_PATHS_MAX];
+	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
+	/* A path could not be tested, because the storage had no written bytes. */
+	bool unproven;
+	/* Number that the storage's function `stamp` returned before the last test. */
+	_Atomic uint64_t stamp;
+	/* Earliest time of the next test; 0 if it may run at any time. */
+	_Atomic uint64_t retest_after_ns;
+	uint64_t retest_pause_ns; /* length of the last pause between tests */
+	unsigned retests_failed;  /* number of retests that found no written bytes */
+	/* Route that this one replaced, or NULL. Requests may still use the older route. */
+	struct pst_route *older;
+	/* Padding that keeps `refs` out of the cache lines that all lanes read. */
+	char apart[64];
+	/* Number of references: one from the storage, and one from each request whose report uses
+	 * the route. */
+	_Atomic unsigned refs;
 };
 
 /* Computes the plan for one operation, class and effort. */

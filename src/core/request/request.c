@@ -7,6 +7,7 @@
  */
 #include "core/request/request.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "core/backends.h"
@@ -14,7 +15,7 @@
 #include "core/base/stats.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 static void counter_add(_Atomic uint64_t *at, uint64_t value)
 {
@@ -85,31 +86,39 @@ static void req_record_failure(struct pst_request *req, uint64_t pos, const stru
 		req_end_at(req, pst_spans_lowest(req, pos));
 }
 
+void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes)
+{
+	bool phase_due = pst_req_bytes_done(req, bytes);
+
+	assert(!phase_due);
+	(void)phase_due;
+}
+
 void pst_req_fail(struct pst_request *req, const struct pst_err *err)
 {
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	req_record_failure(req, pos, err);
 	if (rest)
-		pst_req_bytes_done(req, rest);
+		pst_req_last_bytes_done(req, rest);
 }
 
-void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err)
+void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err)
 {
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
 		return; /* lanes have claimed all bytes and will complete them */
 	req_record_failure(req, pos, err);
-	pst_req_bytes_done(req, rest);
+	pst_req_last_bytes_done(req, rest);
 }
 
-void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err)
+void pst_req_fail_sync(struct pst_request *req, const struct pst_err *err)
 {
 	if (atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed))
 		return;
 	req_record_failure(req, req->total, err);
-	pst_req_bytes_done(req, 1);
+	pst_req_last_bytes_done(req, 1);
 }
 
 bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err)
@@ -161,9 +170,8 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 		return PST_PHASE_DONE;
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
-	if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
-		/* No lane works on the request, so none could make the sync. */
-		return PST_PHASE_DONE;
+	if (req->phase == PST_PHASE_NEW)
+		return PST_PHASE_DONE; /* moved without a lane, so no lane could sync it */
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
 		return PST_PHASE_SYNC;

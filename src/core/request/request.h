@@ -194,19 +194,23 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
  * pst_req_begin_phase. If the function returns false, the request may have completed and not
  * exist any more.
  */
-bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes);
+__attribute__((warn_unused_result)) bool pst_req_bytes_done(struct pst_request *req,
+							    uint64_t bytes);
 /* Begins the next phase: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
+/* Counts completed bytes after which no phase follows: those of the last phase, or those of a
+ * request that has failed. */
+void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes);
 
 /* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller
  * must have claimed bytes of this phase that are not complete. */
 void pst_req_fail(struct pst_request *req, const struct pst_err *err);
 /* Does the same as pst_req_fail, for a caller on any thread that has claimed no bytes. Does nothing
  * if all bytes of the phase are claimed. */
-void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err);
+void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err);
 /* Fails a request in phase PST_PHASE_SYNC, unless a lane has started its sync. Any thread with a
  * reference to the request may call it. */
-void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err);
+void pst_req_fail_sync(struct pst_request *req, const struct pst_err *err);
 
 /* Adds a reference PST_HOLD. Returns false, and adds none, if the request has completed. */
 bool pst_req_hold(struct pst_request *req);

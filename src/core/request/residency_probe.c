@@ -11,7 +11,7 @@
 
 #include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* A call found its bytes cached if it took at most 10 us plus the time for its bytes at 4500 bytes
  * a microsecond (4.5 GB/s). One thread reads 8 to 10 GB/s if the bytes are in the page cache, and

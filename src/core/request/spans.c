@@ -9,7 +9,7 @@
 
 #include <errno.h>
 
-#include "core/route/route.h"
+#include "core/request/plan.h"
 
 /* A read also moves the gaps between rows if a gap is shorter than this or shorter than a row. A
  * gap shorter than a page saves nothing, because drives read whole pages. */

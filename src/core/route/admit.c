@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission: turns a caller's request into one that lanes can carry out. It resolves the named
- * path, each segment's device and its route, makes the spans, and compares the required class
- * with the routes' paths. It refuses a request that cannot be carried out, before any byte
- * moves. queue.c calls it at submit, and stream.c when late values are known. It must never
- * start a transfer.
+ * Admission: turns a caller's request into one that lanes can carry out. It resolves the path that
+ * the caller named, finds each segment's device and route, makes the spans, and checks that paths
+ * of the required class can carry them. It refuses a request that cannot be carried out, before any
+ * byte moves. queue.c calls pst_req_admit at submit. stream.c calls pst_admit_spans when late
+ * values are known. This file must never start a transfer.
  */
 #include "core/route/admit.h"
 
@@ -24,9 +24,9 @@
 
 #define KNOWN_FLAGS \
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
-#define QUERY_FIRST_KIB 8192u /* length of the first residency query */
+#define QUERY_FIRST_KIB 8192u /* KiB that the first residency query of a request covers */
 
-/* Checks the fields that need no route. */
+/* Checks the fields of the caller's request that can be checked without a route. */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
 {
 	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
@@ -52,7 +52,7 @@ static int admit_check(const struct penstock_req *from, unsigned segs_max, struc
 	return pst_fork_check(from->storage->generation, err);
 }
 
-/* Copies the segments into the request. */
+/* Copies the caller's segments into the request, and checks that none names another storage. */
 static int admit_segs(struct pst_request *req, const struct penstock_req *from, struct pst_err *err)
 {
 	for (unsigned i = 0; i < from->seg_count; i++) {
@@ -97,8 +97,8 @@ static int admit_routes(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* Checks that the paths of a span for several devices meet the class for each device. The span uses
- * the plan of its first device. */
+/* Checks a span whose bytes go to several devices. The span uses the plan of its first device,
+ * so each path of that plan must meet the required class on the other devices too. */
 static int check_class_of_others(const struct pst_request *req, const struct pst_span *span,
 				 struct pst_err *err)
 {
@@ -129,7 +129,7 @@ static int check_class_of_others(const struct pst_request *req, const struct pst
 	return 0;
 }
 
-/* Fails because the span has no path of the required class, for the reason `why`. */
+/* Fails because no path of the required class can carry the span. `why` is the reason to report. */
 static int fail_span(const struct pst_request *req, const struct pst_span *span, const char *why,
 		     struct pst_err *err)
 {
@@ -170,7 +170,7 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* Prepares a reused element for its next request. */
+/* Resets an element of the queue's request pool for its next request. */
 static void req_reset(struct pst_request *req)
 {
 	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
@@ -201,7 +201,7 @@ static void req_reset(struct pst_request *req)
 	req->body = req->total = 0;
 }
 
-/* Fails with the names of all paths. */
+/* Fails with a message that lists the names of all paths. */
 static int fail_unknown_path(const char *text, struct pst_err *err)
 {
 	char names[100] = "";
@@ -214,7 +214,7 @@ static int fail_unknown_path(const char *text, struct pst_err *err)
 			names);
 }
 
-/* Parses "WRAP[:NAME][?ARGS]", for a path that wraps another one. */
+/* Parses "WRAP[:NAME][?ARGS]": the path WRAP wraps the path NAME, and gets the arguments ARGS. */
 static int admit_wrap(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	size_t len = strcspn(text, ":?"), at = len;
@@ -242,7 +242,7 @@ static int admit_wrap(struct pst_request *req, const char *text, struct pst_err 
 	return req->wrap->wrap(text + at + (text[at] == '?'), req->wrap_state, err);
 }
 
-/* Resolves the path that the caller named, if any. */
+/* Resolves the path that the caller named, if the caller named one. */
 static int admit_path(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	req->wrap = NULL;
@@ -272,7 +272,7 @@ int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, u
 	return 1;
 }
 
-int pst_req_make_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err)
+int pst_admit_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	int ret = pst_spans_make(req, spans_max, err);
 
@@ -319,5 +319,5 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, uns
 	req->pump = req->seg_count
 			    ? atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire)
 			    : NULL;
-	return pst_req_make_spans(req, spans_max, err);
+	return pst_admit_spans(req, spans_max, err);
 }

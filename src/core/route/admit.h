@@ -5,14 +5,15 @@
 
 #include "core/request/request.h"
 
-/* Fills `req` from the caller's request. -errno: lanes cannot carry it out; see err. */
+/* Fills `req` from the caller's request `given`. Returns -errno, with the reason in `err`, if
+ * lanes cannot carry the request out. */
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given, unsigned segs_max,
 		  unsigned spans_max, struct pst_err *err);
-/* Makes the request's spans and checks that paths of its class can carry them. Called again when
- * the request's late values are known. */
-int pst_req_make_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err);
-/* Copies the caller's segment `i` to `out`. 1: it named no device, and its buffer's device was
- * found instead. */
+/* Makes the request's spans and checks that paths of its class can carry them. stream.c calls it
+ * again when the stream has supplied the request's late values (struct penstock_late). */
+int pst_admit_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err);
+/* Copies segment `i` of the caller's request to `out`. Returns 1 if the segment names no device;
+ * `out` then names the device that owns the buffer. */
 int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
 		    struct pst_err *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Canaries: see canary.h. route.c runs canary reads when it makes a route, and lanes verify
- * writes through the route's verify_write. It must never touch the caller's memory, except to
- * read the bytes of a write chunk.
+ * Canaries: see canary.h. route.c runs canary reads when it makes a route, and lanes verify writes
+ * through the route's verify_write. This file must never touch the caller's memory, except to read
+ * the bytes of a write chunk.
  */
 #include "core/route/canary.h"
 
@@ -17,7 +17,7 @@
 #include "core/lane/chunk.h"
 #include "core/lane/lane.h"
 #include "core/lane/pump.h"
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 #include "core/request/spans.h"
 
 /* The state of one test of a path. */
@@ -26,12 +26,13 @@ struct canary {
 	struct pst_lane *lane;
 	unsigned path;
 	uint64_t off, len;
-	void *scratch;	  /* device memory; NULL: none */
-	char *want, *got; /* expected and received bytes, in page-aligned host memory */
+	void *scratch;	  /* device memory that the tested read fills; NULL until it is allocated */
+	char *want, *got; /* expected and received bytes, both in page-aligned host memory */
 	struct pst_err err;
 };
 
-/* Reads storage bytes into host memory, by the storage's own calls. */
+/* Reads bytes of the storage into host memory with the storage's own calls, without the path
+ * under test. */
 static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t len)
 {
 	struct pst_io io = {
@@ -49,7 +50,7 @@ static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t l
 	ret = pst_lane_io_now(t->lane, &io);
 	if (ret)
 		return pst_fail_errno(
-			&t->err, ret, pst_why_of_errno(ret),
+			&t->err, ret, pst_why_from_errno(ret),
 			"reading the canary's reference bytes through host memory: %m%s",
 			ret == -EBADF ? " (open the storage for reading too)" : "");
 	if ((uint64_t)io.result < len)
@@ -58,7 +59,8 @@ static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t l
 	return 0;
 }
 
-/* Copies t->len bytes between host and device memory, and waits. */
+/* Copies t->len bytes between host and device memory, and waits until they are copied. `in`
+ * means towards the device. */
 static int canary_copy(struct canary *t, void *dst, const void *src, bool in)
 {
 	struct pst_rect rect = {
@@ -76,7 +78,8 @@ struct lone_request {
 	bool completed;
 };
 
-/* Called instead of the chunk's completion. */
+/* Runs in place of the usual completion of a chunk (its on_done), and records that the test's
+ * chunk is complete. */
 static void lone_done(struct pst_chunk *chunk, int result)
 {
 	struct lone_request *lone =
@@ -86,7 +89,7 @@ static void lone_done(struct pst_chunk *chunk, int result)
 	lone->completed = true;
 }
 
-/* Reads with the path under test, into the scratch memory. */
+/* Reads the extent into the scratch memory by the path under test. */
 static int canary_run_path(struct canary *t)
 {
 	struct penstock_seg seg = {.buf = t->scratch,
@@ -134,14 +137,15 @@ static int canary_run_path(struct canary *t)
 	return ret;
 }
 
-/* Fills memory with bytes that all differ from `of`, so that a missing word is detected. */
+/* Fills `into` with the complement of the bytes at `of`. A word that a transfer then leaves out
+ * differs from the word in `of`. */
 static void fill_complement(char *into, const char *of, uint64_t len)
 {
 	for (uint64_t i = 0; i < len; i++)
 		into[i] = (char)~of[i];
 }
 
-/* Counts the 8-byte words that differ. */
+/* Counts the 8-byte words that differ between `want` and `got`. */
 static size_t count_differing(const char *want, const char *got, uint64_t len)
 {
 	size_t words = 0;
@@ -156,7 +160,7 @@ static size_t count_differing(const char *want, const char *got, uint64_t len)
 	return words;
 }
 
-/* Tests the path on one extent. 0: every word arrived. */
+/* Tests the path on the extent t->off, t->len. Returns 0 if every word arrived. */
 static int canary_try_extent(struct canary *t)
 {
 	size_t wrong;
@@ -182,7 +186,7 @@ static int canary_try_extent(struct canary *t)
 	return 0;
 }
 
-/* Tests the path on one extent of each drive of the storage. 0: the path is proven. */
+/* Tests the path on one extent of each drive of the storage. Returns 0 if the path is proven. */
 static int canary_try_drives(struct canary *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;
@@ -206,7 +210,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The next drive's bytes follow one stripe length later. */
+		/* The bytes one stripe length further on are on the next drive. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;
@@ -221,7 +225,7 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	int ret;
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
-	t.lane = pst_lane_borrow_wait(atomic_load(&dev->pump), &t.err);
+	t.lane = pst_pump_borrow_wait(atomic_load(&dev->pump), &t.err);
 	t.want = aligned_alloc(4096, 2 * PST_SCRATCH_BYTES);
 	t.got = t.want ? t.want + PST_SCRATCH_BYTES : NULL;
 	if (!t.lane)
@@ -231,15 +235,15 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	else
 		ret = pst_scratch_get(dev, &t.scratch, &t.err);
 	if (!ret) {
-		/* Reused memory could hold the expected bytes from an earlier test, and hide a
-		 * read that delivers nothing. */
+		/* aligned_alloc may return memory that still holds the expected bytes of an
+		 * earlier test. A read that delivers nothing would then look correct. */
 		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
 		ret = canary_try_drives(&t);
 	}
 	if (t.scratch)
 		pst_scratch_put(dev, t.scratch);
 	if (t.lane)
-		pst_lane_return(t.lane);
+		pst_pump_return(t.lane);
 	free(t.want);
 	state->proven = ret ? -1 : 1;
 	if (!ret)
@@ -252,8 +256,8 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	}
 }
 
-/* Returns the drives that hold a chunk, as a bit mask by position in the stripe. It has one bit if
- * the storage is not striped. */
+/* Returns a mask of the drives that hold the chunk's bytes: bit i stands for drive i of the
+ * stripe. Returns 1 if the storage is not striped. */
 static uint32_t chunk_drives(const struct pst_chunk *chunk)
 {
 	const struct pst_storage_facts *facts = &chunk->route->st->facts;
@@ -269,8 +273,9 @@ static uint32_t chunk_drives(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* Whether writes of the chunk's path have been read back from every drive of the chunk. After a
- * write that did not arrive, every later chunk of the path is read back. */
+/* Whether earlier write chunks of the same path were read back from every drive that holds this
+ * chunk. Always false after a write that did not arrive, so that every later chunk of the path is
+ * read back. */
 static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes routes: starts the device's pump, lets every path probe the storage and the device, runs
- * canary reads and makes the plans. It is slow, and done once for each route. admit.c and the
- * public calls get routes here. A path that could not be tested for lack of written bytes is
- * tested again when the storage has some. It must never move the caller's bytes.
+ * canary reads and makes the plans. That is slow, and happens once for each route. admit.c and the
+ * public calls get routes here. A path that could not be tested because the storage had no written
+ * bytes is tested again when the storage has some. This file must never move the caller's bytes.
  *
  * Lock order: route_lock, then the device table's lock (in pst_device_start).
  */
@@ -21,28 +21,30 @@
 #include "core/route/canary.h"
 
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* The search for written bytes (FIEMAP) makes the file system write out the file's dirty pages.
- * While another program writes the file, each request would cause that. So a pause follows a
- * retest that found no bytes. The first RETESTS_FREE have no pause, so that an empty file gets the
- * path soon after its first write. Then the pause is PAUSE_NS, and doubles each time. */
+/* A test searches the file for written bytes with FIEMAP, which makes the file system write out
+ * the file's dirty pages. If each request ran such a test while another program writes the file,
+ * each request would cause a write-out. So a pause follows each retest that found no written bytes.
+ * Only the first RETESTS_FREE retests are without a pause, so that an empty file gets the path soon
+ * after its first write. The first pause is PAUSE_NS. Each later pause is twice as long as the one
+ * before, up to PAUSE_MAX_NS. */
 #define RETESTS_FREE 8
 #define PAUSE_NS 1000000u
 #define PAUSE_MAX_NS 1000000000u
 
-/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
+/* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
+ * thread of the parent may have held the lock at the fork. */
 static void route_lock_reset(void)
 {
 	pthread_mutex_init(&route_lock, NULL);
 }
 
-static void route_hook_fork(void)
+__attribute__((constructor)) static void route_hook_fork(void)
 {
 	pst_fork_hook(route_lock_reset);
 }
 
-/* Probes path i, and tests it by a canary read if it needs one. */
+/* Probes path i. If the probe sets facts.canary, tests the path by a canary read. */
 static void route_probe_path(struct pst_route *route, unsigned i)
 {
 	struct pst_path_state *state = &route->paths[i];
@@ -70,7 +72,7 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		state->proven = -1; /* verify_write reads its first chunk back */
+		state->proven = -1; /* verify_write reads the path's first chunks back */
 }
 
 static void route_make_plans(struct pst_route *route)
@@ -95,13 +97,14 @@ static uint64_t storage_stamp(struct penstock_storage *st)
 	return st->ops->stamp ? st->ops->stamp(st) : 0;
 }
 
-/* Whether path i could not be tested for lack of written bytes. */
+/* Whether path i could not be tested because the storage had no written bytes. */
 static bool path_is_unproven(const struct pst_route *route, unsigned i)
 {
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
 }
 
-/* Probes the marked paths, or all if `marked` is NULL. Returns how many of them are unproven. */
+/* Probes the marked paths, or all paths if `marked` is NULL. Returns how many of the probed
+ * paths are unproven. */
 static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 {
 	unsigned unproven = 0;
@@ -125,7 +128,8 @@ static void route_log(const struct pst_route *route)
 		const struct pst_path_state *state = &route->paths[i];
 
 		if (pst_paths[i]->wrap || pst_paths[i]->traits.synchronous)
-			continue; /* used by name only */
+			/* not logged, because requests use this path only if they name it */
+			continue;
 		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
 			route->op == PENSTOCK_READ ? "from" : "to",
 			route->st->facts.text[0] ? route->st->facts.text : route->st->ops->name,
@@ -135,8 +139,8 @@ static void route_log(const struct pst_route *route)
 	}
 }
 
-/* Drops the storage's references to a route and to the routes that it replaced. No request starts
- * on them any more. */
+/* Drops the storage's references to a route and to the routes that it replaced. No new request
+ * can use these routes. */
 static void route_drop(struct pst_route *route)
 {
 	struct pst_route *older = route->older;
@@ -175,13 +179,13 @@ static int route_create(struct penstock_storage *st, struct penstock_device *dev
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* of a closed device that had the same index */
+	if (old) /* the old route belonged to a closed device with the same index */
 		route_drop(old);
 	*out = route;
 	return 0;
 }
 
-/* Starts a pause after a retest that found no written bytes. */
+/* Sets the earliest time of the next retest, after a retest that found no written bytes. */
 static void route_pause(struct pst_route *route)
 {
 	if (++route->retests_failed <= RETESTS_FREE)
@@ -193,7 +197,7 @@ static void route_pause(struct pst_route *route)
 			      memory_order_relaxed);
 }
 
-/* Whether the pause after the last retest still runs. */
+/* Whether the pause after the last retest is not over yet. */
 static bool route_pauses(const struct pst_route *route)
 {
 	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
@@ -201,8 +205,9 @@ static bool route_pauses(const struct pst_route *route)
 	return until && pst_now_ns() < until;
 }
 
-/* Whether the storage has changed since a path could not be tested. False while a stream waits for
- * a request, because a test allocates device memory and copies. */
+/* Whether unproven paths should be tested again: the storage has changed since the last test,
+ * and no pause runs. False while a stream waits for a request, because a test allocates device
+ * memory and copies. */
 static bool route_is_stale(const struct pst_route *route)
 {
 	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
@@ -211,8 +216,8 @@ static bool route_is_stale(const struct pst_route *route)
 		       atomic_load_explicit(&route->stamp, memory_order_relaxed);
 }
 
-/* Tests the unproven paths again, and replaces the route if one has been proven. Requests in
- * flight keep the old route, which stays until the storage closes. */
+/* Tests the unproven paths again. Replaces the route if any of them could be tested. Requests in
+ * flight keep the old route, which is not freed before the storage closes. */
 static void route_retest(struct pst_route *old, struct pst_route **out)
 {
 	struct pst_route *route = calloc(1, sizeof(*route));
@@ -220,7 +225,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		return; /* keeps the old route; the next request tries again */
+		return; /* the old route stays; the next request tries again */
 	route->st = old->st;
 	route->dev = old->dev;
 	route->op = old->op;
@@ -229,12 +234,14 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	memcpy(route->paths, old->paths, sizeof(route->paths));
 	memcpy(route->path_priv, old->path_priv, sizeof(route->path_priv));
 	for (unsigned i = 0; i < pst_path_count; i++) {
-		/* write_drives starts at 0: writes to each drive are read back once more, because
-		 * later results of the old route do not reach the new one. */
+		/* The new route's write_drives starts at 0, so writes to each drive are read
+		 * back once more. A copy would miss drives that requests in flight add to the old
+		 * route's write_drives later. */
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		if (marked[i] && old->path_priv[i]) { /* of the last test; no request uses it */
+		/* the path's state from the last test; no request uses it */
+		if (marked[i] && old->path_priv[i]) {
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;
 		}
@@ -272,7 +279,6 @@ int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enu
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");
-	pthread_once(&fork_once, route_hook_fork);
 	pthread_mutex_lock(&route_lock);
 	*out = pst_route_find(st, dev, op);
 	if (!*out)

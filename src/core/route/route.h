@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A route: one storage, one device and one direction, with the state of each path and a plan for
- * every class and effort. penstock_prepare or the first submit makes it. It does not change and
- * stays in use until its storage closes, with one exception. If a path could not be tested
- * because the storage had no written bytes, a later request replaces the route. Reports contain
- * its texts, so it is freed only after the last such report.
+ * every class and effort. penstock_prepare or the first submit makes it. A route does not change
+ * and stays in use until its storage closes, with one exception. If a path could not be tested
+ * because the storage had no written bytes, a later request replaces the route. Reports point to
+ * texts in the route, so it is freed only after the last report that does so.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -14,33 +14,9 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-#define PST_CLASSES 3 /* values of enum penstock_class */
-#define PST_EFFORTS 2 /* values of enum penstock_effort */
-
-struct pst_route {
-	struct penstock_storage *st;
-	struct penstock_device *dev; /* may close before the storage does */
-	enum penstock_op op;
-	struct pst_path_state paths[PST_PATHS_MAX];
-	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	/* Reads back a write chunk of a path with a canary, before it completes. */
-	int (*verify_write)(struct pst_chunk *chunk);
-	_Atomic int write_proof[PST_PATHS_MAX]; /* negated reason of a write that did not arrive; 0:
-						   none */
-	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* bit i: a write to drive i was read back */
-	void *path_priv[PST_PATHS_MAX];	  /* the path's state, freed by its route_close */
-	bool unproven;			  /* a path could not be tested for lack of written bytes */
-	_Atomic uint64_t stamp;		  /* the storage's stamp before the last test */
-	_Atomic uint64_t retest_after_ns; /* no new test before this time; 0: at any time */
-	uint64_t retest_pause_ns;	  /* the last pause between tests */
-	unsigned retests_failed;	  /* retests that found no written bytes */
-	struct pst_route *older; /* the route that this one replaced; requests may still use it */
-	char apart[64];		 /* separates refs from the cache lines that all lanes read */
-	_Atomic unsigned refs;	 /* one of the storage, and one of each report that contains it */
-};
-
-/* Finds the route of this device. NULL: none exists. It compares the serial number first, because
- * another thread may free the route of a closed device that had the same index. */
+/* Returns the route between storage and device, or NULL if there is none. It compares the
+ * device's serial number before it reads the route: the route at this index may belong to a closed
+ * device, and another thread may free that route. */
 static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 					       const struct penstock_device *dev,
 					       enum penstock_op op)
@@ -51,12 +27,12 @@ static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 	return atomic_load_explicit(&from->routes[op][dev->index], memory_order_acquire);
 }
 
-/* Makes the route, or tests its unproven paths again if the storage has changed. May block. Any
- * thread; only one makes a route at a time. */
+/* Returns the existing route, or makes one. If the storage has changed, it tests the route's
+ * unproven paths again. Any thread may call it. It may block, and makes one route at a time. */
 int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		   struct pst_route **out, struct pst_err *err);
 
-/* Finds the route, or makes it, which is slow. Any thread. */
+/* Returns the route. If there is none, it makes one, which is slow. Any thread may call it. */
 static inline int pst_route_get(struct penstock_storage *from, struct penstock_device *dev,
 				enum penstock_op op, struct pst_route **out, struct pst_err *err)
 {
@@ -64,13 +40,14 @@ static inline int pst_route_get(struct penstock_storage *from, struct penstock_d
 	return *out && !(*out)->unproven ? 0 : pst_route_make(from, dev, op, out, err);
 }
 
-/* Returns why no path of the route meets a class: why a usable path misses it, else why the first
- * path that fits the device is shut. The text lives as long as the route. */
+/* Returns the text that tells why no path of the route meets the class `require`. That is the
+ * reason of a usable path that misses the class, or else of the first shut path that suits the
+ * device's kind (host or GPU). The text is part of the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
-/* Drops every route of a storage that closes. */
+/* Drops the references of a closing storage to all its routes. */
 void pst_routes_drop(struct penstock_storage *st);
-/* Drops one reference. The last one frees the route. */
+/* Drops one reference. The last drop frees the route. */
 static inline void pst_route_put(struct pst_route *route)
 {
 	if (atomic_fetch_sub_explicit(&route->refs, 1, memory_order_acq_rel) == 1)

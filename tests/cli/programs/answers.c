@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints which libcufile the program got: "penstock" or "another", then the file. With
- * LINKED the program is linked to the library. Otherwise it opens the library by "name", or
- * by the "path" in the second argument. The suite tests/cli/run compiles and runs it. It
- * must not include a header of Penstock, like the programs that it stands for.
+ * Prints which libcufile the program got, "penstock" or "another", and then the library's file
+ * name. If built with LINKED, the program is linked to a libcufile. Otherwise it opens one by
+ * name if its first argument is "name", or by the path in its second argument if the first is
+ * "path". The suite tests/cli/run compiles and runs it. It must not include a header of
+ * Penstock, because the programs that it stands for do not.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,13 +15,13 @@ typedef long use_count_fn(void);
 long cuFileUseCount(void);
 #endif
 #ifdef THROUGH
-void *open_through(const char *name); /* in through.c, to call dlopen from another object */
+void *open_through(const char *name); /* in through.c, whose object calls dlopen */
 #else
 #define open_through(name) dlopen(name, RTLD_NOW | RTLD_LOCAL)
 #endif
 
-/* Prints the library that `call` belongs to. The marker counts only if it is in the same
- * object. */
+/* Prints which library contains the function `call`. Another libcufile may be loaded beside ours,
+ * so Penstock's marker counts only if it is in the same object as `call`. */
 static int print_library(void *lib, use_count_fn *call)
 {
 	Dl_info called, marked;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a library for another program. tests/cli/run compiles it into an object with the name
- * of Penstock's library. LD_AUDIT must not change the searches of such an object. */
+/* Calls dlopen for another program. tests/cli/run compiles it into an object that has the name of
+ * Penstock's library. If such an object opens a library, the LD_AUDIT module must not redirect it
+ * to Penstock's. */
 #include <dlfcn.h>
 
 void *open_through(const char *name);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests loading and saving torch tensors on a real GPU, compared with safetensors.torch:
-each dtype, slices, parameters with gaps between rows, iterators, files saved from GPU memory,
-and whose memory the tensors use. Prints TAP; run by `run` of this folder."""
+"""Tests loading and saving torch tensors on a real GPU, and compares the results with
+safetensors.torch: each dtype, slices, parameters with gaps between rows, iterators, files
+saved from GPU memory, and in whose memory the tensors lie. Prints TAP; the script `run` in
+this folder runs it."""
 
 import gc
 import os
@@ -54,11 +55,12 @@ class Gpu(unittest.TestCase):
         self.same(reference.load_file(out), TENSORS, "cpu")
 
     def test_computes(self):
-        """Tensors that are views of one allocation work in kernels like any other."""
+        """Loaded tensors are views of one allocation. They work in kernels like any other
+        tensors."""
         got = penstock.load_file(FILE, device=DEVICE)
         want = TENSORS["large"].to(DEVICE)
         self.assertTrue(torch.equal(got["large"] * 2 + 1, want * 2 + 1))
-        got["large"].add_(1)  # The caller may write to them.
+        got["large"].add_(1)  # The caller may write to loaded tensors.
         self.assertTrue(torch.equal(got["large"], want + 1))
         self.assertTrue(raw(got["wide"]) == raw(TENSORS["wide"]))
 
@@ -96,7 +98,8 @@ class Gpu(unittest.TestCase):
         self.assertTrue(raw(part) == raw(TENSORS["wide"][:, 2500:7500]))
 
     def test_iterate(self):
-        """A window may be much smaller than the file, and copies from it may be queued."""
+        """The window of an iterator may be much smaller than the file. The caller may queue
+        copies from the window."""
         got = {}
         for name, value in penstock.iterate(FILE, device=DEVICE, window=1 << 20):
             got[name] = value.clone()

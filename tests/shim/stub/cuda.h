@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two types that NVIDIA's cufile.h needs from NVIDIA's cuda.h. Only abi.c is compiled with it,
- * on machines that have cufile.h but not cuda.h.
+ * Defines the two types that NVIDIA's cufile.h needs from NVIDIA's cuda.h. Only abi.c includes
+ * this file, on machines that have cufile.h but not cuda.h.
  */
 #ifndef SHIM_STUB_CUDA_H
 #define SHIM_STUB_CUDA_H

@@ -4,7 +4,7 @@
  * probes of paths when a route is made. These functions must never touch the memory of a
  * request.
  */
-#include "core/lane/scratch.h"
+#include "core/base/scratch.h"
 
 #include <errno.h>
 #include <stdatomic.h>
