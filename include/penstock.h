@@ -734,8 +734,7 @@ PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_d
 /* Options of penstock_queue_open. */
 struct penstock_queue_opts {
 	size_t size;
-	unsigned requests_max; /* most requests that are in flight or not yet harvested; 0 means 256
-				*/
+	unsigned requests_max; /* most requests in flight or not yet harvested; 0 means 256 */
 	unsigned segs_max; /* most segments of one request; 0 means 1024. If requests_max * segs_max
 			    * exceeds 16 Mi, the open fails with -E2BIG. Unused entries cost no
 			    * memory */
@@ -954,8 +953,7 @@ struct penstock_explain_path {
 		     * test is needed, -1: no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
-	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available; "" if nothing is needed
-				       */
+	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
 
 /* The answer of penstock_explain. The caller sets `size`, and the library sets all other
