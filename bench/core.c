@@ -76,8 +76,8 @@ static const struct bench_section *section_find(const char *name)
 	return NULL;
 }
 
-/* Reads a few bytes, which starts the device's lanes, and allocates pinned memory. Otherwise the
- * first measurement would include both. */
+/* Calls penstock_prepare, which starts the device's lanes, and allocates pinned memory.
+ * Otherwise the first measurement would include both. */
 static int pump_warm_up(struct bench *b)
 {
 	struct penstock_storage *st;
