@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Short names for the usual commands. A newcomer needs `make demo` and `make test`
-# only: both install missing packages (tools/bootstrap), build into build/ and run.
-# Meson does the build itself.
+# Short names for the usual commands. New users need only `make demo` and `make test`. Both
+# install missing packages (tools/bootstrap), build everything in build/ and run. Meson does
+# the build.
 MESON ?= meson
 NINJA ?= ninja
-# `make install` runs ldconfig, so that the dynamic linker finds the library. Users
-# that may not run it set LD_LIBRARY_PATH instead.
+# `make install` runs ldconfig, so that the dynamic linker finds the library. Users who may not
+# run ldconfig set LD_LIBRARY_PATH instead.
 LDCONFIG ?= ldconfig || true
 # In continuous integration ($CI is set) compiler warnings are errors.
 MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
@@ -31,12 +31,13 @@ test: lab-fetch
 test-fast: build
 	@tests/run fast
 
-# Runs all tests: also every lab suite, long property runs and those that need torch.
+# Runs all tests: those of `make test`, every lab suite, long property runs, and tests that
+# need torch.
 test-all: lab-fetch
 	@tools/bootstrap dev
 	@tests/run
 
-# Runs the lab suites that `make test` includes; lab-all runs the others. The lab is a
+# Runs the lab suites that `make test` includes; lab-all runs the other ones. The lab is a
 # virtual machine with real peer-to-peer DMA.
 lab: lab-fetch
 	@tests/run lab
@@ -44,8 +45,8 @@ lab: lab-fetch
 lab-all: lab-fetch
 	@tests/run lab-all
 
-# Downloads the lab's kernels before the suites start, so that their time limits do not
-# include the download. If it fails, each suite reports the reason.
+# Downloads the lab's kernels before the suites start, so that the suites' time limits do not
+# include the download. If the download fails, each suite reports the reason.
 lab-fetch: build
 	@tools/bootstrap lab
 	@lab/run --fetch --kernel p2pdma --kernel without >/dev/null || true

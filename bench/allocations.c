@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the allocations of this program, including the library that is linked into it, by
- * replacing the C library's functions. The caller's address tells allocations by other
- * libraries, such as the driver, apart. Sections `null` and `rand` compare the counts before
- * and after a run. This file must never allocate.
+ * Counts the memory allocations of this program. It replaces malloc and the other allocation
+ * functions of the C library. An allocation counts as the program's own if its caller is in the
+ * program, which contains a static copy of Penstock. Other allocations come from other
+ * libraries, such as the driver. Sections `null` and `rand` compare the counts before and after
+ * a run. This file must never allocate.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -22,7 +23,7 @@ void *memalign(size_t align, size_t len);
 void *aligned_alloc(size_t align, size_t len);
 int posix_memalign(void **out, size_t align, size_t len);
 
-/* Symbols of the linker: the range of this program's code. */
+/* Start and end of this program's code, as the linker defines them. */
 extern char __executable_start, etext;
 
 static _Atomic uint64_t ours, others;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures bulk transfers, each interleaved with its limit: cached and uncached file to GPU,
- * GPU to a durable file, a checkerboard of cached and uncached tiles, and a sweep of sizes. A
- * round measures every contender once, and rounds are repeated. core.c calls the sections.
+ * Measures bulk transfers and their limits: reads of a cached and of an uncached file into the
+ * GPU, saves from the GPU to a durable file, reads of a checkerboard file of cached and uncached
+ * tiles, and reads of several sizes. One round measures each transfer and each limit once;
+ * several rounds follow each other. core.c calls the sections.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-/* First and longest window, the same as in the library's path mapped. */
+/* Bytes of the first and of the largest window, the same as in the library's path `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
@@ -63,7 +64,7 @@ static int row_read(struct bench *b, const char *group, const char *name, unsign
 	return ret;
 }
 
-/* Measures a read by the library with all bytes cached before it starts. */
+/* Measures a read by the library. Brings all bytes into the page cache before. */
 static int row_warm(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -103,19 +104,21 @@ static int warm_rounds(struct bench *b, const char *group)
 	return ret;
 }
 
-/* The file is cached as section `make` wrote it. */
+/* Measures reads of a file that section `make` has just written, and that is therefore cached. */
 static int section_warm(struct bench *b)
 {
 	return warm_rounds(b, "warm");
 }
 
-/* One round next to a peer that bench/peers.py measures. */
+/* Measures one round for bench/peers.py, which runs this section between its measurements of
+ * other programs. */
 static int section_beside(struct bench *b)
 {
 	return warm_rounds(b, b->group);
 }
 
-/* The file is cached by readahead, which chooses the size of the folios. */
+/* Measures reads of a file that was read into the page cache. There the kernel's readahead
+ * chooses the size of the folios. */
 static int section_warm_read(struct bench *b)
 {
 	int fd = file_open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
@@ -184,7 +187,8 @@ int drive_row(struct bench *b, const char *group, const char *name, unsigned rep
 	return ret;
 }
 
-/* Measures a read by the library. Writes a row only if no byte was cached before or after it. */
+/* Measures a read by the library. Writes a row only if no byte was in the page cache before and
+ * after the read. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -209,7 +213,8 @@ static int cold(struct bench *b)
 	struct drive_way loop;
 	int ret = cold_start(b, &c, "cold", 0);
 
-	/* One thread with as many calls in flight as the limit has in total. */
+	/* One thread with as many calls in flight as all threads of the fastest way have
+	 * together. */
 	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;
@@ -270,7 +275,8 @@ static int save(struct bench *b)
 
 /* ---- checkerboard ---- */
 
-/* Returns the number of tiles in the wrong state: even tiles must be cached, odd ones not. */
+/* Returns the number of tiles in the wrong state. Even tiles must be in the page cache, odd ones
+ * must not. */
 static uint64_t tiles_wrong(int fd, uint64_t len)
 {
 	uint64_t off = 0;
@@ -283,8 +289,9 @@ static uint64_t tiles_wrong(int fd, uint64_t len)
 	return off;
 }
 
-/* Caches the even tiles. Reads them one by one without readahead, so that no folio extends
- * beyond a tile. The folios are small then, which is the harder case. */
+/* Brings the even tiles into the page cache. Reads them one by one without readahead, so that no
+ * folio extends beyond a tile. The folios are small then, which is the harder case for the
+ * library. */
 static int tiles_make(struct bench *b, int fd, uint64_t len)
 {
 	int own = open(b->file, O_RDONLY | O_CLOEXEC), ret = own < 0 ? -errno : 0;
@@ -363,7 +370,8 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				continue; /* At this size the time of the open is negligible. */
+				continue; /* For more than 1 GiB, the time of penstock_open is
+					   * negligible. */
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",
 				 way & 1 ? "" : " from open");
@@ -397,7 +405,7 @@ static int size_cold(struct bench *b)
 	return sizes(b, true);
 }
 
-/* Reads the whole of a longer file, which section `make_long` has just written. */
+/* Reads the longer file, which section `make_long` has just written, from start to end. */
 static int size_long(struct bench *b)
 {
 	int fd = file_open_cached(b), ret = fd < 0 ? fd : 0;

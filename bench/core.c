@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_core: measures Penstock and, interleaved with it, its limits. bench/gpu.sh calls it
- * section by section. Each measurement is one line of CSV. It must never print a figure of a
- * transfer whose bytes it has not compared, or of a cold range that it has not checked.
+ * bench_core: measures Penstock and the limits of the hardware in alternation. bench/gpu.sh runs
+ * it once for each section. Each measurement is one line of CSV. This program must never print a
+ * figure of a transfer whose bytes it has not compared, or of an uncached read without checking
+ * that the file was not cached.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -75,8 +76,8 @@ static const struct bench_section *section_find(const char *name)
 	return NULL;
 }
 
-/* Starts the pump and allocates pinned memory, which would otherwise count for the first
- * measurement. */
+/* Calls penstock_prepare, which starts the device's lanes, and allocates pinned memory.
+ * Otherwise the first measurement would include both. */
 static int pump_warm_up(struct bench *b)
 {
 	struct penstock_storage *st;
@@ -98,8 +99,8 @@ static int gpu_start(struct bench *b, uint64_t len)
 
 	if (!ret)
 		ret = bench_device_open(b, NULL);
-	/* Allocated by the driver, so that it outlives the device, which section `lanes`
-	 * reopens. */
+	/* The driver allocates this memory, not Penstock, so that it stays when section `lanes`
+	 * closes and reopens the device. */
 	if (!ret)
 		ret = gpu_alloc(b, len);
 	return ret ? ret : pump_warm_up(b);

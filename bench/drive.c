@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the drive's own limit with plain O_DIRECT calls on threads or with rawring.c. Also
- * drops and fills the page cache as a section needs it, and queries it with cachestat(2). A
- * section never assumes that a range is cold or warm, but checks it here.
+ * Measures the limit of the drive with plain O_DIRECT calls, by threads or by rawring.c. Also
+ * drops a range from the page cache, reads it into the cache, and queries it with cachestat(2).
+ * Sections use these functions to check that a range is cached or not, and never assume it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include "bench.h"
 
-#define BUFFER (64u << 20) /* Large enough for the deepest way. */
+#define BUFFER (64u << 20) /* Enough memory for the way with the most calls in flight. */
 #define THREADS_MAX 32
 #define WARM_THREADS 8
 #define WARM_BLOCK (8u << 20)
@@ -46,8 +46,8 @@ const char *drive_way_text(const struct drive_way *way, char *text, size_t len)
 	return text;
 }
 
-/* Returns the process's only buffer, so that first touch and pinning do not count as the
- * drive's time. */
+/* Returns a buffer that is allocated once in a process. So its first touch and its pinning are
+ * not measured each time. */
 static char *buffer_get(void)
 {
 	static char *mem;
@@ -58,13 +58,13 @@ static char *buffer_get(void)
 	if (mem == MAP_FAILED)
 		return mem = NULL;
 	madvise(mem, BUFFER, MADV_HUGEPAGE);
-	/* Fills it with non-zero data, because a drive may treat zeros specially. */
+	/* Writes bytes other than zero, because a drive may treat zeros specially. */
 	for (size_t i = 0; i < BUFFER; i += 8)
 		*(uint64_t *)(mem + i) = i * 0x9e3779b97f4a7c15u + 1;
 	return mem;
 }
 
-/* Share of one thread: blocks `index`, `index + threads` and so on. */
+/* What one thread moves: blocks `index`, `index + threads` and so on. */
 struct job {
 	const struct drive_way *way;
 	int fd;
@@ -155,7 +155,8 @@ int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, 
 	};
 	double best_rate = 0;
 
-	/* Not measured: the first pass over a range is slower than later passes. */
+	/* This pass is not measured, because the first pass over a range is slower than later
+	 * passes. */
 	drive_move(fd, write, off, len / ways[0].block, ways[0].block, &ways[0]);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct sample s = {.bytes = len / ways[i].block * ways[i].block};
@@ -203,13 +204,14 @@ int cache_drop(int fd, uint64_t off, uint64_t len)
 		left = cache_bytes(fd, off, len);
 		if (left <= 0)
 			return (int)left;
-		usleep(20000); /* A mapping or a pin of the previous run may just be going away. */
+		usleep(20000); /* The driver may still have pages of the previous run mapped or
+				* pinned for a moment. */
 	}
 	return -EBUSY;
 }
 
-/* Stretch of the file that one thread reads in order through its own descriptor. The kernel's
- * readahead then works as for any program that reads a file. */
+/* Part of the file that one thread reads in order through its own descriptor. So the kernel's
+ * readahead works as for any program that reads a file. */
 struct warming {
 	int fd;
 	uint64_t off, end;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uses the GPU by raw driver calls: the rate of a pinned copy, poisoning before a run, and a
- * comparison with the drive after it. It uses the library's function table (device/cuda_api.h),
- * but none of its copies. The benchmark holds the context for the whole run, so that the
- * library finds it active.
+ * Uses the GPU by driver calls alone: measures copies of pinned memory, fills device memory with
+ * a pattern before a run, and compares it with the drive after the run. From the library it uses
+ * only the table of driver functions (device/cuda_api.h). The benchmark keeps the GPU's context
+ * during the whole run, so that the library never has to create one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -146,8 +146,8 @@ void gpu_poison(struct bench *b, uint64_t len)
 		b->wrong = true;
 }
 
-/* Compares the first and the last block and blocks between them. Reads the drive with O_DIRECT,
- * so that a cold range stays cold. */
+/* Compares the first block, the last block and blocks between them. Reads the drive with
+ * O_DIRECT, so that an uncached range stays uncached. */
 bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len)
 {
 	uint64_t blocks = len / PLACE, step = blocks > PLACES ? blocks / PLACES : 1;

@@ -16,9 +16,10 @@ struct gpu {
 };
 
 struct gpu *gpu_get(void);
-/* Returns populated, pinned huge pages, or NULL; gpu_close frees them. */
+/* Allocates huge pages, touches and pins them. Returns their address, or NULL after a failure.
+ * gpu_close frees them. */
 char *gpu_pinned_mem(uint64_t len);
-/* Prints a driver error `rc` to stderr. Returns 0 or -errno. */
+/* If `rc` is a driver error, prints it to stderr. Returns 0 or -errno. */
 int gpu_bad(const char *what, int rc);
 
 #endif

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh [--long]: measures everything on a machine with a GPU and prints the tables.
-# The raw CSV, the log and the tables go to $OUT (bench/results). The script uses the
-# programs that bench/prepare put into .carry/bench. If bench_core is missing there, the
-# script builds it. If fio is missing, the script skips it with a message.
+# gpu.sh [--long]: runs all measurements of bench_core and peers.py on a machine with a GPU,
+# and prints the tables. The raw CSV, the log and the tables go to $OUT (bench/results). The
+# script uses the programs that bench/prepare put into .carry/bench. If bench_core is missing
+# there, the script builds it. If fio is missing, the script skips fio and says so.
 #
 #   BENCH_DIR    folder for the test file, on the drive to measure (/var/tmp)
 #   BENCH_MIB    length of the test file in MiB (8192)
-#   BENCH_REPS   repetitions (5)
+#   BENCH_REPS   number of repetitions (5)
 #   BENCH_BUDGET seconds for all steps (340); later steps are skipped
 #   BENCH_DEVICE device (cuda:0)
 #   BENCH_ONLY   steps to run, such as "make cold save" (all)
-# --long adds a file of 16 GiB at the end. Each step has a time limit.
+# --long also measures a file of 16 GiB at the end. Each step has a time limit.
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -31,7 +31,7 @@ csv=$out/gpu.csv
 log=$out/gpu.log
 . bench/steps.sh
 
-# Runs bench_core once, because a build from another system may not run here.
+# Tests whether bench_core runs here, because it may have been built on another system.
 core=$carried/bench_core
 "$core" -h >/dev/null 2>&1
 if [ $? -ne 2 ]; then

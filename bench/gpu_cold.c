@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limit of reading an uncached range into the GPU. One thread uses one io_uring
- * whose O_DIRECT reads fill a pinned ring, and one stream that copies out of it, with an event
- * for each block. This is the work of path `staged` with the fewest calls. It separates losses
- * to the drive's limit from losses in the library. It uses nothing of the library but its table
- * of driver functions.
+ * Measures the limit of reading an uncached range into the GPU. One thread uses one io_uring,
+ * whose O_DIRECT reads fill a pinned ring. One CUDA stream copies from the ring to the GPU, with
+ * an event for each block. This is the work of path `staged` with the fewest possible calls. A
+ * comparison with this limit and with the limit of the drive shows which losses are in the
+ * library. From the library it uses only the table of driver functions.
  */
 #include <errno.h>
 #include <string.h>
@@ -17,7 +17,8 @@ struct copies {
 	struct bench *b;
 	struct gpu *gpu;
 	struct pst_cu_event *event[RAW_DEPTH_MAX];
-	unsigned slot[RAW_DEPTH_MAX]; /* The slots in the order of their copies. */
+	unsigned slot[RAW_DEPTH_MAX]; /* Numbers of the slots, in the order in which their copies
+				       * were queued. */
 	unsigned head, tail;
 };
 
@@ -39,7 +40,8 @@ static int copy_poll(void *arg)
 	unsigned slot = c->slot[c->head % RAW_DEPTH_MAX];
 
 	if (c->gpu->api->cuEventQuery(c->event[slot]) == PST_CU_NOT_READY)
-		return -1; /* An error shows later, when the bytes are compared. */
+		return -1; /* The return value is not checked for errors: the comparison of the
+			    * bytes finds them. */
 	c->head++;
 	return (int)slot;
 }

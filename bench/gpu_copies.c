@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures how fast the copy engine runs copies as the library has to queue them. Some are
- * pieces of a slot's size on one or several streams, with an event after each or after some.
- * Others are copies of 4 KiB, alone and many in one call. They are the limits of path `bounce`
- * and of random reads into GPU memory, by raw driver calls alone.
+ * Measures with driver calls how fast the GPU's copy engine makes the kinds of copies that the
+ * library queues. The first kind are copies as large as a ring slot, on one or several streams,
+ * with an event after each copy or after several. They are the limit of path `bounce`. The
+ * second kind are copies of 4 KiB, one or many in a call. They are the limit of random reads
+ * into GPU memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -74,8 +75,8 @@ static int queues_sync(struct queues *q)
 	return rc;
 }
 
-/* Copies `len` bytes in pieces, on `streams` streams in rotation. Records an event after each
- * `every` bytes of a stream (0: none). */
+/* Copies `len` bytes in pieces of `piece` bytes, on `streams` streams in turn. Records an event
+ * in a stream after each `every` bytes of that stream; no events if `every` is 0. */
 static int copy_pieces(struct bench *b, struct queues *q, size_t piece, unsigned streams,
 		       size_t every, unsigned rep)
 {
@@ -156,7 +157,7 @@ static int copy_two_rows(struct queues *q, pst_cu_ptr to, const char *from,
 
 enum small { PLAIN, ROWS, BATCHED };
 
-/* Queues `count` copies of `len` bytes with one call. */
+/* Queues `count` copies of `len` bytes each with one driver call. */
 static int copy_batch(struct bench *b, struct queues *q, size_t len, uint64_t first, unsigned count,
 		      struct pst_cu_stream *stream)
 {
@@ -214,7 +215,8 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 	return gpu_bad("4 KiB copies", rc);
 }
 
-/* Measures a single copy until polling shows the event after it. */
+/* Measures the time from queueing a copy until polling finds that the event after the copy has
+ * happened. */
 static int small_latency(struct bench *b, struct queues *q, enum small kind, unsigned rep)
 {
 	const struct pst_cuda *api = q->g->api;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures how long the copy engine takes for bytes that a CPU has just written. The bytes are
- * left untouched, or a CPU writes them in one of three ways: by a read call, by read calls into
- * a short buffer and non-temporal stores from there, or by non-temporal stores alone. Runs one
- * thread, or eight at once, each of which fills, copies and waits. The results are the reason
- * why path bounce has two methods (the L2 bounce is path/past.c). Nothing of the library is
- * used but its table of driver functions.
+ * Measures how long the GPU's copy engine takes for bytes that a CPU has just written. It
+ * compares four cases: the bytes were not written; a CPU wrote them by a read call; by read
+ * calls into a small buffer and non-temporal stores from there; or by non-temporal stores alone.
+ * One thread, or eight threads at once, write the bytes, copy them and wait for the copy.
+ * Because of the results, path `bounce` has two methods: a plain one and the L2 bounce of
+ * path/bounce_l2.c. From the library this file uses only the table of driver functions.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,12 +36,13 @@ struct filler {
 	enum fill fill;
 	size_t len;
 	int fd;
-	const char *map; /* Mapping of the file, which is cached. */
+	const char *map; /* Address of the mapped file, whose pages are in the page cache. */
 	char *mem, *buffer;
 	unsigned index, threads;
 	pthread_barrier_t *go;
 	pthread_t thread;
-	uint32_t *fill_ns, *copy_ns; /* Times of the ROUNDS rounds. */
+	uint32_t *fill_ns, *copy_ns; /* Nanoseconds to write and to copy, one entry for each of the
+				      * ROUNDS rounds. */
 	int error;
 };
 
@@ -87,8 +88,7 @@ static void *filler_main(void *arg)
 	g->api->cuCtxSetCurrent(g->ctx);
 	rc = (int)g->api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0);
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		/* Reads bytes that recent rounds have not read, so that no CPU cache holds
-		 * them. */
+		/* Each round reads other bytes, so that the source is in no CPU cache. */
 		uint64_t off = ((uint64_t)i * f->threads + f->index) * f->len % (f->b->len / 2);
 		uint64_t began, filled;
 
@@ -133,7 +133,8 @@ static int written_row(struct bench *b, const struct filler *from, unsigned rep)
 		f[made].fill_ns = ns + made * ROUNDS;
 		f[made].copy_ns = ns + all + made * ROUNDS;
 		if (pthread_create(&f[made].thread, NULL, filler_main, &f[made]))
-			abort(); /* The other threads would wait for this one at the barrier. */
+			abort(); /* Without this thread, the other threads would wait at the barrier
+				  * forever. */
 	}
 	for (unsigned i = 0; i < made; i++) {
 		pthread_join(f[i].thread, NULL);

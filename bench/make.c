@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the test file: a valid safetensors file of an exact length, so that peers that read
- * only this format can read the same file. It has random bytes, written through the page cache
- * in large pieces. When the section returns, the file is on the drive and cached.
+ * Writes the test file: a valid safetensors file of an exact length, so that loaders that read
+ * only this format can use it. Its tensors are random bytes, written through the page cache in
+ * large pieces. When this section returns, the file is on the drive and in the page cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,8 @@
 #define TENSOR (64 * MIB)
 #define HEADER 32768u
 
-/* Writes 8 bytes of length and JSON padded with blanks, HEADER bytes in all. */
+/* Writes the header of a safetensors file: 8 bytes with the length of the JSON, then the JSON,
+ * padded with blanks to HEADER bytes in all. */
 static int header_write(char *out, uint64_t data)
 {
 	size_t at = 8, room = HEADER;
@@ -40,7 +41,7 @@ static int header_write(char *out, uint64_t data)
 		at += (size_t)n;
 	}
 	out[at++] = '}';
-	out[at] = ' '; /* Overwrites snprintf's NUL. */
+	out[at] = ' '; /* Replaces the NUL that snprintf wrote. */
 	return 0;
 }
 

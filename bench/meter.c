@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures time and CPU time and writes the CSV. CPU time is taken while the process is idle,
- * before and after, so that cleanup after a request counts. The CSV also has the CPU time of
- * the whole machine, which includes kernel threads and interrupts; nothing else should run
- * there.
+ * Measures time and CPU time, and writes the CSV. It reads the CPU time only when the process is
+ * idle, before and after a measurement, so that the library's cleanup after a request counts.
+ * The CSV also has the CPU time of the whole machine, which includes kernel threads and
+ * interrupts. So no other program should run on the machine.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@
 #include "bench.h"
 
 #define QUIET_US 20000
-#define QUIET_CPU 0.0004 /* CPU seconds within QUIET_US that count as idle. */
+/* The process counts as idle if it used fewer CPU seconds than this in QUIET_US. */
+#define QUIET_CPU 0.0004
 #define QUIET_TRIES 100
 
 uint64_t meter_ns(void)
@@ -39,7 +40,8 @@ static double cpu_now(void)
 	return cpu_of(RUSAGE_SELF) + cpu_of(RUSAGE_CHILDREN);
 }
 
-/* Adds all fields of the first line but idle and iowait; user time includes guest time. */
+/* Adds the fields of the first line of /proc/stat except idle and iowait. The fields for guests
+ * are left out, because the user time includes them. */
 static double machine_now(void)
 {
 	unsigned long long v[8] = {0};

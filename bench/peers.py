@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """peers.py --file F --csv CSV [--core COMMAND] [--reps N] [warm] [cold] [save]
 
-Measures other programs on the same file and machine: safetensors' load_file and
-save_file, pread + cudaMemcpy (a loop of both over one buffer, pageable and pinned),
-and torch's pageable copy of the same bytes from host memory. The CSV rows have the
-format of bench_core. --core runs once in each round, so that both sides are measured in
-the same minute. bench/gpu.sh calls this script. It needs torch; without safetensors it
-skips those measurements.
-"""
+Measures other programs on the file and the machine that bench_core uses: safetensors'
+load_file and save_file, a loop of pread and cudaMemcpy over one buffer (pageable and
+pinned), and torch's copy of the same bytes from pageable host memory. The CSV rows have the
+format of bench_core. With --core, each round also runs bench_core once, so that both are
+measured in the same minute. bench/gpu.sh calls this script. It needs torch. Without
+safetensors it skips the measurements of safetensors."""
 
 import argparse
 import os
@@ -25,7 +24,7 @@ SAVE_BYTES = 2 << 30
 
 
 class Rows:
-    """Appends measurements to the CSV, as bench_core does."""
+    """Appends measurements to the CSV, in the format of bench_core."""
 
     def __init__(self, path):
         self.path = path

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""plot.py CSV >SVG: draws GB/s of Penstock, of its limits and of the peers, for cached
-files, for files on the drive and for saving. The values are medians of the rows that
-bench/gpu.sh recorded; none is typed by hand. The output is plain SVG, so that the
-script needs no packages.
-"""
+"""plot.py CSV >SVG: draws the GB/s of Penstock, of its limits and of other programs as bars:
+for cached files, for files on the drive and for saving. The values are medians of the rows
+that bench/gpu.sh wrote to the CSV; no value is typed by hand. The script writes the SVG
+itself, so that it needs no packages."""
 import csv
 import statistics
 import sys
@@ -31,7 +30,8 @@ COLOURS = {"limit": "#9aa5b1", "ours": "#0b7a3b", "peer": "#b35900"}
 
 
 def read(path):
-    """Returns the median GB/s by (group, name), and the facts in the CSV's comments."""
+    """Returns a dict from (group, name) to the median GB/s, and a dict of the facts in the
+    CSV's comment lines."""
     rates, facts = {}, {}
     with open(path, encoding="utf-8") as f:
         lines = f.read().splitlines()

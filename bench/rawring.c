@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the drive's limit through io_uring by system calls alone: a registered buffer, a
- * fixed depth, and data that only a sink uses. drive.c and gpu_cold.c call it. It shares no
- * line with the library's engine, so that a mistake there cannot lower the limit here.
+ * Reads or writes the drive through io_uring, by system calls alone, to measure the drive's
+ * limit. It uses one registered buffer and a fixed number of calls in flight. What was read goes
+ * to a consumer (struct raw_sink), or is ignored. drive.c and gpu_cold.c call this file. It
+ * shares no code with the library's io_uring engine, so that a mistake in that engine cannot
+ * lower the limit.
  *
- * Each request is submitted alone. The block layer merges adjacent requests of one batch into a
- * few large ones, which virtio-blk was measured to serve a quarter slower.
+ * Each call is submitted alone. If several adjacent calls were submitted together, the block
+ * layer would merge them into a few large ones. Our measurements showed that virtio-blk serves
+ * such large calls a quarter slower.
  */
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -103,7 +106,8 @@ static int ring_enter(const struct ring *r, unsigned submit, unsigned wait)
 	return ret < 0 ? -errno : 0;
 }
 
-/* Takes one completion from the ring. Returns its slot or -errno. */
+/* Takes one completion from the io_uring. Returns the slot of the call that completed, or
+ * -errno. */
 static int ring_completion(struct ring *r, size_t len)
 {
 	unsigned head = *r->cq_head;
@@ -121,7 +125,7 @@ static bool ring_has_completion(const struct ring *r)
 	return __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) != *r->cq_head;
 }
 
-/* Submits one read or write of block `n` into or out of `slot`. */
+/* Submits one call that reads block `n` into `slot`, or writes it from there. */
 static int block_submit(struct ring *r, const struct raw_move *m, uint64_t n, unsigned slot)
 {
 	const struct drive_way *way = m->way;
@@ -131,8 +135,8 @@ static int block_submit(struct ring *r, const struct raw_move *m, uint64_t n, un
 	return ring_enter(r, 1, 0);
 }
 
-/* Moves all blocks. With a sink, a slot is free only when the sink reports it. `in_slot` has
- * the number of the block in each slot. */
+/* Moves all blocks. If there is a consumer, a slot is reused only after the consumer has freed
+ * it. in_slot[i] is the number of the block in slot i. */
 static int blocks_move(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 {
 	const struct drive_way *way = m->way;
@@ -171,7 +175,8 @@ static int blocks_move(struct ring *r, const struct raw_move *m, uint64_t *in_sl
 		in_slot[slot] = next;
 		ret = block_submit(r, m, next++, (unsigned)slot);
 	}
-	return ret; /* Closing the ring cancels the calls that are still in flight. */
+	return ret; /* The caller closes the io_uring, which cancels the calls that are still in
+		     * flight. */
 }
 
 int rawring_move(const struct raw_move *m)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures small requests. Random 4 KiB reads into GPU memory are compared with fio's io_uring
- * into host memory, and one 4 KiB page-cache read with pread. Also measures the cost of a
- * request itself (`null`) and the time to the first byte in a new process.
+ * Measures small requests. Random reads of 4 KiB into GPU memory are compared with reads by
+ * fio's io_uring engine into host memory. A cached read of 4 KiB into host memory is compared
+ * with pread. Also measures requests that move no bytes (`null`), and the time until a new
+ * process has read its first byte.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +55,8 @@ static void percentiles(struct latencies *l, struct sample *s)
 /* ---- random reads ---- */
 
 struct random_run {
-	/* A queue on the device's lanes, and a queue with its own inline lane. */
+	/* `queues` has a queue that uses the device's lanes, and a queue with an inline lane;
+	 * `q` is the one in use. */
 	struct penstock_queue *q, *queues[2];
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];
@@ -70,7 +72,8 @@ static void request_aim(struct random_run *r, unsigned i)
 	r->segs[i].off = next_random(&r->state) % r->blocks * BLOCK;
 }
 
-/* Submits the requests with the indices in `which`. The latency of each starts at this call. */
+/* Submits the requests whose indices are in `which`. The latency of each request starts at this
+ * call. */
 static int requests_submit(struct random_run *r, const unsigned *which, unsigned count)
 {
 	struct penstock_req batch[DEPTH_MAX];
@@ -149,7 +152,8 @@ static int random_run_measure(struct bench *b, struct random_run *r, unsigned de
 	return ret;
 }
 
-/* Runs fio and parses its terse line: field 7 is IOPS, and "50.000000%=" precedes microseconds. */
+/* Runs fio and parses the line that its terse output format prints. Field 7 is the IOPS; the
+ * median latency in microseconds follows "50.000000%=". */
 static int fio_measure(struct bench *b, unsigned depth, bool fixed, struct sample *s)
 {
 	static char line[8192];
@@ -305,7 +309,7 @@ static int host_reads(struct one_read *o, bool ours, struct latencies *l)
 	return 0;
 }
 
-/* Alternates ROUNDS times between CALLS reads by pread and CALLS reads by the library. */
+/* Makes CALLS reads by pread, then CALLS reads by the library, and repeats both ROUNDS times. */
 static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
 {
 	static const char *const names[] = {"pread", "penstock_read"};
@@ -442,8 +446,8 @@ static void startup_row(struct bench *b, const char *name, uint64_t *since)
 	*since = meter_ns();
 }
 
-/* Measures the steps up to the first byte. Runs once in a process; the driver's own start has
- * separate rows. */
+/* Measures the steps from the start of a process to its first byte; so it can run only once in a
+ * process. The start of the driver and of its context have rows of their own. */
 static int section_startup(struct bench *b)
 {
 	struct penstock_storage *st = NULL;

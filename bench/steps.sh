@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# steps.sh: functions for the scripts that measure on a machine with a GPU: a log, steps
-# with a time limit, and the facts of the machine. bench/gpu.sh, bench/weights/gpu.sh,
-# bench/weights/gpus.sh and bench/shim/run source it, with these variables set:
+# steps.sh: functions for the scripts that measure on a machine with a GPU. They write a log,
+# run steps with a time limit, and print the facts of the machine. bench/gpu.sh,
+# bench/weights/gpu.sh, bench/weights/gpus.sh and bench/shim/run source this file, with these
+# variables set:
 #
-#   log         log file; it is emptied
+#   log         log file, which is emptied at the start
 #   budget      seconds for all steps
 #   shown       if not empty, the output of steps also goes to standard output
 #   BENCH_ONLY  steps to run, such as "warm cold" (all)
@@ -23,8 +24,9 @@ wanted() { # wanted NAME...: succeeds if BENCH_ONLY is empty or has one of the n
 	return 1
 }
 
-# step NAME SECONDS COMMAND...: runs the command within SECONDS and the budget, and logs a
-# failure. BENCH_ONLY selects steps by the first word of NAME.
+# step NAME SECONDS COMMAND...: runs the command. Its time limit is SECONDS, or what is left of
+# the budget if that is less. If the command fails, the log says so. BENCH_ONLY selects steps
+# by the first word of NAME.
 step() {
 	local name=$1 limit=$2 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
 	shift 2

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """table.py CSV: prints the measurements of bench/gpu.sh as tables in markdown.
 
-The columns are the median of the repetitions, the spread (lowest to highest), the ratio
-to the limit that was measured in alternation, CPU-seconds per GB, and whether the target
-is met. Every value is computed from the CSV alone."""
+The columns are the median of the repetitions, the spread (lowest to highest), the ratio to
+the limit that was measured in the same repetitions, CPU-seconds per GB, and whether the
+target is met. Every value is computed from the CSV alone."""
 
 import statistics
 import sys
 from collections import defaultdict
 
-# (group, name, name of its limit, minimum ratio, maximum CPU-s/GB, text)
+# (group, name, name of the limit, minimum ratio to the limit, maximum CPU-s/GB, text)
 TARGETS = (
     ("warm", "fast", "limit", 0.95, 0.18, "warm file → GPU, `fast`"),
     ("warm", "thrifty", "limit", 0.88, 0.04, "warm file → GPU, `thrifty`"),
@@ -38,7 +38,8 @@ class Row:
 
 
 def rows(path):
-    """Returns the facts of the machine, and the rows by (group, name) in file order."""
+    """Returns the facts of the machine, and a dict from (group, name) to its rows in the order
+    of the file."""
     facts, found = {}, defaultdict(list)
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -65,12 +66,14 @@ def per_gb(rows_):
 
 
 def machine_per_gb(rows_):
-    """Returns machine CPU-s/GB over all repetitions: the kernel counts in 10 ms steps."""
+    """Returns CPU-s/GB of the whole machine. It adds up all repetitions first, because the
+    kernel counts this time in steps of 10 ms."""
     return sum(r.machine for r in rows_) / sum(r.bytes for r in rows_) * 1e9
 
 
 def ratio(ours, limit):
-    """Returns the median ratio of equal repetitions, so that drift cancels out."""
+    """Returns the median of the ratios of each repetition to the limit in the same repetition,
+    so that slow changes of the machine's speed cancel out."""
     by_rep = {r.rep: r for r in limit}
     return median(r.rate / by_rep[r.rep].rate for r in ours if r.rep in by_rep)
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures one bulk request through the public API, from opening the file until the bytes have
- * arrived, and its CPU time until the process is idle. Device memory is poisoned before each
- * request and compared with the drive after it. bulk.c and tune.c call it.
+ * Measures one bulk request through penstock.h: the time from opening the file until the bytes
+ * have arrived, and the CPU time until the process is idle again. Fills the device memory with a
+ * pattern before each request, and compares it with the drive afterwards. bulk.c and tune.c call
+ * this file.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static int request_move(struct bench *b, struct penstock_storage *st, enum penst
 	return got < 0 ? (int)got : -EIO;
 }
 
-/* Writes the values of the report that have no column in the CSV into the sample's note. */
+/* Writes those values of the report that have no column in the CSV into the sample's note. */
 static void report_note(struct sample *s, const struct penstock_report *r, double tidy)
 {
 	size_t at = 0;
@@ -69,7 +70,7 @@ static int storage_open(struct bench *b, const struct penstock_storage_opts *opt
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	/* Static because of its size. */
+	/* Static, because it is too large for the stack. */
 	static struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st = NULL;
 	bool opened_before = t->opened || t->again;
@@ -97,7 +98,8 @@ int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 		penstock_close(st);
 		return ret;
 	}
-	if (!t->again) /* The close unregisters the memory that the request registered. */
+	if (!t->again) /* penstock_close unregisters the memory that the request registered, and
+			* that costs CPU time. */
 		penstock_close(st);
 	tidy = meter_settle(&m, s);
 	if (t->again)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the values that defaults are chosen from: lanes, slots and ring of `bounce`, lanes
- * and slots of `staged`, and windows of `mapped`. The device is reopened for each setting.
- * Settings alternate, so that drift affects all of them.
+ * Measures different settings, from which the defaults of the library are chosen: lanes, slots
+ * and ring for path `bounce`, lanes and slots for path `staged`, and windows for path `mapped`.
+ * It reopens the device for each setting. Rounds go through all settings in turn, so that a slow
+ * change of the machine's speed affects all settings alike.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -70,8 +71,9 @@ static int section_lanes(struct bench *b)
 	return ret;
 }
 
-/* Measures the drive alone, one loop that also copies, and path staged. Each measurement uses
- * the next part of the file, so that none finds a part as another measurement has left it. */
+/* Measures the drive alone, one loop that reads the drive and copies to the GPU, and path
+ * `staged`. Each measurement uses the next part of the file, so that no measurement reads what
+ * another one has read before. */
 static int section_staged(struct bench *b)
 {
 	static const struct drive_way ways[] = {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock.h - moves bytes between storage and device memory, by the most direct path
- * that the machine has. Each transfer reports the path that its bytes took.
+ * penstock.h - moves bytes between storage and device memory, by the most direct path that the
+ * machine has. Each transfer reports the path that its bytes took.
  *
- * This header is the manual; the pages of penstock(3) are generated from it. A small
- * program needs the first section only:
+ * This header is the manual; the pages of penstock(3) are generated from it. A small program
+ * needs the first section only:
  *
  *	struct penstock_storage *file;
  *	struct penstock_device *gpu;
@@ -18,32 +18,36 @@
  *	penstock_device_close(gpu);
  *	penstock_close(file);
  *
- * Conventions, which hold for every function unless its comment says otherwise:
+ * The following holds for every function unless its comment says otherwise:
  *
- * Errors	A result >= 0 is success, a result < 0 is -errno. penstock_errmsg() returns a
- *		sentence that names the failure and what to do. A request has its own
- *		sentence in its report. Outputs are written on success only.
+ * Errors	A result >= 0 is success, a result < 0 is -errno. After a failure,
+ *		penstock_errmsg() returns a sentence that says what failed and what to do. A
+ *		request that fails has such a sentence in its report. Outputs are written on
+ *		success only.
  * Pointers	A pointer must not be NULL unless the comment allows it.
  * Units	Lengths, offsets and pitches are in bytes. Names in *_ms are milliseconds, in
  *		*_us microseconds, in *_ns nanoseconds of CLOCK_MONOTONIC.
- * Ownership	An object returned through `out` belongs to the caller until the named close
- *		or free function. Strings passed in are copied. Closing or freeing NULL does
- *		nothing.
- * Threads	Any number of threads may use storages and devices at the same time. A queue
- *		has the rules of penstock_queue_open. A close must be the last use.
- * Blocking	A function marked "May block" does I/O, probes or waits. All others return at
- *		once. On an open queue with prepared routes they neither allocate, lock, log
- *		nor call the kernel, except to wake a thread.
- * Log		The library writes warnings to standard error, one line each. PENSTOCK_LOG in
- *		the environment selects less or more, see penstock(1).
- * fork		A child must not use what its parent opened: calls fail with -EOWNERDEAD, and
- *		a close leaves the parent's object alone. The child may open its own.
- * Structs	A struct that begins with `size` is initialised by its *_INIT macro or, if it
- *		has none, by zeros and `size`. Zero means the default. Fields are only ever
- *		appended. If `size` is larger than the library knows, the unknown part must
- *		be zero, else the call fails with -E2BIG. An unknown flag fails with -EINVAL.
- *		In an array, the first element's `size` is the stride. Into a struct that the
- *		library fills in, it writes `size` bytes at most.
+ * Ownership	An object returned through `out` belongs to the caller, until the caller passes
+ *		it to the close or free function that the comment names. The library copies
+ *		strings that are passed in. Closing or freeing NULL does nothing.
+ * Threads	Any number of threads may use storages and devices at the same time. For queues,
+ *		the comment of penstock_queue_open says which threads may call which functions.
+ *		No thread may use an object during or after its close.
+ * Blocking	A function marked "May block" does I/O, tests paths or waits. All others return
+ *		at once. For an open queue, after penstock_prepare, they do not allocate, lock,
+ *		log or call the kernel, except to wake a thread.
+ * Log	The library writes warnings to standard error, one line each. The environment
+ *		variable PENSTOCK_LOG selects less or more, see penstock(1).
+ * fork	A child process must not use objects that its parent opened: functions fail with
+ *		-EOWNERDEAD, and a close does not affect the parent's object. The child may
+ *		open its own objects.
+ * Structs	The caller initialises a struct that begins with `size` with the struct's *_INIT
+ *		macro. Without such a macro, it clears the struct and sets `size`. A member
+ *		that is zero means the default. Later versions only append members. If `size`
+ *		is larger than the library knows, all bytes of the unknown part must be zero,
+ *		otherwise the function fails with -E2BIG. An unknown flag fails with -EINVAL.
+ *		In an array, the first element's `size` is the distance between elements. If
+ *		the library fills in a struct, it writes at most `size` bytes.
  * Terms	A lane is a library thread that moves data for one device. It splits requests
  *		into chunks. The ring is a device's pinned staging memory, divided into slots.
  *		A route is a storage, a device and a direction. The canary is a test read that
@@ -66,11 +70,12 @@ extern "C" {
 
 #define PENSTOCK_API __attribute__((visibility("default")))
 
-/* Limits. A value above one fails with -E2BIG or -EINVAL and is never truncated. */
-#define PENSTOCK_PATHS_MAX 16	    /* rows of a report */
-#define PENSTOCK_SEGS_MAX 65536	    /* segments of one request, upper bound */
-#define PENSTOCK_REQUESTS_MAX 65536 /* requests of one queue, upper bound */
-#define PENSTOCK_TEXT_MAX 240	    /* bytes of a sentence with its NUL */
+/* Limits. A function that is given more than one of these fails with -E2BIG or -EINVAL; it never
+ * truncates. */
+#define PENSTOCK_PATHS_MAX 16	    /* most rows (paths) of a report */
+#define PENSTOCK_SEGS_MAX 65536	    /* most segments of one request */
+#define PENSTOCK_REQUESTS_MAX 65536 /* most requests of one queue */
+#define PENSTOCK_TEXT_MAX 240	    /* bytes of an error or reason sentence, including its NUL */
 
 /* ---- one-call functions: open, read, write, close ------------------------- */
 
@@ -83,15 +88,16 @@ struct penstock_device_opts;
  * Opens a file, a block device or generated bytes as a storage.
  *
  * url	"/path" or "file:///path" names a file or a block device; %XX escapes are not
- *	decoded. "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" makes bytes from the seed, the same
- *	each time, to try programs with. It keeps writes until it is closed. It accepts
- *	durable writes and commits like a file, but nothing in it outlives the close.
- * opts	Options; NULL: an existing file, for reading only.
+ *	decoded. "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" is a storage in memory, for tests. The
+ *	library generates its bytes from the seed: the same seed gives the same bytes. Writes
+ *	are kept until the storage is closed. Durable writes and commits succeed, but all bytes
+ *	are lost at the close.
+ * opts	Options; NULL opens an existing file for reading only.
  * out	Receives the storage. Close it with penstock_close.
  *
- * A relative path is resolved against the working directory at the time of the call. A later
- * commit or abort uses the same directory, unless directory and path together are too long
- * for a path. Any thread. May block. Errors, among others:
+ * A relative path is resolved in the working directory that the process has during this call. A
+ * later commit or abort uses the same directory, unless the joined path is longer than PATH_MAX.
+ * Any thread. May block. Errors, among others:
  *
  * -ENOENT	the path does not exist
  * -EISDIR	the path is a directory
@@ -107,20 +113,20 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
 			       struct penstock_storage **out);
 
 /*
- * Opens a device: a GPU, host memory, or a PCI device that lends its memory.
+ * Opens a device: a GPU, host memory, or a PCI device that publishes memory for other devices.
  *
  * name	"host", "cuda:N", "peermem:DDDD:BB:DD.F" (a PCI address), or "auto", which is the
  *	first GPU, or host memory if there is no GPU.
- * opts	Options; NULL: defaults. Ignored if the device is open already.
+ * opts	Options; NULL means the defaults. They are ignored if the device is open already.
  * out	Receives the device. Call penstock_device_close once for each open.
  *
- * Returns 0, or 1 if the device was open already: a device exists once in a process, and a
- * second open returns the same one. The first use of the device starts its threads, pins
- * memory and, if no context is active, creates the GPU's primary context. The first use is
- * penstock_alloc, penstock_prepare or a submit. Any thread. May block.
+ * Returns 0, or 1 if the process has opened the device before. A process has only one object for
+ * each device, so the second open returns the same object. The device's first penstock_alloc,
+ * penstock_prepare or submit starts its threads and pins memory. If the GPU has no active
+ * context, that call also creates the GPU's primary context. Any thread. May block.
  *
  * -ENODEV	the device or its driver does not exist
- * -EOPNOTSUPP	the PCI device lends no memory
+ * -EOPNOTSUPP	the PCI device publishes no memory
  * -EACCES	the user has no permission
  * -EAGAIN	64 devices are open
  * -E2BIG	opts->lanes is above 32
@@ -133,10 +139,10 @@ PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_de
  * Allocates memory on a device.
  *
  * dev	The device.
- * len	Bytes to allocate, more than 0.
- * out	Receives the address, aligned to at least 4096. Free it with penstock_free.
+ * len	Number of bytes to allocate, more than 0.
+ * out	Receives the address, which is a multiple of at least 4096. Free it with penstock_free.
  *
- * The contents are undefined. Any thread. May block.
+ * The contents of the memory are undefined. Any thread. May block.
  *
  * -ENOMEM	the device has not enough free memory
  * -EINVAL	`len` is 0
@@ -147,15 +153,15 @@ PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **
  * Reads bytes of a storage into memory, and returns when they have arrived.
  *
  * st	The storage.
- * dev	The device that `buf` belongs to; NULL: the library finds it from the address.
+ * dev	The device that `buf` belongs to; if NULL, the library finds it from the address.
  * buf	The destination, owned by the caller.
- * len	Bytes to read.
+ * len	Number of bytes to read.
  * off	Offset of the first byte in the storage.
  *
- * Returns the number of bytes read, which is less than `len` only at the end of the storage.
- * The rest of `buf` is undefined then. The call submits a request and waits for it. It fails
- * with the errors of penstock_submit, or with the result of the request (penstock_done).
- * Any thread. May block.
+ * Returns the number of bytes read. It is less than `len` only if the storage ends before; the
+ * rest of `buf` is undefined then. This function submits a request and waits until it has
+ * completed. It fails with an error of penstock_submit, or with the error in the request's
+ * completion (struct penstock_done). Any thread. May block.
  *
  * -EINVAL	`buf` is NULL
  * -EOVERFLOW	the range ends beyond 2^63
@@ -170,13 +176,14 @@ PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_
  * Writes bytes from memory to a storage, and returns when the storage has accepted them.
  *
  * st	The storage, opened for writing.
- * dev	The device that `buf` belongs to; NULL: the library finds it from the address.
+ * dev	The device that `buf` belongs to; if NULL, the library finds it from the address.
  * buf	The source, owned by the caller.
- * len	Bytes to write.
+ * len	Number of bytes to write.
  * off	Offset of the first byte in the storage.
  *
- * Returns `len`. A write beyond the end makes a file longer. Call penstock_commit to make the
- * bytes survive a power cut. Any thread. May block. Errors as for penstock_read, and:
+ * Returns `len`. A write beyond the end of a file makes the file longer. The bytes survive a
+ * power cut only after penstock_commit. Any thread. May block. The errors are those of
+ * penstock_read, and:
  *
  * -EBADF	the storage was opened for reading only
  * -ENOSPC	the storage is full, or the range exceeds a block device or mem: storage
@@ -188,21 +195,22 @@ PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock
  * Frees memory that penstock_alloc or penstock_import_memory returned.
  *
  * dev	The device that the memory came from.
- * ptr	The address that was returned, and no other; NULL: does nothing. No request may be in
- *	flight on the memory.
+ * ptr	The address that one of the two functions returned; NULL does nothing. No request
+ *	may be in flight on the memory.
  *
- * The call waits while a stream waits for a request on the device. Any thread. May block.
+ * If a CUDA stream is waiting for a request on the device, this function waits until the request
+ * has completed. Any thread. May block.
  */
 PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
 
 /*
- * Drops one reference to a device, and closes it with the last one.
+ * Drops one reference to a device, and closes the device with the last reference.
  *
  * dev	The device, or NULL. Free the memory that was allocated on it first.
  *
- * The last close waits for the device's requests in flight and stops the device's threads. It
- * waits for lanes of other devices that have copied to this one, even if such a lane hangs in
- * a system call. Any thread. May block.
+ * The last close waits for the device's requests in flight, and then stops the device's threads.
+ * Lanes of other devices may have copied to this device. The last close also waits for those
+ * lanes, even if one of them hangs in a system call. Any thread. May block.
  */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
@@ -211,24 +219,25 @@ PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
  *
  * st	The storage, or NULL.
  *
- * If a PENSTOCK_O_REPLACE was not committed, the new file is removed and the old one stays. If
- * this open created the file with PENSTOCK_O_CREATE and a length, and did not commit it, the
- * file is truncated to what this open wrote.
+ * If the storage was opened with PENSTOCK_O_REPLACE and not committed, the new file is removed
+ * and the old file stays. If the open created the file with PENSTOCK_O_CREATE and a length, and
+ * it was not committed, the file is truncated after the last byte that was written through this
+ * storage.
  *
- * If path "mapped" has read the storage, each lane that did so drops its mappings first. If
- * such a lane hangs in a call for another storage, this call waits for it, and so do
- * penstock_device_open and penstock_device_close. A thread of the library then unregisters the
- * page cache that path "mapped" registered. As with cuMemFree, the driver waits for all work
- * that the application has queued on the device, and delays other copies until then.
- * Any thread. May block.
+ * If path "mapped" has read the storage, each lane that read it removes its mappings of the file
+ * first. If such a lane hangs in a system call for another storage, this function waits for the
+ * lane. Calls of penstock_device_open and penstock_device_close in other threads wait, too.
+ * Afterwards a thread of the library unregisters the page cache that path "mapped" registered.
+ * In that call, as in cuMemFree, the driver waits for all work that the application has queued
+ * on the device, and delays other copies until that work is done. Any thread. May block.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
 /*
- * Returns the sentence for the last failure on the calling thread.
+ * Returns a sentence that describes the last failure on the calling thread.
  *
- * The string is never NULL, and is valid until this thread's next failing call. It is empty if
- * no call has failed.
+ * The string is never NULL, and is valid until the next call on this thread that fails. It is
+ * empty if no call has failed.
  */
 PENSTOCK_API const char *penstock_errmsg(void);
 
@@ -239,14 +248,14 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *
  * PENSTOCK_O_WRITE	Opens for reading and writing.
  * PENSTOCK_O_CREATE	Creates the file if it does not exist. Implies PENSTOCK_O_WRITE.
- * PENSTOCK_O_REPLACE	Writes a new file that penstock_commit moves to the name, all or
- *			nothing. Nobody sees it before that, and a close without commit removes
- *			it. A process that is killed leaves .NAME.penstock-* behind. If the name
- *			is a symbolic link to a file, the link is replaced, not its target. A
- *			block device, or a link to one, is written in place. Any other kind of
- *			file is refused.
- * PENSTOCK_O_IMMUTABLE	Promises that the bytes do not change while the storage is open, so
- *			that the library keeps registrations.
+ * PENSTOCK_O_REPLACE	Writes a new file under a temporary name. penstock_commit renames it
+ *			to the given name, and so replaces an existing file at once. A close
+ *			without commit removes the new file. A process that is killed leaves
+ *			a file .NAME.penstock-* behind. If the name is a symbolic link to a
+ *			file, the link is replaced, not its target. A block device, or a link
+ *			to one, is written in place. Any other kind of file is refused.
+ * PENSTOCK_O_IMMUTABLE	Promises that nobody changes the bytes while the storage is open. The
+ *			library may then keep the page cache registered after a read.
  * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
  */
 #define PENSTOCK_O_WRITE 0x1u
@@ -258,15 +267,17 @@ PENSTOCK_API const char *penstock_errmsg(void);
 /* Options of penstock_open and penstock_open_fd. */
 struct penstock_storage_opts {
 	size_t size;
-	unsigned flags;	      /* PENSTOCK_O_* flags; 0: an existing file, for reading only */
-	unsigned mode;	      /* permission bits of a created file, before the umask; 0: those
-			       * and the owner of the file that PENSTOCK_O_REPLACE replaces, as
-			       * far as the caller may set them, else 0666 */
-	uint64_t length;      /* length of a created file in bytes: the open reserves the space,
-			       * and the commit truncates to exactly this; 0: as long as
-			       * written. Ignored for an existing file that is not replaced */
-	const char *sys_root; /* directory that stands in for /sys and /proc when the library
-			       * reads facts (captured machines); NULL: the real ones */
+	unsigned flags;	 /* PENSTOCK_O_* flags; 0 opens an existing file for reading only */
+	unsigned mode;	 /* permission bits of a created file, before the umask. With 0, a file that
+			  * replaces another gets the other file's mode and owner, as far as the
+			  * caller may set them, and any other new file gets 0666 */
+	uint64_t length; /* length of a created file in bytes: the open reserves this space, and the
+			  * commit truncates the file to this length. With 0, the file is as long as
+			  * the bytes that were written. Ignored for an existing file that is not
+			  * replaced */
+	const char *sys_root; /* directory with copies of sys and proc of another machine, from
+			       * which the library reads facts in place of /sys and /proc; NULL:
+			       * /sys and /proc of this machine */
 };
 #define PENSTOCK_STORAGE_OPTS_INIT                                  \
 	{                                                           \
@@ -276,39 +287,43 @@ struct penstock_storage_opts {
 /*
  * Opens the file behind a descriptor of the caller as a storage.
  *
- * fd	A descriptor of a file or block device. It stays the caller's and is never changed;
- *	the caller may close it before the storage.
- * opts	Options; NULL: defaults. The storage can be written if the descriptor can, also
- *	without PENSTOCK_O_WRITE; with that flag a read-only descriptor is refused.
+ * fd	A descriptor of a file or block device. The caller keeps it, and may close it before
+ *	the storage. The library never changes it.
+ * opts	Options; NULL means the defaults. The storage can be written if the descriptor can,
+ *	also without PENSTOCK_O_WRITE. With PENSTOCK_O_WRITE, a read-only descriptor is refused.
  * out	Receives the storage. Close it with penstock_close.
  *
- * The library opens the file again through /proc/self/fd, compares device and inode, and keeps
- * O_SYNC or O_DSYNC. If that open is refused, the library uses a duplicate of the descriptor
- * unchanged, and the storage's text reports it. A duplicate with O_DIRECT accepts writes of
- * whole blocks only, one with O_APPEND no writes: others fail with -EOPNOTSUPP.
+ * The library opens the file again through /proc/self/fd, checks that device and inode are the
+ * same, and keeps O_SYNC or O_DSYNC. If the file cannot be opened again, the library uses a
+ * duplicate of the descriptor with unchanged flags, and says so in penstock_storage_info.text.
+ * If that duplicate has O_DIRECT, writes must consist of whole blocks; if it has O_APPEND, no
+ * write is possible. Other writes fail with -EOPNOTSUPP.
  *
- * penstock_close releases the process's fcntl(2) record locks on the file, as closing any
- * descriptor of the file does. Any thread. May block. Errors as for penstock_open, and:
+ * penstock_close releases all fcntl(2) record locks that the process has on the file, because
+ * the kernel does so whenever any descriptor of the file is closed. Any thread. May block. The
+ * errors are those of penstock_open, and:
  *
  * -EBADF	`fd` is not open, or not for writing with PENSTOCK_O_WRITE
- * -EINVAL	PENSTOCK_O_REPLACE, which needs a name
+ * -EINVAL	PENSTOCK_O_REPLACE was given, which needs a file name
  */
 PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 				  struct penstock_storage **out);
 
 /*
- * Completes the writing of a storage: sets its length, puts it in place, makes it durable.
+ * Completes the writing of a storage: sets the file's length, renames it, and makes it durable.
  *
  * st		The storage, with no request in flight.
- * durable	1: return when data and name survive a power cut; 0: do not wait for the drive.
+ * durable	1: return only when data and name survive a power cut; 0: do not wait for the
+ *		drive.
  *
- * A file that was created with a length is truncated to that length. A file opened with
- * PENSTOCK_O_REPLACE moves to its name. Reads and writes may continue after a commit, and
- * later commits truncate nothing.
+ * If the open created the file with a length, the commit truncates the file to that length. If
+ * the storage was opened with PENSTOCK_O_REPLACE, the commit renames the new file to the given
+ * name. Reads and writes may continue after a commit; a second commit does not truncate or
+ * rename.
  *
- * If the kernel failed to write data to the drive, it has dropped those bytes, and no later
- * commit of this open can be durable. Open the storage again and write again.
- * Any thread. May block.
+ * If the kernel could not write data to the drive, it has dropped those bytes. Then every later
+ * commit of this storage fails if it is to be durable. Close the storage, open the file again
+ * and write the bytes again. Any thread. May block.
  *
  * -EBUSY	a request is in flight
  * -ESTALE	penstock_abort has removed the file
@@ -317,36 +332,38 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
 /*
- * Removes the file that this open created, unless a commit has put it in place.
+ * Removes the file that this storage's open created, unless it has been committed.
  *
  * st	The storage, with no request in flight.
  *
- * A removed file cannot be committed afterwards (-ESTALE). A file that existed before the open
- * keeps the bytes that were written to it. Any thread. May block.
+ * After the file was removed, penstock_commit fails with -ESTALE. If the file existed before the
+ * open and is written in place, it is not removed, and keeps the bytes that were written. Any
+ * thread. May block.
  *
  * -EBUSY	a request is in flight
  */
 PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 
 /*
- * Returns the current length of a storage in bytes.
+ * Returns the current length of a storage in bytes, which it queries from the file system.
  *
  * st	The storage.
  *
- * The call queries the file system. Any thread. May block.
+ * Any thread. May block.
  */
 PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 
-/* Facts of a storage. The library sets all but `size`. */
+/* Facts of a storage. The caller sets `size`, and the library sets all other members. */
 struct penstock_storage_info {
 	size_t size;
-	uint64_t length;      /* bytes when it was opened */
-	const char *kind;     /* kind of storage: "file" or "mem" */
-	const char *text;     /* description: "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
-	uint32_t off_align;   /* alignment of offsets and lengths for direct paths, bytes */
-	uint32_t mem_align;   /* alignment of addresses for direct paths, bytes */
-	uint32_t edge_align;  /* boundary at which unaligned writes are split, bytes */
-	unsigned drive_count; /* number of drives that hold the bytes; 0: unknown */
+	uint64_t length;     /* length in bytes when the storage was opened */
+	const char *kind;    /* kind of storage: "file" or "mem" */
+	const char *text;    /* description, such as "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
+	uint32_t off_align;  /* alignment in bytes that direct paths need for offsets and lengths */
+	uint32_t mem_align;  /* alignment in bytes that direct paths need for addresses */
+	uint32_t edge_align; /* size of the blocks at whose boundaries unaligned writes are split,
+			      * in bytes */
+	unsigned drive_count; /* number of drives that store the bytes; 0 if unknown */
 };
 
 /*
@@ -365,14 +382,15 @@ PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
 /* Options of penstock_device_open. */
 struct penstock_device_opts {
 	size_t size;
-	unsigned lanes;	      /* number of library threads that move data, 32 at most; 0: chosen
-			       * from the CPUs and the kind of device */
-	size_t ring_bytes;    /* pinned staging memory of all lanes, in bytes; 0: chosen */
-	size_t slot_bytes;    /* one slot of the staging memory, a power of two from 64 KiB to
-			       * 1 GiB; 0: chosen. The ring has two slots a lane at least */
-	const char *engine;   /* how file I/O is issued: "auto", "uring" or "threads"; NULL:
-			       * "auto" */
-	const char *sys_root; /* as in penstock_storage_opts */
+	unsigned lanes;	   /* number of lanes (library threads that move data), 32 at most; 0: the
+			    * library chooses from the number of CPUs and the kind of device */
+	size_t ring_bytes; /* pinned staging memory (ring) of all lanes together, in bytes; 0: the
+			    * library chooses */
+	size_t slot_bytes; /* size of one slot of the ring in bytes, a power of two from 64 KiB to 1
+			    * GiB; 0: the library chooses. Each lane gets at least two slots */
+	const char *engine;   /* engine that makes the system calls: "auto", "uring" or "threads";
+			       * NULL means "auto" */
+	const char *sys_root; /* same meaning as in penstock_storage_opts */
 };
 #define PENSTOCK_DEVICE_OPTS_INIT                                        \
 	{                                                                \
@@ -380,7 +398,7 @@ struct penstock_device_opts {
 	}
 
 /*
- * Returns the name of a device: "cuda:0", also if it was opened as "auto".
+ * Returns the name of a device, such as "cuda:0", also if it was opened as "auto".
  *
  * dev	The device.
  *
@@ -388,16 +406,18 @@ struct penstock_device_opts {
  */
 PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev);
 
-/* Facts of a device. The library sets all but `size`. */
+/* Facts of a device. The caller sets `size`, and the library sets all other members. */
 struct penstock_device_info {
 	size_t size;
-	const char *name;    /* name: "cuda:0" */
-	const char *text;    /* description: "NVIDIA H200, 140 GiB" */
-	const char *bdf;     /* PCI address; "": none */
-	int numa;	     /* NUMA node; -1: unknown */
-	int cpu_addressable; /* whether the CPU can access the device's addresses; 1: yes, 0: no */
-	unsigned lanes;	     /* number of lanes; 0: not started */
-	uint64_t ring_bytes; /* staging memory, pinned as it is needed; 0: not started */
+	const char *name;    /* name, such as "cuda:0" */
+	const char *text;    /* description, such as "NVIDIA H200, 140 GiB" */
+	const char *bdf;     /* PCI address; "" if the device has none */
+	int numa;	     /* NUMA node; -1 if unknown */
+	int cpu_addressable; /* 1 if the CPU can access the device's memory by its address,
+			      * otherwise 0 */
+	unsigned lanes;	     /* number of lanes; 0 before the lanes have been started */
+	uint64_t ring_bytes; /* size of the staging memory, which is pinned in parts when it is
+			      * needed; 0 before the lanes have been started */
 };
 
 /*
@@ -414,7 +434,8 @@ PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 /*
  * Finds the open device that an address belongs to.
  *
- * ptr	Any address. Memory that no open device knows belongs to "host", if that is open.
+ * ptr	Any address. If no other open device knows it, the result is the device "host", provided
+ *	that "host" is open.
  * out	Receives the device, without a reference: do not close it.
  *
  * Takes a lock and calls the driver. Any thread.
@@ -425,39 +446,40 @@ PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **ou
 
 /* ---- memory: copies, sharing between processes, pinning ---------------------- */
 
-/* One copy of penstock_copy: `rows` rows of `row_len` bytes. */
+/* One copy of penstock_copy: `rows` rows of `row_len` bytes each */
 struct penstock_copy_args {
 	size_t size;
 	struct penstock_device *dst_dev; /* device of the destination */
-	void *dst;			 /* destination of the first row */
-	uint64_t dst_pitch;		 /* distance between rows at the destination, bytes */
+	void *dst;			 /* address of the first row at the destination */
+	uint64_t dst_pitch; /* distance between the starts of two rows at the destination, bytes */
 	struct penstock_device *src_dev; /* device of the source */
-	const void *src;		 /* source of the first row */
-	uint64_t src_pitch;		 /* distance between rows at the source, bytes */
-	uint64_t row_len;		 /* bytes of a row; 0: nothing is copied */
-	uint64_t rows;			 /* number of rows; 0 or 1: one row, pitches ignored */
+	const void *src;		 /* address of the first row at the source */
+	uint64_t src_pitch; /* distance between the starts of two rows at the source, bytes */
+	uint64_t row_len;   /* bytes of a row; if 0, nothing is copied */
+	uint64_t rows;	    /* number of rows; 0 means 1. The pitches of a single row are ignored */
 };
 
 /*
  * Copies between memory of any two open devices, and returns when all copies are done.
  *
- * copies	The copies, which are made in this order.
+ * copies	The copies. The library makes them one after the other, in this order.
  * count	Number of copies.
  *
- * Two GPUs copy peer to peer where the machine allows it, else through host memory. The first
- * copy that fails ends the call. Any thread. May block.
+ * If the machine allows it, two GPUs copy peer to peer, otherwise through host memory. If a copy
+ * fails, the function returns its error and makes no further copy. Any thread. May block.
  *
  * -EINVAL	a device or an address is missing, or a pitch is shorter than a row
  */
 PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
 
-/* A piece of device memory as plain bytes, which can be sent to another process. */
+/* A description of a piece of device memory, which can be sent to another process as plain
+ * bytes */
 struct penstock_export {
 	size_t size;
-	int fd;			  /* descriptor to send along by SCM_RIGHTS; -1: none. The
-				   * importer stores the received descriptor here. Each side
-				   * closes its own after the import */
-	unsigned char bytes[192]; /* content, for penstock_import_memory only */
+	int fd; /* descriptor that the sender passes by SCM_RIGHTS together with the bytes; -1 if
+		 * there is none. The receiver stores its own number of the descriptor here. Both
+		 * processes close their descriptor after the import */
+	unsigned char bytes[192]; /* contents that only penstock_import_memory can interpret */
 };
 #define PENSTOCK_EXPORT_INIT                        \
 	{                                           \
@@ -472,11 +494,11 @@ struct penstock_export {
  *
  * dev	The device of the memory.
  * ptr	The first byte to share.
- * len	Bytes to share.
+ * len	Number of bytes to share.
  * out	Receives the description. Set out->size, or start from PENSTOCK_EXPORT_INIT.
  *
- * The exporter must keep the memory until the last importer has freed what it imported.
- * Any thread. May block.
+ * The exporting process must not free the memory before every importing process has freed its
+ * mapping. Any thread. May block.
  *
  * -EOPNOTSUPP	the device's memory cannot be shared
  */
@@ -486,29 +508,31 @@ PENSTOCK_API int penstock_export_memory(struct penstock_device *dev, void *ptr, 
 /*
  * Maps device memory that another process exported.
  *
- * dev		The device that the memory belongs to in this process. It may be another GPU
- *		than the exporter's if `dev` reaches that one; no context is created there.
+ * dev		The device that the memory shall belong to in this process. It may be another GPU
+ *		than the exporter's, if it has peer-to-peer access to the exporter's GPU. The
+ *		function creates no context on the exporter's GPU.
  * exported	The description, from penstock_export_memory.
  * out		Receives the address. Free it with penstock_free.
  *
  * Any thread. May block.
  *
- * -EXDEV	`dev` cannot reach the GPU that has the memory
+ * -EXDEV	`dev` has no access to the GPU that has the memory
  * -EOPNOTSUPP	the device's memory cannot be shared
- * -EINVAL	the description is not of this version
+ * -EINVAL	another version of the library made the description
  */
 PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
 					const struct penstock_export *exported, void **out);
 
 /*
- * Pins host memory of the caller, so that copies between it and a device are faster.
+ * Pins host memory of the caller, so that copies between this memory and a device are faster.
  *
- * dev	The device. One that needs no pinning returns 0 and does nothing.
+ * dev	The device. If copies of this device need no pinned memory, the function returns 0 and
+ *	does nothing.
  * host	The first byte to pin.
- * len	Bytes to pin.
+ * len	Number of bytes to pin.
  *
- * The memory stays pinned until penstock_unregister. The library never pins memory of the
- * caller by itself. Any thread. May block.
+ * The memory stays pinned until penstock_unregister. The library pins memory of the caller only
+ * in this function. Any thread. May block.
  *
  * -EEXIST	a part of the memory is pinned already
  * -EINVAL	`host` is NULL or `len` is 0
@@ -518,10 +542,11 @@ PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size
 /*
  * Unpins host memory that penstock_register pinned.
  *
- * dev	The device it was pinned for.
- * host	The address that was pinned. Unpin it before the memory is freed.
+ * dev	The device that was given to penstock_register.
+ * host	The address that was given to penstock_register. Unpin memory before you free it.
  *
- * The call waits while a stream waits for a request on the device. Any thread. May block.
+ * If a CUDA stream is waiting for a request on the device, this function waits until the request
+ * has completed. Any thread. May block.
  *
  * -ENOENT	the address is not pinned
  */
@@ -536,8 +561,9 @@ enum penstock_op {
 };
 
 /*
- * The class of paths that a request requires. A path has the class that this kernel can see:
- * a virtual machine cannot see what its virtual drives do.
+ * The class of paths that a request requires. The library determines the class of a path from
+ * what this kernel can see. In a virtual machine, the kernel cannot see how the virtual drives
+ * move the bytes.
  */
 enum penstock_class {
 	PENSTOCK_ANY = 0,	  /* any path */
@@ -546,7 +572,7 @@ enum penstock_class {
 				   * caller's memory */
 };
 
-/* What to prefer if several paths have the required class. */
+/* What the library prefers if several paths have the required class. */
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
 	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
@@ -556,32 +582,34 @@ enum penstock_effort {
  * One segment of a request: rows of equal length, in the storage and in memory.
  *
  * Row i is at storage offset `off + i * pitch` and at address `buf + buf_off + i * buf_pitch`.
- * With several rows both pitches are at least row_len; with one row they are ignored.
+ * If there are several rows, both pitches must be at least row_len. With one row, the pitches
+ * are ignored.
  *
- * Reads: a segment may start inside or directly after the range that the segments before it
- * in the list cover. The library then reads the joint range once and distributes the bytes.
- * So one range can go to several buffers, and the columns of a matrix to several shards. The
- * rows of a single segment are read together with the gaps between them if a gap is under
- * 4096 bytes or no longer than a row, else row by row.
+ * Reads: the storage ranges of segments may overlap. If a segment starts inside the range of the
+ * segments before it in the list, or directly after that range, the library reads the joint
+ * range only once and distributes the bytes. So a program can read one range into several
+ * buffers, or the columns of a matrix into several shards. If the gap between two rows of a
+ * segment is under 4096 bytes or no longer than a row, the library reads the rows together with
+ * the gaps. Otherwise it reads row by row.
  *
- * Writes: no storage byte may occur twice (-EINVAL), in whatever order the segments are
- * listed. Rows of one segment may be located between rows of another.
+ * Writes: each byte of the storage may occur in only one segment, otherwise the request fails
+ * with -EINVAL. The segments may be in any order, and rows of one segment may lie between rows
+ * of another.
  */
 struct penstock_seg {
-	void *buf;		     /* memory on any open device, owned by the caller; in use
-				      * until the completion is harvested */
-	struct penstock_device *dev; /* device of `buf`; NULL: the library finds it from the
+	void *buf; /* memory on any open device. The caller owns it, and must not free it before the
+		    * completion has been harvested */
+	struct penstock_device *dev; /* device of `buf`; if NULL, the library finds it from the
 				      * address, which costs a lock and a driver call */
-	uint64_t buf_off;	     /* offset of the first row in `buf`, bytes */
-	uint64_t off;		     /* offset of the first row in the storage, bytes */
-	uint64_t row_len;	     /* bytes of a row; 0: the segment moves nothing */
-	uint64_t rows;		     /* number of rows; 0: 1 */
-	uint64_t pitch;		     /* distance between rows in the storage, bytes */
-	uint64_t buf_pitch;	     /* distance between rows in memory, bytes */
-	uint64_t room; /* bytes of memory after the last row that the library may overwrite
-			* (reads) or read (writes), so that a direct path can move an unaligned
-			* tail; 0: none */
-	struct penstock_storage *storage; /* NULL or the request's storage; another one fails
+	uint64_t buf_off;	     /* offset of the first row from `buf`, in bytes */
+	uint64_t off;		     /* offset of the first row in the storage, in bytes */
+	uint64_t row_len;	     /* bytes of a row; if 0, the segment moves nothing */
+	uint64_t rows;		     /* number of rows; 0 means 1 */
+	uint64_t pitch;	    /* distance between the starts of two rows in the storage, in bytes */
+	uint64_t buf_pitch; /* distance between the starts of two rows in memory, in bytes */
+	uint64_t room; /* number of bytes after the last row in memory that a read may overwrite and
+			* a write may read, so that a direct path can move an unaligned end */
+	struct penstock_storage *storage; /* NULL or the request's storage; any other storage fails
 					   * with -EOPNOTSUPP */
 };
 
@@ -591,65 +619,68 @@ struct penstock_queue;
 struct penstock_report;
 
 /*
- * A callback of the caller, which penstock_poll and penstock_wait call for a completion.
+ * A function of the caller, which penstock_poll and penstock_wait call for each completion.
  *
- * done	The completion, valid until the callback returns.
+ * done	The completion, valid until this function returns.
  *
- * It runs on the harvesting thread, and may call penstock_submit and penstock_cancel.
+ * The function runs on the thread that harvests completions. It may call penstock_submit and
+ * penstock_cancel.
  */
 typedef void penstock_done_fn(const struct penstock_done *done);
 
 /*
  * Flags of penstock_req:
  *
- * PENSTOCK_R_DURABLE	A write completes when its bytes survive a power cut. In a mem:
- *			storage the flag has no effect. If the kernel loses bytes of a storage,
- *			all durable requests in flight on it fail.
- * PENSTOCK_R_EXACT	A read that reaches the end of the storage fails with -ENODATA instead
- *			of returning fewer bytes.
- * PENSTOCK_R_DETACHED	For requests in stream order: the queue lists no completion. The result
- *			goes to late->result, and the queue entry frees itself.
- * PENSTOCK_R_UNSURE	The request's host memory may be invalid. The library checks it before
- *			the CPU copies, and fails with -EFAULT instead of raising a signal. That
- *			costs a system call for each piece of a segment. The flag is always set
- *			if a segment names no device.
+ * PENSTOCK_R_DURABLE	A write completes only when its bytes survive a power cut. In mem: storage
+ *			the flag has no effect. If the kernel loses written bytes of a storage,
+ *			all durable requests in flight on that storage fail.
+ * PENSTOCK_R_EXACT	If the storage ends before the range, the read fails with -ENODATA
+ *			instead of returning fewer bytes.
+ * PENSTOCK_R_DETACHED	For requests in stream order: the queue reports no completion, and so the
+ *			caller need not harvest one. The library writes the result to
+ *			late->result.
+ * PENSTOCK_R_UNSURE	The request's host memory may be invalid. Before the CPU copies, the
+ *			library checks that memory, and fails with -EFAULT instead of raising
+ *			a signal. This costs a system call for each piece of a segment. The
+ *			library sets the flag itself if a segment names no device.
  */
 #define PENSTOCK_R_DURABLE 0x1u
 #define PENSTOCK_R_EXACT 0x2u
 #define PENSTOCK_R_DETACHED 0x4u
 #define PENSTOCK_R_UNSURE 0x8u
 
-/* A request: segments to move as one, between one storage and memory. */
+/* A request: a list of segments to move between one storage and memory */
 struct penstock_req {
 	size_t size;
 	struct penstock_storage *storage; /* storage to read or write */
-	const struct penstock_seg *segs;  /* segments; submit copies them */
+	const struct penstock_seg *segs;  /* the segments; penstock_submit copies this array */
 	unsigned seg_count;		  /* number of segments */
-	enum penstock_op op;		  /* direction; default: PENSTOCK_READ */
-	enum penstock_class require;	  /* required class; default: PENSTOCK_ANY */
-	enum penstock_effort effort;	  /* preference; default: PENSTOCK_THRIFTY */
+	enum penstock_op op;		  /* direction; the default is PENSTOCK_READ */
+	enum penstock_class require;	  /* required class; the default is PENSTOCK_ANY */
+	enum penstock_effort effort;	  /* preference; the default is PENSTOCK_THRIFTY */
 	unsigned flags;			  /* PENSTOCK_R_* flags */
-	int priority;		/* priority, -4 to 3: higher ones always go first, equal ones in the
-				 * order of submission */
-	uint64_t deadline_ns;	/* CLOCK_MONOTONIC time after which no chunk starts; 0:
-				 * none. The request then fails with -ETIME when its
-				 * chunks in flight are done, and report->bytes is the
-				 * progress */
-	const char *path;	/* name of the only path to use ("staged"), for tests and
-				 * benchmarks; NULL: the library chooses. It must have
-				 * the class `require`. "fault[:PATH]?eio=N&...": see
-				 * FAULTS in penstock(1) */
-	void *user;		/* any value of the caller, returned in the completion */
-	penstock_done_fn *done; /* callback inside penstock_poll and penstock_wait; NULL:
-				 * none */
-	void *stream;		/* CUstream of segment 0's device that the request is
-				 * ordered by, see penstock_late; NULL: none */
-	const struct penstock_late *late; /* values read when the stream reaches the request,
-					   * copied by submit; needs `stream`; NULL: none */
-	size_t seg_size; /* stride of `segs` in bytes, for segments inside larger structs; 0:
-			  * sizeof(struct penstock_seg) of version 0.1. The library does not read
-			  * what follows a segment. A field that a later version appends has a
-			  * flag, which this version refuses */
+	int priority; /* priority from -4 to 3. Requests with a higher number always start first.
+		       * Requests of equal priority start in the order of submission */
+	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
+			       * chunk of the request starts. When the chunks in flight are done,
+			       * the request fails with -ETIME, and report->bytes tells how much was
+			       * moved */
+	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
+	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
+	 * describes names that begin with "fault". */
+	const char *path;
+	void *user;		/* any value; the library returns it in the completion */
+	penstock_done_fn *done; /* function that penstock_poll and penstock_wait call for the
+				 * completion; NULL if there is none */
+	void *stream; /* for a request in stream order: CUstream of the device of segment 0, see
+		       * penstock_late; otherwise NULL */
+	/* Values that the library reads when the stream reaches the request; needs `stream`; NULL
+	 * if there are none. penstock_submit copies this struct. */
+	const struct penstock_late *late;
+	size_t seg_size; /* distance between two segments of `segs` in bytes, for segments inside
+			  * larger structs. 0 means sizeof(struct penstock_seg) of version 0.1. The
+			  * library does not read the bytes between two segments. If a later version
+			  * appends a member, its use requires a flag, which this version refuses */
 };
 #define PENSTOCK_REQ_INIT                                                                \
 	{                                                                                \
@@ -660,13 +691,14 @@ struct penstock_req {
 /*
  * Performs a request, and returns when it has completed.
  *
- * req		The request, of any kind but in stream order.
- * report	Receives the report, also of a failed request, but not of one that submit
- *		refused; NULL: none. Start from PENSTOCK_REPORT_INIT. Its path texts are
- *		valid while the storage and the device are open; `text` is a copy.
+ * req		The request. It must not be in stream order.
+ * report	Receives the report, also if the request fails, but not if penstock_submit
+ *		refuses it; NULL if no report is wanted. Start from PENSTOCK_REPORT_INIT. The
+ *		strings of its rows are valid until the storage or the device is closed. `text`
+ *		is a copy.
  *
- * Returns the bytes moved, as penstock_read does. It fails with the errors of penstock_submit
- * or with the result of the request. Any thread. May block.
+ * Returns the number of bytes moved, as penstock_read does. It fails with an error of
+ * penstock_submit, or with the result of the request. Any thread. May block.
  *
  * -EINVAL	`req` is NULL or in stream order, or report->size is not set
  */
@@ -674,23 +706,25 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
 				       struct penstock_report *report);
 
 /*
- * Makes the first request between a storage and a device as fast as later ones.
+ * Prepares a storage and a device, so that the first request between them is as fast as later
+ * ones.
  *
  * st	The storage.
  * dev	The device.
  * op	The direction of the requests.
  *
- * The call starts the device's lanes, one of them for callers' threads, probes every path and
- * runs the canary. Without this call, the first submit for the pair does the same work. Any
- * thread. May block.
+ * The function starts the device's lanes, among them one lane for use by the threads of callers.
+ * It then tests every path, also with the canary. Without this function, the first
+ * penstock_submit for the storage and the device does the same work. Any thread. May block.
  *
- * On a GPU the call creates the lanes' streams. For about every sixteenth stream the driver
- * waits until the context is idle. So call it before the device is busy, and not while work on
- * the device waits for the calling thread.
+ * On a GPU the function creates the streams of the lanes. In about one of 16 such creations, the
+ * driver waits until the context is idle. So call this function before the device is busy. Never
+ * call it while work on the device waits for the calling thread.
  *
- * A path stays unproven if no written extent exists to test it on, as in an empty file. The
- * first submit after a change of the file tests it again, and may be slow. After eight tests
- * that found nothing, the library waits 1 ms before the next test, then 2 ms, up to a second.
+ * In some files, such as an empty file, no written extent exists on which a path can be tested.
+ * The path then stays unproven. After a change of such a file, the next submit tests the path
+ * again, and may be slow. After eight tests without a result, the library waits 1 ms before it
+ * tests again, then 2 ms, and so on up to a second.
  */
 PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
 				  enum penstock_op op);
@@ -700,21 +734,24 @@ PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_d
 /* Options of penstock_queue_open. */
 struct penstock_queue_opts {
 	size_t size;
-	unsigned requests_max; /* requests in flight or not harvested; 0: 256 */
-	unsigned segs_max;     /* segments of one request; 0: 1024. requests_max * segs_max is 16
-				* Mi at most (-E2BIG). Memory is touched only when it is used */
+	unsigned requests_max; /* most requests in flight or not yet harvested; 0 means 256 */
+	unsigned segs_max; /* most segments of one request; 0 means 1024. If requests_max * segs_max
+			    * exceeds 16 Mi, the open fails with -E2BIG. Unused entries cost no
+			    * memory */
 	/*
-	 * Device on which the queue has an inline lane: one without a thread, which makes
-	 * progress only inside penstock_submit, penstock_poll and penstock_wait of this queue.
-	 * It serves requests for that device of at most PENSTOCK_OWN_LANE_MAX bytes. They wake
-	 * no thread, which saves most of the time and CPU of a small read. Longer requests,
-	 * those in stream order and those with segments on other devices use the device's lanes.
+	 * Device for which the queue gets an inline lane, or NULL for no inline lane.
 	 *
-	 * All calls on the queue but penstock_cancel must then come from the thread that opened
-	 * it (-EPERM). The device stays open until the queue is closed. Opening and closing the
-	 * queue wait while a stream waits for a request on the device.
+	 * An inline lane has no thread. It moves data only while the caller is inside
+	 * penstock_submit, penstock_poll or penstock_wait of this queue. It serves requests for
+	 * this device of at most PENSTOCK_OWN_LANE_MAX bytes. Such requests wake no thread,
+	 * which saves most of the time and CPU of a small read. The device's other lanes serve
+	 * longer requests, requests in stream order, and requests with segments on other
+	 * devices.
 	 *
-	 * NULL: the lanes of the devices, which have threads, serve all requests.
+	 * If the queue has an inline lane, only the thread that opened the queue may use it;
+	 * other threads get -EPERM. Only penstock_cancel is allowed in all threads. The device
+	 * stays open until the queue is closed. If a CUDA stream is waiting for a request on the
+	 * device, opening and closing the queue wait until that request has completed.
 	 */
 	struct penstock_device *own_lane;
 };
@@ -725,16 +762,18 @@ struct penstock_queue_opts {
 #define PENSTOCK_OWN_LANE_MAX (1u << 20)
 
 /*
- * Opens a queue, which accepts requests and lists their completions.
+ * Opens a queue, which accepts requests and reports their completions.
  *
- * opts	Options; NULL: defaults.
+ * opts	Options; NULL means the defaults.
  * out	Receives the queue. Close it with penstock_queue_close.
  *
- * One thread at a time may submit, one thread at a time (the same or another) may harvest, and
- * any thread may cancel. Inside a callback, submit and cancel are allowed. Other calls on the
- * queue fail with -EDEADLK there, and a close only logs an error. A queue pins no memory,
- * unless it has an inline lane: that has 16 MiB and two of the device's slots. Any thread may
- * open a queue. May block.
+ * Only one thread at a time may submit, and only one at a time may harvest; both may happen at
+ * the same time in two threads. Any thread may cancel. Inside a callback of the queue, only
+ * penstock_submit and penstock_cancel are allowed. Other functions for the queue fail with
+ * -EDEADLK there, and penstock_queue_close only logs an error.
+ *
+ * A queue without an inline lane pins no memory. An inline lane pins 16 MiB and two slots of the
+ * device's size. Any thread may open a queue. May block.
  *
  * -E2BIG	the limits of penstock_queue_opts are exceeded
  * -ENOMEM	there is no memory for the queue
@@ -743,36 +782,40 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
 				     struct penstock_queue **out);
 
 /*
- * Closes a queue: cancels its requests, and waits for those that have started.
+ * Closes a queue: cancels its requests, and waits for requests that have started.
  *
  * q	The queue, or NULL.
  *
- * No callback runs after the call. If the queue has an inline lane and requests in flight, a
- * close from another thread waits for the thread that opened the queue. May block.
+ * After this function returns, no callback of the queue runs. If the queue has an inline lane
+ * and requests in flight, and another thread closes it, that thread waits for the thread that
+ * opened the queue. May block.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
 /*
- * Submits requests to a queue, in order, and returns how many it accepted.
+ * Submits requests to a queue in the given order, and returns the number of accepted requests.
  *
  * q		The queue.
  * reqs		The requests. The library copies them and their segments.
  * count	Number of requests.
- * ids		Receives an id for each accepted request, for penstock_cancel and the
- *		completion; NULL: none. An id is never used again.
+ * ids		Receives an id for each accepted request; penstock_cancel and the completion
+ *		use this id. NULL if no ids are wanted. An id is never used again.
  *
- * Requests are accepted from the front until one is refused. If the first one is refused, the
- * call returns its error. If a later one is refused, submit again from there to get the error.
- * An accepted request completes exactly once. A refused one moves nothing and never completes.
- * One thread at a time. May block for the first request between a storage and a device, see
+ * The library accepts requests from the front until it refuses one. If it refuses the first one,
+ * the function returns the error of that request. If it refuses a later one, submit again from
+ * that request on to get the error. An accepted request completes exactly once. A refused
+ * request moves nothing and never completes.
+ *
+ * One thread at a time. The first request between a storage and a device may block, see
  * penstock_prepare.
  *
- * -EAGAIN	the queue is full: harvest completions first. Requests that completed early, while
- *		a lane hangs in a system call, keep their queue entries until it returns. If they
- *		fill the queue, the call returns -EAGAIN after a second
+ * -EAGAIN	the queue is full: harvest completions first. A request that was cancelled, or
+ *		passed its deadline, while a lane hangs in a system call keeps its entry in the
+ *		queue until that system call returns. If such entries fill the queue, the
+ *		function waits for a second before it returns this error
  * -EINVAL	the request has no storage, or an argument is out of range
  * -EOVERFLOW	a range ends beyond 2^63
- * -E2BIG	the request has more segments than opts->segs_max
+ * -E2BIG	the request has more segments than the queue's segs_max
  * -EBADF	a write to a storage that was opened for reading
  * -ENODEV	a segment's memory belongs to no open device
  * -EOPNOTSUPP	no path of the required class is available, or a descriptor's flags allow none
@@ -785,20 +828,21 @@ PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock
 struct penstock_done {
 	uint64_t id;	/* id from penstock_submit */
 	void *user;	/* penstock_req.user */
-	int64_t result; /* bytes delivered, of all segments and destinations, before the first byte
-			 * that the storage did not have; or -errno: -ECANCELED, -ETIME (deadline),
-			 * -EOPNOTSUPP (no path of the class), -EIO ... */
-	const struct penstock_report *report; /* valid until the next penstock_poll or
+	int64_t result; /* number of bytes that arrived, added up over all segments, up to the first
+			 * byte that the storage does not have; or -errno: -ECANCELED, -ETIME
+			 * (deadline), -EOPNOTSUPP (no path of the class), -EIO and others */
+	const struct penstock_report *report; /* the report, valid until the next penstock_poll or
 					       * penstock_wait on the queue */
 };
 
 /*
- * Harvests completions without waiting, and returns how many.
+ * Harvests completions without waiting, and returns the number of harvested completions.
  *
  * q	The queue.
- * done	Receives the completions, also those with a callback; NULL: callbacks only.
- * max	Most completions to harvest, and never more than requests_max in one call. With
- *	`done` NULL, 0 means all.
+ * done	Receives the completions, also of requests with a callback; if NULL, the library only
+ *	calls the callbacks.
+ * max	Most completions to harvest. If `done` is NULL, 0 means all. One call never harvests
+ *	more than requests_max completions.
  *
  * The library calls the callbacks of the harvested requests. One thread at a time.
  *
@@ -808,43 +852,44 @@ struct penstock_done {
 PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
 
 /*
- * Harvests completions as penstock_poll does, but waits for them.
+ * Waits for completions, and harvests them as penstock_poll does.
  *
  * q		The queue.
- * done		As for penstock_poll.
- * min		Completions to wait for, requests_max at most.
- * max		As for penstock_poll.
- * timeout_ns	Longest time to wait; -1: no limit.
+ * done		Same meaning as for penstock_poll.
+ * min		Number of completions to wait for, requests_max at most.
+ * max		Same meaning as for penstock_poll.
+ * timeout_ns	Longest time to wait; -1 for no limit.
  *
- * The wait ends early if nothing is in flight. One thread at a time. May block.
- * Errors as for penstock_poll.
+ * The wait ends early if no request is in flight. One thread at a time. May block. The errors
+ * are those of penstock_poll.
  */
 PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
 			       unsigned max, int64_t timeout_ns);
 
 /*
- * Cancels a request, as far as it has not completed.
+ * Cancels those parts of a request that have not completed.
  *
  * q	The queue.
  * id	The id from penstock_submit.
  *
  * Parts that have not started never start. Parts that have started are aborted if the storage
- * can do that (files cannot), else the library waits for them. The request still completes
- * exactly once, with -ECANCELED or with its normal result. The library uses the request's
- * memory until then. Any thread.
+ * supports that; files do not, and the library waits for such parts. The request still completes
+ * exactly once, with -ECANCELED or with its normal result. The library uses the request's memory
+ * until the request completes. Any thread.
  *
- * -ENOENT	no such request, or its completion has been harvested
+ * -ENOENT	the queue has no such request, or its completion has been harvested
  */
 PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 
 /*
  * Returns an eventfd that is readable while completions wait to be harvested.
  *
- * q	The queue, which owns the descriptor: do not close or read it.
+ * q	The queue. It owns the descriptor: do not close or read the descriptor.
  *
- * Wait for it with poll(2), then call penstock_poll. The descriptor does not report a deadline
- * that passed while all lanes that could start the request hang in calls for others: with
- * deadlines, call penstock_poll from time to time. Any thread.
+ * Wait for the descriptor with poll(2), then call penstock_poll. In one case the descriptor does
+ * not become readable: a deadline passes while all lanes that could start the request hang in
+ * system calls of other requests. So with deadlines, call penstock_poll from time to time. Any
+ * thread.
  *
  * -EOPNOTSUPP	the queue has an inline lane
  */
@@ -852,41 +897,45 @@ PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
 
 /* ---- reports: which path the bytes took, and why ------------------------------ */
 
-/* The compiler needs enum penstock_why from here on. Its list is at the end of this file,
- * which includes itself for it. */
+/* The structs below need enum penstock_why, whose list of codes is at the end of this file. So
+ * the file includes itself to get that list. */
 #include "penstock.h"
 
-/* One row of a report: what one path did for a request. */
+/* One row of a report: what one path did for a request */
 struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
-	enum penstock_why why; /* reason why this path moved no bytes, or not all */
-	const char *text;      /* sentence for `why`, valid as long as the report */
+	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
+	const char *text;      /* sentence for `why`, valid as long as the report is valid */
 	uint64_t reserved[2];
 };
 
-/* What happened to the bytes of one request, counted for each chunk. The library sets all
- * members, also `size`. */
+/* What happened to the bytes of one request. The library sets all members, also `size`, and
+ * counts bytes for each chunk. */
 struct penstock_report {
 	size_t size;
-	int64_t result; /* as in penstock_done */
-	uint64_t bytes; /* bytes of the storage that were moved, each counted once; also after a
-			 * failure */
-	uint64_t start_ns, end_ns;    /* times of submit and completion, CLOCK_MONOTONIC */
-	const char *path;	      /* path that moved the most bytes; "none" */
-	const char *engine;	      /* engine that issued the I/O; "none" */
-	enum penstock_why engine_why; /* reason why a better engine was not used */
-	uint64_t cpu_copied;	      /* bytes that a CPU copied; divided by `bytes`: CPU copies */
-	uint64_t dram_laid;	      /* bytes that were written to host memory on the way, without
-				       * the destination; divided by `bytes`: DRAM passes */
-	uint64_t chunks;	      /* number of chunks */
-	uint64_t retries;	      /* chunks that moved to another path or were started again */
-	enum penstock_why why;	      /* reason of a failure */
-	char text[PENSTOCK_TEXT_MAX]; /* sentence of a failure */
+	int64_t result; /* result, as in penstock_done */
+	uint64_t bytes; /* number of bytes of the storage that were moved, each counted once; also
+			 * valid after a failure */
+	uint64_t start_ns, end_ns; /* times of submission and completion, CLOCK_MONOTONIC */
+	const char *path;	   /* path that moved the most bytes; "none" if no byte was moved */
+	const char *engine; /* engine that made the system calls; "none" if there were no system
+			     * calls */
+	enum penstock_why engine_why; /* reason why the preferred engine, io_uring, was not used */
+	uint64_t cpu_copied; /* number of bytes that a CPU copied. Divided by `bytes`, this is the
+			      * number of CPU copies of each byte */
+	uint64_t dram_laid;  /* number of bytes that were written to host memory on the way, without
+			      * the destination. Divided by `bytes`, this is the number of DRAM
+			      * passes of each byte */
+	uint64_t chunks;     /* number of chunks */
+	uint64_t retries;    /* number of chunks that another path had to move, or that were started
+			      * again */
+	enum penstock_why why;	      /* reason why the request failed */
+	char text[PENSTOCK_TEXT_MAX]; /* sentence that describes the failure */
 	unsigned path_count;	      /* number of rows */
 	struct penstock_report_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
-	uint64_t stop_off; /* lowest storage offset whose bytes did not arrive, because of a
-			    * failure or the end of the storage; UINT64_MAX: none is known */
+	uint64_t stop_off; /* lowest storage offset whose byte did not arrive because of a failure
+			    * or the end of the storage; UINT64_MAX if no such offset is known */
 };
 #define PENSTOCK_REPORT_INIT                                                                     \
 	{                                                                                        \
@@ -895,44 +944,49 @@ struct penstock_report {
 			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, {0, 0}}}, 0                          \
 	}
 
-/* One row of an explanation: whether a path would work, and why it is not used. */
+/* One row of an explanation: whether a path would work, and why it would not be used */
 struct penstock_explain_path {
-	const char *name;	      /* name of the path */
-	int usable;		      /* whether the path would work; 1: yes, 0: no */
-	enum penstock_class meets;    /* highest class that it has here */
-	int proven;		      /* proof; 1: the canary passed, 0: not needed, -1: not yet */
-	enum penstock_why why;	      /* reason why the path is not used */
+	const char *name;	   /* name of the path */
+	int usable;		   /* 1 if the path would deliver the bytes, otherwise 0 */
+	enum penstock_class meets; /* highest class that the path has on this machine */
+	int proven; /* whether a test has shown that the path delivers the bytes; 1: it has, 0: no
+		     * test is needed, -1: no test has been possible */
+	enum penstock_why why;	      /* reason why the path would not be used */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
-	char fix[PENSTOCK_TEXT_MAX];  /* remedy that would open the path; "": none is needed */
+	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
 
-/* The answer of penstock_explain: one row for each path, most direct first. The library sets
- * all but `size`. */
+/* The answer of penstock_explain. The caller sets `size`, and the library sets all other
+ * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken;		 /* row of the path for the given range; -1: it is refused */
-	int cold, warm, unknown; /* rows of the paths for chunks that are not cached, are cached,
-				  * or of which that is unknown; -1: none */
-	int resident; /* whether the page cache has the range; 1: yes, 0: no, -1: unknown */
-	enum penstock_why resident_why;	      /* reason why the residency is unknown */
-	const char *engine;		      /* engine that would issue the I/O */
-	enum penstock_why engine_why;	      /* reason why the first engine is not used */
-	char engine_text[PENSTOCK_TEXT_MAX];  /* sentence for engine_why */
-	char storage_text[PENSTOCK_TEXT_MAX]; /* penstock_storage_info.text */
-	char device_text[PENSTOCK_TEXT_MAX];  /* penstock_device_info.text */
+	int taken; /* number of the row of the path that would be used for the range; -1 if the
+		    * request would be refused */
+	int cold, warm, unknown; /* numbers of the rows of the paths for chunks that are not in the
+				  * page cache, for chunks that are, and for chunks of which the
+				  * library cannot know that; -1 if there is none */
+	int resident; /* whether the page cache has the whole range; 1: yes, 0: no, -1: unknown */
+	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
+	const char *engine;		     /* engine that would make the system calls */
+	enum penstock_why engine_why;	     /* reason why the preferred engine would not be used */
+	char engine_text[PENSTOCK_TEXT_MAX]; /* sentence for engine_why */
+	char storage_text[PENSTOCK_TEXT_MAX]; /* copy of penstock_storage_info.text */
+	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
-	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows */
+	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
 };
 
 /*
  * Explains which path a request would use, and why no other.
  *
- * req	The request. Only its storage, first segment, op, require and effort count; a path
- *	that it names is ignored. With row_len 0 the range is the whole storage.
+ * req	The request. The function uses only its storage, first segment, op, require and effort;
+ *	if the request names a path, that name is ignored. If row_len is 0, the range is the
+ *	whole storage.
  * out	Receives the explanation. Set out->size.
  *
- * None of the request's bytes is moved. The read canary uses memory of the library; a path for
- * writes stays unproven until the first write. Any thread. May block.
+ * The function moves none of the request's bytes to the caller's memory. The canary reads into
+ * memory of the library. A path for writes stays unproven until the first write. Any thread. May
+ * block.
  *
  * -EINVAL	the request has no storage or no segment, or out->size is not set
  * -ENODEV	the segment's memory belongs to no open device
@@ -944,40 +998,42 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
 /*
  * Values of a request in stream order that are read when the stream reaches it.
  *
- * A request with a `stream` starts when the work queued on the stream before it is done. Work
- * that is queued after it waits until the request has completed. The default streams have the
- * handles 1 (legacy) and 2 (per thread). A stream that is being captured into a graph is
- * refused with -EOPNOTSUPP.
+ * A request whose member `stream` is set starts when the work that was queued on that stream
+ * before it is done. Work that is queued on the stream later waits until the request has
+ * completed. The handles of the default streams are 1 (legacy) and 2 (per thread). If the stream
+ * is being captured into a graph, the request is refused with -EOPNOTSUPP.
  *
- * Each pointer is NULL, and the request's own value counts, or an address in host memory. The
- * library does not access the addresses after the stream has continued. All apply to segment 0.
+ * Each pointer is NULL or an address in host memory. If it is NULL, the member of segment 0 with
+ * the same name is used. Otherwise the value at the address replaces that member. The library
+ * does not access the addresses after the stream has continued.
  *
- * Until the request has completed, no thread may free memory of the device or unregister
- * memory by the driver's own calls. Such a call waits for the stream and stops all copies
- * meanwhile, so both wait forever. penstock_free and penstock_unregister are safe: they wait
- * first, and a submit in stream order waits for such a call that is under way. While a stream
- * waits, a transfer of exactly one byte to the device (a segment, a row or a file of one byte)
- * is refused with -EBUSY.
+ * Until the request has completed, no thread may use the driver's own functions to free memory
+ * of the device or to unregister memory. Such a function waits for the stream and stops all
+ * copies meanwhile, so that both wait forever. penstock_free and penstock_unregister are safe,
+ * because they wait for the request first. While one of them is running, penstock_submit in
+ * stream order waits for it. While a stream waits for a request, a transfer of exactly one byte
+ * to the device (a segment, a row or a file of one byte) is refused with -EBUSY.
  */
 struct penstock_late {
 	size_t size;
-	const uint64_t *row_len; /* bytes of a row, at most the segment's row_len */
-	const uint64_t *off;	 /* offset in the storage, bytes */
-	const uint64_t *buf_off; /* offset in `buf`, bytes; the rows must end inside buf_len, else
-				  * the request fails with -EINVAL */
-	int64_t *result;	 /* destination of the result (bytes or -errno), written before the
-				  * stream continues */
-	uint64_t buf_len;	 /* bytes of the memory at `buf`; 0: up to the end of its
-				  * allocation, if the device knows that */
+	const uint64_t *row_len; /* number of bytes of a row, at most the segment's row_len */
+	const uint64_t *off;	 /* offset in the storage, in bytes */
+	const uint64_t *buf_off; /* offset from `buf` in bytes. If the rows end beyond buf_len, the
+				  * request fails with -EINVAL */
+	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
+			   * the stream continues */
+	uint64_t buf_len; /* number of bytes of the memory at `buf`. 0 means up to the end of its
+			   * allocation, if the device knows that end */
 };
 
 /* ---- topology and counters -------------------------------------------------- */
 
 /*
- * Writes the machine's topology: NUMA nodes, GPUs, drives, NICs and their distances.
+ * Writes the machine's topology to a descriptor: NUMA nodes, GPUs, drives, network cards and the
+ * distances between them.
  *
- * sys_root	As in penstock_storage_opts; NULL: this machine.
- * json		0: as a table; 1: as JSON.
+ * sys_root	Same meaning as in penstock_storage_opts; NULL means this machine.
+ * json		0 for a table, 1 for JSON.
  * fd		The descriptor to write to.
  *
  * Any thread. May block.
@@ -987,10 +1043,10 @@ struct penstock_late {
 PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
 
 /*
- * Writes the counters of a process.
+ * Writes the counters of a process to a descriptor.
  *
- * pid	The process, of the same user; 0: this one.
- * json	0: as a table; 1: as JSON.
+ * pid	The process, which must belong to the same user; 0 means the calling process.
+ * json	0 for a table, 1 for JSON.
  * fd	The descriptor to write to.
  *
  * Any thread. May block.
@@ -1001,26 +1057,27 @@ PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
 PENSTOCK_API int penstock_stats(int pid, int json, int fd);
 
 /*
- * Adds a note to the counters of this process, which penstock_stats shows.
+ * Adds a note to the counters of this process. penstock_stats shows the notes.
  *
- * text	A sentence, such as the reason of a refusal. It is copied, and a long one truncated.
+ * text	A sentence, such as the reason of a refusal. The library copies it, and truncates it if
+ *	it is too long.
  *
- * For software that is built on this library. The last 8 notes are kept; a repeated note is
- * counted. Any thread; does not block.
+ * This function is for software that is built on this library. The library keeps the last 8
+ * notes. If a note is added again, it counts how often. Any thread; does not block.
  */
 PENSTOCK_API void penstock_stats_note(const char *text);
 
 /* ---- versions, errors and reasons -------------------------------------------- */
 
 /*
- * Returns the version of the loaded library: "0.1.0".
+ * Returns the version of the loaded library, such as "0.1.0".
  *
- * The macros PENSTOCK_VERSION_* have the version that a program was compiled with. The string
- * is static. Any thread.
+ * The macros PENSTOCK_VERSION_* contain the version of the header with which a program was
+ * compiled. The string is static. Any thread.
  */
 PENSTOCK_API const char *penstock_version(void);
 
-/* Returns the reason of the last failure on the calling thread. */
+/* Returns the reason code of the last failure on the calling thread. */
 PENSTOCK_API enum penstock_why penstock_errwhy(void);
 
 /*
@@ -1028,26 +1085,26 @@ PENSTOCK_API enum penstock_why penstock_errwhy(void);
  *
  * code	An errno, positive or negative.
  * why	The reason.
- * fmt	The sentence as a printf format, in which %m is strerror(code).
+ * fmt	The sentence, as a format of printf. %m in it is replaced by strerror(code).
  *
- * For software that is built on this library. Any thread.
+ * This function is for software that is built on this library. Any thread.
  */
 PENSTOCK_API int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /*
- * Returns the short name of a reason, as in JSON.
+ * Returns the short name of a reason, which JSON output uses.
  *
- * why	A reason. Out of range, the name is "unknown".
+ * why	A reason. For a number that is no reason, the name is "unknown".
  *
  * The string is static. Any thread.
  */
 PENSTOCK_API const char *penstock_why_name(unsigned why);
 
 /*
- * Returns the sentence of a reason, as people read it.
+ * Returns the sentence of a reason, for people.
  *
- * why	A reason. Out of range, the sentence is "unknown".
+ * why	A reason. For a number that is no reason, the sentence is "unknown".
  *
  * The string is static. Any thread.
  */
@@ -1060,12 +1117,12 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
 
 #ifndef PENSTOCK_WHY_LIST
 /*
- * REASONS. A reason tells why a path was not used, or why a request failed. It has a code for
- * programs, a short name for JSON and a sentence for people. `penstock explain` and
- * `penstock check` print the same names and sentences. The list only ever grows at its end, so
- * that codes keep their numbers.
+ * REASONS. A reason tells why a path was not used, or why a request failed. Each reason has a
+ * code for programs, a short name for JSON and a sentence for people. `penstock explain` and
+ * `penstock check` print the same names and sentences. Later versions add reasons only at the
+ * end of the list, so that codes keep their numbers.
  *
- *   X(code, "name", "sentence")
+ *	X(code, "name", "sentence")
  */
 #define PENSTOCK_WHY_LIST(X)                                                                   \
 	X(NONE, "none", "nothing prevents it")                                                 \

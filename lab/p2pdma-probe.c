@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * p2pdma-probe: raw reads and writes between a file and a drive's memory buffer
- * (p2pmem), without Penstock. The lab's scripts run it in the guest to show whether the
- * virtual machine itself can do peer-to-peer DMA. It prints one JSON object for each call.
- * It must never retry, fall back or hide an error: the kernel's answer is the result. Exit
- * status: 0 all bytes are right, 1 a transfer failed or bytes are wrong, 2 wrong usage or
- * the set-up failed.
+ * p2pdma-probe: reads and writes between a file and p2pmem, the memory that a drive publishes
+ * for peer-to-peer DMA, without Penstock. The lab's scripts run it in the guest to show whether
+ * the virtual machine itself can do peer-to-peer DMA. It prints one JSON object for each
+ * operation. It must never try again, use another way or hide an error, because the kernel's
+ * answer is the result. Exit status: 0 all bytes are right, 1 a transfer failed or bytes are
+ * wrong, 2 wrong usage or the setup failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,22 +27,22 @@ enum { BLOCK = 4096, EXTENT_MAX = 256, MARK_BYTES = 512 };
 
 struct job {
 	const char *file;
-	const char *mem;     /* "host" or the path of p2pmem/allocate */
-	const char *fill;    /* contents of the destination before a read: wrong, right, zeros */
+	const char *mem;     /* "host" for host memory, or the path of the file p2pmem/allocate */
+	const char *fill;    /* contents of the memory before a read: "wrong", "right" or "zeros" */
 	uint64_t offset;     /* offset in the file */
-	uint64_t bytes;	     /* length of the transfer */
-	uint64_t chunk;	     /* length of one system call */
-	uint64_t mem_offset; /* offset of the buffer in the mapping */
-	uint64_t map_offset; /* offset passed to mmap */
-	uint64_t seed;	     /* seed of the file's contents */
-	bool buffered;	     /* without O_DIRECT */
-	bool bounce;	     /* DMA to host memory, then a copy by the CPU */
-	bool private;	     /* MAP_PRIVATE instead of MAP_SHARED */
-	bool zeros;	     /* the file contains zeros */
-	bool keep;	     /* exhaust keeps the memory until the process is killed */
+	uint64_t bytes;	     /* length of the transfer in bytes */
+	uint64_t chunk;	     /* bytes of each read or write system call */
+	uint64_t mem_offset; /* offset of the buffer in the mapped memory */
+	uint64_t map_offset; /* offset that is passed to mmap */
+	uint64_t seed;	     /* seed from which the file's contents are computed */
+	bool buffered;	     /* whether the file is opened without O_DIRECT */
+	bool bounce;  /* whether to transfer to host memory, and let the CPU copy from there */
+	bool private; /* whether to map with MAP_PRIVATE instead of MAP_SHARED */
+	bool zeros;   /* whether the file contains only zeros */
+	bool keep;    /* whether operation `exhaust` keeps the memory until it is killed */
 };
 
-/* Returns word i of the contents with the job's seed (the finaliser of splitmix64). */
+/* Returns word i of the contents that belong to job->seed, by the last step of splitmix64. */
 static uint64_t word(const struct job *job, uint64_t i)
 {
 	uint64_t x = job->seed * 0x9e3779b97f4a7c15ull + i;
@@ -54,7 +54,7 @@ static uint64_t word(const struct job *job, uint64_t i)
 	return x ^ (x >> 31);
 }
 
-/* Reports a failure of the set-up and exits. */
+/* Prints that the setup failed, and exits. */
 static int die(const char *what, const char *name)
 {
 	fprintf(stderr, "p2pdma-probe: %s %s: %m\n", what, name);
@@ -72,7 +72,7 @@ static int open_file(const struct job *job, int flags)
 	return fd;
 }
 
-/* Maps whole pages for mem_offset + bytes; NULL with errno if the kernel refuses. */
+/* Maps enough pages for mem_offset + bytes. Returns NULL and sets errno if the kernel refuses. */
 static char *map_mem(const struct job *job)
 {
 	size_t len = (job->mem_offset + job->bytes + BLOCK - 1) / BLOCK * BLOCK;
@@ -96,9 +96,9 @@ static char *map_mem(const struct job *job)
 }
 
 /*
- * Writes the contents of the file, or their complement, to the buffer. The buffer may be
- * memory of a device, to which the CPU must make aligned accesses of 8 bytes only. memcpy
- * does not guarantee that.
+ * Fills the buffer with the contents of the file, or with their complement. If the buffer is
+ * memory of a device, the CPU must access it only in aligned words of 8 bytes, which memcpy does
+ * not guarantee.
  */
 static void put_words(const struct job *job, char *buf, bool complement)
 {
@@ -113,7 +113,7 @@ static void put_words(const struct job *job, char *buf, bool complement)
 	__sync_synchronize();
 }
 
-/* Copies by aligned accesses of 8 bytes. */
+/* Copies in aligned words of 8 bytes. */
 static void copy_words(char *to, const char *from, uint64_t bytes)
 {
 	uint64_t i;
@@ -123,7 +123,7 @@ static void copy_words(char *to, const char *from, uint64_t bytes)
 	__sync_synchronize();
 }
 
-/* Moves all bytes in chunks and stops at the first error. Returns the bytes moved. */
+/* Moves all bytes in chunks, and stops at the first error. Returns the number of bytes moved. */
 static uint64_t transfer(const struct job *job, int fd, char *buf, bool write, int *err)
 {
 	uint64_t done = 0;
@@ -144,12 +144,12 @@ static uint64_t transfer(const struct job *job, int fd, char *buf, bool write, i
 	return done;
 }
 
-/* The result of comparing the words of a read. It is empty for a write: another process must
- * read the file to check that. */
+/* Result of comparing the words of the buffer after a read. After a write it is empty, because
+ * another process must then read and compare the file. */
 struct tally {
 	uint64_t words;	    /* words compared */
-	uint64_t right;	    /* words with the right value */
-	uint64_t untouched; /* words that still have the value from before the read */
+	uint64_t right;	    /* number of words with the right value */
+	uint64_t untouched; /* number of words that still have the value from before the read */
 };
 
 /* Compares the buffer with the contents of the file. */
@@ -184,7 +184,7 @@ static int report(const struct job *job, const char *op, uint64_t done, int err,
 	return err || done != job->bytes || t->right != t->words;
 }
 
-/* Maps the buffer, or reports the error and stores the exit status in *code. */
+/* Maps the buffer. If that fails, prints the error and stores the exit status in *code. */
 static char *map_or_report(const struct job *job, const char *op, int *code)
 {
 	char *map = map_mem(job);
@@ -254,7 +254,7 @@ static int op_write(struct job *job)
 	return report(job, "write", done, err, &(struct tally){0});
 }
 
-/* Creates a file of written extents, through host memory. */
+/* Creates a file whose extents are all written, through host memory. */
 static int op_fill(struct job *job)
 {
 	uint64_t done;
@@ -270,7 +270,7 @@ static int op_fill(struct job *job)
 	return report(job, "fill", done, err, &(struct tally){0});
 }
 
-/* Maps the memory again and again until the kernel refuses, and reports the error. */
+/* Maps more and more of the memory until the kernel refuses, and prints the error. */
 static int op_exhaust(struct job *job)
 {
 	unsigned int taken = 0;
@@ -285,7 +285,7 @@ static int op_exhaust(struct job *job)
 	return 0;
 }
 
-/* Prints the extents of a file in sectors of its drive: a line "START COUNT" for each. */
+/* Prints the extents of a file, in sectors of its drive. Prints a line "START COUNT" for each. */
 static int op_extents(struct job *job)
 {
 	size_t len = sizeof(struct fiemap) + EXTENT_MAX * sizeof(struct fiemap_extent);
@@ -322,7 +322,7 @@ static int op_extents(struct job *job)
 	return 0;
 }
 
-/* Reads one sector, as a mark that check-trace finds in QEMU's trace. */
+/* Reads one sector. check-trace recognises this read as a mark in QEMU's trace. */
 static int op_mark(struct job *job)
 {
 	char *buf = aligned_alloc(BLOCK, BLOCK);
@@ -355,7 +355,7 @@ static void usage(void)
 	exit(2);
 }
 
-/* Parses a decimal number; prints the usage and exits if the text is not one. */
+/* Parses a decimal number. If the text is none, prints the usage and exits. */
 static uint64_t number(const char *text)
 {
 	char *end;
@@ -368,7 +368,7 @@ static uint64_t number(const char *text)
 	return n;
 }
 
-/* Parses the options into `job`. */
+/* Parses the command line's options into `job`. */
 static void options(int argc, char **argv, struct job *job)
 {
 	static const struct option long_opts[] = {

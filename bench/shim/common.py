@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that torch_gds.py and kvikio_modes.py share: CSV rows in the format of
-bench_shim, page-cache state from cachestat(2), and the core in the same process as the
-client (bench_core.so). A caller must compare the bytes before it trusts a figure."""
+"""Functions that torch_gds.py and kvikio_modes.py share. They write CSV rows in the format of
+bench_shim, query the page cache with cachestat(2), and call Penstock's own API (the core)
+in the same process through bench_core.so. A caller must compare the bytes before it uses a
+figure."""
 
 import ctypes
 import os
@@ -40,7 +41,8 @@ def cached(fd, size):
 
 
 def prepare(path, size, cold):
-    """Drops or caches the whole file; raises OSError if that fails."""
+    """Drops the whole file from the page cache if `cold` is true, or else reads it into the
+    cache. Raises OSError if that fails."""
     fd = os.open(path, os.O_RDONLY)
     try:
         for _ in range(10):
@@ -63,7 +65,8 @@ def prepare(path, size, cold):
 
 
 def compare_samples(path, size, get):
-    """Compares 17 samples of the destination, read by get(at, length), with the file."""
+    """Compares 17 pieces of the destination with the file. get(at, length) returns a piece of
+    the destination."""
     with open(path, "rb", buffering=0) as file:
         for i in range(17):
             at = min(size - PIECE, size * i // 16)
@@ -74,7 +77,7 @@ def compare_samples(path, size, get):
 
 
 def measure(rows, group, name, rep, size, call, note=""):
-    """Times call(), which must return only when all bytes have arrived."""
+    """Measures the time of call(), which must return only when all bytes have arrived."""
     cpu, began = cpu_seconds(), time.monotonic()
     call()
     seconds = time.monotonic() - began
@@ -82,7 +85,7 @@ def measure(rows, group, name, rep, size, call, note=""):
 
 
 class Core:
-    """The core, loaded from bench_core.so, with one file and one GPU."""
+    """Penstock's own API (the core) with one file and one GPU, called through bench_core.so."""
 
     def __init__(self, library, path):
         self.lib = ctypes.CDLL(library)

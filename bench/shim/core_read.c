@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the core from a Python program: one file, and one request as the drop-in makes it,
- * on the libpenstock that the drop-in in the same process uses. The Python programs next to it
- * load this shared object and pass it addresses of tensors. It serves one caller at a time.
+ * Reads a file with Penstock's own API (the core) for a Python program. It makes the same
+ * request as the drop-in would, and uses the same libpenstock as the drop-in in this process.
+ * torch_gds.py and kvikio_modes.py load this shared object and pass it the addresses of tensors.
+ * It handles one file, and one caller at a time.
  */
 #include "penstock.h"
 

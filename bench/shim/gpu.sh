@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: runs everything about the drop-in that needs a GPU: clients on the drop-in
-# (tests/clients) and its speed (bench/shim/run). It needs the folder .carry/clients that
-# bench/shim/prepare made, and no network. Results go to $OUT (bench/results). A part
-# that fails or is missing is skipped with a message. Exits with 0 if all clients passed.
+# gpu.sh: runs everything about the drop-in that needs a GPU: other projects' programs on the
+# drop-in (tests/clients), and measurements of its speed (bench/shim/run). It needs the folder
+# .carry/clients that bench/shim/prepare made, and no network. Results go to $OUT
+# (bench/results). A part that fails or is missing is skipped with a message. The script exits
+# with 0 if all programs of tests/clients passed.
 #
 #   TOTAL         seconds for all parts (520)  BENCH_BUDGET  maximum seconds to measure (300)
-#   CLIENTS_LIMIT seconds for one client (60)  SITE          folder for wheels (below /tmp)
-# If possible the script runs in a new mount namespace. KvikIO needs /run/udev to exist and
-# NVIDIA's library queries it, and in the namespace these programs alone see the new one.
+#   CLIENTS_LIMIT seconds for one program (60) SITE          folder for wheels (below /tmp)
+# If possible, the script runs in a mount namespace of its own, in which it creates /run/udev.
+# KvikIO needs that folder, and NVIDIA's library reads it. Programs outside of the namespace do
+# not see it.
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -51,7 +53,8 @@ export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 	"$PENSTOCK" --version || echo "$PENSTOCK does not run here"
 } 2>&1
 
-# Installs each wheel alone, so that one that does not fit does not stop the others.
+# Installs each wheel with a separate command. So a wheel that does not fit this machine does
+# not prevent the others.
 for wheel in "$carried"/whl/*.whl; do
 	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
 	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \
@@ -60,7 +63,7 @@ for wheel in "$carried"/whl/*.whl; do
 done
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 
-# Compiles DeepSpeed's operation while the other clients run.
+# Compiles DeepSpeed's GDS operation in the background while other programs are tested.
 MAX_JOBS=8 timeout 120 nice python3 tests/clients/deepspeed --build \
 	>"$out/deepspeed-build.log" 2>&1 &
 compiling=$!
@@ -76,7 +79,7 @@ fi
 echo "==== DeepSpeed's operation, $SECONDS s: $(tail -1 "$out/deepspeed-build.log")"
 mkdir -p "$out/deepspeed"
 tests/clients/run --out "$out/deepspeed" --limit "${CLIENTS_LIMIT:-60}" deepspeed
-# Appends DeepSpeed's results to the other clients' files.
+# Appends DeepSpeed's results to the result files of the other programs.
 for name in clients.csv clients.md clients.log; do
 	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" \
 		>>"$out/$name" 2>/dev/null

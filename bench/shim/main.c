@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_shim: measures one way of reading a file into GPU memory. The way is the core by its
- * own calls, or a libcufile named by its path, Penstock's or another. bench/shim/run calls it
- * for each way in turn and computes the ratios. It must never print a figure of bytes that it
- * has not compared, or of a cold file that it has not checked.
+ * bench_shim: measures one way of reading a file into GPU memory. The way is either the core
+ * (Penstock's own API) or a libcufile that is named by its path: Penstock's or NVIDIA's.
+ * bench/shim/run runs this program for each way in turn, and computes the ratios. It must never
+ * print a figure of bytes that it has not compared, or of an uncached read without checking that
+ * the file was not cached.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -98,7 +99,8 @@ bool shim_gpu_same(struct shim_run *r, uint64_t buf_off, uint64_t off, size_t le
 	same = same && pread(fd, want, len, (off_t)off) == (ssize_t)len;
 	same = same && !gpu.api->cuMemcpyDtoHAsync(have, at, len, gpu.stream) &&
 	       !gpu.api->cuStreamSynchronize(gpu.stream) && !memcmp(want, have, len);
-	/* Poisons the bytes, so that the next run cannot pass with the bytes of this one. */
+	/* Overwrites the compared bytes, so that the next run cannot pass with bytes that this
+	 * run has read. */
 	if (same && gpu.api->cuMemsetD8Async(at, 0x5c, len, gpu.stream) +
 			    gpu.api->cuStreamSynchronize(gpu.stream))
 		same = false;
@@ -131,7 +133,7 @@ static int sections_run(struct shim_run *r, char **names, int count)
 
 	if (ret)
 		return ret;
-	/* Makes the first use of the file and the GPU, which is not measured. */
+	/* The first read of the file into the GPU is slower, and is not measured. */
 	if (r->side.ops->read(&r->side, r->side.gpu, 4 * MIB, 0, 0) != 4 * MIB) {
 		bench_bad(&r->b, "%s: the first read failed", r->side.name);
 		return -EIO;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations shared by the files of bench_shim. A side is one way of reading a file into a
- * GPU: the core through penstock.h, or a libcufile through its functions. Both sides do the
- * same work. Clocks, CSV and page cache come from bench/bench.h. Nothing here is part of either
- * library.
+ * Declarations that the files of bench_shim share. A side is one way of reading a file into a
+ * GPU: the core through penstock.h, or a libcufile through its functions. All sides do the same
+ * work. The clocks, the CSV and the control of the page cache are in bench/bench.h. Nothing in
+ * this folder is part of Penstock or of a libcufile.
  */
 #ifndef BENCH_SHIM_H
 #define BENCH_SHIM_H
@@ -20,21 +20,22 @@ struct piece {
 struct side_ops;
 struct side {
 	const struct side_ops *ops;
-	const char *name; /* Name of the side's rows. */
-	const char *lib;  /* Path of a libcufile; NULL: the core. */
-	bool direct;	  /* Whether the descriptor has O_DIRECT. */
-	void *gpu;	  /* Device memory, all of it registered. */
+	const char *name; /* Name of this side in the rows of the CSV. */
+	const char *lib;  /* Path of the libcufile; NULL for the core. */
+	bool direct;	  /* Whether `fd` is opened with O_DIRECT. */
+	void *gpu; /* Device memory of gpu_len bytes; all of it is registered with the side. */
 	size_t gpu_len;
 	int fd;
-	/* Members of the core's side. */
+	/* These members are used if the side is the core. */
 	struct penstock_storage *st;
 	struct penstock_device *dev;
 	struct penstock_queue *queue;
-	/* Members of a libcufile's side. */
+	/* These members are used if the side is a libcufile. */
 	void *handle, *fh, *batch;
 };
 
-/* Functions of a side. All return 0 or bytes; a value < 0 means failure, reported on stderr. */
+/* Functions of a side. They return 0 or a number of bytes. After a failure they print the error
+ * to stderr and return a value < 0. */
 struct side_ops {
 	int (*open)(struct side *s, const char *path);
 	int64_t (*read)(struct side *s, void *buf, size_t len, uint64_t off, uint64_t buf_off);
@@ -46,7 +47,7 @@ extern const struct side_ops side_core, side_cufile;
 struct shim_run {
 	struct bench b;
 	struct side side;
-	struct side other; /* The core, which section `overhead` measures next to the side. */
+	struct side other; /* The core, with which section `overhead` compares `side`. */
 	bool cold;
 };
 
@@ -57,9 +58,10 @@ struct shim_section {
 extern const struct shim_section shim_sections[];
 int shim_overhead(struct shim_run *r);
 
-/* Makes the whole file cached or uncached, as the run wants it, and checks it. */
+/* Reads the whole file into the page cache, or drops it from there if r->cold is set. Checks the
+ * result. Returns 0 or -errno. */
 int shim_cache(struct shim_run *r);
-/* Makes the context current on this thread. */
+/* Makes the GPU's context current on the calling thread. */
 void shim_gpu_thread(void);
 bool shim_gpu_same(struct shim_run *r, uint64_t buf_off, uint64_t off, size_t len);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements both sides. The core receives exactly the requests that the drop-in makes. A
- * libcufile is opened by its path, so that one program can measure two of them. main.c, work.c
- * and overhead.c use the sides.
+ * Implements the two kinds of sides: the core, and a libcufile. The core receives exactly the
+ * requests that the drop-in would make. A libcufile is loaded by its path with dlopen, so that
+ * the same program can measure Penstock's and NVIDIA's. main.c, work.c and overhead.c use the
+ * sides.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -106,7 +107,7 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-/* clang-format does not format this macro list in a stable way. */
+/* clang-format formats this macro list differently each time. */
 /* clang-format off */
 #define CALLS(X) \
 	X(cuFileDriverOpen) X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) \

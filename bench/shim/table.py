@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""table.py CSV: prints the measurements of bench/shim/run as tables in markdown, with
-medians, ranges, ratios and whether each target is met. Every value is computed from the
-CSV alone; a row that is missing there is missing in the table."""
+"""table.py CSV: prints the measurements of bench/shim/run as tables in markdown, with medians,
+ranges, ratios and whether each target is met. Every value is computed from the CSV alone.
+The table has no row for a measurement that the CSV does not have."""
 
 import csv
 import statistics
@@ -82,7 +82,8 @@ def overhead(found):
 
 
 def calls(found):
-    """Prints cuFile's calls: the drop-in, the core, and NVIDIA's better way of two."""
+    """Prints the table of cuFile calls: the drop-in, the core, and the faster of the two modes
+    of NVIDIA's library."""
     lines = []
     for group in groups(found):
         ours, core = found.get((group, "drop-in")), found.get((group, "core"))

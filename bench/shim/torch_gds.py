@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_gds.py --file F --csv CSV [--core LIB] [--name NAME] [--reps N] [warm] [cold]
 
-Measures torch.cuda.gds, which loads a file into a tensor. With --core, rounds alternate
-with the core, which reads the same file into the same tensor in the same process. Under
-`penstock run` torch uses the drop-in, otherwise NVIDIA's library, and --name should say
-which. In part `warm` the file is in the page cache; in part `cold` it was dropped from
-it. bench/shim/run calls this script."""
+Measures torch.cuda.gds, which loads a file into a tensor. With --core, rounds of torch
+alternate with rounds of the core (Penstock's own API), which reads the same file into the
+same tensor in the same process. Under `penstock run`, torch uses the drop-in, otherwise
+NVIDIA's library. --name is the name in the CSV, which should say which library it is. In
+part `warm` the file is in the page cache. Before part `cold` the script drops it from the
+page cache. bench/shim/run calls this script."""
 
 import argparse
 import os

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures a side: one read of everything, 1 MiB reads by threads, 4 KiB reads at random
- * offsets by threads, and batches. Before each measurement the page cache is in a known state,
- * and afterwards the bytes are compared. main.c calls the sections.
+ * Measures one side: a single read of the whole file, reads of 1 MiB by several threads, reads
+ * of 4 KiB at random offsets by several threads, and batches. Before each measurement the file
+ * is either completely cached or not cached at all. After the measurement the bytes are
+ * compared. main.c calls the sections.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -74,7 +75,7 @@ struct worker {
 	size_t len;
 	bool random;
 	uint64_t seed, until_ns;
-	uint32_t *ns; /* One time for each call. */
+	uint32_t *ns; /* Duration of each call in nanoseconds. */
 	struct piece last;
 	int64_t error;
 };
@@ -149,9 +150,9 @@ static int threads_sum(struct shim_run *r, struct worker *w, unsigned threads, s
 	return ret;
 }
 
-/* Measures reads by `threads` threads at once. `first` says that so many threads have not
- * called at once before: whatever a side creates and keeps for that counts for the first calls
- * of a process. */
+/* Measures reads by `threads` threads at the same time. `first` is true if this process has not
+ * used so many threads at once before. Then the measurement includes what a side creates once
+ * for each thread. */
 static int threads_measure(struct shim_run *r, unsigned threads, size_t len, bool random,
 			   bool first, unsigned rep)
 {
@@ -176,7 +177,8 @@ static int threads_measure(struct shim_run *r, unsigned threads, size_t len, boo
 				       .until_ns = (uint64_t)(r->b.seconds * 1e9),
 				       .ns = malloc(TIMES_MAX * sizeof(uint32_t))};
 		if (!w[i].ns || pthread_create(&w[i].thread, NULL, worker_main, &w[i]))
-			exit(1); /* The other threads would wait for this one at the barrier. */
+			exit(1); /* Without this thread, the other threads would wait at the barrier
+				  * forever. */
 	}
 	meter_start(&m);
 	pthread_barrier_wait(&start);

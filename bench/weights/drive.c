@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the most that the drive delivers: one pass over a file with O_DIRECT and many
- * requests in flight, with the code by which bench_core measures its limit. weights.py calls it
- * in its rounds, for a file that it has found to be cold.
+ * Measures the limit of the drive: one pass over a file with O_DIRECT and many calls in flight.
+ * It uses the same code as bench_core. weights.py runs it between its loads, after it has
+ * checked that the file is not cached.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,8 +33,8 @@ int drive_bench(const char *file, char **words, int count)
 		return 1;
 	}
 	s.bytes = (uint64_t)st.st_size / way.block * way.block;
-	/* A first read outside of the measurement allocates and touches the buffer. Its block
-	 * is read again below. */
+	/* This read is not measured. It allocates and touches the buffer. The measured pass
+	 * below reads the same block again. */
 	ret = drive_move(fd, false, 0, 1, way.block, &way);
 	meter_start(&m);
 	if (!ret)

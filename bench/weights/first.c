@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the shortest first load of a cached file in a process that has a CUDA context and
- * nothing else, by system and driver calls alone: device memory, threads, streams and a ring of
- * pinned pieces for each thread are made, then the file is read piece by piece and copied to
- * the device. A second load finds all of that in place. weights.py calls it in its rounds. No
- * code of the library moves a byte.
+ * Measures how fast a process can load a cached file for the first time without Penstock, by
+ * system and driver calls alone. The process has a CUDA context and nothing else. The first load
+ * allocates device memory, creates threads and streams, and pins a ring of pieces for each
+ * thread. Then the threads read the file piece by piece and copy the pieces to the device. A
+ * second load finds all of that in place. weights.py runs this program between its loads. No
+ * code of Penstock moves a byte here.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,10 +18,11 @@
 #include "device/cuda_api.h"
 #include "ranks.h"
 
-#define THREADS 8u     /* As many as a pump has lanes on an H200 machine. */
-#define RING (8 * MIB) /* Bytes of each thread's ring. */
+#define THREADS 8u     /* Number of threads, the same as Penstock's lanes on an H200 machine. */
+#define RING (8 * MIB) /* Number of bytes of each thread's ring. */
 #define PIECES_MAX 8u
-#define PIECE (4 * MIB) /* The quickest of 1, 2 and 4 MiB on an H200; --window sets another. */
+/* Default length of a piece, the fastest of 1, 2 and 4 MiB on an H200. --window changes it. */
+#define PIECE (4 * MIB)
 #define HUGE_PAGE (2 * MIB)
 
 struct mover {
@@ -30,8 +32,8 @@ struct mover {
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done[PIECES_MAX];
 	bool pinned;
-	enum pst_cu_result rc; /* The first failure of a driver call. */
-	bool short_file;       /* The file was shorter than at the start. */
+	enum pst_cu_result rc; /* Result of the first driver call that failed. */
+	bool short_file; /* Whether the file ended before the length that it had at the start. */
 };
 
 struct first {
@@ -39,16 +41,16 @@ struct first {
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr memory;
 	struct mover movers[THREADS];
-	pthread_barrier_t streams; /* All threads have their streams before any of them touches
-				    * memory. */
+	pthread_barrier_t streams; /* Barrier: no thread touches memory before all threads have
+				    * created their streams. */
 	atomic_ullong next;
 	uint64_t len, piece;
-	unsigned pieces; /* Pieces of a ring. */
+	unsigned pieces; /* Number of pieces in each ring. */
 	int fd;
 };
 
-/* Makes a thread's stream, events and ring. All streams come first: while a thread touches
- * pages, other threads cannot map memory. */
+/* Creates a thread's stream, events and ring. Waits until all threads have created their
+ * streams, because a thread that touches new pages delays the memory mappings of the others. */
 static enum pst_cu_result mover_prepare(struct mover *m)
 {
 	const struct pst_cuda *api = m->f->api;
@@ -109,7 +111,7 @@ static int map_rings(struct first *f)
 	return 0;
 }
 
-/* Loads the file once. Returns 0, or 1 after printing the error. */
+/* Loads the file once. Prints an error and returns 1 after a failure, otherwise returns 0. */
 static int load_once(struct first *f, const char *file, double *seconds, double *cpu)
 {
 	double begun = now(), cpu_begun = cpu_time();

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: measures loading of models on a machine with one GPU, all in one run: weights.py and
-# bench_weights, transformers with and without the patched package, and the test suites on the
-# real driver. Needs what prepare made in .carry/weights. Log, tables and raw CSV go to $OUT
-# (bench/results). Each step has a time limit, and steps are skipped when the budget is spent;
-# the most important ones come first.
+# gpu.sh: measures on a machine with one GPU how fast models load. It runs weights.py,
+# bench_weights, transformers with and without Penstock's patch, and the test suites with the
+# real driver. It needs the folder .carry/weights that bench/weights/prepare made. The log, the
+# tables and the raw CSV go to $OUT (bench/results). Each step has a time limit. The most
+# important steps come first; when the budget is spent, the remaining steps are skipped.
 #
-#   BENCH_DIR     folder for the models, on the drive to measure (/var/tmp): 51 GB
-#   BENCH_BUDGET  seconds for all steps (400)     BENCH_DEVICE  cuda:0
-#   BENCH_SCALE   divides the models' width, to try this script (1)
+#   BENCH_DIR     folder for the models, on the drive to measure (/var/tmp); needs 51 GB
+#   BENCH_BUDGET  seconds for all steps (400)     BENCH_DEVICE  device (cuda:0)
+#   BENCH_SCALE   divides the models' width, for a quick test of this script (1)
 #   BENCH_ONLY    steps to run, such as "warm cold small tests" (all)
 set -uo pipefail
 
@@ -33,7 +33,8 @@ for wheel in "$carried"/wheels/*.whl; do
 	python3 -m zipfile -e "$wheel" "$dir/wheels" 2>>"$log" || say "left out: ${wheel##*/}"
 done
 export PYTHONPATH=$carried/site:$dir/wheels PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# fastsafetensors looks for the CUDA runtime under a name that torch's package lacks.
+# fastsafetensors loads the CUDA runtime by a file name that torch's package does not have. So
+# this step creates a link with that name.
 mkdir -p "$dir/lib"
 python3 - "$dir/lib" <<'END' 2>>"$log"
 import glob, os, sys
@@ -93,8 +94,8 @@ transformers() {
 export -f make weights in_c small transformers
 export dir device scale csv out carried
 
-# A virtual machine may get its memory page by page at the first touch, 0.4 s per GiB. This
-# step touches it before the measurements.
+# The host may give a virtual machine its memory only at the first touch of each page, which
+# takes 0.4 s per GiB. This step touches the memory before the measurements.
 [ "$scale" -gt 1 ] || step memory 40 python3 -c 'import mmap
 mmap.mmap(-1, 40 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)'
 step warm 150 bash -c 'weights a 15 --reps 4 --again --seconds 85 warm'

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpus.sh: measures loading one model to all GPUs of a host, with a process for each: first the
-# limits of the machine without the library, then replicas and shards by bench_weights group,
-# with kept registrations and without, in windows of several lengths, and with a rank that is
-# killed during the load. Needs what prepare made in .carry/weights. Log and raw CSV go to $OUT
-# (bench/results). Each step has a time limit, and steps are skipped when the budget is spent.
+# gpus.sh: measures how fast several processes load one model to all GPUs of a host, one
+# process for each GPU. First it measures the limits of the machine without Penstock. Then it
+# runs bench_weights group: replicas and shards, with and without kept registrations, with
+# windows of several sizes, and with a rank that is killed during the load. It needs the folder
+# .carry/weights that bench/weights/prepare made. The log and the raw CSV go to $OUT
+# (bench/results). Each step has a time limit. When the budget is spent, the remaining steps
+# are skipped.
 #
-#   BENCH_DIR     folder for the model (/var/tmp)   BENCH_LAYERS  its length (54: 25.7 GB)
-#   BENCH_BUDGET  seconds for all steps (300)       BENCH_RANKS   processes (GPUs)
-#   BENCH_SCALE   divides the model's width, to try this script (1)
+#   BENCH_DIR     folder for the model (/var/tmp)  BENCH_LAYERS  layers (54: 25.7 GB)
+#   BENCH_BUDGET  seconds for all steps (300)      BENCH_RANKS   processes (number of GPUs)
+#   BENCH_SCALE   divides the model's width, for a quick test of this script (1)
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

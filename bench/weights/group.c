@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures several processes, each with its own GPU, that load one model together: all of it on
- * each GPU, or a part of a tensor parallelism on each. Shows the first load of the processes,
- * then further ones; with kept registrations these find what the first one registered. All
- * loaded bytes are compared with the file. With --dies one rank is killed during the load, and
- * the others must name it.
+ * Measures several processes that load one model together, each into its own GPU. Each GPU gets
+ * either the whole model or its shard for tensor parallelism. Measures the first load of the
+ * processes and several later ones. If registrations are kept, the later loads find what the
+ * first load registered. Compares all loaded bytes with the file. With --dies one rank is killed
+ * during the load, and the errors of the other ranks must name it.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -24,7 +24,8 @@ struct rank {
 	struct penstock_weights *w;
 	struct penstock_group *g;
 	struct penstock_shard_opts so;
-	void *place; /* With --into: the memory for the model. */
+	void *place; /* Memory that is allocated for the model before the first load; used with
+		      * --into. */
 	size_t place_len;
 	unsigned rank, reads;
 };
@@ -89,8 +90,8 @@ static bool equal_bytes(struct rank *r, const char *at, const char *want, uint64
 	return true;
 }
 
-/* Compares rows that are `pitch` bytes apart on the device and `want_pitch` bytes apart in the
- * file. */
+/* Compares rows on the device with rows of the file. The rows start `pitch` bytes apart on the
+ * device and `want_pitch` bytes apart in the file. */
 static bool equal_rows(struct rank *r, const char *at, uint64_t pitch, const char *want,
 		       uint64_t want_pitch, uint64_t len, uint64_t rows, char *mem)
 {
@@ -109,7 +110,7 @@ static bool equal_rows(struct rank *r, const char *at, uint64_t pitch, const cha
 	return true;
 }
 
-/* Compares what this rank has of a tensor, piece by piece and row by row. */
+/* Compares this rank's part of a tensor with the file, piece by piece and row by row. */
 static bool equal_pieces(struct rank *r, const struct penstock_tensor *t,
 			 const struct penstock_shard *s, const char *at, const char *file,
 			 char *mem)
@@ -146,7 +147,7 @@ static bool equal_pieces(struct rank *r, const struct penstock_tensor *t,
 	return true;
 }
 
-/* Returns the name of the first tensor that differs from its file, NULL if none does. */
+/* Returns the name of the first tensor that differs from its file, or NULL if no tensor does. */
 static const char *first_difference(struct rank *r, const struct penstock_loaded *loaded)
 {
 	struct penstock_weights_file f = {.size = sizeof(f)};
@@ -219,7 +220,7 @@ static int rank_open(struct rank *r)
 	}
 	if (penstock_device_open("host", NULL, &r->host) < 0 ||
 	    penstock_device_open(name, NULL, &r->dev) < 0 ||
-	    penstock_alloc(r->dev, 4096, &ptr)) /* Creates the context before the measurement. */
+	    penstock_alloc(r->dev, 4096, &ptr)) /* Creates the CUDA context before the loads. */
 		return fail_lib(r, name);
 	penstock_free(r->dev, ptr);
 	snprintf(name, sizeof(name), "bench-%d", (int)getppid());
@@ -262,7 +263,7 @@ static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 	struct rank r = {.job = job, .s = s, .rank = rank};
 	int ret = rank_open(&r);
 
-	if (!ret && job->into) { /* The first load must find the memory in place. */
+	if (!ret && job->into) { /* With --into, the memory must exist before the first load. */
 		struct penstock_weights_file f = {.size = sizeof(f)};
 		uint64_t room = 64 * MIB;
 

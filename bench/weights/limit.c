@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the most that several GPUs of a host can receive, by driver calls and without the
- * library: from pinned memory over one link, over all links at once, the same while every GPU
- * copies from all others (nothing waits for anything), and from the page cache through pinned
- * memory by threads while those copies run. Each rank is a process, as in group.c. The library
- * is used only to export memory.
+ * Measures the limits of several GPUs of one host, by driver calls and without Penstock. The
+ * sources are pinned memory over one link; pinned memory over all links at once; the same while
+ * every GPU copies the bytes from all other GPUs; and the page cache, which threads copy into
+ * pinned memory, while those copies run. The copies do not wait for each other. Each rank is a
+ * process, as in group.c. The library is used only to export memory to the other processes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-#define SLOT_MAX (64u << 20) /* Bytes of a slot in the window on the GPU. */
-#define PIECE (4u << 20)     /* Bytes that a thread copies at once. */
+#define SLOT_MAX (64u << 20) /* Most bytes of a slot in the window on the GPU. */
+#define PIECE (4u << 20)     /* Number of bytes that a thread copies at a time. */
 #define THREADS_MAX 16u
 
 struct feeder {
@@ -28,8 +28,8 @@ struct feeder {
 	pthread_t thread;
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done[2];
-	char *mem;	   /* Two pieces of pinned memory. */
-	uint64_t from, to; /* Range of the file. */
+	char *mem;	   /* Pinned memory for two pieces. */
+	uint64_t from, to; /* Start and end of this thread's range in the file. */
 	int ret;
 };
 
@@ -43,7 +43,7 @@ struct limit {
 	char *pinned;
 	void *own, *windows[RANKS_MAX], *place;
 	unsigned rank, threads;
-	uint64_t share; /* Bytes that a rank receives. */
+	uint64_t share; /* Number of bytes that each rank receives from pinned memory. */
 	size_t slot;
 	int fd;
 };
@@ -119,7 +119,8 @@ static pst_cu_ptr slot_address(const struct limit *l, const void *base, uint64_t
 	return (uintptr_t)base + n % SLOTS * l->slot;
 }
 
-/* Queues the copies from all windows. They do not wait until the windows are filled. */
+/* Queues copies from the windows of all ranks. The copies do not wait until the windows have
+ * been filled. */
 static int copy_windows(struct limit *l, uint64_t n)
 {
 	int rc = 0;
@@ -157,8 +158,8 @@ static int copy_from_pinned(struct limit *l, bool out)
 	return rc ? rc : copies_finish(l);
 }
 
-/* The thread's main function: copies from the page cache to pinned memory and on to the GPU,
- * with two pieces in turn. */
+/* Main function of a thread: copies from the page cache to pinned memory, and from there to the
+ * GPU. It fills one piece while the other one is being copied. */
 static void *feed_main(void *arg)
 {
 	struct feeder *f = arg;
@@ -230,10 +231,8 @@ static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 	struct stat st;
 	int rc;
 
-	l.threads = cpus < 1   ? 1
-		    : cpus > 8 ? 8
-			       : (unsigned)cpus; /* At most the number of a
-						  * pump's lanes. */
+	/* At most 8 threads, because a device has at most 8 lanes by default. */
+	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus;
 	if (stat(job->file, &st))
 		return fail_if(&l, job->file, -errno);
 	for (l.slot = SLOT_MAX; l.slot > PIECE; l.slot /= 2)
@@ -259,7 +258,8 @@ static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 		snprintf(r->path, sizeof(r->path), "limit");
 		rc = fail_if(&l, names[i], rc);
 	}
-	if (!ranks_barrier(s, 8, job->ranks)) /* No rank frees its window before all are done. */
+	if (!ranks_barrier(s, 8, job->ranks)) /* Waits for all ranks, because the other ranks may
+					       * still copy from this rank's window. */
 		return 1;
 	return rc;
 }

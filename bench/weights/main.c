@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_weights: measures what loading a model costs in C, in one process and in several.
- * Started by gpu.sh and gpus.sh of this folder, or by hand:
+ * bench_weights: measures how long it takes to load a model in C, in one process and in several.
+ * gpu.sh and gpus.sh in this folder run it. The first word selects what it measures:
  *
- *	bench_weights load FILE          time of each step, from open to pointers
- *	bench_weights small MANY ONE     many tensors compared with one of the same bytes
+ *	bench_weights load FILE          each step of a load, from open to pointers
+ *	bench_weights small MANY ONE     many small tensors, and one tensor of the same bytes
  *	bench_weights limit FILE         limits of the machine, without the library
- *	bench_weights group FILE         a process for each GPU
+ *	bench_weights group FILE         a load by several processes, one for each GPU
  *	bench_weights drive FILE WAY     limit of the drive
- *	bench_weights first FILE         limit of a process's first load
+ *	bench_weights first FILE         limit of the first load of a process
  */
 #include <errno.h>
 #include <getopt.h>

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""model.py FOLDER [--layers 32] [--files 1] [--scale 1]: writes a model in the shape of
-Llama 3 8B (32 layers: 16.06 GB, 15: 8.6 GB, 54: 25.7 GB), with its config.json, for the
-benchmarks of this folder. --scale 16 divides its width by 16. model.py FILE --equal COUNT
-BYTES writes COUNT tensors of BYTES bytes each. Every number is a BF16 of either sign between
-0.008 and 0.032, so that the network computes something. No two pages are equal."""
+"""model.py FOLDER [--layers 32] [--files 1] [--scale 1]: writes a generated model with the
+tensor shapes of Llama 3 8B, and its config.json, for the benchmarks of this folder. 32
+layers have 16.06 GB, 15 layers 8.6 GB, and 54 layers 25.7 GB. --scale 16 divides the
+model's width by 16. model.py FILE --equal COUNT BYTES writes COUNT tensors of BYTES bytes
+each. Every number is a positive or negative BF16 whose absolute value is between 0.008 and
+0.032, so that the model computes finite results. No two pages are equal."""
 
 import argparse
 import json
@@ -48,8 +49,8 @@ def config(layers, scale=1):
 
 
 def pages():
-    """Returns a block of numbers, and a function that stamps each of its pages with the
-    page's number in the file."""
+    """Returns a block of numbers, and a function that writes into each page of the block the
+    number that the page has in the file."""
     block = bytearray(os.urandom(BLOCK))
     high = bytes([0x3c] * 128 + [0xbc] * 128)  # Exponent 120, random sign.
     block[1::2] = bytes(block[1::2]).translate(high)

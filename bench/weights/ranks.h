@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the files of bench_weights: processes that play the ranks, forked before any driver
- * call; the shared memory in which they wait for each other and leave their results; and the
- * CSV. The library is called by its public API only. limit.c and first.c also call the driver,
- * to measure what the machine can do without the library.
+ * Declarations that the files of bench_weights share: processes that act as ranks, the shared
+ * memory in which they wait for each other and store their results, and the CSV. The ranks are
+ * forked before the first driver call. These files use only the public API of the library.
+ * limit.c and first.c also call the driver, to measure the machine without the library.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -37,39 +37,41 @@ struct shared {
 };
 
 struct job {
-	const char *file, *device; /* device: "cuda" or "host". */
+	const char *file, *device; /* `file` is the model; `device` is "cuda" or "host". */
 	FILE *csv;
 	unsigned ranks, reps;
 	unsigned windows;
-	uint64_t window; /* Bytes; 0: the library's default. */
+	uint64_t window; /* Bytes of a window; 0 means the library's default. */
 	enum penstock_effort effort;
-	bool kept;  /* Registrations are kept from the first load on. */
-	bool shard; /* Each rank loads its part of a tensor parallelism; else all of the model. */
-	bool into;  /* The memory for the model is allocated before the load. */
+	bool kept;  /* Whether the library keeps registrations after the first load. */
+	bool shard; /* Whether each rank loads only its shard for tensor parallelism, instead of the
+		     * whole model. */
+	bool into;  /* Whether the memory for the model is allocated before the load. */
 	bool verify;
-	int dies; /* The rank that is killed during the load; -1: none. */
+	int dies; /* Number of the rank that is killed during the load; -1 for none. */
 };
 
 double now(void);
 double cpu_time(void);
 struct shared *shared_new(void);
-/* Waits, by polling, until all ranks have reached this barrier. Returns false if one has given
- * up. */
+/* Polls until all ranks have reached the barrier with this number. Returns false if a rank has
+ * failed and will not reach it. */
 bool ranks_barrier(struct shared *s, unsigned barrier, unsigned ranks);
-/* Runs fn in a process for each rank and waits for all. Returns how many failed. */
+/* Runs fn in one process for each rank, and waits for all processes. Returns the number of
+ * processes that failed. */
 unsigned run_ranks(const struct job *job, struct shared *s,
 		   int (*fn)(const struct job *job, struct shared *s, unsigned rank));
 void device_name(const struct job *job, unsigned rank, char *out, size_t len);
-/* Writes the CSV row of one rank's run. */
+/* Writes the results of one rank's load as a row of the CSV. */
 void csv_row(const struct job *job, const char *what, unsigned rep, unsigned rank,
 	     const struct run *r);
 
 /* In group.c. */
 int group_bench(const struct job *job);
-/* In limit.c. *link: GB/s over one link; *in: the most GB/s that all GPUs receive while all
- * copies run. */
+/* In limit.c. Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs
+ * together receive while all copies run. */
 int limit_bench(const struct job *job, double *link, double *in);
-/* In first.c: prints a line of JSON. */
+/* In first.c. Prints the results as a line of JSON. */
 int first_bench(const struct job *job);
 /* In small.c. */
 int small_bench(const struct job *job, const char *many, const char *one);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures, in one process, the time of each step of a load, and what each of many small
- * tensors costs beyond its bytes. The first load of a process also starts the device's pump;
- * the CUDA context exists before.
+ * Measures the time of each step of a load in one process. Also measures the time that each of
+ * many small tensors costs in addition to the time for its bytes. The first load of a process
+ * also starts the device's lanes. The CUDA context exists before the first load.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int fail_lib(const char *what)
 	return 1;
 }
 
-/* Opens the device and creates its context, but does not start the pump. */
+/* Opens the device and creates its CUDA context, but does not start its lanes. */
 static int open_device(const struct job *job, struct penstock_device **dev)
 {
 	char name[32];
@@ -60,8 +60,8 @@ struct steps {
 	char path[24];
 };
 
-/* Loads a model once. `kept`: NULL: opens and closes the model; else uses *kept, which the
- * first call opens. */
+/* Loads a model once. If `kept` is NULL, opens the model before and closes it afterwards.
+ * Otherwise it uses the open model *kept, which the first call opens. */
 static int load_once(const struct job *job, const char *file, struct penstock_device *dev,
 		     struct penstock_weights **kept, struct steps *s)
 {
@@ -95,7 +95,8 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	s->move = t2 - t1 - at.seconds;
 	s->bytes = r.bytes;
 	snprintf(s->path, sizeof(s->path), "%s", sum ? r.path : "none");
-	usleep(100000); /* Work that the load leaves to other threads costs CPU time, too. */
+	usleep(100000); /* After a load, other threads unregister memory. The pause includes that
+			 * CPU time in the measurement. */
 	s->cpu = cpu_time() - cpu;
 	t2 = now();
 	penstock_loaded_free(loaded);

@@ -3,18 +3,22 @@
 """weights.py [--dir D] [--device cuda:0] [--layers 15] [--reps 5] [--csv F]
            [warm cold small steps]
 
-Measures the time from open to usable tensors. Penstock and the installed peers load the
-same safetensors file in turn. Each run is a process of its own that has imported its modules
-and has the device's context, nothing more; all processes of a round have started before its
-first run. The groups: `warm`, the file is in the page cache; `cold`, the file was dropped
-from it, which is checked before each run; `small`, 10,000 tensors of 64 KiB compared with one
-tensor of the same bytes, in microseconds per tensor; `steps`, the time of each step of a
-process's first load. The limits are measured in the same rounds: a copy from pinned memory
-for `warm`, and O_DIRECT reads by bench_weights for `cold`, in several ways of which the
-quickest counts. `raw calls` is not a limit but one way to load without any library, which
-makes its threads and rings within the first load. 16 tensors of each load are compared with
-the file. The script prints medians and ratios, and writes every run to the CSV, whose first
-lines name machine, file system and versions."""
+Measures the time from opening a model until its tensors can be used. Penstock and the other
+installed loaders load the same safetensors file in turn. Each load runs in a process of its
+own, which before has only imported its modules and created the device's context. All
+processes of a round are started before the first load of the round. The script prints
+medians and ratios, and writes every load to the CSV, whose first lines have the machine,
+file system and versions. It compares 16 tensors of each load with the file.
+
+The groups are: `warm`, the file is in the page cache; `cold`, the file was dropped from the
+page cache, which is checked before each load; `small`, the microseconds that each of 10,000
+tensors of 64 KiB costs, compared with one tensor of the same bytes; `steps`, the time of
+each step of the first load in a process.
+
+Limits are measured in the same rounds. For `warm` the limit is a copy from pinned memory.
+For `cold` it is the fastest of several ways to read with O_DIRECT, by bench_weights. `raw
+calls` is not a limit: it loads the file by system and driver calls alone, and also creates
+its threads and rings in its first load."""
 
 import argparse
 import errno
@@ -35,7 +39,8 @@ import model
 
 OURS = ("penstock thrifty", "penstock fast")
 PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
-# The quickest ways in bench_core's search for a drive's limit: engine, threads, depth, KiB.
+# The fastest ways that bench_core's search for a drive's limit has found: engine, number of
+# threads, calls in flight of each thread, KiB of a call.
 WAYS = (("uring", 1, 16, 1024), ("uring", 4, 4, 1024), ("threads", 16, 1, 1024))
 DIRECT = tuple("limit o_direct {} {} x {} x {} KiB".format(*way) for way in WAYS)
 SMALL_COUNT, SMALL_BYTES = 10000, 65536
@@ -57,7 +62,8 @@ def safetensors_run(device):
         return lambda path: load_file(path, device=device)
     except ImportError:
         from safetensors.numpy import load_file as load_numpy
-        # Views of a mapping are not loaded yet: a copy touches every page.
+        # load_numpy returns views of a mapped file, whose pages have not been read. A copy
+        # reads every page.
         return lambda path: {n: a.copy() for n, a in load_numpy(path).items()}
 
 
@@ -118,10 +124,11 @@ def in_c(*words):
 
 
 def direct_limit(way):
-    """Reads the file once by bench_weights, which measures the time itself."""
+    """Returns a function that reads the file once by bench_weights, which measures the time
+    itself."""
     def measure(path):
         got = in_c("drive", path, *map(str, way))
-        # bench_weights leaves out a partial last block.
+        # bench_weights does not read a last block that is shorter than the others.
         whole = os.path.getsize(path) / got["bytes"]
         return got["seconds"] * whole, got["cpu"] * whole
 
@@ -132,8 +139,8 @@ def direct_limit(way):
 
 
 def raw_calls(device):
-    """Runs a first load and a second one by system and driver calls alone, in a process that
-    has nothing but its context."""
+    """Loads the file twice by system and driver calls alone, in a process that has only a CUDA
+    context."""
     if not device.startswith("cuda"):
         raise RuntimeError("raw calls need a CUDA device")
     again = []
@@ -159,7 +166,7 @@ RUNS = {"penstock thrifty": lambda d: penstock_run(d, "thrifty"),
         "limit pinned": pinned_limit,
         **{name: lambda _, way=way: direct_limit(way) for name, way in zip(DIRECT, WAYS)}}
 
-# Settings that the peers' manuals recommend for a file that is in the page cache.
+# Settings that the manuals of the other loaders recommend for a file in the page cache.
 WARM = {"fastsafetensors": {"FASTSAFETENSORS_ODIRECT": "0"},
         "instanttensor": {"INSTANTTENSOR_BACKEND": "BUFFERED"}}
 
@@ -177,7 +184,7 @@ def warm_up(device):
 
 
 def first_bytes(tensor, count):
-    """Returns the first bytes of a tensor of any kind, on any device."""
+    """Returns the first `count` bytes of a tensor of any library, on any device."""
     if type(tensor).__module__.startswith("torch"):
         import torch
         return tensor.reshape(-1)[:count].view(torch.uint8)[:count].cpu().numpy().tobytes()
@@ -187,7 +194,8 @@ def first_bytes(tensor, count):
 
 
 def compare(tensors, path):
-    """Raises ValueError unless the tensors are those of the file; compares the start of 16."""
+    """Compares the first bytes of 16 tensors with the file. Raises ValueError if a tensor is
+    missing or differs."""
     with open(path, "rb") as f:
         length = struct.unpack("<Q", f.read(8))[0]
         table = json.loads(f.read(length))
@@ -220,7 +228,8 @@ def once(run, path, device):
 
 
 def child(name, device):
-    """Reports that it is ready, then loads each path that it reads from stdin."""
+    """Main function of a child process: prints that it is ready, then reads paths from stdin
+    and loads the file of each path."""
     run = RUNS[name](device)
     if not hasattr(run, "measure"):
         warm_up(device)
@@ -231,8 +240,9 @@ def child(name, device):
 
 
 def steps(path, device, effort, memory):
-    """Prints the time of each step of a process's first load, and of its second. `memory`:
-    torch has allocated as much from the driver before, which leaves that cost out."""
+    """Prints the time of each step of the first and of the second load in this process. If
+    `memory` is true, torch has allocated the same amount of GPU memory from the driver
+    before, so that the first load does not include the time for that."""
     import penstock
     from penstock._lib import open_device
     warm_up(device)
@@ -265,7 +275,7 @@ def steps(path, device, effort, memory):
 
 
 def cached(path):
-    """Returns how many of 64 places in the file are in the page cache."""
+    """Returns how many of 64 places in the file, spread evenly, are in the page cache."""
     fd, size, found = os.open(path, os.O_RDONLY), os.path.getsize(path), 0
     for i in range(64):
         try:
@@ -312,7 +322,8 @@ def version(name):
 
 
 class Child:
-    """A process that is ready to load and waits for its turn."""
+    """A child process that has prepared one kind of load, and waits until the parent lets it
+    load."""
 
     def __init__(self, name, device, extra):
         self.name, self.errors = name, tempfile.TemporaryFile("w+")
@@ -322,8 +333,8 @@ class Child:
             env=dict(os.environ, **extra))
 
     def answer(self, limit):
-        """Returns the next line of JSON, or the reason that none came. Skips what libraries
-        print."""
+        """Returns the next line of JSON that the child prints, or the reason why there is
+        none. Skips other lines, which libraries print."""
         until = time.monotonic() + limit
         while True:
             ready, _, _ = select.select([self.process.stdout], [], [],
@@ -374,8 +385,8 @@ class Bench:
             self.csv.write("group,name,rep,bytes,seconds,cpu_seconds\n")
 
     def spawn(self, names, env):
-        """Starts the processes and returns those that become ready, by name. The others are
-        left out from then on."""
+        """Starts the processes. Returns a dict of those that become ready, by name. The script
+        does not start the others again."""
         made = [Child(n, self.args.device, env.get(n, {})) for n in names
                 if n not in self.absent]
         ready = {}
@@ -444,8 +455,8 @@ class Bench:
 
 
 def small(bench, folder, names):
-    """Measures the cost of each tensor: one process for each package loads both files in turn,
-    after one load of each that is not counted."""
+    """Measures the time that each of many tensors costs. For each package, one process loads
+    both files in turn. The first load of each file is not counted."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
     model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
     model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])

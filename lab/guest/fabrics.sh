@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# NVMe-over-fabrics targets in this guest, and connections to them from the same guest:
-# tcp and rdma (Soft-RoCE) over dummy links that can be taken down, and loop.
-# lab/guest/nvmeof.sh sources this file. Every wait must have a limit, because the tests cut
-# links.
+# Functions that create NVMe-over-fabrics targets in this guest, and connect to them from the
+# same guest. The transports are tcp and rdma (Soft-RoCE), over dummy links that can be taken
+# down, and loop. lab/guest/nvmeof.sh sources this file. Every wait must have a time limit,
+# because the tests cut links.
 # shellcheck shell=bash disable=SC2154 # The script that sources it sets the variables.
 
 nvmet=/sys/kernel/config/nvmet
@@ -22,8 +22,8 @@ fabrics_start() { # Loads the modules and creates the links.
 	rdma link add rxe2 type rxe netdev link2
 }
 
-# Cuts link NUMBER. A machine reaches its own addresses also over a link that is down, so the
-# address is removed, too.
+# Cuts link NUMBER. Linux delivers packets to a machine's own addresses even if their link is
+# down. So this function also removes the address.
 link_down() { # NUMBER
 	ip addr flush dev "link$1"
 	ip link set "link$1" down
@@ -33,9 +33,9 @@ link_up() { # NUMBER
 	ip addr add "10.77.$1.1/24" dev "link$1"
 }
 
-# A target exports its drive through a device-mapper device with a gate: gate_shut makes all
-# I/O beyond the first 16 MiB wait until gate_open. A test shuts the gate to keep a transfer
-# from completing while it cuts a link.
+# A target exports its drive through a device-mapper device that can hold back I/O (a gate).
+# After gate_shut, all I/O beyond the first 16 MiB waits until gate_open. A test shuts the gate
+# so that a transfer cannot complete before the test has cut a link.
 gate_sector=$((16 * 2048))
 gated_drive() { # SERIAL: creates the device gated-SERIAL
 	local drive rest
@@ -60,7 +60,7 @@ target_create() { # SERIAL
 	echo 1 >"$s/namespaces/1/enable"
 }
 
-# Exports a subsystem over one transport and connects to it. OPTIONS are those of nvme-cli.
+# Exports a subsystem over one transport and connects to it. OPTIONS are options of nvme-cli.
 target_connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 	local sub=$1 transport=$2 link=$3 port
 	local -a where=()
@@ -82,7 +82,7 @@ target_connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 
 fabric_exists() { [[ -b $(fabric_drive "$1") ]]; } # SUBSYSTEM
 
-# Prints the block device that the connections of a subsystem create: /dev/nvme4n1.
+# Prints the block device that a connection to the subsystem has created, such as /dev/nvme4n1.
 fabric_drive() { # SUBSYSTEM
 	local c
 	for c in $(fabric_controllers "$1"); do
@@ -94,7 +94,7 @@ fabric_drive() { # SUBSYSTEM
 	done
 }
 
-# Prints the controllers of a subsystem's connections, one per line: nvme4.
+# Prints the controllers of the connections to a subsystem, one per line, such as nvme4.
 fabric_controllers() { # SUBSYSTEM [TRANSPORT-ADDRESS]
 	local f
 	for f in /sys/class/nvme/nvme*/subsysnqn; do

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests failing drives in the guest: a bad sector, a region whose writes fail, one that
-# reports success for lost writes, a slow region, and a drive that is removed during a
-# transfer. Each time the command must end, report the error, and leave an older file
-# unchanged; if it reports success, the bytes must be right. Each fault is first shown
-# without Penstock.
+# Tests failing drives in the guest: a drive with a bad sector, a region whose writes fail, a
+# region that reports success for lost writes, a slow region, and a drive that is removed
+# during a transfer. In each case the command must end, report the error, and leave an existing
+# file unchanged. If the command reports success, the bytes must be right. Before each case,
+# the script shows without Penstock that the drive has the fault.
 #
 # faults.sh PROBE PENSTOCK. tests/lab/faults runs this script by lab/run on machine faults.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
@@ -26,8 +26,8 @@ bad=$(lab_drive bad1)
 bad_block=$((24 * mib / 4096 + 16))
 via=peermem:$(lab_bdf cmb1)
 
-# Copies from the drive with the bad sector. The copy must fail, name the drive, and leave
-# the old file.
+# Copies from the drive with the bad sector. The copy must fail, name the drive in its error,
+# and leave the existing file unchanged.
 bad_reads() { # NAME OPTIONS...
 	local name=$1
 	shift
@@ -39,8 +39,8 @@ bad_reads() { # NAME OPTIONS...
 	lab_true "$name: no temporary file is left" nothing_left "$dir"
 }
 
-# Copies the first half of the drive, which has no fault: the sector causes the failures
-# above.
+# Copies the first half of the drive, which has no bad sector. This copy must succeed, which
+# shows that the bad sector caused the failures above.
 good_half() {
 	dm create half --table "0 $((16 * mib / 512)) linear $bad 0"
 	"$lab_probe" read --file "$bad" --bytes $((16 * mib)) --seed 7 --mem host \
@@ -77,11 +77,12 @@ under=$(lab_drive data1)
 size=$((64 * mib))
 source_of="mem:64MiB?seed=5"
 
-# Replaces the device-mapper target of the region.
+# Replaces the device-mapper target that handles the region.
 region_set() { # TARGET ARGS...
 	local first=$((48 * mib / 512)) count=$((44 * mib / 512)) target=$1
 	shift
-	# --nolockfs: freezing the file system would fail if the last target refused writes.
+	# --nolockfs, because dmsetup cannot freeze the file system if the previous target
+	# refused writes.
 	sync
 	dm suspend --nolockfs faulty
 	dm reload faulty <<-END
@@ -106,9 +107,9 @@ region_start() { # Creates the device faulty with a file system, without a fault
 	sync
 }
 
-# True if ext4 has made itself read-only after a write error. This happens if ext4 places an
-# index block of the file's extents in the region. No file can be removed then, and the next
-# step needs a new file system.
+# Returns true if ext4 has made the file system read-only after a write error. ext4 does so if
+# it has placed an index block of the file's extents in the region. Then no file can be
+# removed, and the next step needs a new file system.
 ext4_gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
 
 write_fails() { # NAME OPTIONS...: a copy into the region must fail
@@ -169,7 +170,8 @@ moved() { # DISK FIELD SECTORS: true if the count has reached SECTORS
 	((stat[$2 - 1] >= $3))
 }
 
-# Runs a command in the background and removes drive slow1 after the command has moved 8 MiB.
+# Starts a command in the background, and removes drive slow1 after the command has moved 8
+# MiB.
 pull() { # FIELD COMMAND...
 	local disk before
 	local -a stat
@@ -191,8 +193,8 @@ drive_back() { # Rescans the PCI bus and waits for drive slow1.
 		lab_bad "drive slow1 does not appear again"
 }
 
-# A step in the background writes its results to a file. pulled_steps prints and counts them
-# in this shell.
+# A background step cannot count its results in this shell, so it writes them to a file.
+# pulled_steps prints and counts these results.
 pulled() { lab_penstock "$@" >"$LAB_SCRATCH/pulled"; }
 pulled_steps() {
 	cat "$LAB_SCRATCH/pulled"

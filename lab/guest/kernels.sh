@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests Penstock on the guest's kernel. The script finds out without Penstock whether the
+# Tests Penstock on the guest's kernel. Without Penstock, the script finds out whether the
 # kernel has cachestat(2), user-space P2PDMA, and the sysctl that forbids io_uring. Penstock
-# must give the matching reasons, and copy the right bytes with each engine, from the drive
-# and from the page cache.
+# must report the reasons that match these features. It must copy the right bytes with each
+# engine, both from the drive and from the page cache.
 #
 # kernels.sh PENSTOCK. tests/lab/kernels runs this script by lab/run on machine switch.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
@@ -17,7 +17,8 @@ kernel=${kernel%%-*}
 dir=$LAB_SCRATCH/data
 via=peermem:$(lab_bdf cmb1)
 
-# Calls cachestat (number 451) with a bad descriptor. A kernel without it returns ENOSYS (38).
+# Calls cachestat(2) (number 451) with an invalid descriptor. Kernels that do not have this
+# system call return ENOSYS (38).
 has_cachestat() {
 	python3 - <<-'END'
 		import ctypes, sys
@@ -40,7 +41,7 @@ copies() { # NAME OPTIONS...
 	lab_penstock "$name" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name: the copy is right" cmp "$dir/src" "$dir/copy"
-	# cmp has read the source into the page cache.
+	# The source is in the page cache, because cmp has read it.
 	lab_penstock "$name-warm" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name-warm: the copy is right" cmp "$dir/src" "$dir/copy"
@@ -53,7 +54,8 @@ lab_penstock explain 0 explain "$dir/src" host --json
 copies auto
 copies threads --engine threads
 copies uring --engine uring
-# Without cachestat bench cannot know whether the file is cold, and must print no result.
+# Without cachestat(2), `penstock bench --cold` cannot check that the file is not cached, and
+# must print no result.
 if [[ $cachestat == yes ]]; then
 	lab_penstock cold 0 bench "$dir/src" host --cold --runtime 1 --json
 else

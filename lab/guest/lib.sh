@@ -9,7 +9,8 @@
 	exit 2
 }
 
-# File systems end before this sector. Reads of single sectors from here on are marks.
+# The first sector after the file systems. Reads of single sectors from here on serve as marks
+# in QEMU's trace.
 lab_mark_sector=917504		# 448 MiB
 rm -f "$LAB_OUT"/{facts,phases,said.log}
 : >"$LAB_OUT/phases"
@@ -38,7 +39,7 @@ lab_p2pmem() { # SERIAL: prints .../p2pmem
 	b=$(lab_bdf "$1") && echo "/sys/bus/pci/devices/$b/p2pmem"
 }
 
-# Formats the first 448 MiB of a drive and mounts it. The rest is for the marks.
+# Formats the first 448 MiB of a drive and mounts them. The marks use the sectors behind them.
 lab_mount() { # SERIAL DIR
 	local dev
 	dev=$(lab_drive "$1")
@@ -106,8 +107,8 @@ lab_expect() { # NAME CODE PATTERN COMMAND...
 	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
 }
 
-# The time limit, in seconds, for events that fail to happen only because of a bug. It is
-# long, since a guest on a busy machine is slow.
+# Time limit in seconds for events that always happen unless there is a bug. It is long,
+# because a guest on a busy machine is slow.
 lab_patience=300
 
 # Runs the penstock command, which must exit with CODE. Its output goes to
@@ -125,7 +126,7 @@ lab_penstock() { # NAME CODE ARGS...
 	fi
 }
 
-# Checks that the output of step NAME contains each of these texts.
+# Checks that the output of step NAME contains each of the given texts.
 lab_said() { # NAME WORDS...
 	local name=$1 word
 	shift
@@ -146,11 +147,11 @@ lab_true() { # NAME COMMAND...
 	if "$@"; then lab_ok "$name"; else lab_bad "$name"; fi
 }
 
-# Runs dmsetup. The guest has no udev to create nodes or to wait for.
+# Runs dmsetup without udev, which the guest does not have.
 dm() { dmsetup --noudevsync --noudevrules "$@"; }
 dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; } # NAME
 
-# Waits until a command succeeds; false after lab_patience seconds.
+# Repeats a command until it succeeds. Returns false after lab_patience seconds.
 lab_until() { # COMMAND...
 	local deadline=$((SECONDS + lab_patience))
 	until "$@"; do

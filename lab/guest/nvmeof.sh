@@ -27,7 +27,8 @@ fabric_mount() { # NAME: formats and mounts the drive that is connected by this 
 	mount "$(fabric_drive "${1}1")" "$dir"
 }
 
-# Checks a drive over one transport. WHY is the sentence that says why no path is direct.
+# Checks a drive over one transport. WHY is the sentence that the command must print as the
+# reason why no path is direct.
 check_transport() { # NAME WHY
 	local name=$1 why=$2 drive own
 	drive=$(fabric_drive "${name}1")
@@ -46,7 +47,8 @@ check_transport() { # NAME WHY
 	rm "$LAB_SCRATCH/copy"
 	lab_penstock "$name-bench" 0 bench "$dir/copy" host --runtime 1 --cold --json
 	umount "$dir"
-	# Read from the target's own drive, not from the connection's page cache.
+	# Reads the copy from the target's own drive, not from the page cache of the connected
+	# drive.
 	blockdev --flushbufs "$own"
 	mount -o ro "$own" "$dir"
 	lab_true "$name: the target's drive has the bytes" cmp "$src" "$dir/copy"
@@ -70,12 +72,12 @@ check_peer() { # NAME
 	umount "$dir"
 }
 
-# Prints how many sectors a disk has read and written.
+# Prints the number of sectors that a disk has read and written.
 sectors() { awk '{ print $3 + $7 }' "/sys/block/$(basename "$1")/stat"; } # DISK
 more_than() { (($(sectors "$1") > $2)); } # DISK SECTORS
 
-# Starts a step in the background and returns after 4 MiB of it have moved. The target's gate
-# is shut, so that the step cannot complete before step_end.
+# Starts a step in the background, and returns after the step has moved 4 MiB. The target's
+# gate is shut, so that the step cannot complete before step_end opens it.
 step_begin() { # SERIAL NAME CODE ARGS...
 	local drive name=$2 before
 	drive=$(lab_drive "$1")
@@ -99,8 +101,8 @@ has_big() { # SERIAL: true if the target's drive has the bytes of $big
 	cmp -n $((32 * mib)) "$big" "$(dm_node "gated-$1")"
 }
 
-# Cuts a link during a write and during a read, until the kernel notices. Both must wait for
-# the link and then complete.
+# Cuts a link during a write, waits until the kernel notices, and restores the link. Then does
+# the same during a read. Both transfers must wait for the link and then complete.
 cut_and_restore() { # NAME LINK
 	local name=$1 link=$2 serial=${1}1 drive
 	drive=$(fabric_drive "$serial")
@@ -148,7 +150,8 @@ cut_one_path() {
 		lab_until is_state live pair1 10.77.0.1
 }
 
-# Cuts a link for good: the kernel gives the drive up, and the copy must fail.
+# Cuts a link and does not restore it. The kernel then removes the drive, and the copy must
+# fail.
 cut_for_good() {
 	echo old >"$LAB_SCRATCH/copy"
 	echo 3 >"/sys/class/nvme/$(fabric_controllers tcp1)/ctrl_loss_tmo"

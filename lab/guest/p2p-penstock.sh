@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files
-# through the memory buffer with class `direct` required, each copy as a phase of the
-# trace, and by less direct paths as controls. The reports go to $LAB_OUT/NAME.json. Only the
-# host checks them, because a fault of the guest could also affect a check in the guest.
+# through the device memory with class `direct` required, and as a control over less direct
+# paths. Each copy is a phase of the trace. The reports go to $LAB_OUT/NAME.json. Only the host
+# checks them, because a fault of the guest could also affect a check that runs in the guest.
 # shellcheck shell=bash disable=SC2154 # p2p.sh sets the variables.
 
 via=peermem:$(lab_bdf cmb1)
 odd=$((size + 777))
 
-# Copies a file in one phase, which has the reads of the source and the writes of the copy.
+# Copies a file as one phase, which contains the reads of the source and the writes of the
+# copy.
 copies() { # NAME SOURCE OPTIONS...
 	local name=$1 from=$2
 	shift 2
 	lab_drop_caches
-	# lab_phase looks up the files' sectors after the command, when the copy exists.
+	# lab_phase looks up the sectors of the files only after the command, because the copy
+	# does not exist before.
 	lab_phase "$name" "read:$dir/$from,write:$dir/$name" lab_penstock "$name" 0 \
 		cp "$dir/$from" "$dir/$name" --via "$via" --json "$@" || true
 	lab_drop_caches
@@ -24,8 +26,8 @@ copies() { # NAME SOURCE OPTIONS...
 	fi
 }
 
-# Runs check as root, then as a user that may neither read the bridges' config space nor map
-# the memory.
+# Runs `penstock check` as root. Then runs it as a user that may not read the bridges' config
+# space and may not map the device memory.
 lab_penstock check 0 check "$dir/src" --device "$via" --quick --json --expect direct
 chmod 755 "$LAB_SCRATCH" "$dir"
 code=0

@@ -19,8 +19,9 @@ mkdir -p "$dir"
 bytes_of() { echo $(($1 * 300000 + 777)); }
 source_of() { echo "mem:$(bytes_of "$1")?seed=$1"; }
 
-# Prints a drive's block device. The drives are virtio, not NVMe: QEMU 7.2's NVMe drives
-# ignore FUA, so that the commit block of ext4's journal is lost in spite of all flushes.
+# Prints a drive's block device. The drives are virtio drives, because the NVMe drives of QEMU
+# 7.2 ignore FUA: with them, the commit block of ext4's journal would be lost although it was
+# flushed.
 disk_of() { # SERIAL
 	local f
 	f=$(grep -lsx "$1" /sys/block/vd*/serial) || return 1
@@ -28,12 +29,13 @@ disk_of() { # SERIAL
 }
 disk_exists() { [[ -b $(disk_of "$1") ]]; } # SERIAL
 
-# Copies files until the power is cut. Every second file replaces the previous one of the
-# same name.
+# Copies files until the power is cut. Every second copy has the same name, and so replaces the
+# copy of that name before.
 write_files() { # [PRELOAD]
 	local i name
 	local -a how=("" "--path bounce" "--engine threads")
-	# With commit=300 ext4 does not commit its journal by itself during the test.
+	# With commit=300, ext4 commits its journal during the test only if a program asks for
+	# that.
 	mount -o commit=300 "$(disk_of power1)" "$dir"
 	for ((i = 1; i <= 200; i++)); do
 		name=$((i % 2)) && name=${name/0/same} && name=${name/#1/file$i}
@@ -45,7 +47,7 @@ write_files() { # [PRELOAD]
 	echo "the power was not cut"
 }
 
-# Prints for each file that was reported durable whether the drive has kept it.
+# Prints, for each file that was reported durable, whether the drive still has it.
 verify() { # SERIAL
 	local word name i version
 	mount "$(disk_of "$1")" "$dir" || {

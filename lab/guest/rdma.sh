@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests RDMA verbs over Soft-RoCE between two network namespaces of the guest. rdmaping
-# writes and reads the other side's memory and compares the bytes. If one word is corrupted
-# on purpose, rdmaping must notice it.
+# Tests RDMA verbs over Soft-RoCE between two network namespaces of the guest. rdmaping writes
+# and reads the memory of the other namespace's process, and compares the bytes. If the test
+# corrupts one word, rdmaping must report the difference.
 #
 # rdma.sh RDMAPING PENSTOCK. tests/lab/rdma runs this script by lab/run.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.

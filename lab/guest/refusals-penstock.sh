@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The part of refusals.sh that tests the penstock command; refusals.sh sources it. With
-# class `direct` required the command must exit with 3, print the reason, and leave no file.
-# Without it the copy must be right, and the report must give the reason why it was not
-# direct. The reports go to $LAB_OUT.
+# The part of refusals.sh that tests the penstock command; refusals.sh sources it. With class
+# `direct` required, the command must exit with 3, print the reason, and leave no file. Without
+# a required class, the copy must be right, and the report must have the reason why the copy
+# was not direct. The reports go to $LAB_OUT.
 # shellcheck shell=bash disable=SC2154 # refusals.sh sets the variables.
 
 # Copies with class `direct` required, which must be refused.
@@ -23,9 +23,9 @@ fallback() { # LABEL SOURCE REASON
 	lab_said "$what-$1" "$3"
 }
 
-# Runs check, which must name the closed gate and what to do about it. It exits with 4 if
-# bytes arrive on another path, and with 1 if none can arrive, because the memory cannot be
-# allocated.
+# Runs `penstock check`, which must name the gate (condition) that is not met, and say what to
+# do. It must exit with 4 if bytes arrive on another path. It must exit with 1 if none can
+# arrive because no device memory can be allocated.
 checked() { # CODE GATE VERDICT
 	lab_penstock "$what-check" "$1" check "$dir/src" --device "$via" --quick --json
 	lab_true "$what-check: names gate $2" "$LAB_DIR/check-report" \
@@ -33,13 +33,14 @@ checked() { # CODE GATE VERDICT
 		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=$3"
 }
 
-# Runs all checks of the penstock command for a refusal. GATE is the gate of `penstock check`
-# that must be closed.
+# Tests the penstock command on a machine that refuses peer-to-peer DMA. GATE is the gate of
+# `penstock check` that must not be ok.
 penstock_refused() { # REASON GATE
 	via=peermem:$(lab_bdf cmb1)
 	case $1 in
 	no-p2pdma | no-memory)
-		# The guest has no free device memory, so that no other path can work either.
+		# In this case the guest has no free device memory, so no other path can work
+		# either.
 		required required src "$1"
 		checked 1 "$2" "does not work: p2pmem"
 		return ;;
@@ -47,8 +48,9 @@ penstock_refused() { # REASON GATE
 	lab_penstock "$what-explain" 0 explain "$dir/src" "$via" --json
 	lab_said "$what-explain" "$1"
 	required required src "$1"
-	# The copy leaves the right bytes in the buffer. The canary of the next step must
-	# overwrite them first, or it would see right bytes that did not arrive.
+	# This copy leaves the right bytes in the device memory. The canary of the next step
+	# must overwrite them before its test read. Otherwise it would find right bytes
+	# although the test read delivered none.
 	fallback fallback src "$1"
 	required required-again src "$1"
 	fallback zeros zeros "$1"
@@ -56,7 +58,7 @@ penstock_refused() { # REASON GATE
 	checked 4 "$2" "shut by .*$2"
 }
 
-# Runs the script that `check --fix-script` prints; it must open the gate.
+# Runs the script that `penstock check --fix-script` prints. Afterwards the gate must be ok.
 penstock_fixes() { # GATE
 	lab_penstock "$what-script" 4 check --device "$via" --fix-script
 	lab_true "$what-script: the script succeeds" bash "$LAB_OUT/$what-script.json"

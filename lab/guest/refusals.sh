@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests in the guest how the kernel refuses peer-to-peer DMA, and how DMA can report success
-# without delivering bytes. Each case first checks the kernel's answer to the bare probe, so
-# that a change of the kernel is not mistaken for a fault of Penstock.
+# without delivering bytes. Each case first compares the kernel's answer to p2pdma-probe with
+# the expected answer. So if a new kernel behaves differently, the test does not blame
+# Penstock.
 #
 # refusals.sh CASE PROBE PENSTOCK|none. tests/lab/refusals runs this script by lab/run, one
 # boot for each case.
@@ -39,7 +40,7 @@ prepare() { # SERIAL: formats and mounts the drive and creates the test files
 	dmesg --clear
 }
 
-# Reads the file through host memory, which must succeed: the file itself has no fault.
+# Reads the file through host memory. This must succeed, which shows that the file is readable.
 host_read() {
 	lab_expect "$what, read through host memory" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$dir/src" --bytes $size --seed 7 --mem host
@@ -59,9 +60,9 @@ case_no_bridge() {
 case_i440fx() { case_no_bridge data1; }
 case_far() { case_no_bridge far1; }
 
-# Access Control Services (ACS) with redirect send peer-to-peer requests up to the root
-# complex. The kernel checks the bridge at the first use of a pair of drives and keeps the
-# answer, so the test uses each pair once.
+# If redirect is set in Access Control Services (ACS), a bridge sends peer-to-peer requests up
+# to the root complex. The kernel checks the bridge only when a pair of drives is used for the
+# first time, and keeps the answer. So the test uses each pair only once.
 case_acs() {
 	local port
 	mem=$(lab_p2pmem cmb1)
@@ -78,8 +79,8 @@ case_acs() {
 	penstock_fixes acs
 }
 
-# With this IOMMU a read reports success, but no byte arrives. If the destination already
-# had the right bytes, or zeros for a file of zeros, the result looks right.
+# With this IOMMU, a read reports success, but no byte arrives. The result still looks right if
+# the destination contained the right bytes before, or zeros in the case of a file of zeros.
 case_iommu() {
 	mem=$(lab_p2pmem cmb1)
 	prepare data1
@@ -92,7 +93,8 @@ case_iommu() {
 		"$lab_probe" read --file "$dir/zeros" --bytes $size --zeros --fill zeros \
 		--mem "$mem/allocate"
 	"$lab_probe" fill --file "$dir/victim" --bytes $size --seed 3 >/dev/null
-	# The drive cannot read the memory either, and writes its own empty buffer: zeros.
+	# The drive cannot read the device memory either. It writes the contents of its own
+	# empty buffer, which are zeros.
 	lab_expect "$what, write reports success" 0 '"done":1048576,"errno":null' \
 		"$lab_probe" write --file "$dir/victim" --bytes $size --seed 9 \
 		--mem "$mem/allocate"
@@ -123,7 +125,8 @@ case_without() {
 	penstock_refused no-p2pdma kernel
 }
 
-# Another process has allocated all of the memory. Further: mappings that the kernel refuses.
+# In this case another process has allocated all of the device memory. This case also tests
+# mappings that the kernel refuses.
 case_exhausted() {
 	local free
 	mem=$(lab_p2pmem cmb1)
@@ -160,7 +163,7 @@ case_exhausted() {
 		--mem "$mem/allocate"
 }
 
-# Starts a process that allocates all of the memory and keeps it.
+# Starts a process that allocates all of the device memory and keeps it.
 memory_hold() {
 	coproc HOLDER { exec "$lab_probe" exhaust --keep --mem "$mem/allocate" \
 		--bytes 4096; }

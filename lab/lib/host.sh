@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# Messages, exit codes, packages and the cache directory on the host. lab/run sources
-# this file. It must not change the host except by `tools/bootstrap lab`.
+# Functions for the host: messages, exit codes, packages and the cache directory. lab/run
+# sources this file. Only `tools/bootstrap lab` may change the host, by installing packages.
 
 lab_exit_skip=77	# QEMU or the kernel is not available; a message says why
 lab_exit_limit=124	# the script reached its time limit
@@ -22,8 +22,8 @@ lab_cache_dir() { # Creates the cache directory and prints its path.
 	(cd "$dir" && pwd -P)
 }
 
-# Installs the lab's packages if some are missing, or exits with 77. Two labs may start at
-# the same time: the lock makes the second wait for the apt of the first.
+# Installs the lab's packages if some are missing. Exits with 77 if that fails. If two labs
+# start at the same time, a lock makes the second wait until the apt of the first has finished.
 lab_packages_install() { # CACHE
 	local log=$1/packages.log bootstrap=$lab_dir/../tools/bootstrap missing why
 	[[ $("$bootstrap" --missing lab) ]] || return 0
@@ -38,8 +38,8 @@ lab_packages_install() { # CACHE
 		"${why:-an earlier attempt to install them failed}"
 }
 
-# Runs a command that needs the network, up to three times, with pauses in which a mirror
-# may become reachable again.
+# Runs a command that needs the network, up to three times, because a mirror that does not
+# answer may answer after a pause.
 lab_retry() { # COMMAND...
 	local pause
 	for pause in 5 15; do

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# Downloads a Debian kernel of a series, unpacks the parts that the lab needs, and builds
-# the initramfs. lab/run sources this file after lib/host.sh and calls lab_kernel. It must
-# not read or write the host's apt sources, lists, package cache or /lib/modules: apt uses
-# only directories in the lab's cache.
+# Downloads a Debian kernel of a given series (such as 7.2), unpacks the parts that the lab
+# needs, and builds the initramfs. lab/run sources this file after lib/host.sh and calls
+# lab_kernel. This file must not read or write the host's apt sources, package lists, package
+# cache or /lib/modules. apt uses only directories in the lab's cache.
 
-# A series with CONFIG_PCI_P2PDMA, and one without it. Debian's kernels have it from 6.16
-# on; 6.1 and 6.12 do not have it.
+# The kernel series for tests with CONFIG_PCI_P2PDMA, and the series for tests without it.
+# Debian's kernels have this option from 6.16 on; 6.1 and 6.12 do not have it.
 lab_kernel_p2pdma=${PENSTOCK_LAB_KERNEL:-7.2}
 lab_kernel_plain=6.1
 
-# The directories below kernel/ to unpack. All directories together have 160 MB.
+# The directories of modules that are unpacked. All modules of a kernel would take 160 MB.
 lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	drivers/infiniband/sw drivers/md drivers/virtio drivers/char
 	drivers/vfio drivers/iommu drivers/dma-buf drivers/net/veth.ko
@@ -20,7 +20,8 @@ lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	fs/nfsd fs/nfs_common fs/lockd fs/configfs fs/nls net/9p net/core
 	net/ipv4 net/ipv6 net/sunrpc net/sched net/tls net/handshake net/802)
 
-# The modules that the initramfs loads, in this order, each after those that it depends on.
+# The modules that the initramfs loads, in this order: each module after the modules that it
+# depends on.
 lab_boot_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 
 lab_kernel_suite() { # SERIES: prints the Debian suite that has it
@@ -31,8 +32,8 @@ lab_kernel_suite() { # SERIES: prints the Debian suite that has it
 	esac
 }
 
-# Prints the mirrors to try, in order: those of this host's apt sources, then Debian's own
-# address.
+# Prints the package mirrors to try, in this order: the mirrors in this host's apt sources,
+# then Debian's own address.
 lab_mirrors() {
 	local uri release component codename
 	if [[ ${PENSTOCK_LAB_MIRROR:-} ]]; then
@@ -53,8 +54,9 @@ lab_mirrors() {
 	} | awk '!seen[$0]++'
 }
 
-# Runs a tool of apt with private directories. It reads the host's apt.conf, which may name
-# a proxy, but without its hooks, some of which delete the host's package cache.
+# Runs a tool of apt with directories of the lab. The tool reads the host's apt.conf, which may
+# name a proxy, but without the hooks in it, because some hooks delete the host's package
+# cache.
 lab_apt() { # DIR TOOL ARGS...
 	local dir=$1 tool=$2
 	shift 2
@@ -82,7 +84,8 @@ lab_apt_init() { # DIR: creates the private directories and apt.conf
 	printf 'Dir::Etc::Parts "%s";\n' "$dir/conf.d" >"$dir/apt.conf"
 }
 
-# Downloads the package lists from the first mirror that answers; false if none does.
+# Downloads the package lists from the first mirror that answers. Returns false if no mirror
+# answers.
 lab_apt_update() { # DIR SUITE
 	local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror
 	while read -r mirror; do
@@ -110,14 +113,16 @@ lab_kernel_unpack() { # DEB-DIR TREE: unpacks the wanted files of all packages
 	done
 	mkdir -p "$2"
 	for deb in "$1"/*.deb; do
-		# tar exits with 2 if a pattern matches no file, as happens in every package.
+		# tar exits with 2 if one of the patterns matches no file. Each of these
+		# packages has files for only some of the patterns, so the exit code is
+		# ignored.
 		dpkg-deb --fsys-tarfile "$deb" |
 			tar -x -C "$2" --wildcards "${want[@]}" 2>/dev/null || true
 	done
 }
 
-# Exits with 77 because there is no kernel, and records that in the cache, so that the next
-# lab does not wait for the same mirror.
+# Exits with 77 because no kernel could be downloaded. Records that in the cache, so that the
+# next start of the lab does not wait for the same mirror.
 lab_kernel_missing() { # CACHE SERIES TEXT
 	echo "$3" >"$1/no-kernel-$2"
 	lab_die "$lab_exit_skip" "no kernel $2 is available: $3"
@@ -131,16 +136,19 @@ lab_kernel_missed() { # CACHE SERIES
 		"$(cat "$file"), some minutes ago"
 }
 
-# Downloads and unpacks a version's packages into CACHE/kernels/VERSION, as vmlinuz and
-# lib/modules/VERSION. The directory appears only when it is complete; false if that fails.
+# Downloads and unpacks the packages of a kernel version. Creates CACHE/kernels/VERSION with
+# vmlinuz and lib/modules/VERSION, and only when both are complete. Returns false if that
+# fails.
 lab_kernel_install() { # CACHE APT VERSION
 	local cache=$1 apt=$2 version=$3 tmp p
 	local -a debs=()
-	# Directories of runs that were killed; this run holds the lock.
+	# Removes directories that killed runs have left. No other run can be using them,
+	# because this run holds the lock.
 	rm -rf "$cache"/fetch.*
 	lab_say "fetching kernel $version"
 	tmp=$(mktemp -d "$cache/fetch.XXXXXX")
-	# From 7.1 on linux-image is empty; linux-binary and linux-modules have the files.
+	# From kernel 7.1 on, Debian's package linux-image is empty, and linux-binary and
+	# linux-modules contain the files.
 	for p in binary modules base image; do
 		[[ ! $(lab_apt "$apt" apt-cache pkgnames "linux-$p-$version") ]] ||
 			debs+=("linux-$p-$version")
@@ -184,8 +192,9 @@ lab_kernel_fetch() { # CACHE SERIES
 	ln -sfnT "$version" "$cache/kernels/series-$series"
 }
 
-# Prints the path of a kernel's initramfs, and builds it if it does not exist. Its name
-# contains a hash of the files that it is built from.
+# Prints the path of a kernel's initramfs. Builds the initramfs if it does not exist. Its file
+# name contains a hash of the files that it is built from, so that a changed file leads to a
+# new initramfs.
 lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
 	local dir=$1 version=$2 boot=$3 image tree m line
 	image=$dir/initramfs-$(cat "$boot" "${BASH_SOURCE[0]}" /bin/busybox |
@@ -196,7 +205,8 @@ lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
 		cp /bin/busybox "$tree/bin/busybox"
 		install -m 755 "$boot" "$tree/init"
 		for m in "${lab_boot_modules[@]}"; do
-			# A built-in module has no file, and modprobe fails for some of them.
+			# A module that is built into the kernel has no file. For some of these
+			# modules, modprobe fails, which is ignored.
 			modprobe -d "$dir" -S "$version" --show-depends "$m" 2>/dev/null |
 				while read -r what line _; do
 					[[ $what == insmod ]] || continue
@@ -230,7 +240,8 @@ lab_kernel() { # CACHE SPEC BOOT-SCRIPT
 	exec 8>"$cache/kernel.lock"
 	flock 8
 	dir=$cache/kernels/series-$series
-	# Debian's backports remove a series when they get the next one.
+	# Debian's backports contain only the newest series, so an older series may no longer
+	# be available.
 	if [[ ! -e $dir/vmlinuz ]] && ! lab_kernel_fetch "$cache" "$series" &&
 			[[ $2 == p2pdma && $series != newest ]]; then
 		series=newest

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# Functions for the files of lab/machines/, which describe a machine as arguments for
-# QEMU. lab/run sources this file. Drives' images must be inside the scratch directory of
-# the run.
+# Functions for the files in lab/machines/. Each of those files describes a machine as
+# arguments for QEMU. lab/run sources this file. The image files of the drives must be inside
+# the scratch directory of the run.
 
-# The machine's file sets these variables.
+# The files in lab/machines/ may change these variables.
 qemu_machine=q35
 qemu_args=()
 qemu_drives=()		# follow qemu_args, which define the drives' buses
 append=
 drive_serials=
 
-# Adds an NVMe drive. Its namespace's number must be unique, because QEMU's trace has only
-# that number and not the controller. BUS may end with ',addr=...'. IMAGE-OPTIONS are those
-# of QEMU's -drive without if= and id=; the word IMAGE in them is replaced by the path.
+# Adds an NVMe drive. The namespace number NSID must be unique in the machine, because QEMU's
+# trace shows only this number and not the controller. BUS may end with ',addr=...'.
+# IMAGE-OPTIONS are options of QEMU's -drive without if= and id=. In them, the word IMAGE is
+# replaced by the path of the image file.
 drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS [IMAGE-OPTIONS]]]
 	local image=$lab_run_dir/disks/$1.img
 	local options=${6:-file=IMAGE,format=raw,discard=unmap}

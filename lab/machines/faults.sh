@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Machine faults: the switch machine with two more drives. bad1, also behind the switch,
-# cannot read the 4096 bytes at 24 MiB + 64 KiB: the drive itself reports the error. slow1,
-# on a root port of its own, moves 8 MiB a second, so that a test can remove it in the middle
-# of a transfer.
+# Machine faults: like machine switch, with two more drives. Drive bad1, also behind the
+# switch, reports a read error for the 4096 bytes at 24 MiB + 64 KiB. Drive slow1, on a root
+# port of its own, moves only 8 MiB per second, so that a test can remove it in the middle of a
+# transfer.
 # shellcheck shell=bash disable=SC2034,SC2054 # lab/run reads these variables.
 machine_about="a drive with a bad sector behind the switch, a slow drive on its own root port"
 drive_behind_switch

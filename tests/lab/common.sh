@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Shared functions of the lab's suites: they build the probe, boot guests, and turn the
-# guests' output into TAP. tests/lab/* source this file on the host. A guest that fails to
-# boot must never count as a pass.
+# Functions that the lab's suites share: they build the probe, boot guests, and turn the
+# guests' output into TAP. tests/lab/* source this file on the host. If a guest fails to boot,
+# the suite must never pass.
 # shellcheck shell=bash
 
 lab=lab/run
@@ -18,7 +18,8 @@ usage_rig() {
 	exit 2
 }
 
-# Sets `penstock` to the command, or to 'none' with --rig, and builds the probe.
+# Builds the probe, and sets the variable `penstock` to the path of the command, or to 'none'
+# with --rig.
 suite_start() { # [--rig]
 	case ${1:-} in
 	--rig) penstock=none ;;
@@ -60,9 +61,9 @@ note() { # Reads text from standard input; suite_end prints it before the cases.
 	done
 }
 
-# Handles exit code 77 of lab/run, which means that this machine can run no lab. Before the
-# first case the suite exits as skipped. Later only the case is skipped, and the function
-# returns false.
+# Handles exit code 77 of lab/run, which means that this machine cannot run the lab. If no test
+# case has run yet, the whole suite exits as skipped. Otherwise only this case counts as
+# skipped, and the function returns false.
 skip_without_lab() { # CODE STANDARD-ERROR [NAME]
 	local why
 	(($1 == 77)) || return 0
@@ -75,8 +76,8 @@ skip_without_lab() { # CODE STANDARD-ERROR [NAME]
 	return 1
 }
 
-# Boots a guest and turns its lines 'ok' and 'FAIL' into cases. Returns false if the boot was
-# skipped.
+# Boots a guest and prints each of its lines that begin with 'ok' or 'FAIL' as a test case.
+# Returns false if the boot was skipped.
 boot() { # NAME OUT LAB-RUN-ARGS...
 	local name=$1 out=$2 code=0 line
 	shift 2
@@ -90,7 +91,8 @@ boot() { # NAME OUT LAB-RUN-ARGS...
 		*) notes+=("# $line") ;;
 		esac
 	done <"$out/output.log"
-	# The guest's lines alone do not show whether it died before its script ended.
+	# The guest's output alone does not show whether its script ran to the end or the guest
+	# died before.
 	check "$name: the guest's script ended by itself, exit $code" \
 		test "$code" -le 1
 	[[ $code == 0 || $(printf '%s\n' "${tap[@]}") == *'not ok'* ]] ||

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# The host's part of lab/guest/p2p-penstock.sh: checks the phases by the trace, and that the
-# reports agree with the trace. tests/lab/p2p sources this file.
+# The host's part of lab/guest/p2p-penstock.sh: compares the phases with the trace, and the
+# reports with the trace. tests/lab/p2p sources this file.
 # shellcheck shell=bash disable=SC2154 # tests/lab/p2p sets the variables.
 
 report() { # NAME COMPARISON...
 	check_code "$1: the report says ${*:2}" 0 lab/check-report "$out/$1.json" "${@:2}"
 }
 
-# The canary reads its reference, 64 KiB for each drive, through host memory. The first
-# write is proven by a read, which does not count here as a write.
+# The canary (the test of the direct path) reads 64 KiB of each drive through host memory. The
+# first write is tested by reading it back; in the trace this is no write.
 canary=65536
 report explain-read path=p2p reasons.p2p~=none
 report check exit=0 class=direct known=true cold=p2p gates.{kernel,p2pmem,route,iommu}.state=ok \
@@ -20,7 +20,8 @@ for engine in uring threads; do
 	inside "penstock-$engine" --host-bytes-max $canary
 	report "penstock-$engine" path=p2p engine=$engine cpu_copies=0 dram_passes=0
 done
-# The last, partial block goes through the page cache, in both directions.
+# The last block of the file is not full, and goes through the page cache when it is read and
+# when it is written.
 inside penstock-odd --host-bytes-max $((canary + 8192)) --edge-bytes-max 8192
 report penstock-odd path=p2p
 report penstock-verify path=p2p

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdmaping: moves memory between two processes by one-sided RDMA in both directions,
- * compares it and measures the speed. lab/guest/rdma.sh runs the two ends in two network
- * namespaces. They exchange addresses over TCP and move the data by verbs only. An access
- * with a wrong key must be refused. It prints one JSON object for each step. The passive
- * end's CPU must not touch the data that the active end moves. Exit status: 0 all is right,
- * 1 a step failed, 2 wrong usage.
+ * rdmaping: moves memory between two processes by one-sided RDMA in both directions, compares
+ * the bytes and measures the speed. lab/guest/rdma.sh runs the two processes (the ends) in two
+ * network namespaces. The ends exchange addresses over TCP, and move the data only by RDMA
+ * verbs. The CPU of the passive end must not touch the data that the active end moves. An access
+ * with a wrong key must be refused. Prints one JSON object for each step. Exit status: 0 all
+ * steps succeeded, 1 a step failed, 2 wrong usage.
  *
  *	rdmaping listen ADDRESS PORT DEVICE [corrupt]
  *	rdmaping connect ADDRESS PORT DEVICE
@@ -27,7 +27,7 @@
 enum { BYTES = 8 << 20, PIECE = 64 << 10, DEPTH = 16, WAIT_S = 240, TRIES = 5000 };
 enum { SEED_WRITE = 11, SEED_READ = 12, SEED_OLD = 13 };
 
-/* The data that one end sends to the other over TCP. Both ends are on the same machine and
+/* Data that one end sends to the other end over TCP. Both ends run on the same machine, so they
  * have the same byte order. */
 struct card {
 	uint32_t qpn, psn, rkey;
@@ -54,7 +54,7 @@ static int die(const char *what)
 	exit(1);
 }
 
-/* Returns word i of the contents with a seed. */
+/* Returns word i of the contents that belong to a seed. */
 static uint64_t word(uint64_t seed, uint64_t i)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + i;
@@ -69,7 +69,7 @@ static void fill(uint64_t *mem, uint64_t seed)
 		mem[i] = word(seed, i);
 }
 
-/* Counts the words that differ from the contents with a seed. */
+/* Returns the number of words that differ from the contents that belong to a seed. */
 static uint64_t wrong_words(const uint64_t *mem, uint64_t seed)
 {
 	uint64_t count = 0;
@@ -100,7 +100,7 @@ static int link_open(const char *mode, const char *address, const char *port)
 		die("address");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (!strcmp(mode, "connect")) {
-		/* Retries while the other end does not listen yet. */
+		/* Tries again while the other end does not yet listen. */
 		for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof(at)); i++) {
 			if (i == TRIES)
 				die("connect");
@@ -131,7 +131,8 @@ static void link_receive(int fd, void *data, size_t len)
 
 /* ---- verbs ---- */
 
-/* Finds the RoCE v2 address (GID) for IPv4, which the link between the ends uses. */
+/* Finds the index of the RoCE v2 address (GID) for IPv4, which the connection between the ends
+ * uses. */
 static void find_gid(struct end *e, const struct ibv_port_attr *port)
 {
 	for (int i = 0; i < port->gid_tbl_len; i++) {
@@ -149,7 +150,7 @@ static void find_gid(struct end *e, const struct ibv_port_attr *port)
 	die("the device has no RoCE v2 address");
 }
 
-/* Opens a verbs device and creates memory, completion queue and queue pair. */
+/* Opens an RDMA device, and creates memory, completion queue and queue pair. */
 static void open_end(struct end *e, const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -221,7 +222,7 @@ static void connect_ends(struct end *e)
 		die("to RTS");
 }
 
-/* Posts one RDMA read or write of a piece. */
+/* Posts an RDMA read or write of one piece of the memory. */
 static void post(struct end *e, enum ibv_wr_opcode op, uint64_t at, uint32_t rkey)
 {
 	struct ibv_sge sge = {(uintptr_t)e->mem + at, PIECE, e->mr->lkey};
@@ -256,7 +257,7 @@ static enum ibv_wc_status reap(struct end *e)
 	return wc.status;
 }
 
-/* Moves all of the memory, with DEPTH pieces in flight; returns the seconds it took. */
+/* Moves all of the memory, with DEPTH pieces in flight. Returns the time in seconds. */
 static double move_all(struct end *e, enum ibv_wr_opcode op)
 {
 	double start = now();
@@ -279,7 +280,7 @@ static double move_all(struct end *e, enum ibv_wr_opcode op)
 	return now() - start;
 }
 
-/* Prints the result of a step; returns whether all words were right. */
+/* Prints the result of a step. Returns whether all words were right. */
 static bool print_step(const char *op, uint64_t count, double took)
 {
 	printf("{\"op\":\"%s\",\"bytes\":%d,\"wrong\":%llu,\"gb_per_s\":%.6f}\n", op, BYTES,
@@ -290,8 +291,8 @@ static bool print_step(const char *op, uint64_t count, double took)
 
 /* ---- the two ends ---- */
 
-/* The passive end: it does nothing while the other end moves data, and compares its memory
- * when the other end reports that the write is complete. */
+/* Does the work of the passive end. It does nothing while the active end moves data. When the
+ * active end reports that its write is complete, it compares its memory. */
 static bool passive(struct end *e, bool corrupt)
 {
 	uint64_t count, ok;
@@ -304,12 +305,13 @@ static bool passive(struct end *e, bool corrupt)
 	count = wrong_words(e->mem, SEED_WRITE);
 	fill(e->mem, SEED_READ);
 	link_send(e->link, &count, sizeof(count));
-	/* The other end reads the memory until it sends its result. */
+	/* The active end reads this memory until it sends its result. */
 	link_receive(e->link, &ok, sizeof(ok));
 	return ok && !count;
 }
 
-/* The active end: writes the passive end's memory, reads it, and tries a wrong key. */
+/* Does the work of the active end: writes the passive end's memory, reads it, and tries an
+ * access with a wrong key. */
 static bool active(struct end *e)
 {
 	uint64_t count, ok;
