@@ -27,7 +27,8 @@ static void fork_in_child(void)
 	for (unsigned i = 0; i < count && i < HOOKS_MAX; i++) {
 		fork_hook_fn *hook = atomic_load(&hooks[i]);
 
-		/* NULL if a thread was about to store the hook, whose lock is then unused */
+		/* the entry is NULL if a thread was about to store the hook at the fork; then
+		 * no thread has taken the hook's lock yet */
 		if (hook)
 			hook();
 	}

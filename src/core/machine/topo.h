@@ -30,7 +30,7 @@ enum pst_nearness {
 	PST_NEAR_PXB,  /* through several switches, but no host bridge */
 	PST_NEAR_PHB,  /* through one host bridge */
 	PST_NEAR_NODE, /* through several host bridges of one NUMA node */
-	PST_NEAR_SYS,  /* across NUMA nodes, or not known to be nearer */
+	PST_NEAR_SYS,  /* across NUMA nodes, or at an unknown distance */
 };
 
 enum pst_pci_role {

@@ -680,7 +680,7 @@ static int topo_read(const char *root, const char *near, struct pst_topo **out, 
 	if (!ret && !near)
 		ret = ends_read(topo, &fs);
 	if (!ret && topo->no_memory)
-		ret = -ENOMEM; /* otherwise a part of the machine would look like all of it */
+		ret = -ENOMEM; /* an incomplete topology would look like a complete one */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)

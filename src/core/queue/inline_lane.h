@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. Its turns run inside the
- * calls on its queue, so that a short request wakes no thread. The thread that opened the lane is
- * its owner. Only the owner may call these functions, except pst_inline_lane_wake and _cancel.
+ * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. The calls on its queue
+ * run the lane's loop, so that a short request wakes no thread. One pass of the loop is a turn.
+ * The thread that opened the lane is its owner. Only the owner may call these functions, except
+ * pst_inline_lane_wake and _cancel.
  */
 #ifndef PST_CORE_INLINE_LANE_H
 #define PST_CORE_INLINE_LANE_H
@@ -18,7 +19,7 @@ struct pst_inline_lane;
 int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *completed,
 			 const _Atomic unsigned *inflight, struct pst_inline_lane **out,
 			 struct pst_err *err);
-/* Closes the lane. No request may be in flight on it. */
+/* Closes the lane, which must have no request in flight. */
 void pst_inline_lane_close(struct pst_inline_lane *il);
 
 /* Checks that the calling thread is the owner. Returns -EPERM if it is not. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills it,
- * and a pump, the queue's inline lane or the calling thread carries it. When the request has
- * completed, its hook pushes it onto a lock-free list. penstock_poll and penstock_wait harvest this
- * list: they return the completions with their reports. A harvested request is freed at the next
- * harvest, so that its report stays readable until then. This file has all functions of the public
- * API that work on a queue. It must never move a byte itself, except on a path that needs no lane.
+ * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
+ * it, and a pump, the queue's inline lane or the calling thread carries it. When the request has
+ * completed, its hook pushes it onto a lock-free list. penstock_poll and penstock_wait harvest
+ * this list: they return the completions with their reports. A harvested request is freed at the
+ * next harvest, so that its report stays readable until then. This file implements all public
+ * functions that work on a queue. It must never move a byte itself, except on a path that needs no
+ * lane.
  */
 #include "core/queue/queue.h"
 
@@ -55,8 +56,8 @@ static void queue_signal_fd(struct penstock_queue *q)
 	uint64_t one = 1;
 
 	if (write(q->fd, &one, sizeof(one)) < 0)
-		/* the write fails only if the counter is full; then the
-		 * descriptor is readable */
+		/* the write fails only if the counter is full, and then the descriptor is
+		 * readable already */
 		return;
 }
 
@@ -194,9 +195,9 @@ static void req_wake_lanes(struct pst_request *req)
 		pst_inline_lane_cancel(inline_lane);
 }
 
-/* Cancels the request if it still has this generation: an element of the pool that has been
- * reused meanwhile has another one, and an element is not reused while it is held. Lanes check
- * `cancelled` before each claim. */
+/* Cancels the request if it still has this generation. A different generation means that the
+ * element of the pool belongs to another request by this time. An element is not reused while a
+ * thread holds it. Lanes check `cancelled` before each claim. */
 static void req_cancel(struct pst_request *req, uint32_t generation)
 {
 	if (!pst_req_hold(req))
@@ -209,8 +210,8 @@ static void req_cancel(struct pst_request *req, uint32_t generation)
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Abandons the request if its deadline has passed. Returns the deadline if it lies
- * ahead, else 0. */
+/* Abandons the request if its deadline has passed. Returns the deadline if it is in the future,
+ * else 0. */
 static uint64_t req_expire(struct pst_request *req)
 {
 	uint64_t deadline_ns;
@@ -387,7 +388,7 @@ static void req_dispatch(struct pst_request *req)
 	if (req->semaphores || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
-		/* there are no bytes to move, so dropping this hold completes the request */
+		/* the request has no bytes to move, so dropping this reference completes it */
 		pst_req_put(req, PST_HOLD);
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
 		req_run_now(req);
@@ -435,9 +436,9 @@ static void req_submitted(struct pst_request *req)
 }
 
 /* Predicts when the request completes if its bytes are cached. The thread that waits for the
- * request then polls around that time, because a sleeping virtual processor takes 0.1 to 0.2 ms to
- * wake up, as long as moving 8 MiB takes. A read from a drive completes later than predicted. After
- * the predicted time, the thread that waits for such a read sleeps. */
+ * request then polls around that time, because a sleeping virtual processor takes 0.1 to 0.2 ms
+ * to wake up, which is as long as moving 8 MiB takes. A read from a drive completes later than
+ * predicted. After the predicted time, the thread that waits for such a read sleeps. */
 static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
 {
 	uint64_t ns = req->total / PREDICTED_RATE;
@@ -588,9 +589,9 @@ static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *do
 	return have;
 }
 
-/* Returns how many completions one call may return. Their requests stay in use until the next
- * call, and meanwhile the same number of new requests may be submitted. The limit is requests_max,
- * because the pool has twice that number. */
+/* Returns how many completions one call may return. The requests of these completions stay in
+ * use until the next call. Meanwhile requests_max new requests may be submitted, and the pool
+ * has 2 * requests_max elements. So one call returns at most requests_max completions. */
 static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
 			    unsigned max)
 {
@@ -792,8 +793,8 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	q->generation = pst_fork_generation();
 	q->ready_end = &q->ready;
 	q->fd = -1;
-	/* Twice requests_max, because the caller may still read the reports of requests_max
-	 * harvested requests. */
+	/* The pool has twice requests_max elements, because the caller may still read the
+	 * reports of as many harvested requests. */
 	q->pool_count = 2 * opts.requests_max;
 	q->requests = calloc(q->pool_count, sizeof(*q->requests));
 	q->segs = calloc((size_t)q->pool_count * q->segs_max, sizeof(*q->segs));
@@ -853,8 +854,8 @@ void penstock_queue_close(struct penstock_queue *q)
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
-				/* another thread owns the inline lane, so only that thread can
-				 * make progress */
+				/* only the thread that owns the inline lane can complete the
+				 * requests, so wait for it */
 				pst_backoff(&times);
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			pst_backoff(&times);

@@ -17,8 +17,9 @@
 #include "core/queue/queue.h"
 #include "core/route/admit.h"
 
-#define PAIRS_MAX 1024u	    /* number of stream-ordered requests that one pump can have in flight */
-#define ALIVE_NS 100000000u /* interval of the checks whether the device still works */
+#define PAIRS_MAX 1024u /* number of stream-ordered requests that one pump can have in flight */
+/* Interval in ns between two checks whether the device still works. */
+#define ALIVE_NS 100000000u
 
 struct pst_semaphores {
 	/* pairs of semaphores: a stream writes the first word of its pair and waits for the
@@ -31,8 +32,8 @@ struct pst_semaphores {
 	_Atomic uint64_t owed[PAIRS_MAX];
 };
 
-/* Taken by semaphores_open, so that each pump gets one set of semaphores. No other lock
- * is taken under it. */
+/* Taken by semaphores_open, so that each pump gets only one set of semaphores. A thread that
+ * holds it takes no other lock. */
 static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct pst_stream_hooks stream_hooks;

@@ -21,7 +21,7 @@
 #define PST_IO_SIZES 2 /* number of lengths to choose from */
 
 /* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
- * each time when another 64 MiB have been read. */
+ * after 64 MiB have been read in it. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
 	/* Largest number of bytes in flight at once in this window. */
@@ -42,7 +42,8 @@ struct pst_io_size {
 
 #define PST_IO_WINDOW_BYTES (64ull << 20)
 #define PST_IO_COUNTED_MIN (256u << 10) /* calls of fewer bytes are not counted */
-/* Longest pause that is not idle; a lane starts more calls sooner. */
+/* A pause between two calls that is longer than this counts as idle. A lane with work starts
+ * its next call sooner. */
 #define PST_IO_IDLE_NS 2000000u
 
 extern const uint32_t pst_io_sizes[PST_IO_SIZES];

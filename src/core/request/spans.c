@@ -11,8 +11,8 @@
 
 #include "core/request/plan.h"
 
-/* A read also moves the gaps between rows if a gap is shorter than this or shorter than a row. A
- * gap shorter than a page saves nothing, because drives read whole pages. */
+/* A read also moves the gaps between rows if a gap is shorter than GAP_FREE or shorter than a
+ * row. A gap shorter than a page saves nothing, because drives read whole pages. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -587,7 +587,7 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage follows, which may lie inside a row. */
+		/* Only the last byte of the storage follows, and it may lie inside a row. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];

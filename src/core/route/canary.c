@@ -210,7 +210,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The bytes one stripe length further on are on the next drive. */
+		/* The next drive holds the bytes that are one stripe length further on. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;

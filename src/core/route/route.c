@@ -197,7 +197,7 @@ static void route_pause(struct pst_route *route)
 			      memory_order_relaxed);
 }
 
-/* Whether the pause after the last retest is not over yet. */
+/* Returns true while the pause after the last retest lasts. */
 static bool route_pauses(const struct pst_route *route)
 {
 	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
@@ -225,7 +225,8 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		return; /* the old route stays; the next request tries again */
+		/* The old route stays in use, and the next request runs the tests again. */
+		return;
 	route->st = old->st;
 	route->dev = old->dev;
 	route->op = old->op;
