@@ -42,8 +42,9 @@ static int p2p_probe(struct pst_route *route, struct pst_path_facts *facts, stru
 }
 
 /* Explains the error codes with which the kernel refuses peer-to-peer DMA (block/bio.c,
- * drivers/pci/p2pdma.c). EREMOTEIO: the drive's queue or the PCIe route does not support it.
- * EINVAL: older kernels mean the same, or the pages cannot be mapped for DMA. */
+ * drivers/pci/p2pdma.c). EREMOTEIO means that the drive's queue or the PCIe route does not
+ * support peer-to-peer DMA. EINVAL means the same in older kernels, or that the pages cannot be
+ * mapped for DMA. */
 static void p2p_explain(struct pst_chunk *chunk)
 {
 	int code = -chunk->err.code;

@@ -5,7 +5,7 @@
  * counts as direct only if libcufile's compat mode is off, and a trial read has raised libcufile's
  * counter of peer-to-peer or nvidia-fs reads but not its counter of posix reads. The canary then
  * proves that the bytes arrive. If the path is not direct, it meets no class and comes last in
- * every plan. libcufile's calls block, so a lane makes one at a time.
+ * every plan. A call of libcufile blocks, so each lane makes only one at a time.
  */
 #include <errno.h>
 #include <stdio.h>
