@@ -962,9 +962,10 @@ struct penstock_explanation {
 	size_t size;
 	int taken; /* number of the row of the path that would be used for the range; -1 if the
 		    * request would be refused */
-	int cold, warm, unknown; /* numbers of the rows of the paths for chunks that are not in the
-				  * page cache, for chunks that are, and for chunks of which the
-				  * library cannot know that; -1 if there is none */
+	int cold, warm, unknown; /* numbers of the rows of three paths: for chunks that are not in
+				  * the page cache, for chunks that are in it, and for chunks for
+				  * which the library cannot find that out; -1 if there is no such
+				  * path */
 	int resident; /* whether the page cache has the whole range; 1: yes, 0: no, -1: unknown */
 	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
 	const char *engine;		     /* engine that would make the system calls */
