@@ -684,9 +684,9 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * share memory, the windows are host memory. report->read counts only the bytes that this rank
  * has read. Only one thread of a rank at a time may use the group.
  *
- * The ranks must open the same files. If ranks see different device or inode numbers for a file,
- * for example through different mounts, the file counts as the same if its size, its time of
- * modification, its header and a sample of each tensor are equal.
+ * The ranks must open the same files. Ranks may see different device or inode numbers for one
+ * file, for example through different mounts. Such files count as the same if their sizes, times
+ * of modification, headers and a sample of each tensor are equal.
  *
  * If one rank fails, the load fails on all ranks with a message such as "rank 2: ...". All ranks
  * learn of the failure within 10 s, even if a store blocks a read or an open for longer. The

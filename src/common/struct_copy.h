@@ -18,10 +18,9 @@
 /*
  * Copies the caller's struct `from` into `to`, which has `len` bytes. Members that the caller's
  * struct lacks become zero. If `from` is NULL, all members become zero. Returns 0 on success. On
- * an error it sets all of `to` to zero and returns a code: -EINVAL if `size` is less than
- * sizeof(size_t) or greater than PST_STRUCT_SIZE_MAX; -E2BIG if the caller's struct has a byte
- * beyond `len` that is not zero, which means that the caller has set a member unknown to this
- * library.
+ * an error it sets all of `to` to zero. It returns -EINVAL if `size` is less than sizeof(size_t)
+ * or greater than PST_STRUCT_SIZE_MAX. It returns -E2BIG if the caller's struct has a byte beyond
+ * `len` that is not zero: the caller has set a member unknown to this library.
  */
 int pst_struct_read(void *to, size_t len, const void *from);
 

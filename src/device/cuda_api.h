@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the CUDA driver API that Penstock uses, declared without NVIDIA's header: handles,
- * constants, structs, and one list of functions with their symbol names. Device cuda and the tests
- * call these functions; tests/standin implements them for machines without a GPU. cuda_api.c loads
- * the driver once with dlopen. This header must never need an NVIDIA header or library at build
- * time. It contains only facts of the interface: where the real cuda.h exists, tests/standin/abi.c
- * compares every line with it.
+ * Declares the part of the CUDA driver API that Penstock uses, without NVIDIA's header. It has
+ * handles, constants, structs, and one list of functions with their symbol names. Device cuda and
+ * the tests call these functions; tests/standin implements them for machines without a GPU.
+ * cuda_api.c loads the driver once with dlopen. This header must never need an NVIDIA header or
+ * library at build time. It contains only facts of the interface: where the real cuda.h exists,
+ * tests/standin/abi.c compares every line with it.
  */
 #ifndef PST_CUDA_API_H
 #define PST_CUDA_API_H

@@ -7,8 +7,8 @@
  * The last ticket has no event until another copy follows it. Until then its stream is queried
  * instead of an event. So the last copy of a sequence needs two driver calls instead of three.
  *
- * No copy may go through a compute queue of the GPU, because a stream that waits for a request of
- * the library may be ahead of the copy in that queue (tests/standin/README.md).
+ * No copy may go through a compute queue of the GPU. In that queue, a stream that waits for a
+ * request of the library may be ahead of the copy (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -397,8 +397,8 @@ static void small_flush(struct pst_copier *cp)
 	}
 }
 
-/* Whether the copy can be part of a batch. Small copies to the device cannot, because the driver
- * sends them through a compute queue in a batch too. */
+/* Returns whether the copy can be part of a batch. Small copies to the device cannot, because
+ * the driver sends them through a compute queue in a batch too. */
 static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&

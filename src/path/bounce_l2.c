@@ -9,8 +9,8 @@
  * So this file reads each piece into a small buffer that stays in the L2 cache. From there it
  * copies the piece to the slot with non-temporal stores, which bypass the cache. A read of 4 MiB
  * then takes 190 us instead of 290. The CPU copies each byte twice, and both copies are counted.
- * The L2 bounce is used for a lone read of at most REQUEST_MAX: with several reads at once, or
- * with one of 64 MiB, the CPUs have no time for the second copy.
+ * The L2 bounce is used only for a read of at most REQUEST_MAX bytes that is alone in flight. With
+ * several reads at once, or with a read of 64 MiB, the CPUs have no time for the second copy.
  */
 #include "path/bounce_l2.h"
 

@@ -4,8 +4,8 @@
  * shared and read-only, registers the mapping with the device, and queues a copy from it. The CPU
  * touches no byte and no page becomes dirty. The path carries reads only.
  *
- * One lane registers all windows of a device, because the driver registers one range after the
- * other: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE: registering
+ * One lane registers all windows of a device, because the driver registers only one range at a
+ * time: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE: registering
  * such a mapping hangs the driver.
  *
  * Unregistering waits for everything that the application has queued on the device. Meanwhile
@@ -14,8 +14,8 @@
  * that waits for the next read. So a registration is kept until its storage closes. For each
  * device, registrations may cover at most a quarter of the machine's memory. When this quarter is
  * used up, chunks use the plan's next path. After the storage has closed, a separate thread
- * unregisters, while the lane has nothing to register and no stream waits for a request of the
- * library.
+ * unregisters. It does so only while the lane has nothing to register and no stream waits for a
+ * request of the library.
  *
  * A later read uses an old registration only if the caller declared the storage immutable.
  * Otherwise the registered bytes could be out of date.

@@ -35,8 +35,8 @@ static int p2p_probe(struct pst_route *route, struct pst_path_facts *facts, stru
 		return ret;
 	if (dev->mem_align > facts->mem_align)
 		facts->mem_align = dev->mem_align;
-	/* Every route needs the canary, even if its block stack is not on the allow-list: the
-	 * hardware may refuse the transfer, or deliver nothing and report success. */
+	/* Every route needs the canary, even if its block stack is not on the allow-list. The
+	 * hardware may refuse the transfer, or report success although it delivered nothing. */
 	facts->canary = true;
 	return 0;
 }

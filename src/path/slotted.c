@@ -41,9 +41,9 @@
 
 /* ---- a chunk through a slot ---- || A read call covers the whole blocks that contain the
  * chunk; the copy to the device takes only the chunk's bytes. A write copies the chunk into the
- * slot, adds zeros if the chunk has a pad, and writes the slot to the storage. Each step counts the
- * bytes that it writes to DRAM: those in the slot, and those in the page cache unless a read found
- * them there. */
+ * slot, adds zeros if the chunk has a pad, and writes the slot to the storage. Each step counts
+ * the bytes that it writes to DRAM: the bytes in the slot, and the bytes that it adds to the
+ * page cache. */
 
 /* Adds to the chunk's counters what one system call that moved `n` bytes between storage and
  * slot wrote to DRAM and copied by CPU. */

@@ -111,8 +111,8 @@ static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 			       group);
 	if (!strncmp(type, "DMA", 3))
 		return true;
-	/* Up to 1 GiB of the address space below 4 GiB is not memory, so the highest memory
-	 * address is up to 1 GiB above the memory's size. */
+	/* Up to 1 GiB of the address space below 4 GiB is not memory. So the highest memory
+	 * address may exceed the size of the memory by up to 1 GiB. */
 	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
 }
 

@@ -278,7 +278,7 @@ static int file_sync(struct pst_io *io)
 	return ret;
 }
 
-/* Whether the URL is a plain path or starts with "file://". */
+/* Returns whether the URL is a plain path or starts with "file://". */
 static bool file_match(const char *url)
 {
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';

@@ -158,10 +158,10 @@ static bool fs_tells_loss(enum pst_fs fs)
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
-/* Block stacks that were read in the last RECENT_NS, because some programs open a file for each
- * operation, and reading a stack takes about 90 system calls. The stack below a mount does not
- * change in so short a time. Besides, a file that stays open uses the stack that was read at
- * its open for much longer. */
+/* Block stacks that were read in the last RECENT_NS. They are kept because some programs open a
+ * file for each operation, and reading a stack takes about 90 system calls. The stack below a
+ * mount does not change in so short a time. Besides, a file that stays open uses the stack that
+ * was read at its open for much longer. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: at any time, the writes of this process to one place of a file go either all by
- * O_DIRECT or all through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB
- * on x86). Writes of the other kind wait, whichever request, queue, handle or device they come
- * from.
+ * The gate: at any time, all writes of this process to one place of a file go by O_DIRECT, or all
+ * go through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB on x86).
+ * Writes of the other kind wait, whichever request, queue, handle or device they come from.
  *
- * The reason: when a direct write completes, the kernel drops from the page cache what readers
- * have cached there during the write. It drops whole folios, and a folio may be as long as a
- * place. The kernel cannot drop a folio if another part of it is dirty. It then keeps old bytes in
- * the cache and marks the file: the next fsync of every descriptor returns EIO although the drive
- * is healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
+ * The reason is a rule of the kernel: when a direct write completes, the kernel drops from the
+ * page cache what readers have cached there during the write. It drops whole folios, and a folio
+ * may be as long as a place. The kernel cannot drop a folio if another part of it is dirty. It
+ * then keeps old bytes in the cache and marks the file: the next fsync of every descriptor returns
+ * EIO although the drive is healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
  *
  * file.c asks the gate before each write. The gate takes a lock only while a write waits. It must
  * never make a write wait for a write of an inline lane, because nothing forces that lane's owner
@@ -43,8 +42,8 @@ static _Atomic uint64_t counts[COUNTS];
 /* Protects the variables below. No other lock is taken under it. */
 static pthread_mutex_t waiters_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_io *waiters, **waiters_end = &waiters; /* Waiting writes, oldest first. */
-/* Each call of waiters_admit is a round, and admit_round is its number. waits_in_round has, for
- * each kind of write and each counter, the last round in which such a write had to wait. */
+/* Each call of waiters_admit is a round, and admit_round is its number. For each kind of write
+ * and each counter, waits_in_round has the last round in which such a write had to wait. */
 static uint32_t admit_round, waits_in_round[2][COUNTS];
 static _Atomic unsigned waiting;
 

@@ -12,7 +12,7 @@
 #include "core/ops.h"
 
 /* Call these before and after a driver call that synchronises the device. pst_device_sync_begin
- * returns true if no stream waits for a request; then no stream starts to wait until
+ * returns true if no stream waits for a request. From then on, no stream starts to wait until
  * pst_device_sync_end is called. It returns false if a stream waits for a request. In that
  * case, call neither the driver nor pst_device_sync_end. */
 bool pst_device_sync_begin(struct penstock_device *dev);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fork generation and the hooks that run in the child: see fork.h. Every other file of core
- * may call this one. It must never allocate memory, because another thread of the parent may
- * have held the allocator's lock during the fork, and in the child nobody releases that lock.
+ * may call this one. It must never allocate memory: another thread of the parent may have held the
+ * allocator's lock during the fork, and no thread of the child releases that lock.
  */
 #include "core/base/fork.h"
 

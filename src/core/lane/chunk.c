@@ -346,8 +346,8 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Whether a ticket must be recorded: the copies without a ticket have enough bytes, or no older
- * copy keeps the device busy. */
+/* Returns whether a ticket must be recorded: the copies without a ticket have enough bytes, or
+ * no older copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||

@@ -105,11 +105,11 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 }
 
 /*
- * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of
- * a write's plan uses the page cache, no two chunks may share a page or a file-system block.
+ * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of a
+ * write's plan uses the page cache, no two chunks may share a page or a file-system block.
  * Otherwise the page cache could read old bytes of that block while the other chunk writes new
- * bytes to the drive, and later write the old bytes back. If the caller named the path, or if
- * the last path avoids the page cache, the path's own alignment is enough.
+ * bytes to the drive. Later the page cache would write the old bytes back. If the caller named the
+ * path, or if the last path avoids the page cache, the path's own alignment is enough.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -165,7 +165,7 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
  * cannot start at this place. If the path could start some bytes later, the function lowers *cap
- * to the number of these bytes; a chunk on another path must then end there.
+ * to the number of these bytes. A chunk on another path must then have at most *cap bytes.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -362,7 +362,8 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Whether the path can carry all following bytes of this span, whatever their alignment. */
+/* Returns whether the path can carry all following bytes of this span, whatever their
+ * alignment. */
 static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
 			     unsigned index)
 {
@@ -467,8 +468,9 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
 	/* A chunk that timed its call is retried on the plan's paths for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
-	/* If the drive has failed a write, or a server had no space for it, the retry must not use
-	 * the page cache, which would report success before the bytes are written to the drive. */
+	/* If the drive failed a write, or a server had no space for it, the retry must not use
+	 * the page cache. The page cache would report success before the bytes are on the
+	 * drive. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 

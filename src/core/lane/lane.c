@@ -22,10 +22,10 @@
 #include "core/lane/pump.h"
 #include "core/request/plan.h"
 
-/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough to
- * read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms instead
- * of 11 to 16 ms, and the first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms (H200,
- * 8 lanes with rings of 20 MiB). */
+/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough
+ * to read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms
+ * instead of 11 to 16 ms. The first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms
+ * (H200, 8 lanes with rings of 20 MiB). */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
@@ -91,11 +91,11 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Whether the lane may open its preferred engine later, at the first call that needs it. Reads of
- * cached bytes need only the plain engine, and opening an io_uring may take long (up to 44 ms for
- * the last of eight lanes, H200 machine). The first lane opens its engine at once, because reports
- * show which engine works. If the caller named the engine, every lane opens it at once, because
- * without it the device cannot be used. */
+/* Returns whether the lane may open its preferred engine later, at the first call that needs
+ * it. Reads of cached bytes need only the plain engine. Opening an io_uring may take long: up
+ * to 44 ms for the last of eight lanes (H200 machine). The first lane opens its engine at once,
+ * because reports show which engine works. If the caller named the engine, every lane opens it
+ * at once, because without it the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -326,9 +326,9 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 
 /* ---- starting chunks ---- */
 
-/* Whether the chunk found no free slot, and more slots would help. They would not help a long chunk
- * of cached bytes: copies limit the speed of such a read, and more slots would only let more copies
- * wait. */
+/* Returns whether the chunk found no free slot, and more slots would help. More slots would not
+ * help a long chunk of cached bytes: copies limit the speed of such a read, so more copies
+ * would only wait. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
@@ -597,8 +597,8 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Whether the thread that runs this inline lane need not wait: a request of its queue has
- * completed, or none is in flight. */
+/* Returns whether the thread that runs this inline lane need not wait: a request of its queue
+ * has completed, or none is in flight. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&

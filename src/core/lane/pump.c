@@ -37,8 +37,8 @@
 
 /* Load (requests and chunks) up to which a lane gets requests before the next lane is woken. A
  * thread that is awake does the work in less time than waking another thread takes. More lanes
- * would also wait for each other in the driver: a call that starts a copy takes 2.2 us if one
- * lane makes such calls, 4 us if five lanes do (H200). */
+ * would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2 us if
+ * one lane makes such calls, but 4 us if five lanes make them (H200). */
 #define LANE_LOAD_FULL 64
 /* A busy lane that stays in one turn for longer than this may hang in a system call, for example if
  * a file server does not answer. A turn usually takes microseconds, or milliseconds with long
@@ -359,8 +359,9 @@ static unsigned lane_load(struct pst_lane *lane)
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Whether the lane seems to hang: it is busy and has completed no turn for LANE_TURN_NS. If
- * several threads call this function at once, they may detect a hang one call later. */
+/* Returns whether the lane seems to hang: it is busy and has completed no turn for
+ * LANE_TURN_NS. If several threads call this function at once, they may detect a hang one call
+ * later. */
 static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);

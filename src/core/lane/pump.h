@@ -21,10 +21,10 @@
 #define PST_BORROWED_MAX 16
 
 /*
- * State of a pump that is being started. All its lanes open first, and only then they pin their
- * rings, because while one lane populates its ring, no thread of the process can map memory or
- * create a thread. The pump has started when the first lane's ring is pinned. Each other lane
- * starts work when its own ring is pinned.
+ * State of a pump that is being started. All its lanes open first, and only after that do they pin
+ * their rings. The reason is that while one lane populates its ring, no thread of the process can
+ * map memory or create a thread. The pump has started when the first lane's ring is pinned. Each
+ * other lane starts work when its own ring is pinned.
  */
 struct pst_pump_start {
 	pthread_mutex_t lock;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small files and links of /sys and /proc: see sysfs.h. It must never write, never follow a
- * link out of a capture (a copy of another machine's /sys and /proc), and never open a file if
- * opening it could block or have an effect.
+ * Reads small files and links of /sys and /proc: see sysfs.h. It must never write, and never open
+ * a file if opening it could block or have an effect. In a capture (a copy of another machine's
+ * /sys and /proc) it must never follow a link that leads out of the capture.
  */
 #include "core/machine/sysfs.h"
 

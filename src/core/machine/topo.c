@@ -138,9 +138,9 @@ const char *pst_nearness_name(int nearness)
 	return nearness < 0 || nearness > PST_NEAR_SYS ? "?" : names[nearness];
 }
 
-/* Returns 1 if a bridge above `from`, up to `top`, redirects traffic between devices below it
- * to the root; -ENODATA if that is not known; otherwise 0. The bridge `top` itself is checked
- * only if `with_top` is true. */
+/* Checks the bridges above `from`, up to `top`. Returns 1 if one of them redirects traffic
+ * between devices below it to the root, -ENODATA if that is not known, or 0. The bridge `top`
+ * itself is checked only if `with_top` is true. */
 static int bridges_redirect(const struct pst_topo *topo, int from, int top, bool with_top)
 {
 	bool unknown = false;

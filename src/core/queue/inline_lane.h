@@ -24,12 +24,12 @@ void pst_inline_lane_close(struct pst_inline_lane *il);
 
 /* Checks that the calling thread is the owner. Returns -EPERM if it is not. */
 int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err);
-/* Whether this lane can carry the request. The pump carries requests that it cannot. */
+/* Returns whether this lane can carry the request. The pump carries requests that it cannot. */
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
 /* Puts the request on this lane's list and begins the request's first phase. */
 void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req);
-/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us: not at all if
- * wait_us is 0, until the lane is woken if it is -1. */
+/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us microseconds.
+ * It does not wait if wait_us is 0, and waits until the lane is woken if wait_us is -1. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
 /* Wakes the owner if it waits in a turn. Any thread may call it. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);

@@ -2,11 +2,11 @@
 /*
  * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
  * it, and a pump, the queue's inline lane or the calling thread carries it. When the request has
- * completed, its hook pushes it onto a lock-free list. penstock_poll and penstock_wait harvest
- * this list: they return the completions with their reports. A harvested request is freed at the
- * next harvest, so that its report stays readable until then. This file implements all public
- * functions that work on a queue. It must never move a byte itself, except on a path that needs no
- * lane.
+ * completed, its hook pushes it onto a lock-free list. To harvest is to take completed requests
+ * from this list: penstock_poll and penstock_wait return their completions and reports. A
+ * harvested request is freed at the next harvest, so that its report stays readable until then.
+ * This file implements all public functions that work on a queue. It must never move a byte
+ * itself, except on a path that needs no lane.
  */
 #include "core/queue/queue.h"
 
@@ -436,8 +436,8 @@ static void req_submitted(struct pst_request *req)
 }
 
 /* Predicts when the request completes if its bytes are cached. The thread that waits for the
- * request then polls around that time, because a sleeping virtual processor takes 0.1 to 0.2 ms
- * to wake up, which is as long as moving 8 MiB takes. A read from a drive completes later than
+ * request then polls around that time. A sleeping virtual processor would take 0.1 to 0.2 ms to
+ * wake up, as long as it takes to move 8 MiB. A read from a drive completes later than
  * predicted. After the predicted time, the thread that waits for such a read sleeps. */
 static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
 {

@@ -79,8 +79,8 @@ static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 }
 
 /* Makes the pump's semaphores once, under a lock. Without the lock, two threads could each make
- * a set. One thread would then free its set while a stream waits for the other set, and the driver
- * would block that thread until the stream is idle. */
+ * a set. One thread would then free its set while a stream waits for the other set. The CUDA
+ * driver would block that thread until the stream is idle. */
 static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 {
 	int ret = 0;
@@ -307,9 +307,9 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
-/* Whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of the
- * application's own work can break the device's context; then all its streams stop without a
- * notice. */
+/* Returns whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of
+ * the application's own work can break the device's context; then all its streams stop without
+ * a notice. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -328,8 +328,8 @@ static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 	return ret != 0;
 }
 
-/* Whether the request was cancelled, or its deadline has passed, before its stream reached it.
- * The stream may never reach it. */
+/* Returns whether the request was cancelled, or its deadline has passed, before its stream
+ * reached it. The stream may never reach it. */
 static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err)
 {
 	if (pst_req_cancelled(req))

@@ -18,7 +18,7 @@
 
 #include "core/backends.h"
 
-/* Whether the plan may list path i. */
+/* Returns whether the plan may list path i. */
 static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: the paths that a request may use, in order of preference. A pure function computes
- * three lists from the results of the path probes: one for cold bytes (not in the page cache),
- * one for warm bytes (in the page cache) and one for bytes of unknown residency. It does no I/O
+ * Plans: the paths that a request may use, in order of preference. A pure function computes three
+ * lists from the results of the path probes. One list is for cold bytes (not in the page cache),
+ * one for warm bytes (in the page cache), and one for bytes of unknown residency. It does no I/O
  * and no allocation. Requests, `penstock explain` and the property tests call the same function.
  */
 #ifndef PST_CORE_PLAN_H

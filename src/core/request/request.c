@@ -260,7 +260,7 @@ static void req_complete(struct pst_request *req)
 	req->hooks->completed(req);
 }
 
-/* Whether these references keep a request from completing. */
+/* Returns whether these references keep a request from completing. */
 static bool refs_keep_alive(uint64_t refs)
 {
 	return refs & PST_HOLDS || (refs & PST_LISTS && !(refs & PST_ABANDONED));

@@ -171,7 +171,7 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
-/* Whether the request is a durable write of no bytes, which syncs earlier writes. */
+/* Returns whether the request is a durable write of no bytes, which syncs earlier writes. */
 bool pst_req_only_syncs(const struct pst_request *req);
 /* Opens the request. After this call lanes may start it or poll its stream, and other threads
  * may cancel it. The caller must have a reference to it. */

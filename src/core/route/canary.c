@@ -273,9 +273,9 @@ static uint32_t chunk_drives(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* Whether earlier write chunks of the same path were read back from every drive that holds this
- * chunk. Always false after a write that did not arrive, so that every later chunk of the path is
- * read back. */
+/* Returns whether earlier write chunks of the same path were read back from every drive that
+ * holds this chunk. Always false after a write that did not arrive, so that every later chunk
+ * of the path is read back. */
 static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;

@@ -97,7 +97,7 @@ static uint64_t storage_stamp(struct penstock_storage *st)
 	return st->ops->stamp ? st->ops->stamp(st) : 0;
 }
 
-/* Whether path i could not be tested because the storage had no written bytes. */
+/* Returns whether path i could not be tested because the storage had no written bytes. */
 static bool path_is_unproven(const struct pst_route *route, unsigned i)
 {
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
@@ -205,9 +205,9 @@ static bool route_pauses(const struct pst_route *route)
 	return until && pst_now_ns() < until;
 }
 
-/* Whether unproven paths should be tested again: the storage has changed since the last test,
- * and no pause runs. False while a stream waits for a request, because a test allocates device
- * memory and copies. */
+/* Returns whether unproven paths should be tested again: the storage has changed since the last
+ * test, and no pause runs. False while a stream waits for a request, because a test allocates
+ * device memory and copies. */
 static bool route_is_stale(const struct pst_route *route)
 {
 	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
