@@ -5,8 +5,8 @@
  * touches no byte and no page becomes dirty. The path carries reads only.
  *
  * One lane registers all windows of a device, because the driver registers only one range at a
- * time: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE: registering
- * such a mapping hangs the driver.
+ * time: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE, because
+ * registering such a mapping hangs the CUDA driver.
  *
  * Unregistering waits for everything that the application has queued on the device. Meanwhile
  * every memory copy, event record and allocation that the process issues has to wait
@@ -229,8 +229,8 @@ static bool closer_await(struct mapped_lane *s)
 		}
 		if (pst_device_sync_begin(s->due->dev))
 			return true;
-		/* There is no signal when the last stream stops waiting, so check again after
-		 * RECHECK_NS. */
+		/* Nothing wakes this thread when the last stream stops waiting, so check again
+		 * after RECHECK_NS. */
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_nsec += RECHECK_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;

@@ -4,13 +4,13 @@
  * reports once to each open descriptor that an error has occurred since the descriptor's last
  * fdatasync. The error can have two causes.
  *
- * A loss: the kernel could not write bytes of the page cache to the drive. The bytes are lost, and
- * later fdatasync calls succeed without them. So no later commit of this storage may report
- * success as durable.
+ * The first cause is a loss: the kernel could not write bytes of the page cache to the drive. The
+ * bytes are lost, and later fdatasync calls succeed without them. So no later commit of this
+ * storage may report success as durable.
  *
- * Old bytes: a direct write could not drop old bytes from the page cache, because another process
- * had dirtied the folio. (Within one process file_gate.c prevents this.) The drive has all bytes,
- * and repeating the write updates the page cache.
+ * The second cause is old bytes: a direct write could not drop old bytes from the page cache,
+ * because another process had dirtied the folio. (Within one process file_gate.c prevents this.)
+ * The drive has all bytes, and repeating the write updates the page cache.
  *
  * The error is EIO in both cases. But only a loss is also recorded for the whole file system,
  * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,

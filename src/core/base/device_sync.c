@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keeps driver calls that synchronise a whole device from running while a stream waits for a
- * request: see device_sync.h. Called by backends, by all code that frees or registers memory,
- * and by stream.c. This file must never call the driver itself.
+ * request: see device_sync.h. Called by backends, by all code that frees or registers memory, and
+ * by stream.c. This file must never make a driver call itself.
  */
 #include "core/base/device_sync.h"
 

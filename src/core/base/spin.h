@@ -16,7 +16,7 @@
 
 #include "core/base/clock.h"
 
-#define PST_SPIN_NS 50000u /* maximum time that a thread polls before it sleeps */
+#define PST_SPIN_NS 50000u /* maximum time in ns that a thread polls before it sleeps */
 /* Maximum polling time after a short request with effort PENSTOCK_FAST. After such a request the
  * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
  * wake, which is longer than the read itself. */

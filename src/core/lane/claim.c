@@ -207,9 +207,9 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	 * must fit, too. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	/* If one thread carries the whole request, shorter chunks gain nothing, because the thread
-	 * makes all calls itself, one after the other. If there are many such threads, more calls
-	 * would also make them wait for each other in the driver. */
+	/* If one thread carries the whole request, shorter chunks gain nothing, because the
+	 * thread makes all calls itself, one after the other. If many such threads exist, more
+	 * calls would also make them wait for each other in the CUDA driver. */
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
 	/* Do not leave a single byte of a row: the CUDA device refuses to copy one byte while a

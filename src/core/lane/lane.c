@@ -36,12 +36,12 @@
  * more query. */
 #define COPY_BYTES_US 200000u
 /* The lane sleeps until this many microseconds before the estimated end of the copies, and then
- * polls. It does not sleep in the driver, which wakes a thread 0.1 to 0.7 ms after the copy is
- * done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
+ * polls. It does not sleep in the CUDA driver, which would wake it only 0.1 to 0.7 ms after the
+ * copy is done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
 #define POLL_US 100
-/* Number of CPU pause instructions between two queries of the copies, for each microsecond of the
- * estimate. The lane pauses because each query keeps other threads out of the driver. One pause
- * takes about 40 ns. */
+/* Number of CPU pause instructions between two queries of the copies, for each microsecond of
+ * the estimate. The lane pauses because each query keeps other threads out of the CUDA driver.
+ * One pause takes about 40 ns. */
 #define PAUSES_PER_US 8
 /* If copies are not done this long after their estimated end, something else delays them, and
  * the lane queries them only every SELDOM_US. It also queries seldom if LONG_COPY or more bytes

@@ -64,7 +64,7 @@ struct pst_lane {
 	struct pst_chunk *deferred, **deferred_end;
 	size_t slot_bytes;		    /* length of a big slot */
 	struct pst_slot_counts slot_counts; /* numbers of slots in the whole ring */
-	/* A chunk found no free slot, so the lane shall pin the rest of its ring. */
+	/* A chunk found no free slot, so the lane shall pin the second part of its ring. */
 	bool wants_ring;
 	/* Buffer of PST_L2_BOUNCE_BYTES for path bounce; NULL if the lane needs none. */
 	char *l2_buffer;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory and slots: see ring.h. A lane maps its ring when it opens. It pins one part then,
- * and the rest when it is short of slots. Paths get and put slots. The CUDA driver's own
- * allocation of pinned memory would take 0.35 s for each GiB (H200 machine). Mapping huge pages,
- * populating them and calling cuMemHostRegister takes half of that time. Only the lane's thread
- * may get or put a slot.
+ * Ring memory and slots: see ring.h. A lane maps its ring when it opens. The lane pins the first
+ * part at that time, and the second part when it is short of slots. Paths get and put slots. The
+ * CUDA driver's own allocation of pinned memory would take 0.35 s for each GiB (H200 machine).
+ * Mapping huge pages, populating them and calling cuMemHostRegister takes half of that time. Only
+ * the lane's thread may get or put a slot.
  */
 #include "core/lane/ring.h"
 

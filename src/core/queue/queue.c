@@ -66,8 +66,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 {
 	bool wake = true;
 
-	/* Once the request is on the list, another thread may harvest it and close the queue.
-	 * The close waits until `pushing` is 0. */
+	/* As soon as the request is on the list, another thread may harvest it and close the
+	 * queue. The close waits until `pushing` is 0. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
 		pst_req_retire_id(req);
@@ -85,7 +85,7 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook: the request has completed. */
+/* Hook, called when the request has completed: passes it to the harvesting thread. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->semaphores)
@@ -120,7 +120,7 @@ static void queue_release(struct penstock_queue *q, unsigned count)
 		queue_free(q);
 }
 
-/* Hook: no thread refers to the request any more. */
+/* Hook, called when no thread refers to the request any more: makes the request free again. */
 static void req_released(struct pst_request *req)
 {
 	struct penstock_queue *q = req->q;
@@ -242,8 +242,8 @@ static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns
 		}
 }
 
-/* Returns when to scan the pool for requests past their deadline, or 0 if no request has a
- * deadline. */
+/* Returns the time of the next scan of the pool for requests past their deadline, or 0 if no
+ * request has a deadline. */
 static uint64_t queue_expire_at(const struct penstock_queue *q)
 {
 	uint64_t first = atomic_load(&q->deadline_ns);
@@ -285,7 +285,8 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 
 /* ---- submit ---- */
 
-/* Takes a request of the pool that was never used. Returns NULL if all have been used. */
+/* Takes an element of the pool that was never used. Returns NULL if all elements have been
+ * used. */
 static struct pst_request *pool_new(struct penstock_queue *q)
 {
 	unsigned i = atomic_load_explicit(&q->pool_used, memory_order_relaxed);
@@ -545,8 +546,8 @@ static void queue_collect(struct penstock_queue *q)
 		q->ready_end = &(*q->ready_end)->link;
 }
 
-/* Returns when a wait must end: at until_ns, or at the next scan for late requests if that is
- * earlier. */
+/* Returns the time at which a wait must end: until_ns, or the time of the next scan for late
+ * requests if that is earlier. */
 static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t at = queue_expire_at(q);
@@ -554,8 +555,8 @@ static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns
 	return at && (!until_ns || at < until_ns) ? at : until_ns;
 }
 
-/* Harvests completed requests into `done`, which has `have` entries already. Returns how many
- * entries it has then. */
+/* Harvests completed requests into `done`, which has `have` entries already. Returns the number
+ * of entries after that. */
 static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
 			      unsigned max)
 {
@@ -690,8 +691,9 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	queue_drain_fd(q);
 }
 
-/* Sleeps until the predicted time, or polls during it. Returns true if the caller should harvest
- * again. Returns false once the predicted period is over and the prediction is dropped. */
+/* Sleeps until the predicted period begins, or polls during this period. Returns true if the
+ * caller should harvest again. Returns false once the predicted period is over and the
+ * prediction is dropped. */
 static bool queue_wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t now = pst_now_ns();
@@ -844,7 +846,8 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	if (q->in_callback) { /* the harvest that called the callback still uses the queue */
+	/* This thread is in a callback, and the harvest that called it still uses the queue */
+	if (q->in_callback) {
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
 	}
