@@ -79,7 +79,8 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
-			err->code = 0; /* clears the error of an engine that was tried before */
+			/* Clears the error of an engine that was tried before this one */
+			err->code = 0;
 			return 0;
 		}
 		/* The error of this engine is the reason why the next engine is tried. */

@@ -27,10 +27,10 @@
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* Length and number of a borrowed lane's slots. Such a lane carries one request of at most 1
- * MiB at a time. It reads the first and last blocks of the request whole, so its ring is longer
- * than 1 MiB. A caller waits while the lane opens and pins its ring, so the ring is only one
- * huge page. */
+/* Length and number of a borrowed lane's slots. Such a lane carries only one request at a time,
+ * of at most 1 MiB. It reads the first and last blocks of the request whole, so its ring is
+ * longer than 1 MiB. A caller waits while the lane opens and pins its ring, so the ring is only
+ * one huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8

@@ -80,7 +80,7 @@ struct pst_pump {
 	pthread_mutex_t members_lock;
 	struct pst_pump_member *members;
 	_Atomic unsigned outside; /* number of threads that are in pst_io_done */
-	_Atomic bool growing;	  /* a lane is pinning the rest of its ring */
+	_Atomic bool growing;	  /* a lane is pinning the second part of its ring */
 	_Atomic bool stop;
 };
 

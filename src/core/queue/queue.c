@@ -85,7 +85,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook, called when the request has completed: passes it to the harvesting thread. */
+/* Hook, called when the request has completed: lets its stream continue, drops its counts and
+ * pushes it onto the queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->semaphores)
@@ -120,7 +121,7 @@ static void queue_release(struct penstock_queue *q, unsigned count)
 		queue_free(q);
 }
 
-/* Hook, called when no thread refers to the request any more: makes the request free again. */
+/* Hook, called when no thread refers to the request any more: returns the request to its pool. */
 static void req_released(struct pst_request *req)
 {
 	struct penstock_queue *q = req->q;
@@ -846,7 +847,7 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	/* This thread is in a callback, and the harvest that called it still uses the queue */
+	/* This thread is in a callback, and the harvest that called it still uses the queue. */
 	if (q->in_callback) {
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
