@@ -228,8 +228,8 @@ PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
  * first. If such a lane hangs in a system call for another storage, this function waits for the
  * lane. Calls of penstock_device_open and penstock_device_close in other threads wait, too.
  * Afterwards a thread of the library unregisters the page cache that path "mapped" registered.
- * In that call, as in cuMemFree, the driver waits for all work that the application has queued
- * on the device, and delays other copies until that work is done. Any thread. May block.
+ * To unregister it, as in cuMemFree, the CUDA driver waits for all work that the application has
+ * queued on the device. Until that work is done, other copies have to wait. Any thread. May block.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
@@ -714,17 +714,17 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * op	The direction of the requests.
  *
  * The function starts the device's lanes, among them one lane for use by the threads of callers.
- * It then tests every path, also with the canary. Without this function, the first
+ * It then tests every path, also with the canary. If this function was not called, the first
  * penstock_submit for the storage and the device does the same work. Any thread. May block.
  *
- * On a GPU the function creates the streams of the lanes. In about one of 16 such creations, the
- * driver waits until the context is idle. So call this function before the device is busy. Never
- * call it while work on the device waits for the calling thread.
+ * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
+ * CUDA driver waits until the context is idle. So call this function before the device is busy.
+ * Never call it while work on the device waits for the calling thread.
  *
  * In some files, such as an empty file, no written extent exists on which a path can be tested.
  * The path then stays unproven. After a change of such a file, the next submit tests the path
- * again, and may be slow. After eight tests without a result, the library waits 1 ms before it
- * tests again, then 2 ms, and so on up to a second.
+ * again, and may be slow. After eight tests that found no written extent, the library waits at
+ * least 1 ms before the next test, then 2 ms, and so on up to a second.
  */
 PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
 				  enum penstock_op op);
@@ -924,9 +924,9 @@ struct penstock_report {
 	enum penstock_why engine_why; /* reason why the preferred engine, io_uring, was not used */
 	uint64_t cpu_copied; /* number of bytes that a CPU copied. Divided by `bytes`, this is the
 			      * number of CPU copies of each byte */
-	uint64_t dram_laid;  /* number of bytes that were written to host memory on the way, without
-			      * the destination. Divided by `bytes`, this is the number of DRAM
-			      * passes of each byte */
+	uint64_t dram_laid;  /* number of bytes that were written to host memory on the way to the
+			      * destination, not counting the destination. Divided by `bytes`, this
+			      * is the number of DRAM passes of each byte */
 	uint64_t chunks;     /* number of chunks */
 	uint64_t retries;    /* number of chunks that another path had to move, or that were started
 			      * again */
@@ -947,10 +947,10 @@ struct penstock_report {
 /* One row of an explanation: whether a path would work, and why it would not be used */
 struct penstock_explain_path {
 	const char *name;	   /* name of the path */
-	int usable;		   /* 1 if the path would deliver the bytes, otherwise 0 */
+	int usable;		   /* 1 if the path could deliver the bytes, otherwise 0 */
 	enum penstock_class meets; /* highest class that the path has on this machine */
-	int proven; /* whether a test has shown that the path delivers the bytes; 1: it has, 0: no
-		     * test is needed, -1: no test has been possible */
+	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
+		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
@@ -960,12 +960,13 @@ struct penstock_explain_path {
  * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken; /* number of the row of the path that would be used for the range; -1 if the
-		    * request would be refused */
-	int cold, warm, unknown; /* numbers of the rows of the paths for chunks that are not in the
-				  * page cache, for chunks that are, and for chunks of which the
-				  * library cannot know that; -1 if there is none */
-	int resident; /* whether the page cache has the whole range; 1: yes, 0: no, -1: unknown */
+	int taken; /* number of the row whose path would be used for the range; -1 if the request
+		    * would be refused */
+	int cold, warm, unknown; /* numbers of the rows of three paths: for chunks that are not in
+				  * the page cache, for chunks that are in it, and for chunks for
+				  * which the library cannot find that out; -1 if there is no such
+				  * path */
+	int resident; /* 1 if the page cache has the whole range, 0 if not, -1 if unknown */
 	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
 	const char *engine;		     /* engine that would make the system calls */
 	enum penstock_why engine_why;	     /* reason why the preferred engine would not be used */
@@ -1022,8 +1023,8 @@ struct penstock_late {
 				  * request fails with -EINVAL */
 	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
 			   * the stream continues */
-	uint64_t buf_len; /* number of bytes of the memory at `buf`. 0 means up to the end of its
-			   * allocation, if the device knows that end */
+	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the
+			   * allocation that contains `buf`, if the device knows that end */
 };
 
 /* ---- topology and counters -------------------------------------------------- */

@@ -151,7 +151,8 @@ PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 	X(F4, "F4", 4)
 
 enum penstock_dtype {
-	PENSTOCK_DTYPE_NONE, /* In a struct that the caller fills: any kind. */
+	/* Stands for any kind of element in a struct that the caller fills. */
+	PENSTOCK_DTYPE_NONE,
 #define PENSTOCK_DTYPE_ENUM(code, name, bits) PENSTOCK_DTYPE_##code,
 	PENSTOCK_DTYPE_LIST(PENSTOCK_DTYPE_ENUM)
 #undef PENSTOCK_DTYPE_ENUM
@@ -212,7 +213,7 @@ PENSTOCK_API int penstock_weights_open_list(const char *const *paths, unsigned c
 
 /* A tensor as its file describes it. */
 struct penstock_tensor {
-	/* Set by the caller, as in every struct that a function fills. */
+	/* Size of this struct. The caller sets it, as in every struct that a function fills. */
 	size_t size;
 	const char *name; /* `name` and `shape` are valid as long as the model is open. */
 	enum penstock_dtype dtype;
@@ -330,7 +331,7 @@ struct penstock_load_opts {
 	 * `report` is valid until the function returns. If it returns non-zero, the load is
 	 * cancelled and fails with -ECANCELED. */
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
-	void *user; /* Passed to all these functions. */
+	void *user; /* Pointer that is passed to all functions in this struct. */
 	/* Index of the first tensor to load, and number of tensors; a count of 0 loads all
 	 * tensors from `first` on. Used only by penstock_weights_load and penstock_group_load. */
 	uint64_t first, count;
@@ -351,10 +352,11 @@ struct penstock_load_opts {
 /* What a load or save did, summed over all its requests. */
 struct penstock_load_report {
 	size_t size;
-	/* Bytes delivered. Bytes that go to several destinations count once for each. */
+	/* Number of delivered bytes. Bytes that go to several destinations count once for each
+	 * destination. */
 	uint64_t bytes;
-	/* Bytes read from files, or written to a file, each byte once. If a read is widened to
-	 * whole pages, all bytes of the pages count. */
+	/* Number of bytes read from files, or written to a file. Each byte counts once. If a
+	 * read is widened to whole pages, all bytes of the pages count. */
 	uint64_t read;
 	/* Largest amount of device memory that was allocated at the same time, on all devices
 	 * together, in bytes. */
@@ -408,8 +410,8 @@ struct penstock_piece {
 	/* Distance in bytes from the start of a row to the start of the next; 0 stands for the
 	 * length of a row. */
 	uint64_t pitch;
-	/* Kind of the destination's elements, which must be the tensor's; PENSTOCK_DTYPE_NONE
-	 * accepts any. */
+	/* Type of the destination's elements. It must be the same as the tensor's type;
+	 * PENSTOCK_DTYPE_NONE accepts any type. */
 	enum penstock_dtype dtype;
 };
 
@@ -513,7 +515,7 @@ enum penstock_cut {
 	/* Splits dimension 0, which is a vocabulary. Its size is first rounded up to a multiple
 	 * of 64 if the ranks can share that evenly, so the last ranks can get less or nothing. */
 	PENSTOCK_CUT_WORDS,
-	PENSTOCK_CUT_INNER, /* Splits the last dimension but one. A bias is not split. */
+	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension. A bias is not split. */
 	/* Splits dimension 0 as PENSTOCK_CUT_FIRST does, but fails if the number of query heads
 	 * is known and the ranks cannot share the heads evenly. */
 	PENSTOCK_CUT_QUERIES,
@@ -546,10 +548,10 @@ PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 /* The options of penstock_weights_shard: which rank needs its part, and how tensors are split. */
 struct penstock_shard_opts {
 	size_t size;
-	/* Number of this rank, and number of ranks, that tensors are split between. */
+	/* Number of this rank, and number of ranks between which tensors are split. */
 	unsigned rank, ranks;
-	/* Number of this expert rank, and number of expert ranks. If there are several, each
-	 * gets some of the experts whole, instead of a part of every expert. */
+	/* Number of this expert rank, and number of expert ranks. If there are several expert
+	 * ranks, each gets some of the experts whole, instead of a part of every expert. */
 	unsigned expert_rank, expert_ranks;
 	/* Numbers of query heads, key-value heads and experts; 0 stands for the number in the
 	 * model's config.json. */
@@ -609,7 +611,8 @@ struct penstock_group_opts {
 	 * $XDG_RUNTIME_DIR or, if that is not set, /tmp/penstock-UID. */
 	const char *dir;
 	unsigned timeout_ms; /* Time in ms for all ranks to join; 0 stands for 120 s. */
-	/* Number of windows of each rank; with several, a rank reads ahead. 0 stands for 4. */
+	/* Number of windows of each rank; 0 stands for 4. If there are several, a rank reads
+	 * ahead. */
 	unsigned windows;
 	/* Length in bytes of a window in device memory, a multiple of the page size; 0 stands
 	 * for 64 MiB. */
@@ -618,9 +621,9 @@ struct penstock_group_opts {
 	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */
 	unsigned stall_ms;
 	/* Several hosts can load the same model from one store, each with a group of its own.
-	 * Each host then reads the bytes that its ranks need once, and starts at a different
-	 * place of the model. `host` is the number of this host, from 0 on, and `hosts` the
-	 * number of hosts; 0 stands for one host. */
+	 * Each host then reads the bytes that its ranks need only once, and each host starts at
+	 * a different place in the model. `host` is the number of this host, from 0 on, and
+	 * `hosts` the number of hosts; 0 stands for one host. */
 	unsigned host, hosts;
 	/* Maximum time in ms that penstock_group_open waits before it returns. Each host waits
 	 * for a different time, so that the hosts do not all begin to read at the same moment. */
@@ -681,9 +684,9 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * share memory, the windows are host memory. report->read counts only the bytes that this rank
  * has read. Only one thread of a rank at a time may use the group.
  *
- * The ranks must open the same files. If ranks see different device or inode numbers for a file,
- * for example through different mounts, the file counts as the same if its size, its time of
- * modification, its header and a sample of each tensor are equal.
+ * The ranks must open the same files. Ranks may see different device or inode numbers for one
+ * file, for example through different mounts. Such files count as the same if their sizes, times
+ * of modification, headers and a sample of each tensor are equal.
  *
  * If one rank fails, the load fails on all ranks with a message such as "rank 2: ...". All ranks
  * learn of the failure within 10 s, even if a store blocks a read or an open for longer. The

@@ -125,7 +125,7 @@ static int hex4(const struct pst_json *in, size_t at)
 	return value;
 }
 
-/* Writes a code point as UTF-8 and returns the number of bytes written. */
+/* Writes a code point to `out` as UTF-8, and returns the number of bytes written. */
 static size_t put_utf8(char *out, uint32_t c)
 {
 	if (c < 0x80) {
@@ -161,9 +161,9 @@ static size_t unescape_odd(struct pst_json *in, char *out, const char *what)
 	return 1;
 }
 
-/* Decodes the four digits after "\u", and a second escape if both form a surrogate pair. Returns
- * the number of bytes written, or 0 on an error. The decoded bytes are never more than those of the
- * escape, so they can overwrite the escape in the text. */
+/* Decodes the four digits after "\u", and a second escape if both form a surrogate pair.
+ * Returns the number of bytes written, or 0 on an error. The decoded text is never longer than
+ * the escape, so it can overwrite the escape. */
 static size_t unescape_u(struct pst_json *in, char *out)
 {
 	int high = hex4(in, in->at), low;
@@ -241,7 +241,8 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 	if (in->at >= in->len)
 		return pst_json_wrong(in, "a string without end");
 	in->at++;
-	*put = '\0'; /* `put` is at or before the closing quote, so inside the text */
+	/* `put` does not lie beyond the closing quote, so the NUL is written inside the text */
+	*put = '\0';
 	*out = start;
 	*len = (size_t)(put - start);
 	return true;

@@ -21,8 +21,8 @@ struct pst_json {
 	/*
 	 * The parser also accepts texts that are not strictly JSON, such as cufile.json: with
 	 * comments, a comma after the last member, leading zeros, numbers such as "1.", and
-	 * strings that are not UTF-8. It replaces an escaped NUL, or an escaped half of a
-	 * surrogate pair, by a question mark.
+	 * strings that are not UTF-8. It writes a question mark for an escaped NUL and for half of
+	 * a surrogate pair.
 	 */
 	bool lenient;
 	unsigned lines; /* number of line ends in the text before offset `at` */
@@ -32,8 +32,8 @@ struct pst_json {
  * caller can return the result. */
 bool pst_json_wrong(struct pst_json *in, const char *what);
 
-/* Skips white space, and comments if the parser is lenient. Returns the next byte without consuming
- * it, or 0 at the end of the text. */
+/* Skips white space, and also comments if the parser is lenient. Returns the next byte without
+ * consuming it, or 0 at the end of the text. */
 int pst_json_peek(struct pst_json *in);
 /* Consumes the byte `c` if it comes next after white space, else records an error. Returns whether
  * it consumed `c`. */
@@ -52,7 +52,7 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len);
 bool pst_json_number(struct pst_json *in, uint64_t *out);
 /* Skips the next value, of any type, and checks its syntax. */
 bool pst_json_skip(struct pst_json *in);
-/* Checks that only white space is left in the text, and comments if the parser is lenient. */
+/* Checks that the rest of the text has only white space, and comments if the parser is lenient. */
 bool pst_json_end(struct pst_json *in);
 
 #endif

@@ -11,16 +11,16 @@
 
 #include <stddef.h>
 
-/* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value is
- * garbage, and so many bytes may not be readable. */
+/* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value
+ * is garbage, and the memory may be unreadable before that length. */
 #define PST_STRUCT_SIZE_MAX 4096u
 
 /*
  * Copies the caller's struct `from` into `to`, which has `len` bytes. Members that the caller's
  * struct lacks become zero. If `from` is NULL, all members become zero. Returns 0 on success. On
- * an error it sets all of `to` to zero and returns a code: -EINVAL if `size` is less than
- * sizeof(size_t) or greater than PST_STRUCT_SIZE_MAX; -E2BIG if the caller's struct has a byte
- * beyond `len` that is not zero, so that the caller sets a member which this library lacks.
+ * an error it sets all of `to` to zero. It returns -EINVAL if `size` is less than sizeof(size_t)
+ * or greater than PST_STRUCT_SIZE_MAX. It returns -E2BIG if the caller's struct has a byte beyond
+ * `len` that is not zero: the caller has set a member unknown to this library.
  */
 int pst_struct_read(void *to, size_t len, const void *from);
 

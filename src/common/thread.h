@@ -18,12 +18,12 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* Stack size of a thread. The library's own code needs about 30 KiB of it; a driver or a vendor's
- * library that it calls may need much more. A stack of less than 2 MiB cannot become one huge page,
- * which would use more memory. */
+/* Stack size of a thread. The library's own code needs about 30 KiB of it; a driver or a
+ * vendor's library that it calls may need much more. The stack is smaller than 2 MiB so that
+ * the kernel cannot back it with a huge page, which would use more memory. */
 #define PST_THREAD_STACK (1u << 20)
 
-/* Like pthread_create, starts a thread and returns 0 or a positive errno. */
+/* Starts a thread that calls run(arg). Returns 0 or a positive errno, as pthread_create does. */
 static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
 	pthread_attr_t attr;
@@ -37,8 +37,8 @@ static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void
 	ret = pthread_attr_setstacksize(&attr, PST_THREAD_STACK);
 	if (!ret)
 		ret = pthread_create(thread, &attr, run, arg);
-	/* EINVAL: the static TLS of all libraries, which glibc places in the stack, does not fit.
-	 * Use the default stack size. */
+	/* glibc places the static TLS of all libraries in the stack. EINVAL means that this TLS
+	 * does not fit, so use the default stack size. */
 	if (ret == EINVAL)
 		ret = pthread_create(thread, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &were, NULL);

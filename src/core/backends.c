@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tables of the backends in this build. Paths are listed from the most direct to the least
- * direct, engines from the fastest to the slowest. Core asks the storages, and likewise the
- * devices, in the listed order whether a name is theirs. The last device is host memory, which
- * "auto" falls back to. A backend that this build lacks is replaced by a file no_*.c, which
- * reports that it is missing. Core reads these tables; no other file of core may name a backend.
+ * direct, engines from the fastest to the slowest. To open a storage or a device, core asks the
+ * kinds in the listed order until one accepts the name. The last kind of device is host memory,
+ * which "auto" selects if there is no other device. A backend that this build lacks is replaced by
+ * a file no_*.c, which reports that it is missing. Core reads these tables; no other file of core
+ * may name a backend.
  */
 #include "core/ops.h"
 #include "device/cuda.h"

@@ -27,11 +27,11 @@
 #include "core/request/io_size.h"
 #include "penstock.h"
 
-struct pst_lane;    /* a loop that moves chunks: core/lane/lane.h */
-struct pst_chunk;   /* a range of bytes that moves as one: below */
-struct pst_request; /* core/request/request.h */
-struct pst_route;   /* core/request/plan.h */
-struct pst_slot;    /* a piece of a lane's ring: core/lane/ring.h */
+struct pst_lane;    /* a loop that moves chunks; see core/lane/lane.h */
+struct pst_chunk;   /* a range of bytes that moves as one; defined below */
+struct pst_request; /* defined in core/request/request.h */
+struct pst_route;   /* defined in core/request/plan.h */
+struct pst_slot;    /* a piece of a lane's ring; see core/lane/ring.h */
 
 #define PST_PATHS_MAX PENSTOCK_PATHS_MAX
 /* Maximum number of drives of one storage. Each drive has a bit in pst_route.write_drives. */
@@ -178,12 +178,13 @@ struct pst_storage_ops {
 	int (*fill)(struct pst_io *io);
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
-	/* Optional, for storages whose transfers may take long. Called when the caller has
+	/* Optional, for storages whose transfers may take long. Called when the application has
 	 * cancelled the request that the transfer belongs to. The storage either completes the
-	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it run.
-	 * The function is called on the lane's thread, perhaps more than once, and possibly after
-	 * another thread has completed the transfer. So the storage must find the transfer among
-	 * those in flight before it touches the struct. The function must never block. */
+	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it
+	 * run. The function is called on the lane's thread, perhaps more than once, and
+	 * possibly after another thread has completed the transfer. So the storage must find
+	 * the transfer among those in flight before it touches the struct. The function must
+	 * never block. */
 	void (*cancel)(struct pst_io *io);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
@@ -194,8 +195,8 @@ struct pst_storage_ops {
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
 	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the
-	 * caller queries a shorter range. If it is unknown, the function stores the reason in
-	 * `why`. The function makes one quick system call. */
+	 * caller queries a shorter range. If the answer is unknown, the function stores the
+	 * reason in `why`. The function makes one quick system call. */
 	enum pst_residency (*residency)(struct penstock_storage *st, uint64_t off, uint64_t len,
 					enum penstock_why *why);
 
@@ -237,8 +238,9 @@ struct penstock_device {
 	struct pst_device_facts facts;
 	struct penstock_device_opts opts; /* the caller's options, with copies of the strings */
 	const struct pst_device_hooks *hooks;
-	unsigned index;	     /* index in the process's table of devices */
-	uint64_t serial;     /* unique number; a later device may get the same index */
+	unsigned index; /* index in the process's table of devices */
+	/* Unique number, which no later device gets, not even one with the same index. */
+	uint64_t serial;
 	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	unsigned refs;	     /* number of openers, guarded by the table's lock */
 	char name[32];
@@ -259,7 +261,8 @@ struct penstock_device {
 /* Facts that a device knows about a pointer. */
 struct pst_memory {
 	uint64_t base, len; /* address and length of its allocation; len is 0 if they are unknown */
-	/* Number of the allocation, which no later allocation at this address has; 0 if unknown. */
+	/* Unique number of the allocation, so that a later allocation at this address differs;
+	 * 0 if unknown. */
 	uint64_t id;
 	/* The memory may move between host and device, so no other PCI device may access it. */
 	bool managed;
@@ -330,8 +333,8 @@ struct pst_device_ops {
 	int (*query)(struct pst_copier *copier, uint64_t ticket);
 	/* Blocks until all copies before the ticket are done. */
 	int (*wait)(struct pst_copier *copier, uint64_t ticket);
-	/* Optional. Returns 0 as long as the device works. Returns -errno once it has failed for
-	 * good, so that none of its streams will run again. */
+	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
+	 * none of its streams will run again. */
 	int (*alive)(struct pst_copier *copier);
 
 	/* Copies between two devices of this kind, and returns when the copy is done. If the
@@ -400,14 +403,16 @@ struct pst_path_facts {
 	uint64_t chunk_first;
 	/* Chunks are not longer than the storage's preferred I/O size (pst_io_size). */
 	bool io_size;
-	/* Minimum length for which no other path is faster; 0 if none is ever faster. */
+	/* Minimum length from which on no other path is faster; 0 if no other path is faster at
+	 * any length. */
 	uint64_t chunk_quick;
 	/* Number of bytes that the path has pinned; NULL if it pins none. */
 	const _Atomic uint64_t *held;
-	uint64_t held_max; /* when *held reaches this number, the plan's next path is used */
+	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
 	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
-	bool quick;  /* false if the path works, but shall be used only if no quick path does */
-	bool canary; /* its reports of success are trusted only after a canary has compared bytes */
+	bool quick;	   /* false if the path shall be used only if no quick path can be used */
+	/* A success of this path is trusted only after a canary has compared bytes. */
+	bool canary;
 };
 
 /* The functions of a path. */
@@ -455,7 +460,8 @@ struct pst_chunk {
 	struct pst_route *route;
 	unsigned span;	   /* index of its span in the request */
 	uint64_t off, len; /* offset and length in the storage */
-	/* Number of bytes after `len` that move when those are done (chunk_continue). */
+	/* Number of bytes after the first `len` bytes. They move when those are done
+	 * (chunk_continue). */
 	uint64_t rest;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which it failed */
@@ -464,14 +470,15 @@ struct pst_chunk {
 	uint32_t pad;
 	const char *engine;    /* name of the engine that carried it; static */
 	struct pst_slot *slot; /* NULL if it has none */
-	uint64_t direct_bytes; /* its part of the storage's direct_bytes */
+	uint64_t direct_bytes; /* number of bytes that it adds to the storage's direct_bytes */
 	struct pst_io io;
 	bool io_started; /* `io` is in progress, so the storage owns it */
 	/* For path staged: number of bytes in the slot before the chunk's first byte. */
 	uint64_t mem_head;
 	uint64_t moved;	     /* number of bytes delivered; less than `len` at the storage's end */
 	uint64_t cpu_copied; /* number of bytes that the CPU has copied so far */
-	uint64_t dram_laid;  /* number of bytes written to host memory on the way so far */
+	/* Number of bytes that its transfers have written to host memory so far. */
+	uint64_t dram_laid;
 	uint64_t start_ns;
 	/* The duration of its call, or of start(), shows whether its bytes were cached. */
 	bool timed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A copier that is the CPU itself: it copies by memcpy. Each copy is done when the call that queues
- * it returns, so every ticket counts as reached. Devices host and peermem use it.
+ * A copier that is the CPU itself: it copies by memcpy. Each copy is done when the call that
+ * queues it returns, so every ticket counts as done. Devices host and peermem use it.
  */
 #include "device/cpu_copy.h"
 

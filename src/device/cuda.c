@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device cuda: memory of an NVIDIA GPU, used through the driver API. Opening the device makes no
- * CUDA context: the primary context is retained when it is first needed. The current context of the
- * calling thread never changes. How copies and waits are made follows from measurements of the
- * driver's hardware queues, which are in tests/standin/README.md.
+ * CUDA context: the library retains the primary context when it first needs one. The current
+ * context of the calling thread never changes. How copies and waits are made follows from
+ * measurements of the driver's hardware queues, which are in tests/standin/README.md.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -153,7 +153,7 @@ static void cuda_close(struct penstock_device *dev)
 	struct pst_cuda_scope in;
 
 	if (ctx) {
-		/* If this fails, the context no longer exists, nor does anything in it. */
+		/* If this call fails, the context and everything in it no longer exist. */
 		if (pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK)
 			resources_free(c);
 		pst_cuda_leave(c->api, &in);
@@ -231,7 +231,7 @@ static enum pst_cu_result classify_in_context(struct pst_cuda_device *c, unsigne
 {
 	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
 	struct pst_cu_ctx *ctx;
-	/* ignored: the caller then treats the memory as that of another device */
+	/* not reported: after this error the caller treats the memory as that of another device */
 	struct pst_err ignored;
 	unsigned flags;
 	int active = 0;

@@ -173,8 +173,8 @@ static int driver_start(const char *file)
 	return 0;
 }
 
-/* Loads the driver library, which is never unloaded: it starts threads of its own, and its exit
- * handlers run later than any code that could unload it. */
+/* Loads the driver library. It is never unloaded, because it starts its own threads, and its
+ * exit handlers run later than any code that could unload it. */
 static void driver_load(void)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the CUDA driver API that Penstock uses, declared without NVIDIA's header: handles,
- * constants, structs, and one list of functions with their symbol names. Device cuda and the tests
- * call these functions; tests/standin implements them for machines without a GPU. cuda_api.c loads
- * the driver once with dlopen. This header must never need an NVIDIA header or library at build
- * time. It contains only facts of the interface: where the real cuda.h exists, tests/standin/abi.c
- * compares every line with it.
+ * Declares the part of the CUDA driver API that Penstock uses, without NVIDIA's header. It has
+ * handles, constants, structs, and one list of functions with their symbol names. Device cuda and
+ * the tests call these functions; tests/standin implements them for machines without a GPU.
+ * cuda_api.c loads the driver once with dlopen. This header must never need an NVIDIA header or
+ * library at build time. It contains only facts of the interface: where the real cuda.h exists,
+ * tests/standin/abi.c compares every line with it.
  */
 #ifndef PST_CUDA_API_H
 #define PST_CUDA_API_H
@@ -26,7 +26,7 @@ typedef unsigned long long pst_cu_ptr;
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
 /* The result of every function. This list has the codes that Penstock handles. The driver has
- * others, which are passed on as numbers. */
+ * other codes, which the library passes on as numbers. */
 enum pst_cu_result {
 	PST_CU_OK = 0,
 	PST_CU_INVALID_VALUE = 1,
@@ -184,9 +184,9 @@ enum pst_cu_capture {
 	PST_CU_CAPTURE_BROKEN = 2,
 };
 
-/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls
- * of a thread. GLOBAL: captures of all threads. THREAD_LOCAL: captures of this thread.
- * RELAXED: no capture. */
+/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls of a
+ * thread. With GLOBAL, the captures of all threads restrict it; with THREAD_LOCAL, only its own
+ * captures; with RELAXED, no capture. */
 enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_GLOBAL = 0,
 	PST_CU_CAPTURE_THREAD_LOCAL = 1,
@@ -309,9 +309,9 @@ struct pst_cu_memcpy2d {
 /*
  * The list of functions: R(name, symbol, parameters) for a required function, O(...) for an
  * optional one. The name is NVIDIA's name without its version suffix. The symbol is the version
- * that has these parameters. If a driver lacks a required function, it is not used at all. If it
- * lacks an optional function, the function is NULL in the table, and code that uses it must check
- * that. The comment after an optional function names the CUDA version that introduced it.
+ * that has these parameters. A driver that lacks a required function is not used at all. An
+ * optional function that the driver lacks is NULL in the table, so code must check it before the
+ * call. The comment after an optional function names the CUDA version that introduced it.
  */
 /* clang-format off */
 #define PST_CU_DEVICE_FUNCS(R, O) \
@@ -435,7 +435,7 @@ O(cuStreamWaitValue64, cuStreamWaitValue64_v2, \
 #define PST_CU_VMM_FUNCS(R, O) \
 O(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, \
 	(size_t *granularity, const struct pst_cu_alloc_prop *prop, \
-	 enum pst_cu_granularity option)) /* 10.2, and so for all functions below */ \
+	 enum pst_cu_granularity option)) /* introduced in 10.2, as are all functions below */ \
 O(cuMemCreate, cuMemCreate, \
 	(unsigned long long *handle, size_t len_bytes, \
 	 const struct pst_cu_alloc_prop *prop, unsigned long long flags)) \

@@ -23,8 +23,8 @@ struct pst_cuda_device {
 	/* Protects the table of imports, and the members that are set when they are
 	 * first needed. */
 	pthread_mutex_t lock;
-	/* Held during a copy from another device, so that there is one at a time. It is never
-	 * taken while `lock` is held. */
+	/* Held during a copy from another device, so that only one such copy runs at a time. It
+	 * is never taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
 	/* Scratch memory of cuda_stream.c; 0 until it is needed. */
@@ -37,13 +37,13 @@ struct pst_cuda_device {
 	/* Bit i is set if access to the memory of GPU i has been requested. */
 	unsigned long long peers_open;
 	struct {
-		/* base: address of the imported allocation; ptr: address that the importer got,
-		 * 0 if the entry is free. */
+		/* `base` is the address of the imported allocation, and `ptr` the address that
+		 * the importer got. `ptr` is 0 if the entry is free. */
 		pst_cu_ptr base, ptr;
 	} imports[PST_CUDA_IMPORTS_MAX];
 };
 
-/* What pst_cuda_leave needs to restore the thread's context and capture mode. */
+/* The state with which pst_cuda_leave restores the thread's context and capture mode. */
 struct pst_cuda_scope {
 	bool pushed;
 	enum pst_cu_capture_mode mode;
@@ -63,14 +63,14 @@ static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
 
 /*
  * Makes `ctx` the current context, which costs little if it is current already. After an error
- * another context is current: the caller must make no driver call, but must still call
+ * another context is current. Then the caller must make no driver call, but must still call
  * pst_cuda_leave.
  *
  * Until pst_cuda_leave the thread is in relaxed capture mode, so that the library's calls do not
  * invalidate a graph capture of the application. In a thread's default mode the driver refuses an
  * event query, a registration or an allocation while any thread captures a graph, and invalidates
  * this capture. Relaxed mode is safe, because the library's calls touch no stream that is being
- * captured. The switch of modes takes 13 ns.
+ * captured. Switching the mode takes 13 ns.
  */
 static inline enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
 						struct pst_cuda_scope *scope)

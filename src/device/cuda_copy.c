@@ -5,11 +5,10 @@
  * takes up to 0.3 ms while other threads use the driver (H200).
  *
  * The last ticket has no event until another copy follows it. Until then its stream is queried
- * instead of an event. So a copy that no other copy follows needs two driver calls instead of
- * three.
+ * instead of an event. So the last copy of a sequence needs two driver calls instead of three.
  *
- * No copy may go through a compute queue of the GPU, because a stream that waits for a request of
- * the library may be ahead of the copy in that queue (tests/standin/README.md).
+ * No copy may go through a compute queue of the GPU. In that queue, a stream that waits for a
+ * request of the library may be ahead of the copy (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -26,9 +25,9 @@
  * in a batch are as fast as one copy of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
 /* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
- * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So two small copies
- * are made as the two rows of one copy. PAIR_NEAR is the number of later copies among which a
- * partner is searched. */
+ * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So two small
+ * copies are made as the two rows of one copy. For each copy, a partner is searched among the
+ * next PAIR_NEAR copies. */
 #define PAIR_NEAR 8
 #define KNOWN_MAX 4 /* number of allocations that a copier remembers */
 /* maximum number of tickets in flight on one copier; a lane has half as many chunks */
@@ -48,7 +47,7 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	/* Whether the stream `in`, or `out`, has got work since the last ticket. */
+	/* True if the stream `in`, or `out`, has got work since the last ticket. */
 	bool used_in, used_out;
 	uint64_t marked; /* Number of the last ticket that was issued. */
 	/* Number of the last ticket that is known to be done; all earlier tickets
@@ -81,7 +80,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope in;
 
-	/* If this fails, the context no longer exists, nor does anything in it. */
+	/* If this call fails, the context and everything in it no longer exist. */
 	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
@@ -164,8 +163,9 @@ static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char
 	return rc;
 }
 
-/* Copies to the device through the copy engine, also below SMALL_COPY: as two rows of half the
- * length. An odd length becomes two such copies, which overlap. */
+/* Copies to the device through the copy engine, except a single byte. A copy of 2 to SMALL_COPY
+ * bytes becomes two rows of half the length. If that length is odd, two such copies are made,
+ * which overlap. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
@@ -382,7 +382,7 @@ static void small_flush(struct pst_copier *cp)
 		unsigned k = i + 1, last = i + PAIR_NEAR < count ? i + PAIR_NEAR : count - 1;
 
 		if (!all[i].len)
-			continue; /* This copy was made together with an earlier one. */
+			continue; /* This copy was made as a pair with an earlier copy. */
 		while (k <= last && !small_may_pair(&all[i], &all[k]))
 			k++;
 		if (k <= last && small_copy_pair(cp, &all[i], &all[k])) {
@@ -397,8 +397,8 @@ static void small_flush(struct pst_copier *cp)
 	}
 }
 
-/* Whether the copy can be part of a batch. Small copies to the device cannot, because the driver
- * sends them through a compute queue in a batch too. */
+/* Returns whether the copy can be part of a batch. Small copies to the device cannot, because
+ * the driver sends them through a compute queue in a batch too. */
 static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
@@ -412,9 +412,10 @@ static bool rect_is_small(const struct pst_rect *r, bool in)
 }
 
 /* Returns the start of the allocation that contains these bytes, or 0 if the device has no such
- * allocation. A batch never returns if one address in it does not belong to the device (H200), so
- * the address of every deferred copy is looked up first. If the caller frees the memory before its
- * copy is done, that is the caller's error. */
+ * allocation. If one address in a batch does not belong to the device, the driver call never
+ * returns (H200). So the address of every deferred copy is looked up before the batch is
+ * submitted. If the caller frees the memory before its copy is done, that is the caller's
+ * error. */
 static uint64_t allocation_base(struct pst_copier *cp, const void *at, uint64_t len)
 {
 	uint64_t from = (uintptr_t)at;

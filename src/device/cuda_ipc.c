@@ -2,8 +2,8 @@
 /*
  * Shares device memory between processes of one machine. An export contains the driver's handle of
  * an allocation, and the position of the exported bytes in this allocation. The importing process
- * first checks that the memory is on its own GPU, or on a GPU that its own can access. So the
- * import never makes a context on the exporter's GPU.
+ * first checks that the memory is on its own GPU, or on another GPU that its own GPU can access.
+ * The import never makes a context on the exporter's GPU.
  */
 #include <string.h>
 #include <unistd.h>

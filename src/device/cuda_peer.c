@@ -11,10 +11,10 @@
 #include "device/cuda_peer.h"
 #include "device/cuda_context.h"
 
-/* How long the calling thread polls for the end of a copy before it sleeps. A copy of 64 MiB
- * from another GPU takes 0.2 ms (349 GB/s between two H200), but a sleeping thread takes 0.1 to
- * 0.3 ms to wake up. So the thread polls for twice the time that the copy should take, and
- * POLL_MIN_NS. */
+/* These constants set how long the calling thread polls for the end of a copy before it sleeps.
+ * A copy of 64 MiB from another GPU takes 0.2 ms (349 GB/s between two H200), but a sleeping
+ * thread takes 0.1 to 0.3 ms to wake up. So the thread polls for twice the time that the copy
+ * should take, plus POLL_MIN_NS. */
 #define BYTES_PER_NS_POLLED 150u
 #define POLL_MIN_NS 50000u
 
@@ -86,7 +86,7 @@ static enum pst_cu_result peer_copy_await(struct pst_cuda_device *to, uint64_t l
 
 	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
 	       pst_now_ns() < until)
-		sched_yield(); /* Lets another thread run if there is one with work. */
+		sched_yield(); /* Lets another thread run if one is ready to run. */
 	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
 }
 

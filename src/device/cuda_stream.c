@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream-ordered requests on device cuda. The application's stream writes a semaphore when it
- * reaches the request, and a lane then starts the request. The stream waits for a second semaphore,
- * which the lane writes when the request completes.
+ * reaches the request, and a lane then starts the request. The stream waits for a second
+ * semaphore, which the lane writes when the request completes.
  *
- * A waiting stream also holds up other streams: all those whose work comes next in the hardware
- * queue that the waiting stream used last. So before it waits, the stream is made to use a compute
- * queue, where no copy of the library ever runs (tests/standin/README.md has the measurement). If a
- * device has no memory operations, one host function writes the first semaphore, and another polls
- * the second one. Neither host function makes a CUDA call or I/O.
+ * A waiting stream also holds up every other stream whose work comes next in the same hardware
+ * queue: the queue that the waiting stream used last. So before it waits, the stream is made to
+ * use a compute queue, where no copy of the library ever runs (tests/standin/README.md has the
+ * measurement). If a device has no memory operations, one host function writes the first
+ * semaphore, and another polls the second one. Neither host function makes a CUDA call or I/O.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -96,7 +96,8 @@ void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *semaphores)
 	char *map = (char *)semaphores - page;
 	struct pst_cuda_scope in;
 
-	/* If this fails, the context is broken, and a broken context has nothing registered. */
+	/* If this call fails, the context is broken, and a broken context has nothing
+	 * registered. */
 	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
 		c->api->cuMemHostUnregister(semaphores);
 	pst_cuda_leave(c->api, &in);
@@ -148,7 +149,7 @@ static enum pst_cu_result host_launch(const struct pst_cuda *api, struct pst_cu_
 }
 
 /* Makes the stream's context current. A default stream belongs to whatever context is current,
- * so for it the device's primary context is used. */
+ * so for a default stream the function uses the device's primary context. */
 static enum pst_cu_result stream_enter(struct pst_cuda_device *c, struct pst_cu_stream *stream,
 				       struct pst_cu_ctx *ctx, struct pst_cuda_scope *scope)
 {

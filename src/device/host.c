@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device host: ordinary memory of this process. Its copies are memcpy, and are done when they are
- * queued. It is the last device of the list, so "auto" always finds a device. Memory that no other
- * device recognises counts as host memory, even the freed address of a GPU. So before a copy, host
- * checks memory that the caller has not declared to be host memory. If it is not mapped, the copy
- * fails, and the process gets no SIGSEGV.
+ * Device host: ordinary memory of this process. It copies by memcpy, so a copy is done when the
+ * call that queues it returns. It is the last device of the list, so "auto" always finds a device.
+ * Memory that no other device recognises counts as host memory, even the freed address of a GPU.
+ * So before a copy, host checks memory that the caller has not declared to be host memory. If it
+ * is not mapped, the copy fails, and the process gets no SIGSEGV.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,8 @@
 
 #define HUGE_PAGE (2u << 20)
 #define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
-#ifndef MADV_POPULATE_READ     /* missing in older headers; older kernels return EINVAL */
+/* Older headers do not define it, and older kernels return EINVAL for it. */
+#ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -102,7 +103,7 @@ static int host_classify(struct penstock_device *dev, const void *ptr, struct ps
 	(void)dev;
 	(void)ptr;
 	memset(out, 0, sizeof(*out));
-	return 1; /* host is asked last: memory that no other device recognises is host memory */
+	return 1; /* this device is queried last, so the memory belongs to no other device */
 }
 
 /* ---- memory of callers ---- */

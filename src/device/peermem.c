@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device peermem: memory of a PCI device whose driver publishes it for peer-to-peer DMA, for
- * example the controller memory buffer of an NVMe drive. It is mapped from
- * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch can write it without
- * host memory in between. The CPU can access it too, but slowly. One allocation is one mapping,
- * because the kernel gives out whole pages and takes them back at munmap.
+ * example the controller memory buffer of an NVMe drive. The memory is mapped from
+ * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch can write it
+ * without host memory in between. The CPU can access it too, but slowly. Each allocation is one
+ * mapping, because the kernel hands out whole pages and gets them back at munmap.
  */
 #include <fcntl.h>
 #include <pthread.h>

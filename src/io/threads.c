@@ -24,7 +24,8 @@
 struct threads_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct pst_call *head, **tail; /* List of calls to make, oldest first. */
+	/* List of calls that no worker has started, oldest first. */
+	struct pst_call *head, **tail;
 	struct pst_call *completed, **completed_tail;
 	unsigned queued, idle, workers, inflight, depth;
 	bool stop;
@@ -132,8 +133,8 @@ static bool worker_add(struct threads_engine *engine)
 	return engine->workers > 0;
 }
 
-/* Makes the call on this thread. It takes no lock, because it runs only without workers: then no
- * other thread uses the list `completed`. */
+/* Makes the call on this thread. It takes no lock, because it is called only if there are no
+ * workers. No other thread uses the list `completed` in that case. */
 static void call_at_once(struct threads_engine *engine, struct pst_call *call)
 {
 	call->result = pst_call_now(call);
@@ -178,7 +179,7 @@ static int threads_poll(struct pst_engine *handle)
 
 	if (!engine->inflight)
 		return 0;
-	if (engine->workers) /* without workers only this thread uses the list */
+	if (engine->workers) /* if there are no workers, only this thread uses the list */
 		pthread_mutex_lock(&engine->lock);
 	list = engine->completed;
 	engine->completed = NULL;
@@ -208,7 +209,8 @@ static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
 		return completed;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
-		return 0; /* The read was interrupted; the next wait reads the counter. */
+		/* A signal interrupted the read, and the next wait reads the counter. */
+		return 0;
 	return threads_poll(handle);
 }
 

@@ -36,7 +36,7 @@
 
 struct uring_engine {
 	struct io_uring ring;
-	/* depth: maximum of inflight; inflight: number of calls in the io_uring. */
+	/* `inflight` is the number of calls in the io_uring, and `depth` its maximum. */
 	unsigned depth, inflight;
 	int wake_fd;
 	uint64_t wake_value;
@@ -46,7 +46,7 @@ struct uring_engine {
 	unsigned slots_count, slots_max;
 	unsigned failures;  /* Number of consecutive failures of io_uring_enter. */
 	uint64_t failed_ns; /* Time of the last failure of io_uring_enter. */
-	/* Whether the engine has given up: the fallback engine makes all later calls. */
+	/* True if the engine has given up, so that the fallback engine makes all later calls. */
 	bool gave_up;
 	const struct pst_engine_ops *fallback_ops;
 	/* State of the fallback engine; only functions of fallback_ops may use it. */
@@ -60,9 +60,9 @@ static struct uring_engine *uring_engine_of(struct pst_engine *handle)
 
 static int uring_setup(struct uring_engine *engine, unsigned entries)
 {
-	/* With DEFER_TASKRUN (since kernel 6.1) this thread is not interrupted by completions,
-	 * but processes them when it asks for them. Older kernels refuse these
-	 * flags, and the next entries of the list are tried. */
+	/* With DEFER_TASKRUN (since kernel 6.1) completions do not interrupt this thread, which
+	 * processes them when it asks for them. Older kernels refuse these flags, and then the
+	 * next entry of the list is tried. */
 	static const unsigned tries[] = {
 		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
 			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
@@ -265,9 +265,9 @@ static void uring_flush(struct uring_engine *engine)
 		uring_entered(engine, io_uring_submit(&engine->ring));
 }
 
-/* Sleeps instead of a wait in the io_uring, while io_uring_enter must not be called. It cannot
- * poll the io_uring's descriptor instead, because that is readable as long as there are completions
- * that only io_uring_enter can fetch. */
+/* Sleeps instead of a wait in the io_uring, while io_uring_enter must not be called. The
+ * function cannot poll the io_uring's descriptor instead. That descriptor stays readable as
+ * long as there are completions that only io_uring_enter can fetch. */
 static void uring_sleep(int64_t timeout_us)
 {
 	struct timespec ts = {0, RETRY_US * 1000};
@@ -299,7 +299,7 @@ static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
 	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
-		uring_flush(engine); /* If this fails, the next poll tries again. */
+		uring_flush(engine); /* If the submission fails, the next poll tries again. */
 	return 0;
 }
 
@@ -311,8 +311,8 @@ static void wake_arm(struct uring_engine *engine)
 		return;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
-		/* The submission queue is full of calls, whose completions end the
-		 * wait as well. */
+		/* The submission queue is full of calls, and the completion of any of them ends
+		 * the wait as well. */
 		return;
 	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value, sizeof(engine->wake_value),
 			   0);

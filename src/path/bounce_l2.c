@@ -2,14 +2,15 @@
 /*
  * The L2 bounce. A read from the page cache leaves its bytes in the L2 cache of the CPU that made
  * the call. If the copy engine then fetches them from the L2 cache, it runs at half speed: 256 KiB
- * take 21.7 us instead of 13.7 (H200). In a long read the bytes have left the L2 cache before their
- * copy starts. But in a read of a few MiB they have not, and the copy engine is the bottleneck.
+ * take 21.7 us instead of 13.7 (H200). In a long read the bytes have left the L2 cache before
+ * their copy starts. In a read of a few MiB the bytes are still there, and the slow copy engine is
+ * the bottleneck.
  *
  * So this file reads each piece into a small buffer that stays in the L2 cache. From there it
  * copies the piece to the slot with non-temporal stores, which bypass the cache. A read of 4 MiB
  * then takes 190 us instead of 290. The CPU copies each byte twice, and both copies are counted.
- * The L2 bounce is used for a lone read of at most REQUEST_MAX: with several reads at once, or with
- * one of 64 MiB, the CPUs have no time for the second copy.
+ * The L2 bounce is used only for a read of at most REQUEST_MAX bytes that is alone in flight. With
+ * several reads at once, or with a read of 64 MiB, the CPUs have no time for the second copy.
  */
 #include "path/bounce_l2.h"
 
@@ -22,7 +23,7 @@
 #include "core/request/request.h"
 
 #define REQUEST_MAX (16u << 20)
-/* Minimum length: only requests of this length or more are shared by several lanes. */
+/* Minimum length of the request. Shorter requests are not shared by several lanes. */
 #define REQUEST_MIN (2u << 20)
 #define CHUNK_MIN (64u << 10)
 

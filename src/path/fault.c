@@ -54,7 +54,8 @@ struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	/* 1 + the operation that gets no faults; 0 if both operations get faults. */
+	/* One more than the number of the operation that gets no faults; 0 if both operations
+	 * get faults. */
 	uint8_t spared;
 };
 _Static_assert(sizeof(struct fault_spec) <= sizeof(((struct pst_request *)NULL)->wrap_state),
@@ -146,7 +147,8 @@ static bool chunk_is_hit(const struct fault_spec *spec, const struct pst_chunk *
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	/* Delayed chunks, sorted by the time at which they are due, which is kept in io->off. */
+	/* Delayed chunks, sorted by the time at which each is due. That time is stored in
+	 * io->off. */
 	struct pst_io *list;
 	/* pst_fork_generation() + 1 of the process that started the thread; 0 if no thread was
 	 * started. */
@@ -233,16 +235,16 @@ static void chunk_complete(struct pst_chunk *chunk)
 
 /* ---- pieces: the work of the wrapped path ---- */
 
-/* The storage's bytes [off, off + len). They are moved to or from the memory that belongs to the
- * bytes at mem_off, which is another offset if halves are swapped. */
+/* The storage's bytes [off, off + len). They are moved to or from the memory that belongs to
+ * the bytes at storage offset mem_off. mem_off differs from `off` only if halves are swapped. */
 struct fault_piece {
 	uint64_t off, len, mem_off;
 	uint32_t pad;
 };
 
-/* The pieces of one chunk, which are moved one after the other. When all are moved, the lane
- * keeps this struct for a later chunk and does not free it, because functions that were called with
- * `req` may still read it while they return. */
+/* The pieces of one chunk, which are moved one after the other. After the last piece, the lane
+ * keeps this struct for a later chunk instead of freeing it. Functions that were called with
+ * `req` may still read the struct while they return. */
 struct fault_work {
 	struct pst_chunk *chunk;
 	struct fault_piece pieces[PIECES_MAX];
@@ -306,9 +308,9 @@ static void fault_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Prepares the request that the wrapped path gets. It has the segments and spans of the caller's
- * request. If the piece's bytes are swapped with others, it has one segment and one span, for this
- * piece with the other memory. */
+/* Prepares the request that the wrapped path gets. It has the segments and spans of the
+ * caller's request. For a piece that changes places with another piece, it has only one segment
+ * and one span: this piece, with the other piece's memory. */
 static void work_make_request(struct fault_work *w, const struct fault_piece *piece,
 			      struct pst_chunk *inner)
 {
@@ -422,8 +424,8 @@ static uint64_t chunk_half(const struct pst_chunk *chunk)
 	return any ? chunk->len / 2 : chunk->len / 2 / BLOCK * BLOCK;
 }
 
-/* Returns true if the chunk's two halves can change places. They can only if they are in one
- * piece of memory. */
+/* Returns true if the chunk's two halves can change places, because both are in one piece of
+ * memory. */
 static bool chunk_is_swappable(const struct pst_chunk *chunk)
 {
 	const struct pst_span *span = &chunk->req->spans[chunk->span];

@@ -11,7 +11,7 @@
 
 /*
  * Returns 0 if the route's storage offers O_DIRECT. Otherwise returns -errno, with the reason in
- * `err` and what to do about it in `fix`. Path staged calls it too.
+ * `err` and advice how to remove it in `fix`. Path staged calls it too.
  */
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
 
@@ -21,9 +21,9 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 		      char *fix);
 
 /*
- * Starts the chunk in place, with the results of `start` in struct pst_path_ops. If the system call
- * fails, `explain` is called and may replace the error in chunk->err. If `explain` is NULL, the
- * chunk keeps the storage's error.
+ * Starts the chunk in place. Returns what the function `start` of struct pst_path_ops returns. If
+ * the system call fails, `explain` is called and may replace the error in chunk->err. If `explain`
+ * is NULL, the chunk keeps the storage's error.
  */
 int pst_inplace_start(struct pst_chunk *chunk, void (*explain)(struct pst_chunk *chunk));
 

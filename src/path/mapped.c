@@ -4,17 +4,18 @@
  * shared and read-only, registers the mapping with the device, and queues a copy from it. The CPU
  * touches no byte and no page becomes dirty. The path carries reads only.
  *
- * One lane registers all windows of a device, because the driver registers one range after the
- * other: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE: registering
- * such a mapping hangs the driver.
+ * One lane registers all windows of a device, because the driver registers only one range at a
+ * time: 57 GB/s on an H200, with any number of threads. Never map with MAP_PRIVATE, because
+ * registering such a mapping hangs the CUDA driver.
  *
- * Unregistering waits for everything that the application has queued on the device. Meanwhile every
- * copy, event record and allocation of the process has to wait (tests/standin/README.md). A read
- * must not do that to its caller, who may have a stream that waits for the next read. So a
- * registration is kept until its storage closes. For each device, registrations may cover a share
- * of the machine's memory; when it is used up, chunks use the plan's next path. After the storage
- * has closed, a separate thread unregisters, while the lane has nothing to register and no stream
- * waits for a request of the library.
+ * Unregistering waits for everything that the application has queued on the device. Meanwhile
+ * every memory copy, event record and allocation that the process issues has to wait
+ * (tests/standin/README.md). A read must not unregister, because the application may have a stream
+ * that waits for the next read. So a registration is kept until its storage closes. For each
+ * device, registrations may cover at most a quarter of the machine's memory. When this quarter is
+ * used up, chunks use the plan's next path. After the storage has closed, a separate thread
+ * unregisters. It does so only while the lane has nothing to register and no stream waits for a
+ * request of the library.
  *
  * A later read uses an old registration only if the caller declared the storage immutable.
  * Otherwise the registered bytes could be out of date.
@@ -50,9 +51,9 @@
 /* Length of the first and last windows of a request. The copy engine has no work until the first
  * window is registered, which takes 0.15 ms. */
 #define WINDOW_FIRST (8u << 20)
-/* Maximum number of windows of one lane. With windows of full length they cover 256 GiB. They
- * cover 64 GiB if the residency is unknown, because windows are shorter then, and 16 GiB if
- * requests are short, as in a rank that loads its part of a model. */
+/* Maximum number of windows of one lane. With windows of full length they cover 256 GiB. If the
+ * residency is unknown, windows are shorter and cover 64 GiB. If requests are short, as in a
+ * rank that loads its part of a model, they cover 16 GiB. */
 #define WINDOWS_MAX 2048
 #define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
 /* With each device, at most 1/HELD_SHARE of the machine's memory is registered. */
@@ -64,8 +65,8 @@ struct mapped_window {
 	uint64_t off; /* Offset of the window in the file. */
 	struct penstock_device *dev;
 	struct penstock_storage *st; /* Storage of the file; NULL once it has closed. */
-	/* Whether later reads may use the window: the storage is immutable and its file has not
-	 * changed. */
+	/* True if later reads may use the window, because the storage is immutable and its file
+	 * has not changed. */
 	bool reusable;
 	struct timespec ctime; /* Change time of the file when the window was registered. */
 	struct mapped_window *next;
@@ -79,7 +80,7 @@ struct mapped_lane {
 	 * for the first time. */
 	pthread_t closer;
 	bool has_closer;
-	_Atomic bool resting; /* Whether the lane has nothing to register at the moment. */
+	_Atomic bool resting; /* True while the lane has nothing to register. */
 	/* Protects the members below. No other lock is taken under it, and it is never held
 	 * during a driver call. */
 	pthread_mutex_t lock;
@@ -202,7 +203,7 @@ static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 	window_push(&s->free, w);
 }
 
-/* Drops a window that cannot be kept until later. First waits until the device may be
+/* Unregisters a window that cannot be kept until later. First waits until the device may be
  * synchronised. */
 static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 {
@@ -228,8 +229,8 @@ static bool closer_await(struct mapped_lane *s)
 		}
 		if (pst_device_sync_begin(s->due->dev))
 			return true;
-		/* There is no signal when the last stream stops waiting, so check again after
-		 * RECHECK_NS. */
+		/* Nothing wakes this thread when the last stream stops waiting, so check again
+		 * after RECHECK_NS. */
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_nsec += RECHECK_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
@@ -335,8 +336,8 @@ static bool mapped_idle(struct pst_lane *lane, unsigned index)
 
 	if (!s->has_closer && w)
 		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
-	/* There is no thread, so unregister here. Do only one window in each idle turn, because
-	 * a request may need the lane. */
+	/* There is no thread that unregisters, so unregister here. Unregister only one window
+	 * in each idle turn of the lane, because a request may need the lane. */
 	if (!s->has_closer && w) {
 		struct penstock_device *dev = w->dev;
 
@@ -368,8 +369,8 @@ static uint64_t mapped_invalidate(struct pst_lane *lane, unsigned index,
 	if (dev)
 		due_close_all(s, dev);
 	/* A window does not need its storage, so it stays registered when the storage closes,
-	 * and mapped_idle puts it on the list `due` later. Only the close of its device unregisters
-	 * it at once. That device may be another than the lane's. */
+	 * and mapped_idle puts it on the list `due` later. Only the close of its device
+	 * unregisters it at once. That device may differ from the lane's device. */
 	for (struct mapped_window *w = s->live, *next; w; w = next) {
 		next = w->next;
 		if (w->dev == dev) {
@@ -400,8 +401,8 @@ static void mapped_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Reads the window's pages into the page cache. How long this takes shows whether they were
- * cached. */
+/* Reads the window's pages into the page cache. The time that this takes shows whether the
+ * pages were cached. */
 static int window_populate(const struct mapped_window *w, struct pst_chunk *chunk)
 {
 	int code;
@@ -512,8 +513,8 @@ static int mapped_start(struct pst_chunk *chunk)
 	struct stat stat;
 	uint64_t size;
 
-	/* This lane may belong to another device, such as the host: a request's segments may be
-	 * on several devices. So its state is made here. */
+	/* A request's segments may be on several devices, so this lane may belong to another
+	 * device, such as the host. So the path's state for the lane is made here. */
 	if (!chunk->lane->path_state[chunk->path] &&
 	    mapped_lane_init(chunk->lane, chunk->path, &chunk->err))
 		return chunk->err.code;
@@ -530,7 +531,8 @@ static int mapped_start(struct pst_chunk *chunk)
 	if (!w)
 		return chunk->err.code;
 	chunk->engine = "mmap";
-	if (chunk->residency != PST_WARM) { /* This read has filled the page cache. */
+	/* The bytes were not cached, so this read has filled the page cache. */
+	if (chunk->residency != PST_WARM) {
 		chunk->dram_laid += chunk->moved;
 		chunk->cpu_copied +=
 			cache_filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;

@@ -35,15 +35,16 @@ static int p2p_probe(struct pst_route *route, struct pst_path_facts *facts, stru
 		return ret;
 	if (dev->mem_align > facts->mem_align)
 		facts->mem_align = dev->mem_align;
-	/* Every route needs the canary, even if its block stack is not on the allow-list: the
-	 * hardware may refuse the transfer, or deliver nothing and report success. */
+	/* Every route needs the canary, even if its block stack is not on the allow-list. The
+	 * hardware may refuse the transfer, or report success although it delivered nothing. */
 	facts->canary = true;
 	return 0;
 }
 
 /* Explains the error codes with which the kernel refuses peer-to-peer DMA (block/bio.c,
- * drivers/pci/p2pdma.c). EREMOTEIO: the drive's queue or the PCIe route does not support it.
- * EINVAL: older kernels mean the same, or the pages cannot be mapped for DMA. */
+ * drivers/pci/p2pdma.c). EREMOTEIO means that the drive's queue or the PCIe route does not
+ * support peer-to-peer DMA. EINVAL means the same in older kernels, or that the pages cannot be
+ * mapped for DMA. */
 static void p2p_explain(struct pst_chunk *chunk)
 {
 	int code = -chunk->err.code;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths through a slot of the lane's ring: staged and bounce. The lane starts their chunks; the
- * storage and the device move the bytes. Both paths use the caller's memory only through copies of
- * the device.
+ * The paths through a slot of the lane's ring: staged and bounce. The lane starts their chunks;
+ * the storage and the device move the bytes. Both paths use the caller's memory only through
+ * copies of the device.
  *
  * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
- * copies from the slot. A write goes the other way. The CPU touches no byte. On device host a
- * memcpy takes the place of the copy engine.
+ * copies from the slot. A write goes the other way. The CPU touches no byte. On device host,
+ * memcpy replaces the copy engine.
  *
  * bounce: the CPU copies bytes from the page cache or a socket into the slot, and the copy engine
  * copies them to the device. For host memory the CPU copies straight to the destination. Path
- * bounce works with every storage and device, so every plan ends with it, with one exception. A
- * caller's descriptor that is O_DIRECT and cannot be reopened moves whole blocks only, and bounce
- * does not move whole blocks.
+ * bounce works with every storage and device, so every plan ends with it, with one exception. If a
+ * caller's descriptor is O_DIRECT and cannot be reopened, it moves whole blocks only, so bounce
+ * cannot use it.
  *
  * If bytes are known to be cached, the lane's thread itself copies them, chunk by chunk: while the
  * CPU copies a chunk, the copy engine copies the one before. A request that is the only one of its
@@ -34,16 +34,16 @@
 #include "path/bounce_l2.h"
 #include "path/inplace.h"
 
-/* Chunks are no longer than this, so that they stay in the CPU's L2 cache on their way. Short
- * chunks cost little, because copies go to the device in batches. */
+/* Maximum length of a chunk, chosen so that its bytes stay in the CPU's L2 cache on their way.
+ * Short chunks cost little, because copies go to the device in batches. */
 #define CHUNK_MAX PST_SLOT_PART
 #define CHUNK_FIRST (256u << 10)
 
 /* ---- a chunk through a slot ---- || A read call covers the whole blocks that contain the
  * chunk; the copy to the device takes only the chunk's bytes. A write copies the chunk into the
- * slot, adds zeros if the chunk has a pad, and writes the slot to the storage. Each step counts the
- * bytes that it writes to DRAM: those in the slot, and those in the page cache unless a read found
- * them there. */
+ * slot, adds zeros if the chunk has a pad, and writes the slot to the storage. Each step counts
+ * the bytes that it writes to DRAM: the bytes in the slot, and the bytes that it adds to the
+ * page cache. */
 
 /* Adds to the chunk's counters what one system call that moved `n` bytes between storage and
  * slot wrote to DRAM and copied by CPU. */
@@ -178,10 +178,10 @@ static int staged_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
 	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
-	/* One lane is enough for reads: it has 16 calls in flight, some of which are being
-	 * copied to the device. A second lane was up to a fifth slower (virtio), because threads
-	 * wake up twice as often. A write first waits for its copy from the device, so two lanes
-	 * are faster. */
+	/* One lane is enough for reads: it keeps 16 calls in flight, and copies bytes to the
+	 * device meanwhile. Reads with two lanes were up to a fifth slower (virtio), because
+	 * threads wake up twice as often. A write first waits for its copy from the device, so
+	 * two lanes are faster. */
 	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
@@ -233,7 +233,7 @@ static void bounce_host_done(struct pst_io *io)
 	}
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	chunk->cpu_copied += chunk->moved;
-	/* Bytes that the call also wrote to the page cache. */
+	/* If the bytes were not cached, the call also wrote them to the page cache. */
 	chunk->dram_laid += cold ? chunk->moved : 0;
 	pst_chunk_done(chunk, ret);
 }

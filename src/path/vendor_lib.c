@@ -15,8 +15,8 @@
 
 #define DROPIN_MARK "penstock_cufile_marker"
 #define NVIDIA_FS_PROC "/proc/driver/nvidia-fs"
-/* Size of the buffer for libcufile's statistics. It is larger than those of any version, because
- * the call has no parameter for the size. */
+/* Size of the buffer for libcufile's statistics. The buffer is larger than the statistics of
+ * any version, because the call that fills it has no parameter for its size. */
 #define STATS_BYTES 65536
 
 static struct pst_vendor vendor;
@@ -99,8 +99,8 @@ static int symbols_load(void *lib, const char *file)
 	return ret;
 }
 
-/* Opens libcufile's driver. Compat mode can be turned off only before that. Afterwards the
- * driver's properties show whether it is off. */
+/* Calls cuFileDriverOpen. Compat mode can be turned off only before this call. After it,
+ * cuFile's driver properties show whether compat mode is off. */
 static int library_open(const char *file)
 {
 	struct cuf_props props = {.fflags = 0};

@@ -19,7 +19,8 @@
 	X(ssize_t, cuFileRead, (void *fh, void *base, size_t len, off_t file_off, off_t base_off)) \
 	X(ssize_t, cuFileWrite,                                                                    \
 	  (void *fh, const void *base, size_t len, off_t file_off, off_t base_off))
-/* Functions that libcufile has since version 1.14 or 1.15; NULL in older versions. */
+/* Functions that libcufile has only since version 1.14 or 1.15. Their pointers are NULL with
+ * older versions. */
 #define PST_VENDOR_OPTIONAL(X)                                               \
 	X(struct cuf_error, cuFileGetVersion, (int *version))                \
 	X(struct cuf_error, cuFileSetParameterBool, (int param, bool value)) \
@@ -32,11 +33,11 @@ struct pst_vendor {
 	PST_VENDOR_FUNCS(PST_VENDOR_MEMBER)
 	PST_VENDOR_OPTIONAL(PST_VENDOR_MEMBER)
 #undef PST_VENDOR_MEMBER
-	bool compat; /* Whether libcufile may fall back to plain reads without reporting it. */
+	bool compat; /* True if libcufile may fall back to plain reads without reporting it. */
 	int version; /* Version: 1000 x major + 10 x minor; 0 if it is unknown. */
 };
 
-/* libcufile's own counters, since it was opened. */
+/* The values of libcufile's own counters, which start at 0 when libcufile is opened. */
 struct pst_vendor_counts {
 	uint64_t direct; /* Number of reads by peer-to-peer DMA or nvidia-fs. */
 	uint64_t posix;	 /* Number of reads by system calls and CPU copies. */

@@ -48,7 +48,7 @@ __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blocksta
 }
 
 /* Records a layer to visit, unless it is recorded already. `above` is the index of the layer
- * that named this one. */
+ * above it, in which the layer's name was found. */
 static void layer_add(struct stack_walk *w, const char *name, int above)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -59,8 +59,8 @@ static void layer_add(struct stack_walk *w, const char *name, int above)
 
 	for (i = 0; i < stack->layer_count; i++)
 		if (!strcmp(stack->layers[i].name, name)) {
-			/* A layer that occurs twice is a cycle only if it is above itself. Two
-			 * partitions of one disk below an array are not a cycle. */
+			/* If a layer occurs twice, that is a cycle only if the layer is above
+			 * itself. Two partitions of one disk below an array are no cycle. */
 			for (at = above; at >= 0; at = stack->layers[at].above)
 				if (at == (int)i)
 					stack_lose(stack, "%s is stacked on itself", name);
@@ -93,8 +93,9 @@ static uint32_t queue_attribute(struct stack_walk *w, const char *name, const ch
 }
 
 /*
- * Returns false if the drive's DMA addresses have too few bits for all memory of this machine. The
- * kernel then copies through memory at low addresses, unless an IOMMU translates addresses.
+ * Returns false if the drive's DMA addresses have too few bits for all memory of this machine. In
+ * that case the kernel copies through memory at low addresses, unless an IOMMU translates
+ * addresses.
  */
 static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 {
@@ -110,8 +111,8 @@ static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 			       group);
 	if (!strncmp(type, "DMA", 3))
 		return true;
-	/* Up to 1 GiB of the address space below 4 GiB is not memory, so the highest memory
-	 * address is up to 1 GiB above the memory's size. */
+	/* Up to 1 GiB of the address space below 4 GiB is not memory. So the highest memory
+	 * address may exceed the size of the memory by up to 1 GiB. */
 	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
 }
 
@@ -237,8 +238,8 @@ static void lvm_guess(struct stack_walk *w, const char *name, const char *own, s
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
-	/* The volume is a hidden one, and the suffix of its uuid names its kind. Only the suffix
-	 * of thin pools is known here. */
+	/* This is a hidden volume, and the suffix of its uuid names its kind. Only the suffix
+	 * of thin pools is known. */
 	if (strchr(own + 4, '-')) {
 		if (!strcmp(strrchr(own, '-'), "-tpool"))
 			dm->kind = PST_LAYER_DM_THIN;
@@ -561,7 +562,8 @@ int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
 			ext4_options_read(&w, name);
 		layer_add(&w, name, -1);
 	}
-	/* A visit may append layers to the list, so this loop walks the tree breadth first. */
+	/* A visit may append layers to the list, so the loop also visits these, and walks the
+	 * tree breadth first. */
 	for (i = 0; i < out->layer_count; i++)
 		layer_visit(&w, (int)i);
 	pst_sysfs_close(&w.fs);

@@ -3,11 +3,12 @@
  * The block stack: all layers between a file and the drives that hold it, as the kernel shows them
  * in /sys and /proc/self/mountinfo. It is read when a storage is opened, by `penstock explain` and
  * by `penstock check`. The functions of blockstack_verdict.h decide whether it is on the
- * allow-list. The root directory can be set, so that captures of other machines are read in the
- * same way.
+ * allow-list. The root directory can be set, so that a capture (a copy of another machine's /sys
+ * and /proc) is read in the same way.
  *
- * Every list has a maximum length. An item that does not fit, cannot be parsed or cannot be read is
- * recorded as unknown. After a read no descriptor stays open, and the caller has nothing to free.
+ * Every list has a maximum length. An item that does not fit, cannot be parsed or cannot be read
+ * is recorded as unknown. After a read no descriptor stays open, and the caller has nothing to
+ * free.
  */
 #ifndef PST_STORAGE_BLOCKSTACK_H
 #define PST_STORAGE_BLOCKSTACK_H
@@ -31,7 +32,7 @@ enum pst_layer_kind {
 	PST_LAYER_RAID1,
 	PST_LAYER_RAID10,
 	PST_LAYER_RAID456,
-	/* A namespace that is reached by several paths; the paths are the layers below it. */
+	/* An NVMe namespace that is reached by several paths, which are the layers below it. */
 	PST_LAYER_NVME_MULTIPATH,
 	PST_LAYER_DM_CRYPT,
 	PST_LAYER_DM_THIN,
@@ -41,7 +42,7 @@ enum pst_layer_kind {
 	PST_LAYER_MD_OTHER, /* `detail` is the RAID level. */
 	PST_LAYER_BCACHE,
 	PST_LAYER_DRBD,
-	PST_LAYER_LOOP, /* This kind and the kinds after it have no layer below them. */
+	PST_LAYER_LOOP, /* No layer is below this kind or below the kinds after it. */
 	PST_LAYER_ZRAM,
 	PST_LAYER_BRD,
 	PST_LAYER_NULL_BLK,
@@ -91,24 +92,26 @@ struct pst_blockstack {
 	 * has the reason. */
 	bool complete;
 	/* Reason (a static text) why this kernel copies all bytes that drives move; NULL if it
-	 * does not. */
+	 * does not copy them. */
 	const char *swiotlb;
-	/* Whether an RDMA device is implemented in software, or none is in hardware. */
+	/* True if an RDMA device is implemented in software, or if no RDMA device is
+	 * implemented in hardware. */
 	bool rdma_software;
 	char lost[96];
 	struct pst_layer layers[PST_LAYERS_MAX];
 	unsigned layer_count;
 	struct pst_stack_drive drives[PST_STACK_DRIVES_MAX];
 	unsigned drive_count;
-	/* Number of bytes on a drive after which the topmost stripe continues on the next drive;
-	 * 0 if there is no stripe. */
+	/* Number of bytes after which the topmost striped layer continues on the next drive; 0
+	 * if there is no striped layer. */
 	uint64_t stripe_bytes;
 	uint32_t logical_block_max; /* Largest logical block of all drives; 0 if it is unknown. */
 	uint32_t dma_align_max;
 };
 
 struct pst_blockstack_in {
-	uint32_t major, minor; /* Device number: st_dev of a file, st_rdev of a block device. */
+	/* Device number, which is st_dev for a file and st_rdev for a block device. */
+	uint32_t major, minor;
 	bool is_block;
 	uint64_t fs_magic;	 /* f_type of statfs; 0 if it is unknown. */
 	int64_t mount_id;	 /* stx_mnt_id of statx; -1 if it is unknown. */

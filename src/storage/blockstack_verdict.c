@@ -15,8 +15,8 @@
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* For each file system, the reason why it fails; NULL if it passes, provided that its mount
- * options do. */
+/* For each file system, the reason why it fails. NULL means that the file system passes if its
+ * mount options pass, too. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,
@@ -78,7 +78,7 @@ static const struct {
 	enum pst_layer_kind kind;
 	const char *transport;
 	const char *why; /* Reason why the pair fails; NULL if it passes. */
-	/* Whether the pair passes only if no RDMA device is implemented in software. */
+	/* True if the pair passes only if no RDMA device is implemented in software. */
 	bool rdma;
 } transports[] = {
 	{PST_LAYER_NVME, "pcie", NULL, false},
@@ -211,8 +211,8 @@ bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, siz
 
 	if (why && why_len)
 		why[0] = '\0';
-	/* If a known layer fails, report that one, and not an unknown layer or an incomplete
-	 * stack. */
+	/* If a known layer fails, report this layer, rather than an unknown layer or an
+	 * incomplete stack. */
 	if (!mount_ok(stack, why, why_len))
 		return false;
 	for (i = 0; i < stack->layer_count; i++)

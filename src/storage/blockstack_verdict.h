@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judges a block stack by an allow-list: does a drive's DMA engine move the bytes of an O_DIRECT
- * call? The answer must never be yes by default: every layer has to be on the list.
+ * Decides by an allow-list whether a drive's DMA engine moves the bytes of an O_DIRECT call on a
+ * block stack. The answer must never be yes by default: every layer has to be on the list.
  */
 #ifndef PST_STORAGE_BLOCKSTACK_VERDICT_H
 #define PST_STORAGE_BLOCKSTACK_VERDICT_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the table of a device from the device mapper or from a captured file, and reduces it to one
- * kind of layer. blockstack.c calls it. It must never report a plain kind (linear, striped or RAID)
- * if one line of the table is of another kind, and must never change a table.
+ * Reads the table of a device from the device mapper, or from a file that was copied from another
+ * machine, and reduces it to one kind of layer. blockstack.c calls it. It must never report a
+ * plain kind (linear, striped or RAID) if one line of the table is of another kind, and must never
+ * change a table.
  */
 #include "storage/dmtable.h"
 
@@ -51,7 +52,7 @@ static enum pst_layer_kind raid_kind(const char *params)
 	return PST_LAYER_DM_OTHER;
 }
 
-/* Combines one line of a table with the kind that the lines before it gave. */
+/* Combines one line of a table with the kind that was derived from the lines before it. */
 static void dm_add_line(struct pst_dm *dm, const char *target, const char *params)
 {
 	enum pst_layer_kind kind = PST_LAYER_DM_OTHER;
@@ -66,8 +67,8 @@ static void dm_add_line(struct pst_dm *dm, const char *target, const char *param
 	if (!strcmp(target, "striped") && !dm->stripe_bytes &&
 	    sscanf(params, "%9llu %9llu", &count, &sectors) == 2 && count > 1)
 		dm->stripe_bytes = (uint64_t)sectors * 512;
-	/* A kind that is not plain stays, whatever this line is. A plain kind stays if this line
-	 * is linear. */
+	/* If the lines before have a kind that is not plain, the kind does not change. If they
+	 * have a plain kind, it does not change if this line is linear. */
 	if (dm->kind != PST_LAYER_UNKNOWN && !kind_is_plain(dm->kind))
 		return;
 	if (dm->kind != PST_LAYER_UNKNOWN && kind == PST_LAYER_LINEAR)
@@ -102,8 +103,8 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* The answer has head.target_count target specs. The member `next` of a spec is the offset of
- * the next spec from the first one. */
+/* The answer contains head.target_count target specs. Each spec's member `next` is the offset
+ * of the next spec, counted from the first spec. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
 	struct pst_dm dm = {0};
@@ -128,7 +129,7 @@ int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 		memcpy(&spec, base + at, sizeof(spec));
 		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
 		dm_add_line(&dm, spec.target_type, base + at + sizeof(spec));
-		/* If the offset did not grow, the loop would read the same spec up to
+		/* An offset that does not grow would make the loop read the same spec up to
 		 * target_count times. */
 		if (i + 1 < head.target_count && spec.next <= at)
 			return -EMSGSIZE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds out how a device-mapper device maps its bytes: linear, striped, crypt and so on. /sys does
- * not show this. Only the device mapper itself reports it, and only to root; a capture of a machine
- * contains what it reported. blockstack.c calls these functions. They must never change a table,
- * load a module, or wait for a device.
+ * not show this. Only the device mapper itself reports the mapping, and only to root. A capture (a
+ * copy of another machine's /sys and /proc) contains that report. blockstack.c calls these
+ * functions. They must never change a table, load a module, or wait for a device.
  */
 #ifndef PST_STORAGE_DMTABLE_H
 #define PST_STORAGE_DMTABLE_H
@@ -15,15 +15,16 @@
 
 struct pst_dm {
 	enum pst_layer_kind kind;
-	char detail[24]; /* The device-mapper target, if `kind` does not tell it. */
-	/* Number of bytes on a drive after which the stripe continues on the next drive; 0 if
-	 * there is no stripe. */
+	/* Name of the device-mapper target, if it does not follow from `kind`. */
+	char detail[24];
+	/* Number of bytes after which the device continues on the next drive; 0 if the device
+	 * is not striped. */
 	uint64_t stripe_bytes;
 };
 
-/* Reads the table of the device with this name and these numbers. It asks the device mapper, or
- * on a captured machine reads captured/dm-table/NAME. Returns 0, or -errno with *out unchanged if
- * the table cannot be read. */
+/* Reads the table of the device with this name and these numbers. It queries the device mapper.
+ * If `fs` is a capture of another machine, it reads captured/dm-table/NAME instead. Returns 0,
+ * or -errno with *out unchanged if the table cannot be read. */
 int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, uint32_t minor,
 		struct pst_dm *out);
 
@@ -31,8 +32,8 @@ int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, ui
  * effects. */
 int pst_dm_parse(const char *text, struct pst_dm *out);
 
-/* Parses the answer of the ioctl DM_TABLE_STATUS: a struct dm_ioctl and the target specs behind
- * it. It has no side effects. */
+/* Parses the answer of the ioctl DM_TABLE_STATUS: a struct dm_ioctl, followed by the target
+ * specs. It has no side effects. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out);
 
 /* Derives the kind from the device's uuid, for processes that may not read the table. The kind

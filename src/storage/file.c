@@ -50,7 +50,8 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	if (pst_file_io(io)->held) /* saves the call for reads */
+	/* Reads are never held at the gate, so this check saves them the call. */
+	if (pst_file_io(io)->held)
 		pst_gate_leave(io);
 	io->done(io);
 }
@@ -67,8 +68,8 @@ static void io_fail(struct pst_io *io, int code)
 	io_end(io, io->err.code);
 }
 
-/* Raises written_end to `end_at` if it is lower. `end_at` must not lie beyond the bytes that
- * calls have written. */
+/* Raises the file's written_end to `end_at` if written_end is lower. `end_at` must not lie
+ * beyond the bytes that calls have written. */
 static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
@@ -77,8 +78,8 @@ static void written_end_raise(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* Prepares the repeat of a call that moved nothing. Returns false if the call was repeated too
- * often already. In that case it has failed the io. */
+/* Prepares the repeat of a call that moved nothing. If the call was already repeated too often,
+ * fails the io and returns false. */
 static bool io_retry(struct pst_io *io, int code)
 {
 	const struct timespec pause = {0, RETRY_PAUSE_NS};
@@ -89,8 +90,8 @@ static bool io_retry(struct pst_io *io, int code)
 	}
 	if (code != -EAGAIN)
 		return true;
-	/* For a descriptor with O_NONBLOCK, io_uring returns EAGAIN where a plain call would
-	 * wait. So the repeat is a plain call. */
+	/* If a descriptor has O_NONBLOCK, io_uring returns EAGAIN where a plain call would
+	 * wait. So make a plain call for the repeat. */
 	if (io->flags & PST_IO_NOW)
 		nanosleep(&pause, NULL);
 	io->flags |= PST_IO_NOW;
@@ -118,9 +119,9 @@ static bool write_recheck(struct pst_io *io)
 	return true;
 }
 
-/* Evaluates the result of a call. If the io is complete, has failed or has reached the end
- * of the file, ends the io and returns false. If the call was short or must be repeated,
- * returns true. */
+/* Evaluates the result of a call. If the io is complete, has failed or has reached the end of
+ * the file, ends the io and returns false. If another call is needed, because this one was
+ * short or must be repeated, returns true. */
 static bool call_take_result(struct pst_io *io)
 {
 	struct pst_call *call = &pst_file_io(io)->call;
@@ -148,7 +149,7 @@ static bool call_take_result(struct pst_io *io)
 			 * the file. */
 			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			/* Reads of a drive that was unplugged return 0 at once. */
+			/* If a drive was unplugged, its reads return 0 at once. */
 			io_fail(io, -ENODEV);
 		else
 			io_end(io, (int64_t)so_far);
@@ -268,7 +269,8 @@ static int file_sync(struct pst_io *io)
 	io->iov = &io->one;
 	io->iov_count = 0;
 	ret = file_start(io, PST_IO_SYNC);
-	/* The engine is full, and the caller will not submit the sync again. */
+	/* The engine is full, and the caller will not submit the sync again, so make the call
+	 * on this thread. */
 	if (ret == -EAGAIN) {
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);
@@ -276,7 +278,7 @@ static int file_sync(struct pst_io *io)
 	return ret;
 }
 
-/* Whether the URL is a plain path or starts with "file://". */
+/* Returns whether the URL is a plain path or starts with "file://". */
 static bool file_match(const char *url)
 {
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';
@@ -303,8 +305,9 @@ static uint64_t pages_in_range(uint64_t off, uint64_t end)
 	return end > off ? (end + page - 1) / page - off / page : 0;
 }
 
-/* Returns the number of pages of the range that exist in the file. Programs with a large buffer
- * ask for more bytes than the file has, and pages beyond its end must not count as uncached. */
+/* Returns the number of pages of the range that exist in the file. A program with a large
+ * buffer may request more bytes than the file has. Pages beyond the file's end must not count
+ * as uncached. */
 static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
 {
 	const struct pst_file *file = st->priv;

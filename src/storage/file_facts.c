@@ -27,9 +27,9 @@
 #include "storage/file_facts.h"
 #include "storage/file_state.h"
 
-/* Preferred number of bytes of one system call. With fewer bytes, more calls are needed; with
- * more, fewer calls are in flight and a drive's queue runs short. Measured on virtio with 16 MiB in
- * flight: 512 KiB 5.0 GB/s, 1 MiB 5.4 GB/s, 2 MiB 4.6 GB/s. */
+/* Preferred number of bytes of one system call. Shorter calls would mean more calls. With
+ * longer calls, fewer are in flight, and a drive's queue runs short. Measured on virtio with 16
+ * MiB in flight: 512 KiB 5.0 GB/s, 1 MiB 5.4 GB/s, 2 MiB 4.6 GB/s. */
 #define CALL_BYTES (1u << 20)
 #ifndef STATX_MNT_ID
 #define STATX_MNT_ID 0x00001000u /* In Linux since 5.8. */
@@ -150,18 +150,18 @@ static bool fs_has_large_folios(enum pst_fs fs)
 	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
 }
 
-/* Returns true if an error of syncfs always means lost data: the kernel reports write-back
- * errors by syncfs (since 5.8), and the file system is ext4 or xfs, which report no other
- * errors by it. */
+/* Returns true if an error of syncfs always means lost data. That is true since kernel 5.8,
+ * whose syncfs reports write-back errors, for ext4 and xfs, whose syncfs reports no other
+ * errors. */
 static bool fs_tells_loss(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
-/* Block stacks that were read in the last RECENT_NS, because some programs open a file for
- * each operation, and reading a stack takes about 90 system calls. The stack below a mount does
- * not change in so short a time. A file that stays open uses the stack of its open for much
- * longer anyway. */
+/* Block stacks that were read in the last RECENT_NS. They are kept because some programs open a
+ * file for each operation, and reading a stack takes about 90 system calls. The stack below a
+ * mount does not change in so short a time. Besides, a file that stays open uses the stack that
+ * was read at its open for much longer. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 
@@ -170,8 +170,8 @@ static struct recent_stack {
 	struct pst_blockstack stack;
 	uint64_t read_ns; /* Time when the stack was read; 0 if the entry is unused. */
 } recents[RECENT_MAX];
-/* Locked by trylock only: in a forked child the lock may stay locked forever, by a thread of the
- * parent that does not exist in the child. */
+/* Locked only by trylock, because in a forked child the lock may stay locked forever: another
+ * thread of the parent may have held it at the fork. */
 static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool stack_in_equal(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
@@ -358,8 +358,8 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 }
 
 /* Minimum age in ns at which a modification time is trusted. File times are as coarse as the
- * kernel's tick, and a direct write sets the time when it starts. So while a modification time is
- * younger, another write may leave it unchanged. */
+ * kernel's tick, and a direct write sets the time when it starts. So while a modification time
+ * is younger than this, another write may leave it unchanged. */
 #define SETTLED_NS 100000000
 
 uint64_t pst_file_stamp(struct penstock_storage *st)

@@ -6,8 +6,8 @@
 #include "core/ops.h"
 
 /*
- * Fills st->facts of an open file and opens the file's O_DIRECT descriptor. `root` is the root
- * directory of a captured machine, or "" for this machine. Returns 0 or -errno.
+ * Fills st->facts of an open file and opens the file's O_DIRECT descriptor. `root` is a directory
+ * with a copy of another machine's /sys and /proc, or "" for this machine. Returns 0 or -errno.
  */
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err);
 /* Finds by FIEMAP the first written extent at or after *off, and sets *off and *len to it.

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: at any time, the writes of this process to one place of a file go either all by
- * O_DIRECT or all through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB
- * on x86). Writes of the other kind wait, whichever request, queue, handle or device they come
- * from.
+ * The gate: at any time, all writes of this process to one place of a file go by O_DIRECT, or all
+ * go through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB on x86).
+ * Writes of the other kind wait, whichever request, queue, handle or device they come from.
  *
- * The reason: when a direct write completes, the kernel drops from the page cache what readers have
- * cached there during the write. It drops whole folios, and a folio may be as long as a place. The
- * kernel cannot drop a folio if another part of it is dirty. It then keeps old bytes in the cache
- * and marks the file: the next fsync of every descriptor returns EIO although the drive is healthy
- * (mm/filemap.c, kiocb_invalidate_post_direct_write).
+ * The reason is a rule of the kernel: when a direct write completes, the kernel drops from the
+ * page cache what readers have cached there during the write. It drops whole folios, and a folio
+ * may be as long as a place. The kernel cannot drop a folio if another part of it is dirty. It
+ * then keeps old bytes in the cache and marks the file: the next fsync of every descriptor returns
+ * EIO although the drive is healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
  *
  * file.c asks the gate before each write. The gate takes a lock only while a write waits. It must
- * never make a write wait for one of an inline lane, because nothing forces the lane's owner to run
- * its turns. So writes of inline lanes pass without being counted.
+ * never make a write wait for a write of an inline lane, because nothing forces that lane's owner
+ * to call the library again. So writes of inline lanes pass without being counted.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,21 +29,21 @@
  * a multiple of its length. */
 #define PLACE_PAGES 512u
 /* Number of counters. Each place has one of them, by hash. Two places may share a counter by
- * chance; then writes to them wait for each other briefly. */
+ * chance; then writes to these places wait for each other briefly. */
 #define COUNTS 1024u
 
 #define DIRECT 0u
 #define CACHED 1u
 
-/* Number of writes in flight: of direct writes in the lower half of each word, of cached writes
- * in the upper half. */
+/* Numbers of writes in flight: direct writes in the lower half of each word, cached writes in
+ * the upper half. */
 static _Atomic uint64_t counts[COUNTS];
 
 /* Protects the variables below. No other lock is taken under it. */
 static pthread_mutex_t waiters_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_io *waiters, **waiters_end = &waiters; /* Waiting writes, oldest first. */
-/* Each call of waiters_admit is a round, and admit_round is its number. waits_in_round has, for
- * each kind of write and each counter, the last round in which such a write had to wait. */
+/* Each call of waiters_admit is a round, and admit_round is its number. For each kind of write
+ * and each counter, waits_in_round has the last round in which such a write had to wait. */
 static uint32_t admit_round, waits_in_round[2][COUNTS];
 static _Atomic unsigned waiting;
 
@@ -113,8 +112,8 @@ static void places_leave(const struct write_places *p, uint64_t end)
 					  memory_order_seq_cst);
 }
 
-/* Tries to count the write at all of its places. Returns true if it is counted. Returns false,
- * without counting it anywhere, if it must wait. */
+/* Tries to count the write at all of its places. Returns true if it is counted. If the write
+ * must wait, returns false and counts it nowhere. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {
@@ -179,8 +178,8 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	struct write_places p = places_of(io);
 	bool may;
 
-	/* Not counted: other writes would wait for the owner of the inline lane, who may not run
-	 * a turn for a long time. */
+	/* Writes of an inline lane are not counted, because other writes would wait for the
+	 * lane's owner, who may not call the library again for a long time. */
 	if (io->lane->kind == PST_LANE_INLINE)
 		return true;
 	own->held = true;

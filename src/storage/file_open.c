@@ -172,9 +172,9 @@ static bool links_to_descriptor(const char *path)
 	return readlink(path, to, sizeof(to)) == sizeof(to) && !memcmp(to, "/proc/", sizeof(to));
 }
 
-/* Checks that a file under this name may be replaced. The name may be free, or belong to a
- * regular file, or to a link to a regular file or to nothing. A link to anything else is refused
- * and not changed. */
+/* Checks that a file under this name may be replaced. The name may be unused, or belong to a
+ * regular file. It may also belong to a link, if the link's target is a regular file or does
+ * not exist. Any other link is refused and not changed. */
 static int target_check(const char *path, bool follow, struct stat *old, struct pst_err *err)
 {
 	struct stat there;
@@ -202,9 +202,9 @@ static int target_check(const char *path, bool follow, struct stat *old, struct 
 	return 0;
 }
 
-/* Creates the temporary file. Until commit nobody can open it whom the final permissions
- * exclude, so a private file stays private while it is written. If `mode` is 0, the new file gets
- * the permissions of the file that it replaces, or 0666 if it replaces none. */
+/* Creates the temporary file. Until commit, a user whom the final permissions exclude cannot
+ * open the file. So a private file stays private while it is written. If `mode` is 0, the new
+ * file gets the permissions of the file that it replaces, or 0666 if it replaces none. */
 static int temp_create(struct pst_file *file, const struct penstock_storage_opts *opts,
 		       struct pst_err *err)
 {
@@ -231,9 +231,9 @@ static int temp_create(struct pst_file *file, const struct penstock_storage_opts
 	return 0;
 }
 
-/* Sets owner, group and permissions as far as the process may. If it cannot set the group, the
- * file's group gets only the permissions of others. Errors are ignored: a file system without
- * permissions refuses these calls, and nothing is lost. */
+/* Sets owner, group and permissions as far as the process may. If the process cannot set the
+ * group, the file's actual group gets only the permissions that all other users have. Errors
+ * are ignored: a file system without permissions refuses these calls, and nothing is lost. */
 static void permissions_set(const struct pst_file *file)
 {
 	unsigned mode = file->mode;
@@ -371,8 +371,8 @@ static int created_remove(const struct pst_file *file, struct pst_err *err)
 
 	if (!file->created || file->committed || !name)
 		return 0;
-	/* Another process may have given this name to another file meanwhile. That file must not
-	 * be removed. */
+	/* Another process may have given this name to a different file since then, which must
+	 * not be removed. */
 	if (!lstat(name, &there) && !fstat(file->fd, &ours) &&
 	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
 		return !ours.st_nlink ? 0
@@ -447,8 +447,8 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 }
 
 /* Truncates a created file to its exact length. The file may be longer, because more bytes were
- * reserved or because its last block was padded. A file that was created without a length keeps the
- * length to which it was written. */
+ * reserved or because its last block was padded. If the caller created the file without a
+ * length, the file ends after the last written byte. */
 static int length_truncate(struct pst_file *file, uint64_t length, struct pst_err *err)
 {
 	struct stat stat;
@@ -504,8 +504,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (ret)
 		return ret;
 	file->committed = true;
-	/* From here on other processes may use the file under its name, so the end of a write is
-	 * not padded any more. */
+	/* From this point on, other processes may use the file under its name, so no write may
+	 * pad its last block any more. */
 	st->facts.growing = false;
 	return 0;
 }
@@ -518,7 +518,7 @@ int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
 	if (ret)
 		return ret;
 	file->aborted |= file->created && !file->committed;
-	file->committed = true; /* Close has nothing left to remove. */
+	file->committed = true; /* After a commit, close must not remove the file. */
 	return 0;
 }
 

@@ -16,7 +16,7 @@ struct pst_file {
 	/* Descriptor for calls through the page cache; -1 before the file is open. */
 	int fd;
 	int fd_direct; /* Descriptor with O_DIRECT; -1 if there is none. */
-	/* Whether fd is a duplicate of the caller's descriptor and shares its flags. */
+	/* True if fd is a duplicate of the caller's descriptor and shares its flags. */
 	bool fd_borrowed;
 	/* Whether fd has O_APPEND, so that every write goes to the end of the file. */
 	bool appends;
@@ -34,8 +34,9 @@ struct pst_file {
 	char *path; /* Path that the caller gave; NULL if the caller gave a descriptor. */
 	/* Absolute form of `path` if it is relative and could be made absolute, else NULL. */
 	char *absolute;
-	char *temp;    /* Temporary name of the file until commit; NULL if it has none. */
-	unsigned mode; /* Permission bits that a file that replaces another gets at commit. */
+	char *temp; /* Temporary name of the file until commit; NULL if it has none. */
+	/* Permission bits that the file gets at commit if it replaces another file. */
+	unsigned mode;
 	/* Whether the file gets the owner and group of the file that it replaces. */
 	bool keeps_owner;
 	uid_t owner;
@@ -47,15 +48,17 @@ struct pst_file {
 	_Atomic bool error_lock; /* Spin lock that file_sync.c takes to change errors_seen. */
 	/* Number of write-back errors that the kernel has reported. */
 	_Atomic unsigned errors_seen;
-	/* Value of errors_seen when syncfs last proved that no data was lost. */
+	/* Value that errors_seen had when syncfs last proved that no data was lost. */
 	_Atomic unsigned errors_forgiven;
 	_Atomic int lost_errno; /* errno of the first sync that lost data; 0 if none did. */
-	bool tells_loss;	/* Whether syncfs reports when the page cache has lost data. */
+	/* True if an error of syncfs always means that the page cache has lost data of the file
+	 * system. */
+	bool tells_loss;
 	/* For file_gate.c: the identity of the file, and the number of bytes of a place. */
 	uint64_t place_key, place_bytes;
 };
 
-/* What storage file keeps about a transfer, in io->priv. */
+/* The state of storage file for one transfer, in io->priv. */
 struct pst_file_io {
 	struct pst_call call;
 	unsigned tries; /* Number of consecutive calls that moved nothing. */

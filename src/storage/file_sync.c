@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out what the write-back errors mean that the kernel remembers for a file. fdatasync reports
- * once to each open descriptor that an error has occurred since the descriptor's last fdatasync.
- * The error can have two causes.
+ * Finds out the meaning of the write-back errors that the kernel remembers for a file. fdatasync
+ * reports once to each open descriptor that an error has occurred since the descriptor's last
+ * fdatasync. The error can have two causes.
  *
- * A loss: the kernel could not write bytes of the page cache to the drive. The bytes are lost, and
- * later fdatasync calls succeed without them. So no later commit of this storage may report success
- * as durable.
+ * The first cause is a loss: the kernel could not write bytes of the page cache to the drive. The
+ * bytes are lost, and later fdatasync calls succeed without them. So no later commit of this
+ * storage may report success as durable.
  *
- * Old bytes: a direct write could not drop old bytes from the page cache, because another process
- * had dirtied the folio. (Within one process file_gate.c prevents this.) The drive has all bytes,
- * and repeating the write updates the page cache.
+ * The second cause is old bytes: a direct write could not drop old bytes from the page cache,
+ * because another process had dirtied the folio. (Within one process file_gate.c prevents this.)
+ * The drive has all bytes, and repeating the write updates the page cache.
  *
- * The error is EIO in both cases. But only a loss is also recorded for the whole file system, where
- * syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
+ * The error is EIO in both cases. But only a loss is also recorded for the whole file system,
+ * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
  * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never take a loss for
  * old bytes.
  */
@@ -35,10 +35,10 @@ static const char *file_name(const struct pst_file *file)
 	return file->path ? pst_path_tail(file->path) : "descriptor";
 }
 
-/* Returns how many errors the kernel has reported for the file. The kernel reports an error once
- * to each descriptor, so this function asks by the O_DIRECT descriptor, which is never synced;
- * fdatasync on the other descriptor still gets its own report. Under error_lock, a thread counts
- * the error that it was told before another thread reads the count. */
+/* Returns how many errors the kernel has reported for the file. The kernel reports an error
+ * once to each descriptor. So this function queries the O_DIRECT descriptor, which is never
+ * synced, and fdatasync on the other descriptor still gets its own report. The thread that gets
+ * the report counts the error under error_lock, before any other thread can read the count. */
 static unsigned errors_poll(struct pst_file *file)
 {
 	unsigned errors;
@@ -88,8 +88,8 @@ bool pst_file_forgive(struct pst_file *file, int code)
 	 * flush. */
 	if (errors == atomic_load(&file->errors_forgiven))
 		return false;
-	/* syncfs is slow, because it writes all files of the file system. But without calling
-	 * it, a loss would have to be reported. */
+	/* syncfs is slow, because it writes all files of the file system. But without it, the
+	 * caller would have to be told that data is lost. */
 	if (syncfs(file->fd))
 		return false;
 	atomic_store(&file->errors_forgiven, errors);

@@ -25,7 +25,8 @@ int pst_file_direct_recheck(struct pst_io *io);
  * caller can repeat the sync. May block.
  */
 bool pst_file_forgive(struct pst_file *file, int code);
-/* Records that a sync with errno `code` has failed and data is lost, no matter which writer's. */
+/* Records that a sync failed with errno `code` and that data of the file is lost, whichever
+ * process wrote it. */
 void pst_file_mark_lost(struct pst_file *file, int code);
 /* Makes durable all bytes that have been written to the file. Returns 0 or -errno. May block. */
 int pst_file_sync_all(struct pst_file *file, struct pst_err *err);

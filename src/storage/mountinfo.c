@@ -305,9 +305,9 @@ static size_t path_covered(const char *point, const char *path)
 	return len;
 }
 
-/* Finds the file system of an overlay's upper directory. This works only if this process
- * sees the upper directory under the same path. A process in the container that runs on the
- * overlay does not. */
+/* Finds the file system of an overlay's upper directory. This works only if this process sees
+ * the upper directory under the same path. A process inside a container whose root is the
+ * overlay does not see it. */
 static void overlay_find_upper(const char *text, size_t len, struct pst_mount *overlay)
 {
 	struct text_span rest = {text, len};

@@ -47,15 +47,17 @@ enum pst_fs_data {
 
 struct pst_mount {
 	int64_t id;
-	/* Device number of the file system; st_dev of a btrfs file is a different number. */
+	/* Device number of the file system. For btrfs, st_dev of a file is a different number. */
 	uint32_t major, minor;
 	enum pst_fs fs;
 	enum pst_fs_data data;
-	/* Whether the option is "dax" or "dax=always": the CPU then moves the bytes. */
+	/* True if the mount has the option "dax" or "dax=always", with which the CPU moves the
+	 * bytes. */
 	bool dax;
 	bool no_recovery; /* Whether the option noload or norecovery is set. */
 	bool read_only;
-	bool real_time; /* Whether an XFS may store files on a second device. */
+	/* True if an XFS has a real-time device, a second device on which it may store files. */
+	bool real_time;
 	/* File system type in the kernel's spelling, such as "fuse.sshfs"; "" if it
 	 * is too long. */
 	char type[32];
@@ -68,8 +70,8 @@ struct pst_mount {
 	char upper_fs[32];
 };
 
-/* What is known of the mount to find: its id, its mount point or its device number. They are
- * tried in this order, and the first that matches a mount decides. */
+/* The known facts of the mount to find: its id, its mount point and its device number. They are
+ * tried in this order, and the first fact that matches a mount decides. */
 struct pst_mount_key {
 	int64_t id;	   /* stx_mnt_id of statx; -1 if it is unknown. */
 	const char *point; /* NULL: unknown. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_copy: copies between the memories of two devices, or within the memory of one. If the
- * destination device's backend can copy directly, it does. Otherwise a borrowed lane copies blocks
- * of rows through a slot of its ring. No request passes through this file.
+ * Implements penstock_copy, which copies between the memories of two devices or within one device.
+ * The destination device's backend copies directly if it can. Otherwise a borrowed lane copies
+ * blocks of rows through a slot of its ring. No request passes through this file.
  */
 #include <stdatomic.h>
 
@@ -13,7 +13,7 @@
 #include "core/lane/ring.h"
 
 /* Copies `rows` rows of `len` bytes, from column `col` of row `row` on, from `src` to the slot
- * and from there to `dst`. The bytes must fit the slot. */
+ * and from there to `dst`. The bytes must fit in the slot. */
 static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
 			     struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
 			     uint64_t rows)
@@ -41,9 +41,9 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of the device that the CPU cannot address. A lane
- * of that device already has the device's copy queue. The copy queue of the other device is
- * opened quickly. */
+/* Copies through host memory, on a lane of the device that the CPU cannot address. Such a lane
+ * already has a copy queue on that device. Opening the second copy queue, on the other device,
+ * takes little time. */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;

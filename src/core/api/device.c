@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device calls of the public API: open, close and get_info. Calls on device memory are in
- * memory.c, and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. No
- * request passes through this file.
+ * Implements penstock_device_open, _close and _get_info. Calls on device memory are in memory.c,
+ * and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. No request
+ * passes through this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -80,7 +80,7 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 
 void penstock_device_close(struct penstock_device *dev)
 {
-	/* In a forked child, the device still belongs to the parent process. */
+	/* A forked child cannot close the device, which belongs to the parent process. */
 	if (dev && dev->generation == pst_fork_generation())
 		pst_device_close(dev);
 }

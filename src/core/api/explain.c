@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * penstock_explain: reports which paths a request would use, and for each other path why the
- * request would not use it. It takes this from the request's route and plan. It must never move a
- * byte of the caller's memory.
+ * request would not use it. The answer comes from the request's route and plan. It must never move
+ * a byte of the caller's memory.
  */
 #include <stdio.h>
 
@@ -20,7 +20,8 @@ struct range {
 	bool rows;     /* whether the segment has several rows */
 };
 
-/* How much of the range a path can carry. PORTION_BLOCKS: everything but the unaligned ends. */
+/* How much of the range a path can carry. PORTION_BLOCKS means everything except the unaligned
+ * ends. */
 enum portion { PORTION_NONE, PORTION_BLOCKS, PORTION_ALL };
 
 /* Returns how much of the range path `index` can carry. Direct writes, and paths that move bytes
@@ -42,8 +43,9 @@ static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 }
 
 /* Returns the first path of the plan that can carry bytes of the range and is quick for a range
- * of this length. The plan's last path counts as quick for any length. If no path is quick, returns
- * the first that can carry bytes. Returns -1 if no path can carry the range's unaligned ends. */
+ * of this length. The plan's last path counts as quick for any length. If no such path is
+ * quick, returns the first path that can carry bytes of the range. Returns -1 if no path can
+ * carry the range's unaligned ends. */
 static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 			   enum pst_residency residency, const struct range *r)
 {
@@ -99,8 +101,8 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* Returns general advice how to open a path that is shut for this reason. Used if the path's
- * probe has given no advice. */
+/* Returns general advice how to make a path usable that is unusable for this reason. Called if
+ * the path's probe has given no advice. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
@@ -134,7 +136,7 @@ static const char *why_fix(enum penstock_why why)
 	}
 }
 
-/* Sets the advice in a path's row: how to open the path for this request. */
+/* Sets the advice in a path's row: how to make the path usable for this request. */
 static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
@@ -147,7 +149,7 @@ static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstoc
 		snprintf(row->fix, sizeof(row->fix), "%s",
 			 carries && state->fix[0] ? state->fix : why_fix(row->why));
 	else if (state->facts.class_ >= in->require)
-		return; /* the path is open for this request */
+		return; /* this request can use the path, so no advice is needed */
 	else if (row->why == PENSTOCK_WHY_REQUIRE)
 		snprintf(row->fix, sizeof(row->fix), "require no more than %s",
 			 classes[state->facts.class_]);
@@ -183,8 +185,8 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row_set_fix(in, i, row);
 }
 
-/* Where the reason is "not cached", replaces it by the reason why residency is unknown: the plan
- * treats bytes of unknown residency as not cached. */
+/* The plan treats bytes of unknown residency as not cached. So in each row with the reason "not
+ * cached", this function replaces that reason by the reason why residency is unknown. */
 static void rows_mark_unknown(struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
@@ -192,8 +194,8 @@ static void rows_mark_unknown(struct penstock_explanation *out)
 			row_set_why(&out->paths[i], out->resident_why);
 }
 
-/* Returns 1 if the range is cached, 0 if it is not, or -1 if that is unknown, with the reason in
- * `why`. */
+/* Returns 1 if the range is cached, or 0 if it is not cached. If that is unknown, returns -1
+ * and stores the reason in `why`. */
 static int range_resident(struct penstock_storage *st, const struct penstock_seg *seg,
 			  enum penstock_why *why)
 {
@@ -201,7 +203,8 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		return 0; /* the storage has no page cache, or the request would be refused */
+		/* No page cache, or the range is so long that a request for it would be refused. */
+		return 0;
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
 		return 1;

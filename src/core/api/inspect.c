@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inspection: writes the topology of the machine, or the counters of a process, to a file
- * descriptor, as text or as JSON. `penstock topo` and `penstock stats` call it. It must never trust
- * the counters of another process.
+ * Writes the topology of the machine, or the counters of a process, to a file descriptor, as text
+ * or as JSON. `penstock topo` and `penstock stats` call it. It must never trust the counters of
+ * another process.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -103,7 +103,7 @@ static int stats_memfd_open(int pid)
 }
 
 /* Terminates the text of a note and replaces its control characters, so that the note prints as
- * one line. Drops the note if the process was just writing it. */
+ * one line. Drops the note if the process was writing it while it was copied. */
 static void note_sanitize(struct pst_stats_note *note)
 {
 	if (note->begun != note->done)

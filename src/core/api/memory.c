@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory calls of the public API: they allocate and free device memory, share it with other
+ * Implements the public functions that allocate and free device memory, share it with other
  * processes, and pin host memory. Each call uses the function table of the device. No request
  * passes through this file.
  */
@@ -38,7 +38,7 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 	return ret ? pst_err_publish(&err) : 0;
 }
 
-/* Fails because the device cannot do `what`, for example "export memory". */
+/* Returns an error: the device cannot do `what`, for example "export memory". */
 static int fail_unsupported(const struct penstock_device *dev, const char *what)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);

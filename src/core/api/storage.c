@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The storage calls of the public API: open, commit, abort, close and get_info. They compare a URL
- * with the kinds of storage in the backends' tables. This file must never name a backend, and no
- * request passes through it.
+ * Implements penstock_storage_open, _commit, _abort, _close and _get_info. Opening a URL tries the
+ * kinds of storage in the backends' table, in order, until one accepts the URL. This file must
+ * never name a backend, and no request passes through it.
  */
 #include "core/api/storage.h"
 
@@ -19,7 +19,7 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-/* number of storages opened so far; chooses each storage's cache_bit */
+/* number of storages opened so far, from which each storage gets its cache_bit */
 static _Atomic unsigned opened;
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
@@ -138,12 +138,16 @@ void penstock_close(struct penstock_storage *st)
 	if (!st)
 		return;
 	if (st->generation != pst_fork_generation())
-		return; /* the storage belongs to the parent process, and so does its file */
+		/* A forked child must not close the storage, which belongs to the parent
+		 * process. */
+		return;
 	while (atomic_load(&st->inflight)) {
-		pst_devices_help(); /* inline lanes of this thread may carry the requests */
+		/* The requests may run on inline lanes of this thread, which make no progress
+		 * outside this call. */
+		pst_devices_help();
 		pst_backoff(&times);
 	}
-	/* if no lane caches anything of the storage, none needs to wake */
+	/* only lanes that cache something of the storage need to wake */
 	if (atomic_load(&st->cached_by_lanes))
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls penstock_read, _write, _transfer and _prepare of the public API. A transfer submits
- * one request to a queue that the caller does not see, and waits. A request of at most 1 MiB
- * runs on the calling thread, so that no other thread must wake. This file must never carry a
- * stream-ordered request, because the thread that waits for it may be the one that feeds the
- * stream.
+ * Implements penstock_read, _write, _transfer and _prepare. A transfer submits one request to a
+ * queue that the caller does not see, and waits. A request of at most 1 MiB runs on the calling
+ * thread, so that no other thread must wake. This file must never carry a stream-ordered request,
+ * because the thread that waits for it may be the one that feeds the stream.
  */
 #include <string.h>
 
@@ -32,8 +31,8 @@ static void spare_put(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* Takes a spare queue with enough segments, or opens one. If it finds spare queues with too few
- * segments, it closes one of them, to make room in the table for the new queue. */
+/* Takes a spare queue with enough segments, or opens one. While searching it closes the first
+ * queue with too few segments, so that the table has room for the queue that it may open. */
 static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

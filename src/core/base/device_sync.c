@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keeps driver calls that synchronise a whole device from running while a stream waits for a
- * request: see device_sync.h. Called by backends, by all code that frees or registers memory,
- * and by stream.c. This file must never call the driver itself.
+ * request: see device_sync.h. Called by backends, by all code that frees or registers memory, and
+ * by stream.c. This file must never make a driver call itself.
  */
 #include "core/base/device_sync.h"
 
@@ -27,10 +27,10 @@ void pst_device_sync_end(struct penstock_device *dev)
 	atomic_fetch_sub(&dev->syncs, 1);
 }
 
-/* If stream-ordered requests followed each other without a gap, this function would wait for ever.
- * So it makes threads pause before they submit the next stream-ordered request: first for 5 ms,
- * then each time for twice as long. Each pause ends by itself, because the paused thread may be the
- * one that a waiting stream depends on. */
+/* If stream-ordered requests followed each other without a gap, this function would never
+ * return. So it makes threads pause before they submit another stream-ordered request. The
+ * first pause takes 5 ms, and each further pause twice as long as the one before. Every pause
+ * has an end, because a waiting stream may depend on the paused thread. */
 void pst_device_sync_await(struct penstock_device *dev)
 {
 	uint64_t pause_ns = FIRST_NS, ask_ns = 0;
@@ -56,7 +56,8 @@ void pst_device_stream_enter(struct penstock_device *dev)
 
 	while ((until = atomic_load(&dev->sync_first_ns)) && pst_now_ns() < until)
 		pst_backoff(&times);
-	atomic_fetch_add(&dev->streams_waiting, 1); /* counted before the stream starts to wait */
+	/* The count must include the stream before the stream starts to wait. */
+	atomic_fetch_add(&dev->streams_waiting, 1);
 	while (atomic_load(&dev->syncs))
 		pst_backoff(&times);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Guards driver calls that synchronise a whole device. A driver call that frees or unregisters
- * memory, and sometimes one that creates a stream, waits until every stream of the device is
- * idle. Meanwhile no copy of this process runs. A stream that waits for a request of this
+ * memory, and sometimes one that creates a stream, waits until every stream of the device is idle.
+ * Until then, no copy that this process has queued runs. A stream that waits for a request of this
  * library does not become idle until the request's copies have run. So such a driver call must
  * never run while a stream waits for a request: both would wait for ever.
  */
@@ -12,9 +12,9 @@
 #include "core/ops.h"
 
 /* Call these before and after a driver call that synchronises the device. pst_device_sync_begin
- * returns true if no stream waits for a request; then no stream starts to wait until
- * pst_device_sync_end is called. It returns false if a stream waits; then make neither the driver
- * call nor the call of pst_device_sync_end. */
+ * returns true if no stream waits for a request. From then on, no stream starts to wait until
+ * pst_device_sync_end is called. It returns false if a stream waits for a request. In that
+ * case, call neither the driver nor pst_device_sync_end. */
 bool pst_device_sync_begin(struct penstock_device *dev);
 void pst_device_sync_end(struct penstock_device *dev);
 /* Like pst_device_sync_begin, but waits until no stream waits for a request. Meanwhile it makes

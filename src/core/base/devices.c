@@ -183,7 +183,8 @@ void pst_device_close(struct penstock_device *dev)
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			pst_backoff(&times);
-		if (pump_runs(dev)) /* after it no stream waits for a request of this device */
+		/* After this call no stream waits for a request of this device. */
+		if (pump_runs(dev))
 			dev->hooks->stop(dev);
 		invalidate_others(dev);
 		table_set(dev->index, NULL);
@@ -254,7 +255,8 @@ struct penstock_device *pst_device_find(const void *ptr)
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			host = dev; /* the device of every pointer that no other device owns */
+			/* The host device owns every pointer that no other device owns. */
+			host = dev;
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;
 	}

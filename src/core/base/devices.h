@@ -16,18 +16,19 @@ struct pst_device_hooks {
 	int (*start)(struct penstock_device *dev, struct pst_err *err);
 	/* Stops the pump of a device that is being closed, and sets dev->pump to NULL. */
 	void (*stop)(struct penstock_device *dev);
-	/* Makes the lanes of `dev` drop their cached state of a storage or another device that is
-	 * being closed: `st` or `closing`; the other argument is NULL. Returns when all lanes have
-	 * dropped it. */
+	/* Makes the lanes of `dev` drop their cached state of an object that is being closed:
+	 * the storage `st` or the device `closing`. The other argument is NULL. The function
+	 * blocks until all lanes have dropped that state. */
 	void (*invalidate)(struct penstock_device *dev, struct penstock_storage *st,
 			   struct penstock_device *closing);
-	/* Runs one turn of each inline lane of this device that belongs to the calling thread. */
+	/* Runs the loop of each inline lane that belongs to this device and to the calling
+	 * thread once. */
 	void (*help)(struct penstock_device *dev);
 };
 
 /*
- * Opens the device with this resolved name ("cuda:0", never "auto"). If it is open already,
- * counts one more opener, and `opts` has no effect. Returns 0 if it opened the device, 1 if the
+ * Opens the device with this resolved name ("cuda:0", never "auto"). If the device is open
+ * already, counts one more opener and ignores `opts`. Returns 0 if it opened the device, 1 if the
  * device was open already, or -errno.
  */
 int pst_device_open(const char *name, const struct penstock_device_opts *opts,
@@ -43,7 +44,7 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 
 /* Makes the lanes of every pump drop their cached state of a storage that is being closed. */
 void pst_devices_invalidate(struct penstock_storage *st);
-/* Runs one turn of each inline lane of the calling thread, on every device. */
+/* Runs the loop of each inline lane of the calling thread once, for all devices. */
 void pst_devices_help(void);
 
 /* Prevent devices from being closed, or permit it again. Bit i of the mask stands for the device
@@ -51,8 +52,9 @@ void pst_devices_help(void);
 void pst_devices_hold_all(uint64_t mask);
 void pst_devices_release_all(uint64_t mask);
 
-/* These two do the same for the devices that a request uses besides its pump's device. They are
- * inline because most requests use no such device. */
+/* Call pst_devices_hold_all or pst_devices_release_all if the mask is not 0. The mask is the
+ * set of devices that a request uses besides its pump's device. These wrappers are inline
+ * because most requests use no such device. */
 static inline void pst_devices_hold(uint64_t mask)
 {
 	if (mask)

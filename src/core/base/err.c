@@ -126,7 +126,8 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 
 	errno = code < 0 ? -code : code; /* %m in the format prints this errno */
 	va_start(args, fmt);
-	err_fill(&err, code, why, fmt, args); /* not thread_err: an argument may point into it */
+	/* Formatted here and not in thread_err, because an argument may point into thread_err. */
+	err_fill(&err, code, why, fmt, args);
 	va_end(args);
 	return pst_err_publish(&err);
 }

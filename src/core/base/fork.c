@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fork generation and the hooks that run in the child: see fork.h. Every other file of core
- * may call this one. It must never allocate memory, because another thread of the parent may
- * have held the allocator's lock during the fork, and in the child nobody releases that lock.
+ * may call this one. It must never allocate memory: another thread of the parent may have held the
+ * allocator's lock during the fork, and no thread of the child releases that lock.
  */
 #include "core/base/fork.h"
 
@@ -27,7 +27,8 @@ static void fork_in_child(void)
 	for (unsigned i = 0; i < count && i < HOOKS_MAX; i++) {
 		fork_hook_fn *hook = atomic_load(&hooks[i]);
 
-		/* NULL if a thread was about to store the hook, whose lock is then unused */
+		/* the entry is NULL if a thread was about to store the hook at the fork; then
+		 * no thread has taken the hook's lock yet */
 		if (hook)
 			hook();
 	}

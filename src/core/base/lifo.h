@@ -27,7 +27,7 @@ static inline int pst_lifo_is_empty_(const void *first)
 	return !first;
 }
 
-/* Whether the stack is empty. Other threads may push a node meanwhile. */
+/* True if the stack is empty. Other threads may push a node at any time. */
 #define PST_LIFO_EMPTY(head) pst_lifo_is_empty_(atomic_load_explicit(head, memory_order_relaxed))
 
 /* Takes all nodes and makes `out` a list of them, the oldest node first. */

@@ -53,8 +53,8 @@ static void setting_read(void)
 	}
 }
 
-/* Returns the level of a backend: the level that PENSTOCK_LOG sets for this backend, else the level
- * that it sets for all backends, else warn. */
+/* Returns the level of a backend: the level that PENSTOCK_LOG sets for this backend. If there
+ * is none, returns the level that PENSTOCK_LOG sets for all backends, or else `warn`. */
 static int backend_level(const char *backend)
 {
 	int common = PST_LOG_WARN, own = -1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch memory and written blocks for test transfers: see scratch.h. Called by canary.c and by
- * probes of paths when a route is made. These functions must never touch the memory of a
- * request.
+ * Provides scratch memory and written blocks for test transfers: see scratch.h. Called by
+ * canary.c, and by the probes of paths while a route is being made. These functions must never
+ * touch the memory of a request.
  */
 #include "core/base/scratch.h"
 
@@ -18,8 +18,8 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 }
 
 /* Frees the memory, unless a stream waits for a request: freeing waits for all streams of the
- * device. If a stream waits, the function keeps the memory for the next test. The device's last
- * close frees it. */
+ * device. If a stream waits, the function keeps the memory for the next test. The last close of
+ * the device frees the kept memory. */
 void pst_scratch_put(struct penstock_device *dev, void *mem)
 {
 	void *none = NULL;
@@ -27,7 +27,8 @@ void pst_scratch_put(struct penstock_device *dev, void *mem)
 	if (!pst_device_sync_begin(dev)) {
 		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
 			return;
-		pst_device_sync_await(dev); /* the memory of another test is kept already */
+		/* The device already keeps the memory of another test. */
+		pst_device_sync_await(dev);
 	}
 	dev->ops->free(dev, mem, NULL);
 	pst_device_sync_end(dev);

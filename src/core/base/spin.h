@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lets a thread poll for a short time before it sleeps. If events come every few microseconds,
- * waking the thread costs more time than polling until the next event. If events are rare,
- * polling wastes CPU time. So after a thread has polled without success, it sleeps at once the
- * next few times, and each further failure doubles the number of these times. Used by lanes and
- * by threads that wait for requests. Each struct pst_spin belongs to one thread.
+ * waking the thread costs more time than polling until the next event. If events are rare, polling
+ * wastes CPU time. So after polling without success, a thread sleeps the next few times without
+ * polling first. Each further failure doubles that number of times. Used by lanes and by threads
+ * that wait for requests. Each struct pst_spin belongs to one thread.
  */
 #ifndef PST_CORE_SPIN_H
 #define PST_CORE_SPIN_H
@@ -16,7 +16,7 @@
 
 #include "core/base/clock.h"
 
-#define PST_SPIN_NS 50000u /* maximum time that a thread polls before it sleeps */
+#define PST_SPIN_NS 50000u /* maximum time in ns that a thread polls before it sleeps */
 /* Maximum polling time after a short request with effort PENSTOCK_FAST. After such a request the
  * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
  * wake, which is longer than the read itself. */
@@ -25,10 +25,10 @@
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
-	bool fast;	/* the last request was short and had effort PENSTOCK_FAST */
+	bool fast;	/* true if the last request was short and had effort PENSTOCK_FAST */
 	uint64_t since; /* time at which the thread began to poll, in ns; 0 if it does not poll */
 	unsigned skips; /* number of sleeps without polling after the last failed polling */
-	unsigned left;	/* how many of these sleeps remain */
+	unsigned left;	/* number of sleeps without polling that remain */
 };
 
 /* Called when the thread has found no event. Returns true if the thread shall poll again, false if
@@ -53,9 +53,9 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	return false;
 }
 
-/* Waits a moment. For loops that wait for an event which wakes no thread and may take as long as a
- * read. *times counts the calls and starts at 0. The first 100 calls yield the CPU, later calls
- * sleep for 100 us. */
+/* Waits a moment. Called in loops that wait for an event which wakes no thread. Such an event
+ * may take as long as a read. *times counts the calls and starts at 0. The first 100 calls
+ * yield the CPU, later calls sleep for 100 us. */
 static inline void pst_backoff(unsigned *times)
 {
 	if ((*times)++ < 100)

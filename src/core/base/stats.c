@@ -75,7 +75,7 @@ static void stats_create(void)
 	for (unsigned i = 0; i < pst_path_count; i++)
 		snprintf(stats->paths[i].name, sizeof(stats->paths[i].name), "%s",
 			 pst_paths[i]->name);
-	/* stored last, because readers accept the counters once it is set */
+	/* `magic` is stored last, because readers accept the counters as soon as it is set */
 	stats->magic = PST_STATS_MAGIC;
 }
 

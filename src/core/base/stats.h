@@ -22,11 +22,12 @@
 /* Counters of one path. */
 struct pst_stats_path {
 	char name[16];
-	_Atomic uint64_t chunks[2]; /* [0]: reads, [1]: writes */
+	_Atomic uint64_t chunks[2]; /* chunks[0] counts reads, chunks[1] counts writes */
 	_Atomic uint64_t bytes[2];
 	_Atomic uint64_t cpu_copied, dram_laid;
 	_Atomic uint64_t errors, retries;
-	/* Number of chunks in each latency bucket: of the time from claim to completion. */
+	/* Number of chunks in each latency bucket. A chunk's latency is the time from its claim
+	 * to its completion. */
 	_Atomic uint64_t latency[PST_STATS_BUCKETS];
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies structs of the public API, which begin with their size. A caller that was compiled with
- * an older or newer header passes a struct with fewer or more fields than that of this library.
+ * an older or newer header passes a struct with fewer or more fields than this library's struct
+ * has.
  */
 #ifndef PST_CORE_STRUCT_COPY_H
 #define PST_CORE_STRUCT_COPY_H

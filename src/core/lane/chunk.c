@@ -126,7 +126,7 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* such as the chunk of a sync, which has no route */
+		return; /* a chunk that only syncs, for example, has no route */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
@@ -346,8 +346,8 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Whether a ticket must be recorded: the copies without a ticket have enough bytes, or no older
- * copy keeps the device busy. */
+/* Returns whether a ticket must be recorded: the copies without a ticket have enough bytes, or
+ * no older copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||
@@ -380,7 +380,8 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	chunk->refused = 0;
 	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
 	chunk->after_copies = after;
-	chunk->waits = 1; /* one more than the copiers, so that the path does not continue early */
+	/* Starts at 1, so that the path cannot continue before all copiers are counted. */
+	chunk->waits = 1;
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
@@ -458,7 +459,7 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 	uint64_t ns = pst_now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	if (!result) /* the bytes of failed chunks are not counted, as in reports */
+	if (!result) /* like a report, the statistics do not count the bytes of failed chunks */
 		atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
@@ -467,12 +468,12 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
-/* Defers the chunk, so that the lane starts its first `len` bytes on `path`. The remaining bytes
- * move when the first ones are done. */
+/* Defers the chunk, so that the lane starts its first `len` bytes on `path`. The remaining
+ * bytes move after these first bytes. */
 static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
 	chunk_put_slot(chunk);
-	pst_chunk_direct_end(chunk); /* the path may not have called it yet */
+	pst_chunk_direct_end(chunk); /* the path may not have ended its direct transfer yet */
 	chunk->path = (uint8_t)path;
 	chunk->timed = false;
 	chunk->timed_ns = 0;
@@ -497,7 +498,8 @@ static bool chunk_retry(struct pst_chunk *chunk)
 	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
 	next = pst_claim_retry(chunk, true, &len, &pad);
-	/* In the report, this failure replaces any other reason why the path was not used. */
+	/* The report then gives this failure as the reason why the path was not used, instead
+	 * of any earlier reason. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
 			      memory_order_relaxed);
 	if (next < 0)
@@ -509,15 +511,16 @@ static bool chunk_retry(struct pst_chunk *chunk)
 		"chunk at %llu continues on path %s: %s", (unsigned long long)chunk->off,
 		pst_paths[next]->name, chunk->err.text);
 	chunk->tries++;
-	/* Count the CPU copies and memory traffic of the failed try, but not its bytes. */
+	/* The report counts the CPU copies and memory traffic of the failed try, but not its
+	 * bytes. */
 	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	chunk_restart(chunk, next, len, pad);
 	return true;
 }
 
-/* Counts completed bytes of a request. If they complete a phase and another one follows, puts the
- * request on the lane's list and begins that phase. */
+/* Counts completed bytes of a request. If these bytes complete a phase and another phase
+ * follows, puts the request on the lane's list and begins the next phase. */
 static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uint64_t bytes)
 {
 	if (!pst_req_bytes_done(req, bytes))
@@ -563,7 +566,7 @@ static void chunk_continue(struct pst_chunk *chunk)
 			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
 		chunk_fail(chunk);
 	}
-	/* Must come last, because the request may not exist any more after it. */
+	/* This call must come last, because the request may be freed during it. */
 	chunk_bytes_done(lane, req, done);
 }
 

@@ -47,18 +47,18 @@ int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n);
 /*
  * Mark the start and the end of a transfer between a drive and memory. pst_chunk_direct_begin
  * returns false if all lanes together have enough calls in flight for the storage. More calls
- * would only wait in the drive's queue: with calls of 1 MiB, a virtio drive reaches 4.3 GB/s
- * with 32 calls in flight, and 3.7 GB/s with 64. A lane without such a transfer in flight may
- * always begin one. So a lane that gets false has a transfer in flight, and its completion will
- * wake the lane.
+ * would only wait in the drive's queue. For example, a virtio drive reads 4.3 GB/s with 32 calls
+ * of 1 MiB in flight, but 3.7 GB/s with 64. A lane that has no such transfer in flight may always
+ * begin one. So a lane that gets false has one in flight, whose completion will wake the lane.
  */
 #define PST_DIRECT_CALLS_MAX 32ull
 bool pst_chunk_direct_begin(struct pst_chunk *chunk, uint64_t len);
 void pst_chunk_direct_end(struct pst_chunk *chunk);
 
-/* Queues the copies of the chunk's first `len` bytes. `base` is the host address of the first byte,
- * usually in the chunk's slot. A read copies from there to the segments' buffers, a write from the
- * buffers to there. When all copies are done, `after` is called once, with 0 or -errno. */
+/* Queues the copies of the chunk's first `len` bytes. `base` is the host address of the first
+ * byte, usually in the chunk's slot. A read copies from `base` to the segments' buffers, and a
+ * write copies from these buffers to `base`. When all copies are done, `after` is called once,
+ * with 0 or -errno. */
 int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
@@ -80,9 +80,11 @@ struct pst_copyq {
 	struct pst_copyq *link;
 	struct penstock_device *dev;
 	struct pst_copier *copier;
-	/* First and end position in `waits`, a circular array with the oldest entry first. */
+	/* Positions in the circular array `waits`: of its oldest entry, and after its newest
+	 * entry. */
 	unsigned head, tail;
-	unsigned unrecorded; /* number of the newest entries in `waits`, which have no ticket yet */
+	/* Number of entries, the newest ones in `waits`, that have no ticket yet. */
+	unsigned unrecorded;
 	uint64_t unrecorded_bytes;
 	struct {
 		uint64_t ticket;
@@ -107,8 +109,8 @@ struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *de
 enum pst_reap { PST_REAP_LOOK, PST_REAP_RECORD };
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how);
 
-/* Makes one copy and waits until it is done: to the device if `in` is true, else from the
- * device. */
+/* Makes one copy, to the device if `in` is true, else from the device. Waits until the copy is
+ * done. */
 int pst_copy_now(struct pst_lane *lane, struct penstock_device *dev, const struct pst_rect *rect,
 		 bool in);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claiming: a lane reserves the next bytes of a request as one chunk, as many as the best path
- * can carry. The storage reports whether the bytes are in the page cache, the plan lists the
- * paths in order of preference, and alignment decides how many bytes a path can carry. Lanes
- * call pst_claim for each chunk. At submit, admit.c checks that every byte has a path. Lanes
- * that claim from the same request share only req->next, and take no lock. This file must never
- * start a transfer.
+ * Implements claiming: a lane reserves the next bytes of a request as one chunk. The chunk has as
+ * many bytes as the best path can carry. The storage reports whether the bytes are in the page
+ * cache, the plan lists the paths in order of preference, and alignment decides how many bytes a
+ * path can carry. Lanes call pst_claim for each chunk. At submit, admit.c checks that every byte
+ * has a path. Lanes that claim from the same request share only req->next, and take no lock. This
+ * file must never start a transfer.
  */
 #include "core/lane/claim.h"
 
@@ -41,7 +41,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	uint64_t next, useful = QUERY_MAX; /* useful: maximum length of a chunk of cached bytes */
+	/* `useful` is the maximum length of a chunk of cached bytes */
+	uint64_t next, useful = QUERY_MAX;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
@@ -69,7 +70,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		return pst_residency_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
-	/* The answer for a short span does not predict that for the next span. */
+	/* The answer for a short span says nothing about the next span, so its length must not
+	 * make the next query short. */
 	if (next < QUERY_MIN)
 		next = QUERY_MIN;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
@@ -96,16 +98,18 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 
 	most = most ? most * facts->chunk_first : facts->chunk_first;
 	if (len <= most || rest < most + facts->chunk_first)
-		return len; /* no limit, or too few bytes would be left for another chunk */
+		/* The chunk is short enough, or shortening it would leave too few bytes for
+		 * another chunk. */
+		return len;
 	return most;
 }
 
 /*
- * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of
- * a write's plan uses the page cache, no two chunks may share a page or a file-system block.
+ * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of a
+ * write's plan uses the page cache, no two chunks may share a page or a file-system block.
  * Otherwise the page cache could read old bytes of that block while the other chunk writes new
- * bytes to the drive, and later write the old bytes back. If the caller named the path, or if
- * the last path avoids the page cache, the path's own alignment is enough.
+ * bytes to the drive. Later the page cache would write the old bytes back. If the caller named the
+ * path, or if the last path avoids the page cache, the path's own alignment is enough.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -128,8 +132,8 @@ static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place
 
 /*
  * Shortens the first `len` bytes of `place` to whole blocks of `align` bytes, and returns the
- * shortened length. If the place does not begin at a block, returns 0 and lowers *cap to the
- * distance of the next block. At the end of a segment, memory after it (`slack` bytes) may
+ * shortened length. If the place does not begin at a block boundary, returns 0 and lowers *cap to
+ * the distance to the next boundary. At the end of a segment, memory after it (`slack` bytes) may
  * complete the last block of `off_align` bytes; *pad is then set to the number of added bytes. A
  * read never leaves a single byte for the chunk before or after it.
  */
@@ -161,7 +165,7 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
  * cannot start at this place. If the path could start some bytes later, the function lowers *cap
- * to the number of these bytes; a chunk on another path must then end there.
+ * to the number of these bytes. A chunk on another path must then have at most *cap bytes.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -203,9 +207,9 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	 * must fit, too. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	/* If one thread carries the whole request, shorter chunks gain nothing, because the thread
-	 * makes all calls itself, one after the other. If there are many such threads, more calls
-	 * would also make them wait for each other in the driver. */
+	/* If one thread carries the whole request, shorter chunks gain nothing, because the
+	 * thread makes all calls itself, one after the other. If many such threads exist, more
+	 * calls would also make them wait for each other in the CUDA driver. */
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
 	/* Do not leave a single byte of a row: the CUDA device refuses to copy one byte while a
@@ -217,7 +221,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Whether the path has pinned as many bytes as it may. It keeps these bytes pinned until their
+/* Returns whether the path has pinned as many bytes as it may. It keeps them pinned until their
  * storages are closed. */
 static bool path_is_full(const struct pst_path_facts *facts)
 {
@@ -227,9 +231,9 @@ static bool path_is_full(const struct pst_path_facts *facts)
 
 /*
  * Chooses the first path in the plan's order that can carry the first bytes of `place`, and sets
- * *len and *pad. If a better path could start a little later, the chosen path stops at that
- * place (`cap`). A path that is slow for so few bytes is used only if no other path can carry
- * them. Returns the path's index, or -1 if no path can carry the bytes.
+ * *len and *pad. If a better path could start a little later, the chosen path carries only the
+ * bytes before that place (`cap`). A path that is slow for so few bytes is used only if no other
+ * path can carry them. Returns the path's index, or -1 if no path can carry the bytes.
  */
 static int choose_path(struct pst_request *req, const struct pst_place *place,
 		       enum pst_residency residency, uint64_t *len, uint32_t *pad)
@@ -293,8 +297,8 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	return slow;
 }
 
-/* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the bytes,
- * or if the path could not detect bytes that are not cached. */
+/* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the
+ * bytes. Also returns -1 if the chosen path could not detect that bytes are not cached. */
 static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
 		       uint32_t *pad)
 {
@@ -358,7 +362,8 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Whether the path can carry all following bytes of this span, whatever their alignment. */
+/* Returns whether the path can carry all following bytes of this span, whatever their
+ * alignment. */
 static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
 			     unsigned index)
 {
@@ -461,10 +466,11 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A timed chunk is retried on the plan's paths for cached bytes. */
+	/* A chunk that timed its call is retried on the plan's paths for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
-	/* If the drive has failed a write, or a server had no space for it, the retry must not use
-	 * the page cache, which would report success before the bytes are written to the drive. */
+	/* If the drive failed a write, or a server had no space for it, the retry must not use
+	 * the page cache. The page cache would report success before the bytes are on the
+	 * drive. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 

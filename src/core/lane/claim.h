@@ -14,7 +14,8 @@ struct pst_claim {
 	uint32_t pad;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
-	bool timed; /* the duration of the chunk's call will show whether its bytes were cached */
+	/* The chunk's call is timed, and its duration will show whether the bytes were cached. */
+	bool timed;
 };
 
 /* Claims the next bytes of a request. Returns false if no bytes are left. Also returns false after
@@ -28,10 +29,10 @@ bool pst_claim_abandon(struct pst_request *req);
  * they cannot, because bytes are not aligned. */
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 		    struct pst_err *err);
-/* Chooses a path for the first bytes of a chunk. If `next` is true, the chunk's path has failed,
- * and only the paths after it in the plan's order are tried. Else the chunk's path is tried first.
- * Sets *len to the number of bytes that the chosen path can carry, and *pad. Returns the path's
- * index, or -1 if no path can carry the bytes. */
+/* Chooses a path for the first bytes of a chunk. If `next` is true, the chunk's path has
+ * failed, and only the paths after it in the plan's order are tried. If `next` is false, the
+ * chunk's path is tried first. Sets *len to the number of bytes that the chosen path can carry,
+ * and *pad. Returns the path's index, or -1 if no path can carry the bytes. */
 int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
 
 #endif

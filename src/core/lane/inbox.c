@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes push
- * onto the inboxes, and the lane's loop empties them. These functions must never allocate memory
- * or block.
+ * Implements a lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes
+ * push onto the inboxes, and the lane's loop empties them. These functions must never allocate
+ * memory or block.
  */
 #include "core/lane/inbox.h"
 

@@ -31,8 +31,8 @@ void pst_inbox_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_
  * already. */
 void pst_inbox_unlist_all(struct pst_lane *lane);
 
-/* Completes a transfer, from any thread. For storages that have their own threads. If the transfer
- * failed and the storage has not filled io->err, fills it. */
+/* Completes a transfer. Any thread may call it, so storages that have their own threads use it.
+ * If the transfer failed and the storage has not filled io->err, fills it. */
 void pst_io_done(struct pst_io *io, int64_t result);
 /* Calls done() of each transfer that another thread has completed. Returns the number of
  * transfers. */

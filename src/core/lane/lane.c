@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a lane, runs its loop and closes it. Each turn of the loop takes requests from the
- * inbox, reaps completed system calls and copies, claims and starts chunks, and sleeps if there
- * was nothing to do. The turns run in a pump's thread, in a caller's thread (borrowed lanes), or
- * inside the public functions on a queue (inline lanes). An open lane must never allocate
- * memory, lock or log, with three exceptions. A borrowed lane opens a copier at its first copy
- * to a device. A pump's lane opens its io_uring at the first call that needs it, and pins the
- * rest of its ring when it is short of slots.
+ * Opens a lane, runs its loop and closes it. Each turn of the loop takes requests from the inbox,
+ * reaps completed system calls and copies, claims and starts chunks, and sleeps if there was
+ * nothing to do. The turns run in a pump's thread, in a caller's thread (borrowed lanes), or
+ * inside the public functions on a queue (inline lanes). An open lane must never allocate memory,
+ * lock or log, with three exceptions. A borrowed lane opens a copier at its first copy to a
+ * device. A pump's lane opens its io_uring at the first call that needs it, and pins the second
+ * part of its ring when it is short of slots.
  */
 #include "core/lane/lane.h"
 
@@ -22,30 +22,31 @@
 #include "core/lane/pump.h"
 #include "core/request/plan.h"
 
-/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough to
- * read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms instead
- * of 11 to 16 ms, and the first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms (H200,
- * 8 lanes with rings of 20 MiB). */
+/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough
+ * to read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms
+ * instead of 11 to 16 ms. The first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms
+ * (H200, 8 lanes with rings of 20 MiB). */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
 
-/* More bytes than any link moves in one microsecond. Dividing the bytes of the copies by it, the
- * lane estimates how long the copies take at least. If the estimate is too long, the lane sees the
- * end of the copies late; if it is too short, the lane makes one more query. */
+/* Number of bytes that no link can move within one microsecond. The lane divides the length of
+ * its copies by this number, to estimate the least time that they take. If the estimate is too
+ * long, the lane notices the end of the copies late. If it is too short, the lane makes one
+ * more query. */
 #define COPY_BYTES_US 200000u
 /* The lane sleeps until this many microseconds before the estimated end of the copies, and then
- * polls. It does not sleep in the driver, which wakes a thread 0.1 to 0.7 ms after the copy is
- * done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
+ * polls. It does not sleep in the CUDA driver, which would wake it only 0.1 to 0.7 ms after the
+ * copy is done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
 #define POLL_US 100
-/* Number of CPU pause instructions between two queries of the copies, for each microsecond of the
- * estimate. The lane pauses because each query keeps other threads out of the driver. One pause
- * takes about 40 ns. */
+/* Number of CPU pause instructions between two queries of the copies, for each microsecond of
+ * the estimate. The lane pauses because each query keeps other threads out of the CUDA driver.
+ * One pause takes about 40 ns. */
 #define PAUSES_PER_US 8
-/* If copies are not done this long after their estimated end, something else delays them, and the
- * lane queries them only every SELDOM_US. It does the same for LONG_COPY or more bytes of copies
- * while drive reads are in flight: the completion of the next read wakes the lane anyway, and
- * polling until then would cost as much CPU time as the rest of the request. */
+/* If copies are not done this long after their estimated end, something else delays them, and
+ * the lane queries them only every SELDOM_US. It also queries seldom if LONG_COPY or more bytes
+ * are being copied while drive reads are in flight. The completion of the next read wakes the
+ * lane anyway. Polling until then would cost as much CPU time as all other work of the request. */
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
@@ -78,10 +79,12 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
-			err->code = 0; /* an engine that was tried before may have set it */
+			/* Clears the error of an engine that was tried before this one */
+			err->code = 0;
 			return 0;
 		}
-		lane->engine_why = *err; /* the reason why the next engine is tried */
+		/* The error of this engine is the reason why the next engine is tried. */
+		lane->engine_why = *err;
 		lane->call_why = err->why;
 	}
 	if (ret == -ENODEV)
@@ -89,11 +92,11 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Whether the lane may open its preferred engine later, at the first call that needs it. Reads of
- * cached bytes need only the plain engine, and opening an io_uring may take long (up to 44 ms for
- * the last of eight lanes, H200 machine). The first lane opens its engine at once, because reports
- * show which engine works. If the caller named the engine, every lane opens it at once, because
- * without it the device cannot be used. */
+/* Returns whether the lane may open its preferred engine later, at the first call that needs
+ * it. Reads of cached bytes need only the plain engine. Opening an io_uring may take long: up
+ * to 44 ms for the last of eight lanes (H200 machine). The first lane opens its engine at once,
+ * because reports show which engine works. If the caller named the engine, every lane opens it
+ * at once, because without it the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -186,8 +189,8 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 
 /* Registers a piece of the ring with the engine. If the kernel has refused the first piece, the
  * lane does not try the second, which the kernel would refuse, too. Also, a kernel before 5.13
- * registers the first piece only while no call is in flight, and later the lane's poll of wake_fd
- * always is. */
+ * registers the first piece only while no call is in flight. Later the lane always has a call
+ * in flight, which polls wake_fd. */
 static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
 	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
@@ -230,20 +233,21 @@ void pst_lane_pin(struct pst_lane *lane)
 	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
-/* Whether the lane wants the rest of its ring, and no other lane of the pump is pinning the rest of
- * its own ring. */
+/* Returns true if the lane wants to pin the second part of its ring, and no other lane of the
+ * pump is pinning its own second part. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
 	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
 }
 
-/* Pins the rest of the ring if the lane wants it and no other lane of the pump is doing the same.
- * Returns 1 if the lane got more slots, else 0. */
+/* Pins the second part of the ring if the lane wants it and no other lane of the pump is
+ * pinning its own. Returns 1 if the lane got more slots, else 0. */
 static int lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	struct pst_err why; /* not used: lane->call_why keeps the reason */
+	/* This copy of the error is ignored, because lane->call_why keeps the reason. */
+	struct pst_err why;
 
 	if (!lane_may_grow(lane) ||
 	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
@@ -289,7 +293,7 @@ static void req_synced(struct pst_io *io)
 	struct pst_request *req = chunk->req;
 
 	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
-	    io->result != -EAGAIN) /* these three errors lose no bytes */
+	    io->result != -EAGAIN) /* these errors mean that no bytes are lost */
 		atomic_fetch_add(&req->st->losses, 1);
 	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
 		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -323,9 +327,9 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 
 /* ---- starting chunks ---- */
 
-/* Whether the chunk found no free slot, and more slots would help. They would not help a long chunk
- * of cached bytes: copies limit the speed of such a read, and more slots would only let more copies
- * wait. */
+/* Returns whether the chunk found no free slot, and more slots would help. More slots would not
+ * help a long chunk of cached bytes: copies limit the speed of such a read, so more copies
+ * would only wait. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
@@ -428,7 +432,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		if (!chunk_start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			/* Completed copies free their slots. */
+			/* Copies that have completed free their slots. */
 			pst_copyqs_reap(lane, PST_REAP_LOOK);
 	}
 	return WORK_FULL;
@@ -484,7 +488,7 @@ static int lane_start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			/* False if another thread has completed the request. */
+			/* `held` becomes false if another thread has completed the request. */
 			held = pst_req_hold(req);
 			if (held)
 				work = req_work(lane, req, &did);
@@ -531,8 +535,8 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-/* If the pump has asked for it, drops the lane's cached state of the storage or device that is
- * being closed. */
+/* Drops the lane's cached state of the storage or device that is being closed, if the pump has
+ * requested that. */
 static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
@@ -573,9 +577,9 @@ void pst_lane_trim(struct pst_lane *lane)
 
 /* ---- the loop ---- */
 
-/* Decides how to wait for the copies in flight. Returns true, after a pause, if the lane shall
- * query the copies again. Returns false if it shall sleep, for at most *wait_us, which the function
- * may have shortened. */
+/* Decides how to wait for the copies in flight. If the lane shall query the copies again, the
+ * function pauses and returns true. If the lane shall sleep, the function returns false and may
+ * shorten *wait_us, the maximum time to sleep. */
 static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 {
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
@@ -594,8 +598,8 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Whether the thread that runs this inline lane need not wait: a request of its queue has
- * completed, or none is in flight. */
+/* Returns whether the thread that runs this inline lane need not wait: a request of its queue
+ * has completed, or none is in flight. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&
@@ -616,8 +620,8 @@ static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
 		*wait_us = left;
 }
 
-/* Called when a turn found nothing to do. Returns soon if the lane shall poll again, else
- * sleeps. */
+/* Called when the lane's loop found nothing to do. Returns soon if the lane shall poll again.
+ * Otherwise sleeps first. */
 static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: a loop that moves chunks, with its slots, its engine and its copy queues. Most lanes
- * are threads of a pump. A lane without a thread runs turns of the loop in a caller's thread: a
- * borrowed lane for one request (pump.h), an inline lane inside the public functions on its
- * queue (queue/inline_lane.h). Only the thread that runs a lane's turns accesses its chunks.
+ * A lane: a loop that moves chunks, with its slots, its engine and its copy queues. Most lanes are
+ * threads of a pump. One pass of the loop is a turn. A lane without a thread runs its turns in a
+ * thread of the application. A borrowed lane does so for one request (pump.h), an inline lane
+ * inside the public functions on its queue (queue/inline_lane.h). Only the thread that runs a
+ * lane's turns accesses its chunks.
  */
 #ifndef PST_CORE_LANE_H
 #define PST_CORE_LANE_H
@@ -63,7 +64,7 @@ struct pst_lane {
 	struct pst_chunk *deferred, **deferred_end;
 	size_t slot_bytes;		    /* length of a big slot */
 	struct pst_slot_counts slot_counts; /* numbers of slots in the whole ring */
-	/* A chunk found no free slot, so the lane shall pin the rest of its ring. */
+	/* A chunk found no free slot, so the lane shall pin the second part of its ring. */
 	bool wants_ring;
 	/* Buffer of PST_L2_BOUNCE_BYTES for path bounce; NULL if the lane needs none. */
 	char *l2_buffer;
@@ -119,8 +120,8 @@ void pst_lane_close(struct pst_lane *lane);
  * submits a call to the engine. */
 void pst_lane_want_engine(struct pst_lane *lane);
 
-/* Runs one turn of the lane's loop. If there was nothing to do, waits for at most wait_us
- * microseconds, or, if wait_us is -1, until another thread or a completion wakes the lane. */
+/* Runs one turn of the lane's loop. If there was nothing to do, waits until another thread or a
+ * completion wakes the lane, but at most wait_us microseconds unless wait_us is -1. */
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
 
 /* Drops the lane's cached state of a storage, or of a device together with the copy queue on it.
@@ -128,8 +129,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
  * lane. */
 void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 			 struct penstock_device *dev);
-/* Whether the lane has cached state of the storage, or a copy queue on the device. Any thread may
- * call it while no chunk of that storage or device is in flight. */
+/* Returns whether the lane has cached state of the storage, or a copy queue on the device. Any
+ * thread may call it while no chunk of that storage or device is in flight. */
 bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage *st,
 		     const struct penstock_device *dev);
 

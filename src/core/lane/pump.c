@@ -19,25 +19,26 @@
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 
-/* Length and number of a lane's slots, unless the device's options set them. The big slots have 16
- * MiB together. Cut into parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy.
- * The lane can also fill 8 MiB of them while it copies the other 8 MiB. Whole big slots serve long
- * chunks, small slots random reads. */
+/* Length and number of a lane's slots, unless the device's options set them. The big slots have
+ * 16 MiB together. Cut into parts of 1 MiB, they serve 16 drive calls at once, which keep a
+ * drive busy. The lane can also fill 8 MiB of the slots while it copies the other 8 MiB. Long
+ * chunks use whole big slots, and random reads use small slots. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* Length and number of a borrowed lane's slots. Such a lane carries one request at a time, of at
- * most 1 MiB, and reads the rest of the request's first and last blocks. A caller waits while the
- * lane opens and pins its ring, so the ring is only one huge page. */
+/* Length and number of a borrowed lane's slots. Such a lane carries only one request at a time,
+ * of at most 1 MiB. It reads the first and last blocks of the request whole, so its ring is
+ * longer than 1 MiB. A caller waits while the lane opens and pins its ring, so the ring is only
+ * one huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* Load (requests and chunks) up to which a lane gets requests before the next lane is woken. Work
- * costs less in a thread that is awake than waking another thread. More lanes would also wait for
- * each other in the driver: a call that starts a copy takes 2.2 us if one lane makes such calls, 4
- * us if five lanes do (H200). */
+/* Load (requests and chunks) up to which a lane gets requests before the next lane is woken. A
+ * thread that is awake does the work in less time than waking another thread takes. More lanes
+ * would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2 us if
+ * one lane makes such calls, but 4 us if five lanes make them (H200). */
 #define LANE_LOAD_FULL 64
 /* A busy lane that stays in one turn for longer than this may hang in a system call, for example if
  * a file server does not answer. A turn usually takes microseconds, or milliseconds with long
@@ -99,7 +100,7 @@ static unsigned device_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		/* At least two, because one may be waiting in a slow call. */
+		/* At least two lanes, because one lane may be waiting in a slow call. */
 		lanes = cpus < 2 ? 2 : cpus;
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
@@ -358,8 +359,9 @@ static unsigned lane_load(struct pst_lane *lane)
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Whether the lane seems to hang: it is busy and has completed no turn for LANE_TURN_NS. If several
- * threads call it at once, they may detect a hang one call later. */
+/* Returns whether the lane seems to hang: it is busy and has completed no turn for
+ * LANE_TURN_NS. If several threads call this function at once, they may detect a hang one call
+ * later. */
 static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
@@ -430,7 +432,9 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		struct pst_lane *lane = &pump->spare[i];
 
 		if (!pst_lane_caches(lane, st, closing))
-			continue; /* no need to wait until its borrower returns it */
+			/* The lane caches nothing of the closing storage or device, so do not
+			 * wait for its borrower. */
+			continue;
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
 		pst_lane_invalidate(lane, st, closing);
@@ -542,7 +546,8 @@ struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err
 	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
 
-	while (!lane && !err->code) { /* other borrowers never wait for this thread */
+	/* Cannot deadlock, because other borrowers never wait for this thread. */
+	while (!lane && !err->code) {
 		pst_backoff(&times);
 		lane = spare_borrow(pump, err);
 	}

@@ -17,26 +17,27 @@
 #include "core/ops.h"
 #include "core/request/request.h"
 
-#define PST_BORROWED_MAX 16 /* number of spare lanes, so of threads that can borrow one at once */
+/* Number of spare lanes, and so of threads that can borrow one at the same time. */
+#define PST_BORROWED_MAX 16
 
 /*
- * State of a pump that is being started. All its lanes open first, and only then they pin their
- * rings, because while one lane populates its ring, no thread of the process can map memory or
- * create a thread. The pump has started when the first lane's ring is pinned. Each other lane
- * starts work when its own ring is pinned.
+ * State of a pump that is being started. All its lanes open first, and only after that do they pin
+ * their rings. The reason is that while one lane populates its ring, no thread of the process can
+ * map memory or create a thread. The pump has started when the first lane's ring is pinned. Each
+ * other lane starts work when its own ring is pinned.
  */
 struct pst_pump_start {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	unsigned created; /* number of created threads, set when all are created */
-	/* Number of lanes that have opened or failed to open; number that failed. */
+	/* Number of lanes that have opened or failed to open, and number of lanes that failed. */
 	unsigned open, failed;
 	bool pinned; /* the first lane's ring is pinned */
 };
 
 /* A member of a pump: an inline lane, which uses the pump's device but is not one of the pump's
- * lanes. The pump calls the functions with members_lock held. Each does for this lane what the
- * function of the same name in pst_device_hooks does for the pump. */
+ * lanes. The pump calls these functions with members_lock held. Each function does for this
+ * lane what the function of the same name in pst_device_hooks does for all lanes of the pump. */
 struct pst_pump_member {
 	struct pst_pump_member *next;
 	void (*invalidate)(struct pst_pump_member *member, struct penstock_storage *st,
@@ -79,7 +80,7 @@ struct pst_pump {
 	pthread_mutex_t members_lock;
 	struct pst_pump_member *members;
 	_Atomic unsigned outside; /* number of threads that are in pst_io_done */
-	_Atomic bool growing;	  /* a lane is pinning the rest of its ring */
+	_Atomic bool growing;	  /* a lane is pinning the second part of its ring */
 	_Atomic bool stop;
 };
 
@@ -90,9 +91,9 @@ extern const struct pst_device_hooks pst_pump_hooks;
 size_t pst_pump_ring_bytes(const struct pst_pump *pump);
 
 /* Attaches another device to the pump: opens a copy queue on that device for every lane. Called
- * before the first request with segments on both devices. It may block, because creating streams
- * can wait for all streams of the CUDA context. A lane must not do that while a stream waits for
- * one of its requests. */
+ * before the first request with segments on both devices. It may block, because creating
+ * streams can wait for all streams of the CUDA context. A lane must not call it while a stream
+ * waits for one of the lane's requests. */
 int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
 
 /* Add an inline lane to the pump's members, or remove it. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory and slots: see ring.h. A lane maps its ring when it opens. It pins one part then,
- * and the rest when it is short of slots. Paths get and put slots. The driver's own allocation
- * of pinned memory would take 0.35 s for each GiB (H200 machine); mmap of huge pages, populating
- * them and cuMemHostRegister take half of that. Only the lane's thread may get or put a slot.
+ * Ring memory and slots: see ring.h. A lane maps its ring when it opens. The lane pins the first
+ * part at that time, and the second part when it is short of slots. Paths get and put slots. The
+ * CUDA driver's own allocation of pinned memory would take 0.35 s for each GiB (H200 machine).
+ * Mapping huge pages, populating them and calling cuMemHostRegister takes half of that time. Only
+ * the lane's thread may get or put a slot.
  */
 #include "core/lane/ring.h"
 
@@ -144,7 +145,7 @@ static struct pst_slot *slot_get_big(struct pst_slots *slots)
 	return slot;
 }
 
-/* Whether a big slot is free, or can be joined from its parts. */
+/* Returns whether a big slot is free, or can be joined from its parts. */
 static bool slots_have_big(const struct pst_slots *slots)
 {
 	bool whole = slots->free[0];
@@ -222,9 +223,9 @@ static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 		slot_add_free(slots, &slots->all[i]);
 }
 
-/* Returns the address of the slot that has `small` small and `big` big slots before it. The order
- * in the ring is: the small slots of the first part, its big slots, then the small slots of the
- * second part, its big slots. */
+/* Returns the address of the slot that has `small` small and `big` big slots before it. The
+ * ring begins with the small slots and then the big slots of the first part. The small slots
+ * and then the big slots of the second part follow. */
 static char *slot_address(const struct pst_slots *slots, size_t slot_bytes, unsigned small,
 			  unsigned big)
 {

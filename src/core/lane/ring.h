@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring: the pinned staging memory of one lane, divided into slots. It is one mapping, of
- * huge pages if the kernel has any. The device registers the mapping in one piece or in two: a
- * lane starts with the first piece, and pins the second when it is short of slots. Only the
+ * The ring: the pinned staging memory of one lane, divided into slots. It is one mapping, of huge
+ * pages if the kernel has any. The device registers the mapping in one piece or in two. With two,
+ * a lane starts with the first piece, and pins the second when it is short of slots. Only the
  * lane's thread gets and puts slots, so the slots need no lock.
  *
- * A big slot has slot_bytes bytes. Small slots let many small chunks be in flight. A free big
- * slot is cut into parts on demand, and joined again when all its parts are free. Parts serve
- * drives, which are fastest with many calls of 1 MiB. Whole big slots serve copy engines, which
- * are fastest with few long copies.
+ * A big slot has slot_bytes bytes. Small slots let many small chunks be in flight. A free big slot
+ * is cut into parts on demand, and joined again when all its parts are free. Parts serve drives,
+ * which are fastest with many calls of 1 MiB. Whole big slots serve copy engines, which are
+ * fastest with few long copies.
  */
 #ifndef PST_CORE_RING_H
 #define PST_CORE_RING_H
@@ -23,7 +23,8 @@
 struct pst_slot {
 	char *mem;
 	uint32_t len;
-	uint8_t size;		/* 0: big slot, 1: part of a big slot, 2: small slot */
+	/* Kind of slot: 0 is a big slot, 1 a part of a big slot, 2 a small slot. */
+	uint8_t size;
 	uint16_t parts_out;	/* for a big slot: number of its parts in use */
 	bool cut;		/* for a big slot: it is cut into parts */
 	struct pst_slot *whole; /* for a part: the big slot that it belongs to */
@@ -45,12 +46,14 @@ struct pst_slots {
 	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
 	bool big_wanted;
 	char *base;
-	size_t len, first_len; /* number of bytes of all slots, and of the `first` slots */
+	/* Number of bytes in all slots, and in the slots that `first` counts. */
+	size_t len, first_len;
 };
 
 struct pst_ring {
 	char *base;
-	size_t len, pinned;  /* pinned: number of bytes that are pinned, from `base` on */
+	/* Length of the ring, and number of its bytes, from `base` on, that are pinned. */
+	size_t len, pinned;
 	char *second;	     /* start of the second piece; NULL while there is only one */
 	char *registered[2]; /* addresses of the pieces that are registered with the device */
 	unsigned registered_count;
@@ -73,11 +76,11 @@ static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *s
 /* Unregisters and unmaps the ring. */
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
-/* Divides the ring into `all` slots. Only the `first` slots can be used until pst_slots_rest is
- * called. */
+/* Divides the ring into slots, whose numbers are in `all`. Until pst_slots_rest is called, only
+ * the slots that `first` counts can be used. */
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
 		   struct pst_slot_counts all, struct pst_slot_counts first, struct pst_err *err);
-/* Makes the other slots usable. Called once their memory is pinned. */
+/* Makes the remaining slots usable. Must be called after their memory is pinned. */
 void pst_slots_rest(struct pst_slots *slots);
 void pst_slots_close(struct pst_slots *slots);
 

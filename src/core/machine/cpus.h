@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PST_CPUS_MAX 8192 /* maximum number of CPUs that Linux on x86 can be built for */
+#define PST_CPUS_MAX 8192 /* number of CPUs that Linux on x86 supports at most */
 
 struct pst_cpus {
 	uint64_t bits[PST_CPUS_MAX / 64];

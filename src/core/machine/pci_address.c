@@ -71,7 +71,7 @@ bool pst_part_bdf(const char *part, size_t len, char out[PST_BDF_LEN])
 {
 	char text[PST_BDF_LEN];
 
-	/* A name in /sys always contains the domain, so "04:00.0" is not the name of a device. */
+	/* A device name in /sys always contains the domain, so "04:00.0" is not a device name. */
 	if (len < 12 || len >= sizeof(text))
 		return false;
 	memcpy(text, part, len);

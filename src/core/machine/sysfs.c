@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small files and links of /sys and /proc: see sysfs.h. It must never write, never follow
- * a link out of a captured tree, and never open a file if opening it could block or have an
- * effect.
+ * Reads small files and links of /sys and /proc: see sysfs.h. It must never write, and never open
+ * a file if opening it could block or have an effect. In a capture (a copy of another machine's
+ * /sys and /proc) it must never follow a link that leads out of the capture.
  */
 #include "core/machine/sysfs.h"
 
@@ -48,13 +48,12 @@ static int path_format(char *path, const char *fmt, va_list args)
 }
 
 /*
- * Opens a path beneath the root. If the root is not "/", links are resolved inside it. Kernels
- * before 5.6 and some containers do not have openat2, which does this. There, links are followed
- * without this restriction, so a hostile capture can lead to any file that this process may
- * read.
+ * Opens a path beneath the root. If the root is not "/", links are resolved inside it. This needs
+ * openat2, which kernels before 5.6 and some containers lack. Without openat2 a link may lead out
+ * of the root, so a hostile capture can point to any file that this process may read.
  *
- * openat2 may fail with EAGAIN for a path with ".." while another process renames or mounts
- * anything. The kernel expects the caller to try again.
+ * openat2 may fail with EAGAIN for a path that contains "..", if another process renames or mounts
+ * something at that time. The caller must then try again.
  */
 static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int flags)
 {

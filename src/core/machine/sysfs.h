@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses.
- * So the files can also be a copy from another machine (a capture). Called by the topology, by
- * the block stack and by `penstock check`, when something is opened; never per request. It must
- * never write.
+ * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses. So
+ * the files can also be copies from another machine; a folder with such copies is called a
+ * capture. Called by the topology, by the block stack and by `penstock check`, when something is
+ * opened; never per request. It must never write.
  *
  * The files beneath a root may be garbled or hostile. So links cannot lead out of the root, only
  * regular files are read, every size has a limit, and text is returned as one printable line.

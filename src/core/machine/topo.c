@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queries on a topology: see topo.h. Called when devices and pumps are opened, and by the
- * `penstock` command. It must never trust that the PCI tree is well formed: in the files of a
- * captured machine the bridges may form a circle.
+ * `penstock` command. It must never trust that the PCI tree is well formed: files that were copied
+ * from another machine may describe bridges that form a circle.
  */
 #include "core/machine/topo.h"
 
@@ -84,8 +84,8 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far to
- * the number of steps up to that bridge, from the device that needs more steps. */
+/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far
+ * to the number of steps from a device up to that bridge: the larger number of the two devices. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;
@@ -138,9 +138,9 @@ const char *pst_nearness_name(int nearness)
 	return nearness < 0 || nearness > PST_NEAR_SYS ? "?" : names[nearness];
 }
 
-/* Returns 1 if a bridge above `from`, up to `top`, redirects traffic between devices below it to
- * the root; -ENODATA if that is not known; otherwise 0. The bridge `top` counts only if `with_top`
- * is true. */
+/* Checks the bridges above `from`, up to `top`. Returns 1 if one of them redirects traffic
+ * between devices below it to the root, -ENODATA if that is not known, or 0. The bridge `top`
+ * itself is checked only if `with_top` is true. */
 static int bridges_redirect(const struct pst_topo *topo, int from, int top, bool with_top)
 {
 	bool unknown = false;

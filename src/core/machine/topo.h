@@ -30,7 +30,7 @@ enum pst_nearness {
 	PST_NEAR_PXB,  /* through several switches, but no host bridge */
 	PST_NEAR_PHB,  /* through one host bridge */
 	PST_NEAR_NODE, /* through several host bridges of one NUMA node */
-	PST_NEAR_SYS,  /* across NUMA nodes, or not known to be nearer */
+	PST_NEAR_SYS,  /* across NUMA nodes, or at an unknown distance */
 };
 
 enum pst_pci_role {
@@ -126,9 +126,9 @@ int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char
 const char *pst_nearness_name(int nearness);
 
 /* Returns 1 if a bridge between the two devices sends the traffic between them up to the root,
- * otherwise 0. Errors: -ENODATA if the config space of a bridge could not be read, which only the
- * user root may do; -EXDEV if no bridge is above both; -EINVAL and -ENODEV as for
- * pst_topo_nearness. */
+ * otherwise 0. Errors: -ENODATA if the config space of a bridge could not be read, for which
+ * the process must run as root; -EXDEV if no bridge is above both devices; -EINVAL and -ENODEV
+ * as for pst_topo_nearness. */
 int pst_topo_acs_redirects(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
 
 /* Returns a device's NUMA node, which on a machine with one node is always that node. Returns

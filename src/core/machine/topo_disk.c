@@ -9,8 +9,9 @@
 #include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
 
-/* Reads the name of the driver of a SCSI host; `out` is "" if the host does not report it. `host`
- * is the rest of the disk's path, beginning with the host's name. */
+/* Reads the name of the driver of a SCSI host; `out` is "" if the host does not report it.
+ * `host` points to the name of the SCSI host in the disk's path, for example
+ * "host3/target3:0:0/...". Only the part before the first slash is used. */
 static void scsi_host_driver(const struct pst_sysfs *fs, const char *host, char *out,
 			     size_t out_len)
 {

@@ -2,7 +2,7 @@
 /*
  * Classifies disks and RDMA devices by their entries in /sys. Called by topo_read.c and by the
  * block stack, when something is opened. If the path of a disk is unfamiliar, its transport must
- * be "", so that nobody takes the disk for one that DMA can reach.
+ * be "", so that no caller assumes that DMA can reach the disk.
  */
 #ifndef PST_CORE_TOPO_DISK_H
 #define PST_CORE_TOPO_DISK_H
@@ -12,9 +12,9 @@
 struct pst_sysfs;
 
 /*
- * Returns the transport of a disk, from the target of its link in /sys/class/block. One of
- * "virtio", "virtio-scsi", "sata", "sas", "fc", "fcoe", "iscsi", "iscsi-hba", "iser", "srp",
- * "usb", "hba" (any other SCSI adapter on PCI), or "" if it is none of these. The string is
+ * Returns the transport of a disk, from the target of its link in /sys/class/block. The transport
+ * is one of "virtio", "virtio-scsi", "sata", "sas", "fc", "fcoe", "iscsi", "iscsi-hba", "iser",
+ * "srp", "usb", "hba" (any other SCSI adapter on PCI), or "" if it is none of these. The string is
  * static.
  */
 const char *pst_disk_transport(const struct pst_sysfs *fs, const char *link);

@@ -205,8 +205,8 @@ static uint32_t le32(const uint8_t *bytes)
 	       (uint32_t)bytes[3] << 24;
 }
 
-/* Returns the ACS control word from a device's config space, 0 if the device does not have the ACS
- * capability (id 13, PCIe 7.7.11), or -1 if that is not known. */
+/* Returns the ACS control word from a device's config space. Returns 0 if the device does not
+ * have the ACS capability (id 13, PCIe 7.7.11), or -1 if that is not known. */
 static int32_t acs_control_find(const uint8_t *config, size_t len)
 {
 	unsigned at = 0x100, count;
@@ -680,7 +680,7 @@ static int topo_read(const char *root, const char *near, struct pst_topo **out, 
 	if (!ret && !near)
 		ret = ends_read(topo, &fs);
 	if (!ret && topo->no_memory)
-		ret = -ENOMEM; /* otherwise a part of the machine would look like all of it */
+		ret = -ENOMEM; /* an incomplete topology would look like a complete one */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)

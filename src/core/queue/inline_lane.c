@@ -162,8 +162,8 @@ void pst_inline_lane_cancel(struct pst_inline_lane *il)
 	pst_inbox_wake(&il->lane);
 }
 
-/* Waits until the lane has dropped what it caches about `st` or `closing`. The owner drops it in
- * its next turn. While the owner runs no turn, this thread does. */
+/* Waits until the lane has dropped what it caches about `st` or `closing`. The owner does that
+ * in its next turn. If the owner is not running a turn, this thread does it. */
 static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
 			      struct penstock_device *closing)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. Its turns run inside the
- * calls on its queue, so that a short request wakes no thread. The thread that opened the lane is
- * its owner. Only the owner may call these functions, except pst_inline_lane_wake and _cancel.
+ * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. The calls on its queue
+ * run the lane's loop, so that a short request wakes no thread. One pass of the loop is a turn.
+ * The thread that opened the lane is its owner. Only the owner may call these functions, except
+ * pst_inline_lane_wake and _cancel.
  */
 #ifndef PST_CORE_INLINE_LANE_H
 #define PST_CORE_INLINE_LANE_H
@@ -18,17 +19,17 @@ struct pst_inline_lane;
 int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *completed,
 			 const _Atomic unsigned *inflight, struct pst_inline_lane **out,
 			 struct pst_err *err);
-/* Closes the lane. No request may be in flight on it. */
+/* Closes the lane, which must have no request in flight. */
 void pst_inline_lane_close(struct pst_inline_lane *il);
 
 /* Checks that the calling thread is the owner. Returns -EPERM if it is not. */
 int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err);
-/* Whether this lane can carry the request. The pump carries requests that it cannot. */
+/* Returns whether this lane can carry the request. The pump carries requests that it cannot. */
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
 /* Puts the request on this lane's list and begins the request's first phase. */
 void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req);
-/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us: not at all if
- * wait_us is 0, until the lane is woken if it is -1. */
+/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us microseconds.
+ * It does not wait if wait_us is 0, and waits until the lane is woken if wait_us is -1. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
 /* Wakes the owner if it waits in a turn. Any thread may call it. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills it,
- * and a pump, the queue's inline lane or the calling thread carries it. When the request has
- * completed, its hook pushes it onto a lock-free list. penstock_poll and penstock_wait harvest this
- * list: they return the completions with their reports. A harvested request is freed at the next
- * harvest, so that its report stays readable until then. This file has all functions of the public
- * API that work on a queue. It must never move a byte itself, except on a path that needs no lane.
+ * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
+ * it, and a pump, the queue's inline lane or the calling thread carries it. When the request has
+ * completed, its hook pushes it onto a lock-free list. To harvest is to take completed requests
+ * from this list: penstock_poll and penstock_wait return their completions and reports. A
+ * harvested request is freed at the next harvest, so that its report stays readable until then.
+ * This file implements all public functions that work on a queue. It must never move a byte
+ * itself, except on a path that needs no lane.
  */
 #include "core/queue/queue.h"
 
@@ -55,8 +56,8 @@ static void queue_signal_fd(struct penstock_queue *q)
 	uint64_t one = 1;
 
 	if (write(q->fd, &one, sizeof(one)) < 0)
-		/* the write fails only if the counter is full; then the
-		 * descriptor is readable */
+		/* the write fails only if the counter is full, and then the descriptor is
+		 * readable already */
 		return;
 }
 
@@ -65,8 +66,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 {
 	bool wake = true;
 
-	/* Once the request is on the list, another thread may harvest it and close the queue.
-	 * The close waits until `pushing` is 0. */
+	/* As soon as the request is on the list, another thread may harvest it and close the
+	 * queue. The close waits until `pushing` is 0. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
 		pst_req_retire_id(req);
@@ -84,7 +85,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook: the request has completed. */
+/* Hook, called when the request has completed: lets its stream continue, drops its counts and
+ * pushes it onto the queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->semaphores)
@@ -119,7 +121,7 @@ static void queue_release(struct penstock_queue *q, unsigned count)
 		queue_free(q);
 }
 
-/* Hook: no thread refers to the request any more. */
+/* Hook, called when no thread refers to the request any more: returns the request to its pool. */
 static void req_released(struct pst_request *req)
 {
 	struct penstock_queue *q = req->q;
@@ -194,9 +196,9 @@ static void req_wake_lanes(struct pst_request *req)
 		pst_inline_lane_cancel(inline_lane);
 }
 
-/* Cancels the request if it still has this generation: an element of the pool that has been
- * reused meanwhile has another one, and an element is not reused while it is held. Lanes check
- * `cancelled` before each claim. */
+/* Cancels the request if it still has this generation. A different generation means that the
+ * element of the pool belongs to another request by this time. An element is not reused while a
+ * thread holds it. Lanes check `cancelled` before each claim. */
 static void req_cancel(struct pst_request *req, uint32_t generation)
 {
 	if (!pst_req_hold(req))
@@ -209,8 +211,8 @@ static void req_cancel(struct pst_request *req, uint32_t generation)
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Abandons the request if its deadline has passed. Returns the deadline if it lies
- * ahead, else 0. */
+/* Abandons the request if its deadline has passed. Returns the deadline if it is in the future,
+ * else 0. */
 static uint64_t req_expire(struct pst_request *req)
 {
 	uint64_t deadline_ns;
@@ -241,8 +243,8 @@ static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns
 		}
 }
 
-/* Returns when to scan the pool for requests past their deadline, or 0 if no request has a
- * deadline. */
+/* Returns the time of the next scan of the pool for requests past their deadline, or 0 if no
+ * request has a deadline. */
 static uint64_t queue_expire_at(const struct penstock_queue *q)
 {
 	uint64_t first = atomic_load(&q->deadline_ns);
@@ -284,7 +286,8 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 
 /* ---- submit ---- */
 
-/* Takes a request of the pool that was never used. Returns NULL if all have been used. */
+/* Takes an element of the pool that was never used. Returns NULL if all elements have been
+ * used. */
 static struct pst_request *pool_new(struct penstock_queue *q)
 {
 	unsigned i = atomic_load_explicit(&q->pool_used, memory_order_relaxed);
@@ -387,7 +390,7 @@ static void req_dispatch(struct pst_request *req)
 	if (req->semaphores || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
-		/* there are no bytes to move, so dropping this hold completes the request */
+		/* the request has no bytes to move, so dropping this reference completes it */
 		pst_req_put(req, PST_HOLD);
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
 		req_run_now(req);
@@ -435,9 +438,9 @@ static void req_submitted(struct pst_request *req)
 }
 
 /* Predicts when the request completes if its bytes are cached. The thread that waits for the
- * request then polls around that time, because a sleeping virtual processor takes 0.1 to 0.2 ms to
- * wake up, as long as moving 8 MiB takes. A read from a drive completes later than predicted. After
- * the predicted time, the thread that waits for such a read sleeps. */
+ * request then polls around that time. A sleeping virtual processor would take 0.1 to 0.2 ms to
+ * wake up, as long as it takes to move 8 MiB. A read from a drive completes later than
+ * predicted. After the predicted time, the thread that waits for such a read sleeps. */
 static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
 {
 	uint64_t ns = req->total / PREDICTED_RATE;
@@ -544,8 +547,8 @@ static void queue_collect(struct penstock_queue *q)
 		q->ready_end = &(*q->ready_end)->link;
 }
 
-/* Returns when a wait must end: at until_ns, or at the next scan for late requests if that is
- * earlier. */
+/* Returns the time at which a wait must end: until_ns, or the time of the next scan for late
+ * requests if that is earlier. */
 static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t at = queue_expire_at(q);
@@ -553,8 +556,8 @@ static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns
 	return at && (!until_ns || at < until_ns) ? at : until_ns;
 }
 
-/* Harvests completed requests into `done`, which has `have` entries already. Returns how many
- * entries it has then. */
+/* Harvests completed requests into `done`, which has `have` entries already. Returns the number
+ * of entries after that. */
 static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
 			      unsigned max)
 {
@@ -588,9 +591,9 @@ static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *do
 	return have;
 }
 
-/* Returns how many completions one call may return. Their requests stay in use until the next
- * call, and meanwhile the same number of new requests may be submitted. The limit is requests_max,
- * because the pool has twice that number. */
+/* Returns how many completions one call may return. The requests of these completions stay in
+ * use until the next call. Meanwhile requests_max new requests may be submitted, and the pool
+ * has 2 * requests_max elements. So one call returns at most requests_max completions. */
 static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
 			    unsigned max)
 {
@@ -689,8 +692,9 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	queue_drain_fd(q);
 }
 
-/* Sleeps until the predicted time, or polls during it. Returns true if the caller should harvest
- * again. Returns false once the predicted period is over and the prediction is dropped. */
+/* Sleeps until the predicted period begins, or polls during this period. Returns true if the
+ * caller should harvest again. Returns false once the predicted period is over and the
+ * prediction is dropped. */
 static bool queue_wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t now = pst_now_ns();
@@ -792,8 +796,8 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	q->generation = pst_fork_generation();
 	q->ready_end = &q->ready;
 	q->fd = -1;
-	/* Twice requests_max, because the caller may still read the reports of requests_max
-	 * harvested requests. */
+	/* The pool has twice requests_max elements, because the caller may still read the
+	 * reports of as many harvested requests. */
 	q->pool_count = 2 * opts.requests_max;
 	q->requests = calloc(q->pool_count, sizeof(*q->requests));
 	q->segs = calloc((size_t)q->pool_count * q->segs_max, sizeof(*q->segs));
@@ -843,7 +847,8 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	if (q->in_callback) { /* the harvest that called the callback still uses the queue */
+	/* This thread is in a callback, and the harvest that called it still uses the queue. */
+	if (q->in_callback) {
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
 	}
@@ -853,8 +858,8 @@ void penstock_queue_close(struct penstock_queue *q)
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
-				/* another thread owns the inline lane, so only that thread can
-				 * make progress */
+				/* only the thread that owns the inline lane can complete the
+				 * requests, so wait for it */
 				pst_backoff(&times);
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			pst_backoff(&times);

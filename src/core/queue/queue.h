@@ -28,7 +28,7 @@ struct penstock_queue {
 	/* list of completed requests, oldest first; only the harvesting thread accesses it */
 	struct pst_request *ready;
 	struct pst_request **ready_end;
-	/* list of requests that the last harvest returned; the next harvest frees them */
+	/* list of requests that the last harvest returned, and that the next harvest frees */
 	struct pst_request *harvested;
 	/* number of threads that run queue_push; penstock_queue_close waits for them */
 	_Atomic unsigned pushing;
@@ -43,7 +43,7 @@ struct penstock_queue {
 	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
 	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
 	bool in_callback, mute;
-	/* whether the last submitted request was short and of effort fast */
+	/* true if the last submitted request was short and had effort PENSTOCK_FAST */
 	_Atomic bool fast;
 	struct pst_spin spin; /* state of the short polls of penstock_wait */
 	/* period in ns in which the next completion is likely; 0 if unknown */

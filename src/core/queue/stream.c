@@ -17,8 +17,9 @@
 #include "core/queue/queue.h"
 #include "core/route/admit.h"
 
-#define PAIRS_MAX 1024u	    /* number of stream-ordered requests that one pump can have in flight */
-#define ALIVE_NS 100000000u /* interval of the checks whether the device still works */
+#define PAIRS_MAX 1024u /* number of stream-ordered requests that one pump can have in flight */
+/* Interval in ns between two checks whether the device still works. */
+#define ALIVE_NS 100000000u
 
 struct pst_semaphores {
 	/* pairs of semaphores: a stream writes the first word of its pair and waits for the
@@ -31,8 +32,8 @@ struct pst_semaphores {
 	_Atomic uint64_t owed[PAIRS_MAX];
 };
 
-/* Taken by semaphores_open, so that each pump gets one set of semaphores. No other lock
- * is taken under it. */
+/* Taken by semaphores_open, so that each pump gets only one set of semaphores. A thread that
+ * holds it takes no other lock. */
 static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct pst_stream_hooks stream_hooks;
@@ -78,8 +79,8 @@ static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 }
 
 /* Makes the pump's semaphores once, under a lock. Without the lock, two threads could each make
- * a set. One thread would then free its set while a stream waits for the other set, and the driver
- * would block that thread until the stream is idle. */
+ * a set. One thread would then free its set while a stream waits for the other set. The CUDA
+ * driver would block that thread until the stream is idle. */
 static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 {
 	int ret = 0;
@@ -306,9 +307,9 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
-/* Whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of the
- * application's own work can break the device's context; then all its streams stop without a
- * notice. */
+/* Returns whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of
+ * the application's own work can break the device's context; then all its streams stop without
+ * a notice. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -327,8 +328,8 @@ static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 	return ret != 0;
 }
 
-/* Whether the request was cancelled, or its deadline has passed, before its stream reached it.
- * The stream may never reach it. */
+/* Returns whether the request was cancelled, or its deadline has passed, before its stream
+ * reached it. The stream may never reach it. */
 static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err)
 {
 	if (pst_req_cancelled(req))

@@ -10,8 +10,8 @@
 
 #include "core/request/request.h"
 
-/* Queues on the request's stream the write of the first semaphore and the wait for the second.
- * From then on the request must complete, or the stream never continues. */
+/* Queues two operations on the request's stream: the write of the first semaphore, and the wait
+ * for the second. After this call the request must complete, or the stream never continues. */
 int pst_stream_arm(struct pst_request *req, struct pst_err *err);
 /* Fails an armed request if it is cancelled or past its deadline and its stream has not reached
  * it. Any thread that holds the request may call it. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses the length of the calls that read a storage: see io_size.h. The read rate with the
- * length in use is measured over windows of 64 MiB. After a change of the length, the first
- * window is ignored, because it started with calls of the other length in flight. When the rates
- * of both lengths are known, the faster length stays in use. The other length is measured again
- * after 64 windows. It is also used as soon as the rate of the length in use falls below the
- * last rate of the other one. A window is ignored if the drive had few calls in flight or was
+ * length in use is measured over windows of 64 MiB. After a change of the length, the first window
+ * is ignored, because it started with calls of the other length in flight. When the rates of both
+ * lengths are known, the faster length stays in use. The other length is measured again after 64
+ * windows. The other length is also used as soon as the rate of the length in use falls below the
+ * last rate of that other length. A window is ignored if the drive had few calls in flight or was
  * idle. Lanes call these functions for each chunk, so the functions take no lock.
  */
 #include "core/request/io_size.h"
 
-/* A window is ignored if the drive never had this many calls in flight in it. */
+/* A window is ignored if the drive had fewer calls in flight than this during the whole window. */
 #define CALLS_LEAST 8
 /* Number of windows, without the ignored ones, after which the other length is measured again. The
  * measurement itself takes 2 windows. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage. Longer calls mean fewer calls. But 16
- * long calls in flight hold more bytes than a drive needs, and more than fit in the cache of the
- * CPU that emulates a virtual drive. Only a measurement shows which length is better: on one
- * host a virtual drive read 2.7 GB/s with calls of 512 KiB and 2.0 GB/s with calls of 1 MiB; on
- * another host a drive of the same kind read 5.0 and 5.5 GB/s. So the library measures the read
- * rate of each storage with both lengths, and repeats this from time to time.
+ * Chooses the length of the calls that read a storage. Longer calls mean fewer calls. But 16 long
+ * calls in flight hold more bytes than a drive needs. If the drive is virtual, these bytes do not
+ * fit in the cache of the CPU that emulates the drive. Only a measurement shows which length is
+ * better. On one machine a virtual drive read 2.7 GB/s with calls of 512 KiB and 2.0 GB/s with
+ * calls of 1 MiB. On another machine a drive of the same kind read 5.0 GB/s and 5.5 GB/s. So the
+ * library measures the read rate of each storage with both lengths, and repeats this from time to
+ * time.
  *
- * Claims read the length, and lanes report every call, so these functions must never take a
- * lock. The caller passes the function that reads the clock, so that a test can simulate a
- * clock.
+ * Claims read the length, and lanes report every call, so these functions must never take a lock.
+ * The caller passes the function that reads the clock, so that a test can simulate a clock.
  */
 #ifndef PST_CORE_IO_SIZE_H
 #define PST_CORE_IO_SIZE_H
@@ -21,7 +21,7 @@
 #define PST_IO_SIZES 2 /* number of lengths to choose from */
 
 /* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
- * each time when another 64 MiB have been read. */
+ * after 64 MiB have been read in it. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
 	/* Largest number of bytes in flight at once in this window. */
@@ -42,7 +42,8 @@ struct pst_io_size {
 
 #define PST_IO_WINDOW_BYTES (64ull << 20)
 #define PST_IO_COUNTED_MIN (256u << 10) /* calls of fewer bytes are not counted */
-/* Longest pause that is not idle; a lane starts more calls sooner. */
+/* A pause between two calls that is longer than this counts as idle. A lane with work starts
+ * its next call sooner. */
 #define PST_IO_IDLE_NS 2000000u
 
 extern const uint32_t pst_io_sizes[PST_IO_SIZES];

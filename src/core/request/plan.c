@@ -18,7 +18,7 @@
 
 #include "core/backends.h"
 
-/* Whether the plan may list path i. */
+/* Returns whether the plan may list path i. */
 static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
@@ -38,7 +38,8 @@ static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_res
 	if (traits->uses_cache != cached)
 		r += PST_PATHS_MAX;
 	else if (cached && in->effort == PENSTOCK_FAST)
-		/* Reversed, because a path that uses more CPU time moves more bytes a second. */
+		/* The order is reversed, because a path that uses more CPU time moves more
+		 * bytes a second. */
 		r = PST_PATHS_MAX - 1 - i;
 	if (!in->states[i].facts.quick)
 		r += 2 * PST_PATHS_MAX;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: the paths that a request may use, in order of preference. A pure function computes
- * three lists from the results of the path probes: one for cold bytes (not in the page cache),
- * one for warm bytes (in the page cache) and one for bytes of unknown residency. It does no I/O
+ * Plans: the paths that a request may use, in order of preference. A pure function computes three
+ * lists from the results of the path probes. One list is for cold bytes (not in the page cache),
+ * one for warm bytes (in the page cache), and one for bytes of unknown residency. It does no I/O
  * and no allocation. Requests, `penstock explain` and the property tests call the same function.
  */
 #ifndef PST_CORE_PLAN_H
@@ -14,7 +14,8 @@
 
 /* The state of one path on one route. */
 struct pst_path_state {
-	bool usable; /* its probe passed, and so did its canary read if the path needs one */
+	/* True if its probe passed and, if the path needs a canary read, that passed, too. */
+	bool usable;
 	/* 1 if a canary has proven the path, 0 if it needs no canary, -1 if it is not proven. */
 	int8_t proven;
 	struct pst_path_facts facts;
@@ -49,14 +50,15 @@ struct pst_plan {
  * plans made of these results. route.c creates the struct and describes its life. */
 struct pst_route {
 	struct penstock_storage *st;
-	struct penstock_device *dev; /* the device; it may be closed while the route exists */
+	/* The device, which may be closed while the route exists. */
+	struct penstock_device *dev;
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
 	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
 	 * calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	/* For each path: if a write was read back and had not arrived, the negated reason; else
+	/* For each path: the negated reason if a write was read back and had not arrived, else
 	 * 0. */
 	_Atomic int write_proof[PST_PATHS_MAX];
 	/* For each path: bit i is set if a write to drive i was read back and had arrived. */

@@ -171,7 +171,8 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->phase == PST_PHASE_NEW)
-		return PST_PHASE_DONE; /* moved without a lane, so no lane could sync it */
+		/* The bytes moved without a lane, so no lane could sync them. */
+		return PST_PHASE_DONE;
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
 		return PST_PHASE_SYNC;
@@ -259,7 +260,7 @@ static void req_complete(struct pst_request *req)
 	req->hooks->completed(req);
 }
 
-/* Whether these references keep a request from completing. */
+/* Returns whether these references keep a request from completing. */
 static bool refs_keep_alive(uint64_t refs)
 {
 	return refs & PST_HOLDS || (refs & PST_LISTS && !(refs & PST_ABANDONED));

@@ -82,8 +82,9 @@ struct pst_request {
 	struct pst_pump *pump;
 	/* The pump's lane that the request was first passed to; NULL if there is none. */
 	struct pst_lane *home_lane;
-	bool alone;		/* the caller's own thread moves all bytes */
-	uint64_t other_devices; /* bit i: the request also uses device i, not the pump's */
+	bool alone; /* the caller's own thread moves all bytes */
+	/* Bit i is set if the request also uses device i, which is not the pump's device. */
+	uint64_t other_devices;
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
@@ -110,7 +111,8 @@ struct pst_request {
 
 	/* Number of the first byte that is not claimed; end of the bytes that may be claimed. */
 	_Atomic uint64_t next, limit;
-	_Atomic uint64_t left;		/* number of bytes of this phase that are not complete */
+	/* Number of bytes of the current phase that are not complete. */
+	_Atomic uint64_t left;
 	_Atomic uint64_t refs;		/* see PST_HOLD below */
 	_Atomic unsigned spread;	/* number of lanes that share the request */
 	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
@@ -169,10 +171,10 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
-/* Whether the request is a durable write of no bytes, which syncs earlier writes. */
+/* Returns whether the request is a durable write of no bytes, which syncs earlier writes. */
 bool pst_req_only_syncs(const struct pst_request *req);
-/* Opens the request: lanes may start it or poll its stream, and other threads may cancel it.
- * The caller must have a reference to it. */
+/* Opens the request. After this call lanes may start it or poll its stream, and other threads
+ * may cancel it. The caller must have a reference to it. */
 void pst_req_open(struct pst_request *req);
 /* Opens the first phase of a request. If the request has a stream, the stream must have reached
  * it. */
@@ -198,7 +200,7 @@ __attribute__((warn_unused_result)) bool pst_req_bytes_done(struct pst_request *
 							    uint64_t bytes);
 /* Begins the next phase: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
-/* Counts completed bytes after which no phase follows: those of the last phase, or those of a
+/* Counts completed bytes after which no phase follows: bytes of the last phase, or bytes of a
  * request that has failed. */
 void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes);
 

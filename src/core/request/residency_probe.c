@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Residency probes: see residency_probe.h. claim.c begins a probe, and chunk.c ends it. After a
- * quick probe the next chunks use the plan's paths for cached bytes, and their calls are timed
- * as well. After one slow chunk the next chunk is a probe again. After two slow chunks in a row,
- * or if the first probe is slow, the bytes of the storage count as not cached. Such a storage is
- * probed again after AGAIN bytes. A probe must never delay a request: until the first probe has
+ * quick probe the next chunks use the plan's paths for cached bytes, and their calls are timed,
+ * too. If one of these chunks is slow, the next chunk is a probe again. After two slow chunks in a
+ * row, or if the first probe is slow, the bytes of the storage count as not cached. Such a storage
+ * is probed again after AGAIN bytes. A probe must never delay a request: until the first probe has
  * ended, other chunks follow the plan's order for unknown residency.
  */
 #include "core/request/residency_probe.h"

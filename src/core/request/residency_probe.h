@@ -22,7 +22,7 @@ enum pst_residency_probe {
 
 /* Returns the residency that the last probe suggests, or PST_UNKNOWN if no probe has completed. */
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st);
-/* Whether the last probe found its bytes cached. */
+/* Returns whether the last probe found its bytes cached. */
 bool pst_residency_sure(const struct penstock_storage *st);
 /* Returns the index of the plan's first path that can make a probe, or -1 if there is none. */
 int pst_residency_probe_path(const struct pst_plan *plan);

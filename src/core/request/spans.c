@@ -11,8 +11,8 @@
 
 #include "core/request/plan.h"
 
-/* A read also moves the gaps between rows if a gap is shorter than this or shorter than a row. A
- * gap shorter than a page saves nothing, because drives read whole pages. */
+/* A read also moves the gaps between rows if a gap is shorter than GAP_FREE or shorter than a
+ * row. A gap shorter than a page saves nothing, because drives read whole pages. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -76,7 +76,7 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 	return 0;
 }
 
-/* Whether segment `seg` may become a part of the span. */
+/* Returns whether segment `seg` may become a part of the span. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -93,8 +93,8 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	return seg->off >= span->off && seg->off <= end;
 }
 
-/* Whether the span is a single segment that moves row by row, because its gaps are not worth
- * moving. */
+/* Returns whether the span is a single segment that moves row by row, because its gaps are not
+ * worth moving. */
 static bool span_is_rowwise(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -309,8 +309,8 @@ uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *sp
 	return req->segs[span->seg_first + span->seg_count - 1].room;
 }
 
-/* Whether the unaligned tail of this span moves together with its body, padded to a whole block
- * with the memory after the segment. */
+/* Returns whether the unaligned tail of this span moves together with its body, padded to a
+ * whole block with the memory after the segment. */
 static bool span_tail_padded(const struct pst_request *req, const struct pst_span *span,
 			     uint64_t align)
 {
@@ -497,8 +497,8 @@ static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t o
 	return fn(arg, &part);
 }
 
-/* Calls fn for the parts of one segment that lie in the storage range [off, end): the end of a row,
- * then full rows, then the start of a row, as far as these exist. */
+/* Calls fn for the parts of one segment that lie in the storage range [off, end): first the end
+ * of a row, then full rows, then the start of a row. Each of the three may be missing. */
 static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end, pst_part_fn *fn,
 		     void *arg)
 {
@@ -587,7 +587,7 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage follows, which may lie inside a row. */
+		/* Only the last byte of the storage follows, and it may lie inside a row. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];

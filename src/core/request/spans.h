@@ -61,8 +61,8 @@ int pst_span_parts(const struct pst_request *req, const struct pst_span *span, u
 int pst_span_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		     struct pst_part *out);
 
-/* Whether a chunk of a read that ends at `off` would separate a single byte from the rest of its
- * row, before or after `off`. */
+/* Returns whether a chunk of a read that ends at `off` would separate a single byte from the
+ * rest of its row, before or after `off`. */
 bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off);
 

@@ -24,7 +24,7 @@
 
 #define KNOWN_FLAGS \
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
-#define QUERY_FIRST_KIB 8192u /* KiB that the first residency query of a request covers */
+#define QUERY_FIRST_KIB 8192u /* length of a request's first residency query, in KiB */
 
 /* Checks the fields of the caller's request that can be checked without a route. */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)

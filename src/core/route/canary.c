@@ -210,7 +210,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The bytes one stripe length further on are on the next drive. */
+		/* The next drive holds the bytes that are one stripe length further on. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;
@@ -273,9 +273,9 @@ static uint32_t chunk_drives(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* Whether earlier write chunks of the same path were read back from every drive that holds this
- * chunk. Always false after a write that did not arrive, so that every later chunk of the path is
- * read back. */
+/* Returns whether earlier write chunks of the same path were read back from every drive that
+ * holds this chunk. Always false after a write that did not arrive, so that every later chunk
+ * of the path is read back. */
 static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;

@@ -97,7 +97,7 @@ static uint64_t storage_stamp(struct penstock_storage *st)
 	return st->ops->stamp ? st->ops->stamp(st) : 0;
 }
 
-/* Whether path i could not be tested because the storage had no written bytes. */
+/* Returns whether path i could not be tested because the storage had no written bytes. */
 static bool path_is_unproven(const struct pst_route *route, unsigned i)
 {
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
@@ -197,7 +197,7 @@ static void route_pause(struct pst_route *route)
 			      memory_order_relaxed);
 }
 
-/* Whether the pause after the last retest is not over yet. */
+/* Returns true while the pause after the last retest lasts. */
 static bool route_pauses(const struct pst_route *route)
 {
 	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
@@ -205,9 +205,9 @@ static bool route_pauses(const struct pst_route *route)
 	return until && pst_now_ns() < until;
 }
 
-/* Whether unproven paths should be tested again: the storage has changed since the last test,
- * and no pause runs. False while a stream waits for a request, because a test allocates device
- * memory and copies. */
+/* Returns whether unproven paths should be tested again: the storage has changed since the last
+ * test, and no pause runs. False while a stream waits for a request, because a test allocates
+ * device memory and copies. */
 static bool route_is_stale(const struct pst_route *route)
 {
 	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
@@ -225,7 +225,8 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		return; /* the old route stays; the next request tries again */
+		/* The old route stays in use, and the next request runs the tests again. */
+		return;
 	route->st = old->st;
 	route->dev = old->dev;
 	route->op = old->op;

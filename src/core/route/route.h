@@ -15,8 +15,8 @@
 #include "core/request/plan.h"
 
 /* Returns the route between storage and device, or NULL if there is none. It compares the
- * device's serial number before it reads the route: the route at this index may belong to a closed
- * device, and another thread may free that route. */
+ * device's serial number before it reads the route, because the route at this index may belong
+ * to a closed device. Another thread may free such a route at any time. */
 static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 					       const struct penstock_device *dev,
 					       enum penstock_op op)
@@ -40,9 +40,10 @@ static inline int pst_route_get(struct penstock_storage *from, struct penstock_d
 	return *out && !(*out)->unproven ? 0 : pst_route_make(from, dev, op, out, err);
 }
 
-/* Returns the text that tells why no path of the route meets the class `require`. That is the
- * reason of a usable path that misses the class, or else of the first shut path that suits the
- * device's kind (host or GPU). The text is part of the route. */
+/* Returns the text that tells why no path of the route meets the class `require`. The text is
+ * the reason of a usable path that misses the class. If there is no such path, it is the reason
+ * of the first unusable path that suits the device's kind (host or GPU). The text is part of
+ * the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops the references of a closing storage to all its routes. */
