@@ -70,8 +70,8 @@ static void reads_release(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Waits until `count` reads are blocked. Returns false after a timeout, which is far longer than
- * a correct library needs. */
+/* Waits until `count` reads are blocked. Returns false after a timeout. This timeout is far longer
+ * than a correct library needs. */
 static bool wait_blocked(unsigned count)
 {
 	struct timespec until;
