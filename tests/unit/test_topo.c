@@ -305,8 +305,8 @@ static void table_output(void **state)
 /* If tools/capture-machine captures a machine, the capture has the same topology as the machine. */
 static void capture_reads_like_the_machine(void **state)
 {
-	/* Each capture takes the time to start Python. So the test uses only these machines, which
-	 * have the most kinds of devices. */
+	/* Each capture starts Python, which takes time. So the test captures only these machines;
+	 * they have the most kinds of devices. */
 	static const char *const some[] = {"dgx", "amd", "nvmeof-soft", "lab-switch"};
 	char first[1024], again[1024], root[1024];
 	size_t n;
