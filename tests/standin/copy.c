@@ -128,9 +128,9 @@ static enum pst_cu_result copy_submit_plain(enum func func, pst_cu_ptr dst, enum
 
 /* --- run in the stream's thread --- */
 
-/* Returns the address at which the CPU can access `ptr`, and in *avail the number of contiguous
- * bytes there. An address outside all ranges and arenas is pageable memory, and is its own CPU
- * address. */
+/* Returns the address at which the CPU can access `ptr`. Stores the number of contiguous bytes at
+ * that address in *avail. An address outside all ranges and arenas is pageable memory, and is its
+ * own CPU address. */
 static char *operand_bytes(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	char *at = bytes_at(ptr, write, avail);
