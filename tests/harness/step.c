@@ -5,8 +5,8 @@
  * "0xOFFSET", the offset of one function in the library. tests/harness/walk runs this program and
  * compares the source files of these functions with ARCHITECTURE.md.
  *
- * A child process makes the read, between two stops. From the first stop to the second the
- * parent executes the child instruction by instruction (ptrace), and prints each address at which
+ * A child process makes the read, between two stops. From the first stop to the second the parent
+ * executes the child instruction by instruction (ptrace). It prints each executed address at which
  * a function of the library begins.
  */
 #include <elf.h>

@@ -190,7 +190,7 @@ class Vllm(Engine):
                                        model_loader_extra_config=extra)
         loader = self.registered[config.load_format](config)
         self.assertEqual((config.load_format, config.model_loader_extra_config),
-                         ("penstock", extra))  # The loader must not change vLLM's config.
+                         ("penstock", extra))  # vLLM's config must stay unchanged.
         model_config = types.SimpleNamespace(model=folder, revision=None)
         loader.download_model(model_config)
         return loader.load_model(types.SimpleNamespace(model=model), model_config)

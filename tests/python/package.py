@@ -315,7 +315,7 @@ class Groups(unittest.TestCase):
                     group = penstock.Group(name, 1, 2, folder=folder)
                     with contextlib.suppress(OSError, ValueError):
                         call(group)
-                    os.read(reader, 1)  # The process lives on and still has the group object.
+                    os.read(reader, 1)  # Stays alive and keeps the group object.
                 finally:
                     os._exit(0)
             try:

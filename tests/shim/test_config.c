@@ -348,7 +348,8 @@ static void environment(void **state)
 	assert_ok(cuFileSetStatsLevel(0));
 }
 
-/* If cufile.json is not valid, the driver opens with the defaults, and the log has the reason. */
+/* If cufile.json is not valid, cuFileDriverOpen succeeds with the defaults, and the log has the
+ * reason. */
 static void invalid_files(void **state)
 {
 	static const char *const broken[] = {"{\"properties\": {\"io_batchsize\": 7}",

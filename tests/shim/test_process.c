@@ -94,8 +94,8 @@ static int child_stats_from_start(void)
 	return stats.hdl_register_ops.ok == 1 && stats.read_ops.ok == 1 ? 0 : 4;
 }
 
-/* The log has no line of a level that is disabled. Its length is limited, so that a program that
- * fails in a loop does not fill a disk. */
+/* The log has no line of a level that is disabled. The log's length is limited, so that a program
+ * that fails in a loop does not fill a disk. */
 static int child_log_limit(void)
 {
 	char name[PATH_MAX], line[4096];

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's copies and memsets. Each call checks both addresses against the known
- * ranges. The stream's thread moves the bytes later, and reads the source only then, so that tests
- * detect a caller that reuses a buffer too early. As in the real driver, a pageable operand is
- * copied to a temporary buffer, or makes the call wait. This file must never dereference a device
- * address.
+ * ranges. The stream's thread reads the source and moves the bytes later. So tests detect a caller
+ * that reuses a buffer too early. As in the real driver, a pageable operand is copied to a
+ * temporary buffer, or makes the call wait. This file must never dereference a device address.
  */
 #include "standin.h"
 

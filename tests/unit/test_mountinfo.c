@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the mount table parser: which line belongs to a file, what the options in a line mean, and
- * tables that are garbled, truncated or have lines of a megabyte. tests/run runs it.
+ * Tests the mount table parser: which line belongs to a file, and what the options in a line mean.
+ * Also tests tables that are garbled, are truncated or have lines of a megabyte. tests/run runs it.
  */
 #include "../test.h"
 

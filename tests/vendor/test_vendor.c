@@ -205,8 +205,8 @@ static struct found run_child(const char *fake, enum penstock_op op, enum pensto
 	return found;
 }
 
-/* Path vendor is direct if the library counts its reads, has compat mode off and passes the
- * canary read. */
+/* Path vendor is direct if the library counts its reads, has compat mode off and passes the canary
+ * read (a test read whose bytes are compared). */
 static void good_library_direct(void **state)
 {
 	struct found f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
