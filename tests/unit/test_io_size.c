@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which I/O size (bytes in one system call) the library chooses for a storage. The drives
- * are simulated: one is faster with long calls, one with short calls, one changes its speed, and
- * one has too little work for a measurement. The test also simulates the clock, so that the speed
- * of the machine does not matter.
+ * Tests which I/O size (bytes in one system call) the library chooses for a storage. The drives are
+ * simulated. The first drive is faster with long calls, the second with short calls. The third
+ * drive changes its speed, and the fourth has too little work for a measurement. The test also
+ * simulates the clock, so that the speed of the machine does not matter.
  */
 
 #include "test.h"
