@@ -256,8 +256,8 @@ static void *read_held(void *handle)
 	return cuFileRead(handle, memory + HALF, PIECE, HALF, 0) == PIECE ? NULL : handle;
 }
 
-/* A file may be closed during a read, and the read still succeeds. cuFileDriverClose is refused
- * during a read. */
+/* A file may be closed during a read, and the read still succeeds. The last cuFileDriverClose is
+ * refused during a read. */
 static void close_during_a_read(void **state)
 {
 	pthread_t reader;
