@@ -70,8 +70,8 @@ def data(length, seed=1):
 # ---- start with the drop-in ------------------------------------------------------
 
 def located(env=None):
-    """Returns the environment variables `env` over those of this process. If the
-    library of where.c exists, the returned environment preloads it."""
+    """Returns the environment of this process, with the variables in `env` added or
+    replaced. If the library of where.c exists, the returned environment preloads it."""
     env, where = dict(os.environ, **(env or {})), os.environ.get("PENSTOCK_WHERE", "")
     if os.path.exists(where):
         env["LD_PRELOAD"] = ":".join(filter(None, (where, env.get("LD_PRELOAD"))))
@@ -80,7 +80,7 @@ def located(env=None):
 
 def start(audit=False, env=None):
     """Starts this script again in a process with the drop-in preloaded. Returns only in
-    that process; the first process exits with its status."""
+    that process. The first process exits with the exit status of that process."""
     if os.environ.get("PENSTOCK_CLIENT"):
         return
     if not os.access(PENSTOCK, os.X_OK):

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step FILE DEVICE: reads 1 MiB of FILE, which is not in the page cache, into DEVICE, and prints
- * every function of libpenstock.so that the calling thread enters, in order: one "0xOFFSET" a
- * line, the offset of the function in the library. tests/harness/walk runs this program and
+ * step FILE DEVICE: reads 1 MiB of FILE into DEVICE while FILE is not in the page cache. Prints
+ * every function of libpenstock.so that the calling thread enters, in order. Each line is
+ * "0xOFFSET", the offset of one function in the library. tests/harness/walk runs this program and
  * compares the source files of these functions with ARCHITECTURE.md.
  *
- * A child process makes the read, between two stops. From the first stop to the second the
- * parent executes the child instruction by instruction (ptrace), and prints each address at which
+ * A child process makes the read, between two stops. From the first stop to the second the parent
+ * executes the child instruction by instruction (ptrace). It prints each executed address at which
  * a function of the library begins.
  */
 #include <elf.h>
@@ -44,7 +44,7 @@ static int make_cold(const char *path)
 	return close(fd);
 }
 
-/* Runs in the child. A first read opens everything. The traced read is between two stops. */
+/* Runs in the child. A first read opens everything. A second read, between two stops, is traced. */
 static int read_once(const char *path, const char *device)
 {
 	struct penstock_storage *file;

@@ -8,7 +8,7 @@ report() { # NAME COMPARISON...
 }
 
 # The canary (the test of the direct path) reads 64 KiB of each drive through host memory. The
-# first write is tested by reading it back; in the trace this is no write.
+# library tests the first write by reading its bytes back, so this check adds no write to the trace.
 canary=65536
 report explain-read path=p2p reasons.p2p~=none
 report check exit=0 class=direct known=true cold=p2p gates.{kernel,p2pmem,route,iommu}.state=ok \

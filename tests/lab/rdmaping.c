@@ -280,7 +280,7 @@ static double move_all(struct end *e, enum ibv_wr_opcode op)
 	return now() - start;
 }
 
-/* Prints the result of a step. Returns whether all words were right. */
+/* Prints the result of a step. Returns whether all words have their right values. */
 static bool print_step(const char *op, uint64_t count, double took)
 {
 	printf("{\"op\":\"%s\",\"bytes\":%d,\"wrong\":%llu,\"gb_per_s\":%.6f}\n", op, BYTES,
@@ -291,8 +291,8 @@ static bool print_step(const char *op, uint64_t count, double took)
 
 /* ---- the two ends ---- */
 
-/* Does the work of the passive end. It does nothing while the active end moves data. When the
- * active end reports that its write is complete, it compares its memory. */
+/* Runs the passive end, which does nothing while the active end moves data. When the active end
+ * reports that its write is complete, the passive end checks its own memory. */
 static bool passive(struct end *e, bool corrupt)
 {
 	uint64_t count, ok;
@@ -310,8 +310,8 @@ static bool passive(struct end *e, bool corrupt)
 	return ok && !count;
 }
 
-/* Does the work of the active end: writes the passive end's memory, reads it, and tries an
- * access with a wrong key. */
+/* Runs the active end: writes the passive end's memory, reads that memory, and tries an access with
+ * a wrong key. */
 static bool active(struct end *e)
 {
 	uint64_t count, ok;

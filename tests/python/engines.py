@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the plug-ins for vLLM and SGLang against the interfaces that the engines document.
 
-The tests do not need the engines. Stand-in modules have the names, signatures and checks of
-the real ones (vLLM 0.33, SGLang 0.5.23) and call a loader as the engines do. The last class
+The tests do not need the engines. Stand-in modules have the names, signatures and checks of the
+engines' modules (vLLM 0.33, SGLang 0.5.23) and call a loader as the engines do. The last class
 tests the ranks of an engine as several processes. Runs with and without torch."""
 
 import abc
@@ -96,7 +96,7 @@ def source_class(**more):
 
 
 def find(folder, patterns, other="*.bin"):
-    """Finds a folder's files like _prepare_weights of the engines."""
+    """Finds a folder's files in the same way as the engines' _prepare_weights."""
     for pattern in patterns or ["*.safetensors", other]:
         files = glob.glob(os.path.join(folder, pattern))
         if files:
@@ -190,7 +190,7 @@ class Vllm(Engine):
                                        model_loader_extra_config=extra)
         loader = self.registered[config.load_format](config)
         self.assertEqual((config.load_format, config.model_loader_extra_config),
-                         ("penstock", extra))  # The loader must not change vLLM's config.
+                         ("penstock", extra))  # vLLM's config must stay unchanged.
         model_config = types.SimpleNamespace(model=folder, revision=None)
         loader.download_model(model_config)
         return loader.load_model(types.SimpleNamespace(model=model), model_config)
@@ -500,7 +500,7 @@ class Together(Engine):
     """Runs the ranks of an engine, each in a process with a GPU of its own."""
 
     def ranks(self, ranks, hosts=1, mode=""):
-        """Runs RANK in `ranks` processes, as if they were spread over `hosts` hosts.
+        """Runs RANK in `ranks` processes, as if they were spread over `hosts` machines.
 
         Checks the tensors that each rank got, and returns (bytes read, loads, standard error)
         of each rank; in mode "dies" (exit status, standard error)."""
@@ -539,7 +539,8 @@ class Together(Engine):
         self.assertLessEqual(sum(read for read, *_ in results), self.bytes * 1.05)
 
     def test_two_hosts(self):
-        """The ranks of each host read the model once together; hosts do not share."""
+        """The ranks of each machine read the model once together. Machines share
+        nothing."""
         results = self.ranks(4, hosts=2)
         for pair in (results[:2], results[2:]):
             read = sum(one[0] for one in pair)

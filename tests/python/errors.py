@@ -153,8 +153,9 @@ class Errors(unittest.TestCase):
         self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
 
     def test_safetensor_error(self):
-        """Where the safetensors package raises SafetensorError, Penstock's error is one, too, even
-        after pickling. Neither package raises SafetensorError for a missing file."""
+        """Where the safetensors package raises SafetensorError, Penstock's error is a
+        SafetensorError, too, even after pickling. Neither package raises SafetensorError for a
+        missing file."""
         bad = os.path.join(TMP, "bad2.safetensors")
         with open(bad, "wb") as f:
             f.write(b"\1\0\0\0\0\0\0\0{")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests loading of generated models of known architectures, by all calls and for all ranks.
 
-The safetensors package writes the files, in several parts with an index. Each rank's part of
-each tensor is compared with what the architecture's tensor parallel layers need, which this
-file computes with numpy."""
+The safetensors package writes the files, in several parts with an index. The test compares each
+rank's part of each tensor with the part that the architecture's tensor parallel layers need. This
+file computes that part with numpy."""
 
 import json
 import os

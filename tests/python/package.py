@@ -160,8 +160,8 @@ class Devices(unittest.TestCase):
                 numpy.asarray(tensor)
 
     def test_buffers(self):
-        """numpy gets the same array through the array interface and through __buffer__, which it
-        uses from Python 3.12 on."""
+        """numpy gets the same array through the array interface and through __buffer__. From
+        Python 3.12 on, numpy uses __buffer__."""
         kinds = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32",
                  "uint64", "int64", "float64", "float16", "complex64"]
         arrays = {k: fill(k, (2, 3), i) for i, k in enumerate(kinds)} | {
@@ -205,7 +205,7 @@ class Devices(unittest.TestCase):
 
 class Ranks(unittest.TestCase):
     def test_shard(self):
-        """Joined along the divided dimension, the parts of all ranks form the whole tensor."""
+        """The parts of all ranks, joined along the divided dimension, form the whole tensor."""
         file = os.path.join(TMP, "ranks.safetensors")
         arrays = {"a.q_proj.weight": fill("int32", (16, 8)), "norm": fill("int32", (8,)),
                   "a.o_proj.weight": fill("int32", (8, 16)),
@@ -261,7 +261,7 @@ class Groups(unittest.TestCase):
                    for rank in range(ranks)]
         outputs = [p.communicate(timeout=90) for p in started]
         self.assertEqual([err for _, err in outputs], [""] * ranks)
-        # All ranks together read the tensor for load_into once.
+        # For load_into all ranks together read the tensor only once.
         self.assertLessEqual(sum(int(out) for out, _ in outputs), 512000 * 1.05)
         return [safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
                 for rank in range(ranks)]
@@ -315,7 +315,7 @@ class Groups(unittest.TestCase):
                     group = penstock.Group(name, 1, 2, folder=folder)
                     with contextlib.suppress(OSError, ValueError):
                         call(group)
-                    os.read(reader, 1)  # The process lives on and still has the group object.
+                    os.read(reader, 1)  # Stays alive and keeps the group object.
                 finally:
                     os._exit(0)
             try:
@@ -443,9 +443,9 @@ class Life(unittest.TestCase):
                          [True, True, False])
 
     def test_patched_elsewhere(self):
-        """The patch, and undoing it, affect modules that imported safe_open before or during the
-        patch, but no module that uses penstock.safe_open itself. Calls for frameworks and
-        devices that Penstock does not support go to the safetensors package."""
+        """The patch affects modules that imported safe_open before or during the patch; so does
+        its removal. Neither affects a module that uses penstock.safe_open itself. Calls for
+        frameworks and devices that Penstock does not support go to the safetensors package."""
         opened, before, after = safetensors.safe_open, *map(types.ModuleType, ("one", "two"))
         sys.modules.update(one=before, two=after)
         before.so, before.mine = safetensors.safe_open, penstock.safe_open

@@ -127,7 +127,7 @@ class Stops(unittest.TestCase):
                             penstock.iterate(FILE, framework="numpy", **LATE)])
 
     def test_get_tensor(self):
-        """A signal also ends the read-ahead, so close() does not wait for the rest of a batch."""
+        """A signal also ends the read-ahead, so close() does not wait for the whole batch."""
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 3 * EACH):
             def call():
                 with penstock.safe_open(FILE, "numpy", **LATE) as f:
@@ -216,7 +216,8 @@ class Stops(unittest.TestCase):
             self.assertEqual(len(ahead.result()[0]), 2)
 
     def test_signal_as_load_returns(self):
-        """If a signal handler raises just as the library call returns, the new memory is freed."""
+        """If a signal handler raises just when the library call returns, the new memory is
+        freed."""
         freed = []
 
         class Library:
@@ -297,7 +298,7 @@ class Stops(unittest.TestCase):
     def test_keyboard(self):
         """Ctrl-C ends a program that has no signal handler, including its threads."""
         program = f"""
-import numpy, penstock  # Before the signal: numpy's import does not survive one.
+import numpy, penstock  # Imported before the signal: a signal makes numpy's import fail.
 f = penstock.safe_open({FILE!r}, "numpy", **{LATE!r})
 penstock._api.AHEAD_BYTES = {3 * EACH}
 print("open", flush=True)
@@ -309,7 +310,7 @@ for name in f.offset_keys():
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
                               ) as child:
             self.assertEqual(child.stdout.readline(), "open\n")
-            time.sleep(0.3)  # The program has started to read by then.
+            time.sleep(0.3)  # The program starts to read during this pause.
             child.send_signal(signal.SIGINT)
             _, error = child.communicate(timeout=LIMIT_S)
         self.assertEqual(child.returncode, -signal.SIGINT, error)

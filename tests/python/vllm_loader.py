@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests `--load-format penstock` in the real vLLM, against vLLM's own loader.
 
-vLLM finds the loader through the package's entry point and loads a small model with it, with
-one rank and with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the
-test registers vLLM's CPU platform. Needs vLLM, so only make test-all runs it."""
+vLLM finds the loader through the package's entry point. It loads a small model with one rank, and
+with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the test registers
+vLLM's CPU platform. Needs vLLM, so only make test-all runs it."""
 
 import os
 import socket

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Compares shim/abi/cufile_abi.h with NVIDIA's cufile.h: every number, size and offset. The
- * compiler makes all comparisons. meson.build builds this program only if it finds NVIDIA's
- * header, and defines a HAVE_* macro for each type that not all versions of that header have. No
- * other file may include NVIDIA's header.
+ * compiler makes all comparisons. meson.build builds this program only if it finds NVIDIA's header.
+ * Some types exist only in some versions of that header; meson.build defines a HAVE_* macro for
+ * each such type that it finds. No other file may include NVIDIA's header.
  */
 #include <cufile.h>
 #include <stdio.h>

@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct shim_config *config = malloc(sizeof(*config));
-	/* A copy of exactly the input's length, so that a sanitizer detects a read past its end. */
+	/* Copies the input to an allocation of exactly its length. So a sanitizer detects a read
+	 * past the end. */
 	char *text = malloc(len ? len : 1);
 
 	if (!config || !text)

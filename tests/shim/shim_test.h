@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams,
- * a gate (a semaphore that blocks streams until the test opens it), batches and child processes.
- * The driver is the stand-in, or the machine's driver if PENSTOCK_STANDIN is 0. Tests call the
- * drop-in only through the functions that it exports.
+ * batches, child processes and a gate. The gate is a semaphore that blocks streams until the test
+ * opens it. The CUDA driver is the stand-in, or the machine's driver if PENSTOCK_STANDIN is 0.
+ * Tests call the drop-in only through the functions that it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
@@ -33,7 +33,7 @@ static char st_path[PATH_MAX]; /* path of the file that st_make created last */
 
 /* ---- the CUDA driver ---- */
 
-/* Loads the driver's functions, from the same library that the drop-in uses. */
+/* Loads the CUDA driver's functions from the same library that the drop-in uses. */
 ST_UNUSED static bool cu_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
@@ -122,8 +122,7 @@ ST_UNUSED static void st_gate_open(void)
 	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
 }
 
-/* Queues a wait on the stream. The stream executes work that is queued later only when the gate
- * is open. */
+/* Makes the stream wait for the gate. Work that is queued later runs only when the gate is open. */
 ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 {
 	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));
@@ -254,8 +253,8 @@ struct st_l3 {
 
 /* ---- replaced functions of libc ---- */
 
-/* Stores in *fn the C library's function of this name, which the test program replaces. Does
- * nothing if *fn is already set. */
+/* Stores the C library's function `name` in *fn, because the test program defines a function of the
+ * same name. Does nothing if *fn is already set. */
 ST_UNUSED static void st_real(const char *name, void *fn)
 {
 	void *sym;
@@ -309,8 +308,8 @@ ST_UNUSED static int st_wait(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Runs this program again in a child process, with one argument. If `cuda` is not NULL, the
- * child uses it as CUDA driver. Returns the result of st_wait. */
+/* Runs this program again in a child process, with one argument. If `cuda` is not NULL, it is the
+ * path of the CUDA driver that the child uses. Returns the result of st_wait. */
 ST_UNUSED static int st_run_self(const char *arg, const char *cuda)
 {
 	char self[PATH_MAX] = "";

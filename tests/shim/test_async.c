@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream-ordered reads and writes: their order with other work on the stream, each flag of
- * cuFileStreamRegister, arguments that change after the call, and many blocked streams at once.
- * Also tests the NULL stream, host memory, captures, and more requests than the library accepts.
- * meson.build also runs this program with only one hardware queue.
+ * Tests stream-ordered reads and writes: their order relative to other work on the stream, each
+ * flag of cuFileStreamRegister, arguments that change after the call, and many blocked streams at
+ * once. Also tests the NULL stream, host memory, captures, and more requests than the library
+ * accepts. meson.build also runs this program with only one hardware queue.
  */
 #include "shim_test.h"
 
@@ -46,8 +46,8 @@ static void many_streams(void **state)
 	(void)state;
 	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&back, STREAMS * len, 0));
-	/* Makes a first transfer before the gate blocks a stream: it sets up the pump, which
-	 * waits until the context is idle. */
+	/* Makes a first transfer before the gate blocks a stream: the first transfer sets up the
+	 * pump, and for that it waits until the context is idle. */
 	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
 	for (unsigned i = 0; i < STREAMS; i++) {
 		streams[i] = cu_stream();
@@ -97,8 +97,8 @@ static void set_values(void *arg)
 static unsigned long (*calls)(const char *name);
 static unsigned long calls_before;
 
-/* A host function that blocks the stream until the call under test waits for the stream. Before
- * it waits, the call has read every argument that a flag fixes. */
+/* A host function that blocks the stream until the call under test waits for the stream. The call
+ * reads every argument that a flag fixes before it waits. */
 static void block_until_waited(void *arg)
 {
 	(void)arg;
@@ -162,7 +162,7 @@ static void flags_fix_values(void **state)
 static void wrong_late_values(void **state)
 {
 	static const struct values wrong[] = {
-		{5001, 0, 0},		 /* longer than the length at the call */
+		{5001, 0, 0},		 /* more bytes than the call allowed */
 		{10, -1, 0},		 /* offset before the start of the file */
 		{10, 0, (off_t)1 << 40}, /* buffer offset outside of any allocation */
 	};
@@ -219,8 +219,8 @@ static void order_on_the_stream(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* A transfer on the NULL stream has completed when the call returns. So has a transfer to host
- * memory on any stream. */
+/* A call on the NULL stream returns after its transfer has completed. The same is true of a
+ * transfer to host memory on any stream. */
 static void completes_before_return(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();
@@ -336,9 +336,10 @@ static void more_requests_than_entries(void **state)
 }
 
 /*
- * Tests for a deadlock. A transfer that fails in flight leaves host memory registered with the
- * CUDA driver. An idle lane unregisters this memory; the driver's call waits for all streams.
- * Meanwhile a stream may start to wait for a transfer of the same lane.
+ * Tests that no deadlock occurs in this case: a transfer that fails in flight leaves host memory
+ * registered with the CUDA driver. When its lane is idle, the lane unregisters this memory, and the
+ * CUDA driver then waits for all streams. Meanwhile a stream may start to wait for a transfer of
+ * the same lane.
  */
 static void unregister_beside_a_stream(void **state)
 {
@@ -416,7 +417,7 @@ static int child_implicit_capture(void)
 		return 2;
 	if (bytes != -7 || ended())
 		return 3;
-	/* A call on another stream may wait for it. */
+	/* A call on another stream may wait for that stream. */
 	if (cuFileReadAsync(fh, host, &len, &zero, &zero, &bytes, stream).err || bytes != 10)
 		return 4;
 	return ended() ? 5 : 0;
@@ -444,9 +445,9 @@ static void *submit_one_more(void *arg)
 	return code == CUF_HANDLE_NOT_REGISTERED || (!code && bytes == 10) ? &bytes : NULL;
 }
 
-/* All request entries are in use and one more call probably waits for a free entry, when another
- * thread closes the driver. The waiting call must either get an entry or fail because its file
- * was closed. Runs in a separate process. */
+/* While all request entries are in use, one more call needs an entry and another thread closes the
+ * driver. In most runs the call already waits when the close begins. This call must either get an
+ * entry or fail because its file was closed. Runs in a separate process. */
 static int child_close_when_full(void)
 {
 	enum { ENTRIES = 1024 };
@@ -510,8 +511,8 @@ static void implicit_capture(void **state)
 	assert_int_equal(st_run_self("implicit", getenv("PENSTOCK_CAPTURING")), 0);
 }
 
-/* The last close of the driver fails while the gate blocks a stream with a transfer. It must not
- * wait for the stream. */
+/* While the gate blocks a stream with a transfer, the last close of the driver fails. This close
+ * must not wait for the stream. */
 static void close_refused(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();

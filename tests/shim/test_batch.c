@@ -129,9 +129,10 @@ static void full_batch(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-/* On entry, *nr is the number of events that fit; on return, the number of events read. The call
- * must return each event once, and no more events than operations in flight, whatever minimum
- * the caller requests. The batch can be reused afterwards. */
+/* On entry, *nr is the number of events that fit into the array. On return, *nr is the number
+ * of events that the call has stored. The call must return each event once, and no more
+ * events than operations in flight, whatever minimum the caller requests. The batch can be
+ * reused afterwards. */
 static void event_counts(void **state)
 {
 	struct cuf_io_params params[6];
@@ -206,7 +207,7 @@ static void timeouts(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-/* Each cancelled operation returns one event, even if its bytes were moved. */
+/* Each cancelled operation returns one event, even if it has already moved its bytes. */
 static void cancelled(void **state)
 {
 	struct cuf_io_params params[32];

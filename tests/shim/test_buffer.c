@@ -64,11 +64,11 @@ static void offsets_and_limits(void **state)
 	st_check(dev + 8192 + 777, 9, 1000);
 	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 65536 - 1000, 11, 223), 65536 - 1000);
 	st_check(dev + 8192 + 1000, 11, 65536 - 1000);
-	/* Ranges that end past the end of the registered range. */
+	/* These transfers would end past the end of the registered range. */
 	assert_int_equal(cuFileRead(fh, dev + 8192, 65537, 0, 0), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 65535), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 70000), -CUF_INVALID_MAPPING_RANGE);
-	/* Reads into memory of the same allocation that is not registered. */
+	/* Reads into an unregistered part of the same allocation. */
 	assert_int_equal(cuFileRead(fh, dev, 8192, 3, 0), 8192);
 	st_check(dev, 3, 8192);
 	assert_int_equal(cuFileRead(fh, dev, 1, 0, (off_t)64 << 20), -CUF_CUDA_POINTER_RANGE_ERROR);
@@ -100,7 +100,7 @@ static void adjacent_ranges(void **state)
 	cu_free(dev);
 }
 
-/* Makes a stream-ordered read with a buffer offset that the stream reads when it reaches the
+/* Makes a stream-ordered read. Its buffer offset takes effect only when the stream reaches the
  * transfer. */
 static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, off_t base_off)
 {
@@ -112,7 +112,7 @@ static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, o
 	return bytes;
 }
 
-/* A buffer offset that the stream reads late has the same limits as in a synchronous call.
+/* A buffer offset that takes effect late has the same limits as the offset of a synchronous call.
  * Memory past the limits must not change. */
 static void late_offsets(void **state)
 {
@@ -123,15 +123,14 @@ static void late_offsets(void **state)
 
 	(void)state;
 	assert_cu(cu.cuMemsetD8Async((uintptr_t)high, 0x77, OWN, stream));
-	/* A transfer to memory that is not registered may use it up to the end of the
-	 * allocation. */
+	/* A transfer to unregistered memory may reach the end of the allocation. */
 	assert_int_equal(read_late(stream, low, 1000, OWN - 1000), 1000);
 	st_check(low + OWN - 1000, 0, 1000);
 	assert_true(read_late(stream, low, 1000, OWN - 999) < 0);
 	assert_true(read_late(stream, low, 1000, high - low) < 0);
 	assert_true(read_late(stream, high, 1000, low - high) < 0);
-	/* A transfer to a registered range may use it up to its end, or up to the end of an
-	 * adjacent range. */
+	/* A transfer to a registered range may reach the end of that range, or the end of an
+	 * adjacent registered range. */
 	assert_ok(cuFileBufRegister(low, 4096, 0));
 	assert_ok(cuFileBufRegister(low + 4096, 4096, 0));
 	assert_int_equal(read_late(stream, low, 1000, 8192 - 1000), 1000);
@@ -152,8 +151,8 @@ static void late_offsets(void **state)
 	cu_free(other);
 }
 
-/* Transfers to an address range onto which several allocations are mapped, as allocators of CUDA
- * frameworks do. */
+/* Makes transfers to an address range that consists of several mapped allocations. Allocators of
+ * CUDA frameworks create such ranges. */
 static void mapped_pieces(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
@@ -176,9 +175,9 @@ static void mapped_pieces(void **state)
 	assert_int_equal(cuFileRead(fh, base + piece - 5000, 10000, 3, 0), 10000);
 	st_check(base + piece - 5000, 3, 10000);
 	assert_int_equal(cuFileRead(fh, base, 1000, 3, (off_t)piece), 1000);
-	/* The read would continue into an address range without memory. The drop-in does not
-	 * detect that, because the CUDA driver reports the size of the whole reserved range. The
-	 * driver refuses the copy. */
+	/* The read would continue into an address range without memory. The drop-in does not detect
+	 * that, because the CUDA driver reports the size of the whole reserved range. The CUDA
+	 * driver then refuses the copy. */
 	assert_true(cuFileRead(fh, base + 2 * piece - 1000, 1001, 3, 0) < 0);
 	assert_int_equal(cuFileRead(fh, base + 2 * piece, 10, 3, 0), -CUF_CUDA_POINTER_INVALID);
 	assert_int_equal(cuFileRead(fh, base, 1001, 3, (off_t)piece * 3 - 1000),
@@ -196,8 +195,8 @@ static void mapped_pieces(void **state)
 	assert_cu(cu.cuMemAddressFree(at, 3 * piece));
 }
 
-/* Registers ranges in random order, more than the list's first capacity. Compares the results
- * with those of a simple model. */
+/* Registers more ranges than the list can hold at first, in random order. Compares the results with
+ * those of a simple model. */
 static void many_ranges(void **state)
 {
 	enum { SLOTS = 256, STEPS = 4000 };

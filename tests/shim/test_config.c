@@ -348,7 +348,8 @@ static void environment(void **state)
 	assert_ok(cuFileSetStatsLevel(0));
 }
 
-/* If cufile.json is not valid, the driver opens with the defaults, and the log has the reason. */
+/* If cufile.json is not valid, cuFileDriverOpen succeeds with the defaults, and the log has the
+ * reason. */
 static void invalid_files(void **state)
 {
 	static const char *const broken[] = {"{\"properties\": {\"io_batchsize\": 7}",
@@ -371,7 +372,7 @@ static void invalid_files(void **state)
 	assert_true(logged("the file is ignored") >= 4);
 	assert_true(logged("line 1: a comma is missing, or the closing }: ") &&
 		    logged("a value is missing: "));
-	/* A file with a UTF-8 byte order mark. */
+	/* A file may begin with a UTF-8 byte order mark. */
 	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}");
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
@@ -391,7 +392,7 @@ static void invalid_files(void **state)
 		assert_ok(cuFileDriverOpen());
 		assert_ok(cuFileDriverClose());
 	}
-	/* One line each for the pipe, the folder and the name. */
+	/* The log has one such line each for the pipe, the folder and the name. */
 	assert_int_equal(logged("cannot be read: the defaults apply"), 3);
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
@@ -421,8 +422,8 @@ static void many_unknown_keys(void **state)
 	unlink(json_path);
 }
 
-/* With compat mode off, the registration of a file on tmpfs is refused, because no path from
- * tmpfs, which is memory, is direct. */
+/* With compat mode off, a file on tmpfs cannot be registered. tmpfs keeps its files in memory, so
+ * no path to them is direct. */
 static void compat_off(void **state)
 {
 	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
@@ -482,8 +483,8 @@ static void compat_off(void **state)
 	cu_free(dev);
 }
 
-/* The first read and the first write of a file are logged, with the path that was used and the
- * reason why no more direct path was. */
+/* The first read and the first write of a file are logged. The log has the path that was used, and
+ * the reason why no more direct path was used. */
 static void first_use(void **state)
 {
 	int fd = st_make("first-use", 65536, O_RDWR);
@@ -508,8 +509,8 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
-/* The log is written to the folder logging.dir if that key is set. If no log is configured, no
- * log file is created. */
+/* If the key logging.dir is set, the log is written to the folder that it names. If no log is
+ * configured, no log file is created. */
 static void log_place(void **state)
 {
 	char text[PATH_MAX + 64];
@@ -587,7 +588,7 @@ static void topology(void **state)
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_P2PDMA));
 #endif
 	assert_ok(cuFileExportPCIeTopology(name));
-	/* The export clears the flags, as in NVIDIA's library. */
+	/* cuFileExportPCIeTopology clears the flags, as in NVIDIA's library. */
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	f = fopen(name, "r");

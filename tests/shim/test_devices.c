@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests two GPUs. The drop-in finds the GPU from the address. Vectors and batches may contain
- * buffers of both GPUs. Statistics count each GPU separately. A stream of the wrong GPU is
- * refused.
+ * Tests the drop-in with two GPUs. It finds the GPU of a buffer by the buffer's address. Vectors
+ * and batches may contain buffers of both GPUs. Statistics count each GPU separately. A stream of
+ * the wrong GPU is refused.
  */
 #include "shim_test.h"
 
@@ -32,7 +32,7 @@ static int setup(void **state)
 	if (!cu_load() || cu.cuDeviceGetCount(&count) != PST_CU_OK)
 		return -1;
 	if (count < 2)
-		return 0; /* the machine has one GPU, so the cases below skip */
+		return 0; /* the machine has one GPU, so the cases below are skipped */
 	assert_cu(cu.cuDevicePrimaryCtxRetain(&second, 1));
 	first_mem = alloc_in(cu_ctx);
 	second_mem = alloc_in(second);
@@ -134,8 +134,8 @@ static void statistics(void **state)
 	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
 	assert_int_equal(s.gpus.gpu[1].read_bytes, 4000);
 	/* A vector with buffers of both GPUs counts as one operation of each GPU, and the bytes
-	 * count for the GPU that received them. The first vector is shortened by the end of the
-	 * file. */
+	 * count for the GPU that received them. The first vector is longer than the rest of the
+	 * file, so fewer bytes are read. */
 	assert_ok(cuFileStatsReset());
 	assert_int_equal(cuFileReadv(fh, iov, 3, LEN - 7500, 0), 7500);
 	assert_int_equal(cuFileReadv(fh, iov, 3, 0, 0), 9000);

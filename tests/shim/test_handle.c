@@ -48,8 +48,9 @@ static void implicit_open(void **state)
 	unlink(st_path);
 }
 
-/* With compat mode off, an empty file can be registered if a file with data on the same file
- * system can be. The first write to the empty file then decides whether a direct path works. */
+/* With compat mode off, an empty file can be registered on every file system on which a file with
+ * data can be registered. The first write to the empty file then decides whether a direct path
+ * works. */
 static void empty_file_direct(void **state)
 {
 	enum { LEN = 65536 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transfers that a slow drive delays: the timeout of a batch, events of completed operations
- * while others are in flight, cancelling and destroying the batch, several threads that query it,
- * and closing a file and the driver meanwhile. This program replaces pread(2) and preadv(2), by
- * which the library reads cached files. The replacements block reads that start in the second half
- * of the file.
+ * Tests what a program can do while a slow drive delays its transfers. A batch has a timeout,
+ * returns events of completed operations, and can be cancelled and destroyed. Several threads can
+ * query it. A file can be closed, and closing the driver is refused. This program replaces pread(2)
+ * and preadv(2), by which the library reads cached files. The replacements block reads that start
+ * in the second half of the file.
  */
 #include "shim_test.h"
 
@@ -70,8 +70,8 @@ static void reads_release(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Waits until `count` reads are blocked. Returns false after a timeout, which is far longer than
- * a correct library needs. */
+/* Waits until `count` reads are blocked. Returns false after a timeout. This timeout is far longer
+ * than a correct library needs. */
 static bool wait_blocked(unsigned count)
 {
 	struct timespec until;
@@ -256,7 +256,8 @@ static void *read_held(void *handle)
 	return cuFileRead(handle, memory + HALF, PIECE, HALF, 0) == PIECE ? NULL : handle;
 }
 
-/* A file may be closed during a read, and the read still succeeds. The driver may not be closed. */
+/* A file may be closed during a read, and the read still succeeds. The last cuFileDriverClose is
+ * refused during a read. */
 static void close_during_a_read(void **state)
 {
 	pthread_t reader;

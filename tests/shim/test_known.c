@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests cases that are known to fail with NVIDIA's library, and known habits of its clients: no
- * udev, a broken path to the configuration, parameters that the machine cannot meet, a failed
- * open, stream calls without I/O threads, files on an overlay. Each case runs in a separate
- * process, because parameters must be set before the driver is opened. tests/shim/preload tests
- * which library a program gets, test_stats.c the layouts, test_config.c the keys of the
- * configuration.
+ * udev, a broken path to the configuration, limits larger than the machine's. Also a failed open,
+ * stream calls without I/O threads, and files on an overlay. Each case runs in a separate process,
+ * because parameters must be set before the driver is opened. Other tests of such cases:
+ * tests/shim/preload tests which library a program gets, test_stats.c tests the layouts of the
+ * statistics, and test_config.c tests the keys of the configuration.
  */
 #include "shim_test.h"
 
@@ -132,7 +132,8 @@ static bool unshare_mounts(void)
 
 /* ---- the cases ---- */
 
-/* Files can be registered if no udev database exists. NVIDIA's library then refuses every file. */
+/* Files can be registered on a machine without a udev database. NVIDIA's library refuses every file
+ * on such a machine. */
 static int no_udev(void)
 {
 	char name[PATH_MAX];
@@ -184,11 +185,11 @@ static int register_each_time(void)
 		WANT(st_holds(dev + 512 * i, (uint64_t)i, 4096));
 		cuFileHandleDeregister(fh);
 	}
-	/* A registration makes 2 open calls. The inspection of the block stack, at most once a
-	 * second, makes about 40 more. */
+	/* A registration makes 2 open calls. At most once a second the library also inspects the
+	 * block stack, with about 40 more open calls. */
 	WANT(opens - opens_before < 49 * 20);
 	code = dup(fd);
-	/* The first transfer opened a few descriptors; no later one did. */
+	/* The first transfer opened a few descriptors; later transfers opened none. */
 	WANT(code < before + 64);
 	WANT(!cuFileBufDeregister(dev).err && !cuFileDriverClose().err);
 	/* The working directory must contain no log file and no other file. */
@@ -223,8 +224,8 @@ static int only_direct(void)
 		char host[5000];
 
 		WANT(cuFileRead(fh, dev, 4096, 0, 0) == -CUF_IO_NOT_SUPPORTED);
-		/* The drive's DMA can transfer only whole blocks, so the CPU would have to copy
-		 * the last bytes. Without compat mode the library may not do that. */
+		/* The drive's DMA can transfer only whole blocks, so the CPU would have to copy the
+		 * last bytes. Without compat mode the library may not use the CPU. */
 		WANT(cuFileRead(fh, host, sizeof(host), 3, 0) == -CUF_IO_NOT_SUPPORTED);
 	}
 	cuFileHandleDeregister(fh);
@@ -262,9 +263,9 @@ static int failed_opens(void)
 	return GOOD;
 }
 
-/* Stream-ordered calls work although parallel I/O is off and there are no I/O threads; NVIDIA's
- * library needs both. As in PyTorch, the result is a local variable of a function that waits for
- * the stream before it returns. */
+/* Stream-ordered calls work although parallel I/O is off and there are no I/O threads. NVIDIA's
+ * library needs parallel I/O and its threads. As in PyTorch, the result is a local variable of a
+ * function that waits for the stream before it returns. */
 static int streams_without_threads(void)
 {
 	struct pst_cu_stream *stream;
@@ -304,8 +305,8 @@ static int opens_quickly(void)
 	return GOOD;
 }
 
-/* A log file has a line for each file, even if the path and the reason are those of an earlier
- * file. */
+/* The log has a line for each file, even if an earlier file had the same path and the same
+ * reason. */
 static int log_every_file(void)
 {
 	char folder[PATH_MAX], log[PATH_MAX + 8], line[PATH_MAX * 2];
@@ -354,8 +355,8 @@ static int config_read_again(void)
 	return GOOD;
 }
 
-/* Versions 1.14 and 1.15 have a parameter for NVTX ranges, which NVIDIA's Python bindings set.
- * Later versions refuse the parameter. */
+/* Versions 1.14 and 1.15 of cuFile have a parameter for NVTX ranges. NVIDIA's Python bindings set
+ * this parameter. Later versions refuse the parameter. */
 static int nvtx_flag(const char *version, int code)
 {
 	bool on = false;
@@ -379,8 +380,8 @@ static int nvtx_of_17(void)
 	return nvtx_flag("1.17", CUF_INVALID_VALUE);
 }
 
-/* Files in a container whose file system is an overlay: files of the image, files that a write
- * copies to the upper layer, new files, and files on tmpfs. */
+/* Uses files in a container whose file system is an overlay. The files are files of the image,
+ * files that a write copies to the upper layer, new files, and files on tmpfs. */
 static int overlay(void)
 {
 	char folder[PATH_MAX];

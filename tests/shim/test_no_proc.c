@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests files in a root directory without /proc, as in a minimal container or a chroot. Without
- * /proc the library cannot reopen a registered descriptor, so it uses a duplicate of it. The
- * handle must still refer to its file when the program reuses the descriptor's number. A write
- * that the descriptor's flags forbid must be refused. All cases run in a chroot in TMPDIR.
+ * /proc the library cannot reopen a registered descriptor, so it uses a duplicate of that
+ * descriptor. The handle must still refer to its file when the program reuses the descriptor's
+ * number. A write that the descriptor's flags forbid must be refused. All cases run in a chroot in
+ * TMPDIR.
  */
 #include "shim_test.h"
 
@@ -74,8 +75,7 @@ static void number_used_again(void **state)
 		assert_int_equal(pread(other, got, sizeof(got), 4096), sizeof(got));
 		for (unsigned b = 0; b < sizeof(got); b++)
 			assert_int_equal(got[b], 0);
-		/* The number can be registered again, for the file that it belongs to at this
-		 * time. */
+		/* The number can be registered again, now for the other file. */
 		cuFileHandleDeregister(st_register(fd, NULL));
 		cuFileHandleDeregister(fh);
 		assert_true(fcntl(fd, F_GETFD) >= 0);
@@ -154,7 +154,7 @@ int main(void)
 	int outside = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed;
 
 	host = aligned_alloc(4096, LEN);
-	/* While this process has no other thread, as CLONE_NEWUSER requires. */
+	/* CLONE_NEWUSER requires that this process has no other thread yet. */
 	refused = geteuid() && unshare(CLONE_NEWUSER);
 	if (!refused && cu_load() && !cuFileDriverOpen().err)
 		prepare_device();

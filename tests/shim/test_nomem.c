@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests failed allocations. Each allocation of the drop-in fails once. The call must return a code
- * or work without the memory, must leak nothing, and the same call must succeed afterwards. This
- * program replaces malloc. It is not built with a sanitizer, which replaces malloc too.
+ * Tests failed allocations. Each allocation of the drop-in fails once. The call must return an
+ * error code or work without the memory, and must leak nothing. The same call must succeed
+ * afterwards. This program replaces malloc. It is not built with a sanitizer, which replaces malloc
+ * too.
  */
 #include "shim_test.h"
 
 #define LEN 65536
 
-/* Number of allocations until one fails, counting that one; 0 if none fails. */
+/* Number of the allocation that fails: 1 for the next one, 2 for the one after it; 0 if none
+ * fails. */
 static _Thread_local long fail_in;
 static _Thread_local bool failed;
 

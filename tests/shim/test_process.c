@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests processes that use the drop-in. One starts without CUDA and loads it later. One checks
- * that opening the driver makes no call to CUDA. One enables statistics and the log in the
- * environment. One exits while everything is open. Each case runs this program again in a separate
- * process. tests/shim/preload tests which library a program gets.
+ * Tests whole processes that use the drop-in. A process may load CUDA later than the drop-in.
+ * cuFileDriverOpen must not call CUDA. The environment can enable statistics and the log. A process
+ * may exit while everything is open. Each case runs this program again in a separate process.
+ * tests/shim/preload tests which library a program gets.
  */
 #include "shim_test.h"
 
@@ -94,8 +94,8 @@ static int child_stats_from_start(void)
 	return stats.hdl_register_ops.ok == 1 && stats.read_ops.ok == 1 ? 0 : 4;
 }
 
-/* The log has no line of a level that is disabled. Its length is limited, so that a program that
- * fails in a loop does not fill a disk. */
+/* The log has no line of a level that is disabled. The log's length is limited, so that a program
+ * that fails in a loop does not fill a disk. */
 static int child_log_limit(void)
 {
 	char name[PATH_MAX], line[4096];

@@ -36,8 +36,8 @@ void *realloc(void *ptr, size_t len)
 	return __libc_realloc(ptr, len);
 }
 
-/* Counts only calls from the drop-in. The library itself takes a lock in its thread engine,
- * which replaces io_uring if the kernel refuses io_uring. */
+/* Counts only calls from the drop-in. The library itself also takes a lock if the kernel refuses
+ * io_uring, because its thread engine then replaces io_uring. */
 int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
 	static int (*real)(pthread_mutex_t *);
@@ -52,7 +52,7 @@ ssize_t write(int to, const void *from, size_t len)
 	static ssize_t (*real)(int, const void *, size_t);
 
 	st_real("write", &real);
-	/* Other calls of write(2) wake the library's lanes. */
+	/* Counts only writes to stderr. The other calls of write(2) wake the library's lanes. */
 	written += counting && to == STDERR_FILENO;
 	return real(to, from, len);
 }
@@ -160,8 +160,8 @@ static int one_batch(void *batch)
 	       cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL).err || nr != 128;
 }
 
-/* Batches. The calls take locks, because several threads may use one batch, but they allocate
- * and log nothing. */
+/* Tests batches. Their calls take locks, because several threads may use one batch, but they
+ * allocate and log nothing. */
 static void batches(void **state)
 {
 	void *batch;

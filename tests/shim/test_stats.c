@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests statistics: each counter, the levels, start and stop, and the layout of each version.
- * cuFileGetStatsL1 to L3 must not change the byte after the layout. Also tests
+ * cuFileGetStatsL1, L2 and L3 must not change the byte after the layout. Also tests
  * cuFileGetBARSizeInKB.
  */
 #include "shim_test.h"
@@ -286,8 +286,8 @@ static void latencies_and_rates(void **state)
 	s = stats_get();
 	assert_true(s.l1.read_lat_sum_us > 0 && s.l1.write_lat_sum_us > 0);
 	assert_true(s.l1.batch_submit_lat_sum_us > 0 && s.l1.batch_completion_lat_sum_us > 0);
-	/* The GPU took part in every read and write, so its durations are at least their
-	 * latencies. */
+	/* The GPU took part in every read and write, so its durations are at least as long as the
+	 * latencies of all reads and writes. */
 	assert_true(s.gpus.gpu[0].read_duration_us >= s.l1.read_lat_sum_us);
 	assert_true(s.gpus.gpu[0].write_duration_us >= s.l1.write_lat_sum_us);
 	assert_in_range(s.gpus.gpu[0].read_utilization, 1, 100);

@@ -110,8 +110,8 @@ static void set_now(void *arg)
 	now = *(size_t *)arg;
 }
 
-/* After the last close the flags of a stream no longer apply, so the stream reads the length
- * late. */
+/* After the last close the flags of a stream no longer apply. So the length is read only when the
+ * stream reaches the transfer. */
 static void close_removes_streams(void **state)
 {
 	static size_t late = 300;

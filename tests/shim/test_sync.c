@@ -134,7 +134,7 @@ static bool writers_have_flags(int fd, int flags)
 		if ((has & O_SYNC) != flags)
 			return false;
 	}
-	assert_true(count > 1); /* besides the caller's, there is the library's own descriptor */
+	assert_true(count > 1); /* the library has a descriptor besides the caller's */
 	return true;
 }
 
@@ -174,7 +174,7 @@ static void wrong_arguments(void **state)
 	assert_int_equal(cuFileRead(fh, (void *)-8, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileWrite(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileRead(fh, buf, 0, 0, 0), 0);
-	/* Starts past the end of the file. */
+	/* This read starts past the end of the file. */
 	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0);
 	ro = open(st_path, O_RDONLY);
 	readonly = st_register(ro, NULL);
@@ -266,7 +266,7 @@ static void vectors(void **state)
 			st_check(iov[i].base, 1001 + at, lens[i]);
 		at += lens[i];
 	}
-	/* Writes at another offset, a vector of more elements than the drop-in stores on the
+	/* Writes a vector at another offset. It has more elements than the drop-in stores on the
 	 * stack. */
 	for (count = 0; count < 100; count++)
 		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};

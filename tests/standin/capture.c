@@ -3,8 +3,8 @@
  * Implements the effect of stream captures on other calls. While a capture is active, the stand-in
  * refuses some calls, and these calls invalidate the capture. Which calls are refused depends on
  * the mode of the capture and on the mode of the calling thread (README.md has the measurements).
- * A capture records nothing: an operation queued on a capturing stream is refused, and the
- * resulting graph is NULL.
+ * In the stand-in a capture records nothing: an operation queued on a capturing stream is refused,
+ * and the resulting graph is NULL.
  */
 #include "standin.h"
 

@@ -59,8 +59,8 @@ static inline void *lib_symbol(const char *name)
 	return at;
 }
 
-/* Selects the driver before pst_cuda_get loads it. Makes either driver use one hardware queue of
- * each kind, so that streams share a queue in every run. */
+/* Selects the driver before pst_cuda_get loads it. Makes the selected driver use one hardware queue
+ * of each kind, so that streams share a queue in every run. */
 static inline void check_choose(void)
 {
 	char path[4096];

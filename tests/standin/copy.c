@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's copies and memsets. Each call checks both addresses against the known
- * ranges. The stream's thread moves the bytes later, and reads the source only then, so that tests
- * detect a caller that reuses a buffer too early. As in the real driver, a pageable operand is
- * copied to a temporary buffer, or makes the call wait. This file must never dereference a device
- * address.
+ * ranges. The stream's thread reads the source and moves the bytes later. So tests detect a caller
+ * that reuses a buffer too early. As in the real driver, a pageable operand is copied to a
+ * temporary buffer, or makes the call wait. This file must never dereference a device address.
  */
 #include "standin.h"
 
@@ -128,9 +127,9 @@ static enum pst_cu_result copy_submit_plain(enum func func, pst_cu_ptr dst, enum
 
 /* --- run in the stream's thread --- */
 
-/* Returns the address at which the CPU can access `ptr`, and in *avail the number of contiguous
- * bytes there. An address outside all ranges and arenas is pageable memory, and is its own CPU
- * address. */
+/* Returns the address at which the CPU can access `ptr`. Stores the number of contiguous bytes at
+ * that address in *avail. An address outside all ranges and arenas is pageable memory, and is its
+ * own CPU address. */
 static char *operand_bytes(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	char *at = bytes_at(ptr, write, avail);

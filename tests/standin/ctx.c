@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's initialisation and exit, its devices, and its contexts. Each thread
- * has a stack of contexts, each device a primary context with a reference count, and a context may
- * access other devices (peer access). cuInit reads the settings from the environment once
- * (README.md lists them).
+ * Implements the stand-in's initialisation and exit, its devices, and its contexts. Each thread has
+ * a stack of contexts. Each device has a primary context with a reference count. A context may
+ * access the memory of other devices (peer access). cuInit reads the settings from the environment
+ * once (README.md lists them).
  */
 #include "standin.h"
 
@@ -70,8 +70,8 @@ uint64_t env_size(const char *name, uint64_t fallback)
 
 static void fork_child(void)
 {
-	/* Another thread of the parent may have held the lock during the fork. It does not exist
-	 * in the child, so the lock must be initialised again. */
+	/* Another thread of the parent may have held the lock during the fork. That thread does not
+	 * exist in the child, so the lock must be initialised again. */
 	pthread_mutex_init(&standin.lock, NULL);
 	standin.forked = true;
 }

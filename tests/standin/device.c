@@ -208,7 +208,7 @@ static int attribute_value(enum pst_cu_dev_attr attr, int dev, int *value)
 	case PST_CU_DEV_RDMA_FLUSH_OPTIONS:
 		*value = 1;
 		return 0;
-	/* These are 0, because the stand-in's memory has no address on a PCI bus. */
+	/* These attributes are 0, because the stand-in's memory has no address on a PCI bus. */
 	case PST_CU_DEV_RDMA:
 	case PST_CU_DEV_RDMA_WITH_VMM:
 		*value = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entry checks of the stand-in driver. Every exported function first calls standin_enter(). This
- * counts the call and injects failures. It also refuses the calls that the real driver refuses
- * whatever their arguments are: calls before cuInit, after the exit, in a forked child, from host
- * functions, without a current context, or in a broken context. This file also implements the
- * functions of pst_standin.h that control these checks. It must never inspect a call's arguments.
+ * Entry checks of the stand-in driver. Every exported function first calls standin_enter().
+ * standin_enter() counts the call and injects failures. It also refuses the calls that the real
+ * driver refuses whatever their arguments are: calls before cuInit, after the exit, in a forked
+ * child, from host functions, without a current context, or in a broken context. This file also
+ * implements the functions of pst_standin.h that control these checks. It must never inspect a
+ * call's arguments.
  */
 #include "standin.h"
 
@@ -17,7 +18,7 @@
 #define FAILS_MAX 64
 
 struct fail {
-	int func; /* Function whose calls fail; FN_COUNT if calls of any function do. */
+	int func; /* Function whose calls fail; FN_COUNT means every function. */
 	bool exec;
 	bool onwards; /* Whether every call from the n-th on fails, not only the n-th. */
 	unsigned long nth, seen;

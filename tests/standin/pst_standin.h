@@ -34,10 +34,10 @@ struct pst_standin_live {
 /*
  * Replaces the list of injected failures. "NAME:N:RC" makes the N-th call of the function NAME,
  * counted from this moment, fail with the CUresult RC. NAME is a symbol, such as cuMemAlloc_v2, or
- * "*" for any function. "N+" instead of N makes every call from the N-th on fail. "exec.SYMBOL" as
- * NAME lets the call succeed; the operation then fails when the stream executes it, and breaks its
- * context as an invalid address does. Commas separate the entries; NULL or "" clears the list.
- * Returns -1 if the list cannot be parsed. The initial list is the environment variable
+ * "*" for any function. "N+" instead of N makes every call from the N-th on fail. If NAME is
+ * "exec.SYMBOL", the call succeeds; its operation then fails when the stream executes it, and
+ * breaks its context as an invalid address does. Commas separate the entries; NULL or "" clears the
+ * list. Returns -1 if the list cannot be parsed. The initial list is the environment variable
  * PENSTOCK_STANDIN_FAIL.
  */
 int pst_standin_fail(const char *spec);

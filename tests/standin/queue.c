@@ -438,9 +438,9 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
-/* Enlarges the context's stream pool if all of its streams are in use, by standin.stream_pool
- * streams. The real driver does so for about every 16th stream. Each enlargement waits until the
- * context is idle. */
+/* If all streams of the context's stream pool are in use, adds standin.stream_pool streams to the
+ * pool. The real driver enlarges its pool for about every 16th stream. Each enlargement waits until
+ * the context is idle. */
 static void stream_pool_grow(struct pst_cu_ctx *ctx)
 {
 	if (ctx->stream_count < ctx->stream_max || !standin.stream_pool)

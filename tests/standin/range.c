@@ -276,9 +276,9 @@ struct where resolve(pst_cu_ptr ptr, size_t len)
 			      writable};
 }
 
-/* Returns the address at which the CPU can access the bytes at `ptr`, and in *avail the number
- * of contiguous bytes there. Returns NULL if `ptr` is in no known range, or if the range does
- * not allow the access. */
+/* Returns the address at which the CPU can access the bytes at `ptr`. Stores the number of
+ * contiguous bytes at that address in *avail. Returns NULL if `ptr` is in no known range, or if the
+ * range does not allow the access. */
 char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	struct range *r = range_find(ptr);

@@ -2,8 +2,8 @@
 /*
  * Implements the sharing of device memory between processes. An IPC handle is opened through the
  * exporter's descriptor in /proc, so that nothing remains if either process is killed. The
- * descriptor of a range of device memory is a memfd, whereas the real driver returns a dma-buf. It
- * is returned only if PENSTOCK_STANDIN_DMABUF is set.
+ * descriptor of a range of device memory is a memfd, whereas the real driver returns a dma-buf. The
+ * stand-in returns this descriptor only if PENSTOCK_STANDIN_DMABUF is set.
  */
 #include "standin.h"
 

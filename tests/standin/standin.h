@@ -147,7 +147,7 @@ struct pst_cu_stream {
 	bool closing;
 	bool own; /* Whether this is a default stream of its context. */
 	bool capturing;
-	/* Whether cuStreamBeginCapture started the capture (it was not pst_standin_capture), and
+	/* Whether cuStreamBeginCapture (and not pst_standin_capture) started the capture, and
 	 * whether a call has invalidated the capture. */
 	bool real_capture, invalidated;
 	enum pst_cu_capture_mode capture_mode;
@@ -194,7 +194,7 @@ struct range {
 	pst_cu_ptr start;
 	size_t len;
 	enum range_kind kind;
-	/* Address at which the CPU can access the bytes; that of the snapshot if one exists. */
+	/* Address at which the CPU can access the bytes. If there is a snapshot, its address. */
 	char *alias;
 	/* Copy of the bytes of a file that is registered read-only: a mapping of map_len bytes. */
 	char *snapshot;
@@ -268,8 +268,8 @@ __attribute__((format(printf, 2, 3))) enum pst_cu_result standin_refuse(enum pst
 extern _Thread_local bool standin_in_host_func;
 
 /* First line of every exported function. Counts the call, injects a failure if one is set, and
- * checks the call's requirements. Returns from the exported function with an error if one of
- * these fails. */
+ * checks the call's requirements. The exported function returns an error if a failure is injected
+ * or a requirement is not met. */
 #define ENTER(symbol, need)                                                           \
 	struct pst_cu_ctx *ctx = NULL;                                                \
 	{                                                                             \

@@ -136,8 +136,8 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	} else if (s) {
 		owner = s->ctx;
-		/* The default stream is idle only if all blocking streams are idle. So this
-		 * queues a mark on the default stream, which runs after the work of the blocking
+		/* The default stream is idle only if all blocking streams are idle. So this branch
+		 * queues a mark on the default stream. The mark runs after the work of the blocking
 		 * streams. */
 		if (s == owner->null_stream) {
 			op = op_new(OP_MARK, FN_cuStreamSynchronize);

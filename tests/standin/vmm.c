@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's cuMemCreate and related calls. A program allocates memory and reserves
- * addresses separately, and then maps the memory to the addresses. CUDA frameworks use such
- * memory; one address range may consist of several mappings. Tests use it to check how the library
+ * addresses separately, and then maps the memory to the addresses. CUDA frameworks use such memory;
+ * one address range may consist of several mappings. Tests use such memory to check how the library
  * classifies and copies such ranges.
  */
 #include "standin.h"
@@ -279,8 +279,8 @@ EXPORT enum pst_cu_result cuMemExportToShareableHandle(void *shareable, unsigned
 	return PST_CU_OK;
 }
 
-/* Imports memory. The descriptor does not tell the device, so the memory counts as the first
- * device's. */
+/* Imports memory. The descriptor does not say which device has the memory, so the memory counts as
+ * memory of the first device. */
 EXPORT enum pst_cu_result cuMemImportFromShareableHandle(unsigned long long *name, void *os_handle,
 							 enum pst_cu_handle_type type)
 {

@@ -62,8 +62,8 @@ static void residency_set(uint64_t off, uint64_t end, enum pst_residency as)
 		tiles[t] = as;
 }
 
-/* Resets the fixture: a file on a drive that is on the allow-list, a host device, and a GPU
- * that can read the page cache. All tiles are cold. */
+/* Resets the fixture. The file is on a drive that is on the allow-list. The devices are a host
+ * device and a GPU that can read the page cache. All tiles are cold. */
 static int setup(void **state)
 {
 	(void)state;

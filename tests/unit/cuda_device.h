@@ -86,7 +86,7 @@ static inline void *device_alloc(struct penstock_device *dev, size_t len)
 	return mem;
 }
 
-/* Loads the driver. Then no context is current, as in a new thread. */
+/* Loads the CUDA driver. Leaves this thread without a current context, like a new thread. */
 static inline int driver_open(void **state)
 {
 	const char *why = "", *file = getenv("PENSTOCK_LIBCUDA");

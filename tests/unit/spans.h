@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a
- * request on it. Its checks verify that every byte of the request's buffers receives the right
- * byte of the storage exactly once, whatever the length of the chunks. Included by test_spans.c
- * and test_spans_any.c. The fixture compares addresses only and moves no bytes.
+ * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a request
+ * on it. The fixture checks that every byte of the buffers receives the right byte of the storage
+ * exactly once, for any length of the chunks. Included by test_spans.c and test_spans_any.c. The
+ * fixture compares addresses only and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CUT_H
 #define PENSTOCK_TEST_CUT_H

@@ -268,7 +268,7 @@ static void fork_while_locks_are_held(void **state)
 		}
 		failed += waitpid(pid, &status, 0) != pid || status;
 		if (failed)
-			/* Each further child would also wait for its alarm after 20 s. */
+			/* Each further child would also hang until its alarm after 20 s. */
 			break;
 	}
 	enough = true;
@@ -279,7 +279,7 @@ static void fork_while_locks_are_held(void **state)
 
 /* ---- system calls that the kernel refuses ---- */
 
-/* Makes all later system calls `nr` of this process fail with error `code`. */
+/* Makes all later system calls with number `nr` in this process fail with error `code`. */
 static int syscall_refuse(unsigned nr, unsigned code)
 {
 	struct sock_filter filter[] = {
@@ -330,7 +330,8 @@ static int role_engine(const char *what)
 	seg.row_len = 1;
 	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
 		return CANNOT_REFUSE + 6;
-	/* Lanes move LANES bytes, and the report has the reason for the lanes' engine. */
+	/* Lanes move a request of LANES bytes, so the report says why they do not use the best
+	 * engine. */
 	seg.row_len = LANES;
 	if (penstock_transfer(&req, &report) != LANES || report.engine_why != why.engine_why)
 		return CANNOT_REFUSE + 7;
@@ -363,8 +364,8 @@ static void engine_reports_refused_calls(void **state)
 		test_skip("this build has no io_uring");
 	assert_true(base == PENSTOCK_WHY_NONE || base == PENSTOCK_WHY_MEMLOCK);
 	for (unsigned i = 0; i < COUNT(cases); i++) {
-		/* With little locked memory the kernel may refuse to create an io_uring, which
-		 * happens before the refused call. */
+		/* With a low limit of locked memory the kernel may refuse to create an io_uring.
+		 * Then the library never makes the call that this case refuses. */
 		if (base == PENSTOCK_WHY_MEMLOCK && cases[i].why == PENSTOCK_WHY_NO_FIXED)
 			continue;
 		snprintf(what, sizeof(what), "%u %u", cases[i].nr, cases[i].code);

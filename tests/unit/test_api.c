@@ -113,7 +113,7 @@ static void storage_facts(void **state)
 	/* Writes are cut at multiples of edge_align, so that no page and no file-system block is
 	 * written both through the page cache and by O_DIRECT. */
 	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
-	/* The length is queried on each call; the other facts keep their values since
+	/* The length is queried at each call. The other facts stay as they were at
 	 * penstock_open. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
@@ -285,7 +285,8 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
-/* The segments of a request may be members of a larger struct. A too small seg_size fails. */
+/* The segments of a request may be members of a larger struct. A request with a seg_size that is
+ * too small fails. */
 static void segment_sizes(void **state)
 {
 	struct {
@@ -314,8 +315,8 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Submits a request whose required class no path meets. The error message must quote the reason
- * why `path` is closed, which could meet that class on such a device. */
+/* Submits a request whose required class no path meets. `path` could meet that class on such a
+ * device, but is closed. The error message must quote the reason why it is closed. */
 static void expect_class_refused(struct penstock_req *req, struct penstock_device *dev,
 				 const char *path)
 {
@@ -333,7 +334,7 @@ static void expect_class_refused(struct penstock_req *req, struct penstock_devic
 	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
 	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	e.paths[i].text[100] = 0; /* The message may have only 100 bytes of it. */
+	e.paths[i].text[100] = 0; /* The message may quote only 100 bytes of the text. */
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
 		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
 			 e.paths[i].text);

@@ -106,7 +106,8 @@ static void layer_kinds(void **state)
 		case PST_LAYER_VIRTIO_BLK:
 			assert_direct(&stack);
 			break;
-		/* The layers scsi and nvme are refused too, because these have no transport. */
+		/* Layers of kind scsi and nvme are refused, too, because these layers have no
+		 * transport here. */
 		default:
 			assert_not(&stack, "thing7");
 			if (kind)
@@ -127,7 +128,7 @@ static void transports(void **state)
 	static const struct {
 		enum pst_layer_kind kind;
 		const char *transport;
-		/* 1 if direct, 0 if not direct, 2 if direct unless the RDMA device is software. */
+		/* Verdict: 1 direct, 0 not direct, 2 direct unless the RDMA device is software. */
 		int want;
 	} cases[] = {
 		{PST_LAYER_NVME, "pcie", 1},
@@ -360,7 +361,7 @@ static void replayed_machines(void **state)
 	}
 }
 
-/* On the machine that runs the test any verdict is right, but it must have a text. */
+/* On the machine that runs the test any verdict is right, but the verdict must have a text. */
 static void this_machine(void **state)
 {
 	struct pst_blockstack stack;

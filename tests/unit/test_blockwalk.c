@@ -35,7 +35,8 @@ static void nvme_partition(void **state)
 	assert_int_equal(stack.drives[0].rotational, 0);
 	assert_int_equal(stack.dma_align_max, 4);
 	assert_int_equal(stack.logical_block_max, 4096);
-	/* Older kernels lack dma_alignment and rotational, so that the values are unknown. */
+	/* Older kernels lack the files dma_alignment and rotational, so their values are
+	 * unknown. */
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/dma_alignment");
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/rotational");
 	stack = walk(&t, 0, 0);

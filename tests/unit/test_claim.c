@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which path each chunk of a request uses, how long the chunk is and where it ends. These
- * depend on the state of the page cache, alignment, slots, edges and the class. Also tests what
- * stops claims, and which path retries a failed chunk. Storage, page cache, devices
- * and pump are simulated. The path probes, the plan, the spans and the claims are the library's
- * own code.
+ * Tests which path each chunk of a request uses, how long the chunk is and where it ends. The
+ * results depend on the state of the page cache, alignment, slots, edges and the class. Also tests
+ * what stops claims, and which path retries a failed chunk. Storage, page cache, devices and pump
+ * are simulated. The path probes, the plan, the spans and the claims are the library's own code.
  */
 #include "claiming.h"
 
@@ -42,7 +41,7 @@ static void misaligned_buffer_is_staged(void **state)
 	seg_add(&host, 4096, 8192, 8192 + 256);
 	expect_chunks("staged 4096+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	req.require = PENSTOCK_DIRECT; /* No path of this class is left. */
+	req.require = PENSTOCK_DIRECT; /* No path that meets this class is left. */
 	expect_refusal();
 }
 
@@ -54,7 +53,7 @@ static void unaligned_ends_are_staged(void **state)
 	route_probe(&host, PENSTOCK_READ);
 	seg_add(&host, 1000, 10000, 65536 + 1000);
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
-	segs[0].room = 264; /* Room up to the next multiple of 512, 11264. */
+	segs[0].room = 264; /* The room ends at 11264, a multiple of 512. */
 	expect_chunks("staged 1000+24 odirect 1024+9976~264");
 	segs[0].room = 263;
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
@@ -433,7 +432,8 @@ static void unaligned_written_rows_are_bounced(void **state)
 	expect_chunks("bounce 4096+4096 bounce 12800+4096");
 }
 
-/* Fails the first chunk, checks that path `want` retries it, and assigns the chunk to that path. */
+/* Reports a failure of the first chunk, checks that path `want` retries it, and assigns the chunk
+ * to that path. */
 static void expect_retry(const char *want)
 {
 	struct pst_chunk *chunk = &claimed[0];
@@ -531,8 +531,8 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	/* After an I/O error of the drive another direct path retries the chunk. */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;
 	expect_retry("staged");
-	/* Then no path retries it through the page cache, because the kernel would report success
-	 * before the drive has the bytes. */
+	/* After such an error no path retries the chunk through the page cache. The kernel would
+	 * report success before the drive has the bytes. */
 	expect_retry("none");
 	claim_all();
 	claimed[0].err.why = PENSTOCK_WHY_NO_SPACE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests device cuda through its operations table: names, facts, memory, registration, and memory
- * shared between processes and devices. Each failure of the driver must become the right error. No
- * call may change the current context, and opening the device must not create one. test_cuda_copy.c
- * and test_cuda_stream.c test copies and streams.
+ * shared between processes and devices. Each failure of the CUDA driver must become the right
+ * error. No call may change the current context, and opening the device must not create one.
+ * test_cuda_copy.c and test_cuda_stream.c test copies and streams.
  */
 #include "cuda_device.h"
 
@@ -80,8 +80,8 @@ static void opening_creates_no_context(void **state)
 	assert_int_equal(run_self("no_context", none), 0);
 }
 
-/* Runs in a child: without a driver the device count is 0 and nothing is printed, because the
- * device name "auto" makes the library count devices on every machine. */
+/* Runs in a child: without a CUDA driver the device count is 0 and nothing is printed. The device
+ * name "auto" makes the library count devices even on machines without a GPU. */
 static int no_driver(void)
 {
 	struct penstock_device *dev = device_new("cuda:0");
@@ -259,7 +259,7 @@ static void memory_is_aligned(void **state)
 
 	(void)state;
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&was, 0), PST_CU_OK);
-	/* After these allocations the driver's next small one is aligned to 512 bytes only. */
+	/* After these allocations the driver aligns the next small allocation to only 512 bytes. */
 	for (int i = 0; i < 8; i++) {
 		assert_int_equal(cu->cuCtxPushCurrent(was), PST_CU_OK);
 		assert_int_equal(cu->cuMemAlloc(&odd[i], 512), PST_CU_OK);

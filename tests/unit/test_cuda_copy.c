@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the copies of device cuda through its operations table. All bytes must arrive, and waiting
- * streams must not block copies. A ticket may be done only when its copies are, even while a
+ * streams must not block copies. A ticket must not be done before its copies are done, even while a
  * hardware queue is blocked. After a failure no copy may still run. No call may change the current
  * context. test_cuda.c tests how the device opens and allocates memory.
  */

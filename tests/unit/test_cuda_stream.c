@@ -73,7 +73,8 @@ static bool semaphore_becomes(const uint64_t *word, uint64_t value)
 }
 
 /* Checks the order of operations on stream `s`. stream_write takes effect only when the stream
- * reaches it. After stream_wait the stream waits until the semaphore has at least the value. */
+ * reaches that operation. After stream_wait the stream waits until the semaphore has at least the
+ * value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how layers of the device mapper are recognised: by the table, which only root and captures
- * have, by the uuid, which every user can read, and by the kernel's binary answer, which may be
- * garbled.
- * tests/run runs it.
+ * Tests how the library recognises layers of the device mapper. It uses the table, which only root
+ * can query and which captures of machines contain, or else the uuid, which every user can read.
+ * Also tests garbled binary answers of the kernel. tests/run runs this test.
  */
 #include "../replay/judge.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which writes to a file may be in flight at the same time. Direct writes and cached
- * writes to the same place (a 2 MiB unit or a multiple) exclude each other; all other writes
- * may overlap. Waiting writes pass the gate in order of arrival, every write passes in the end, and
- * a forked child starts with an empty gate. The test calls only the gate, with a lane that
- * collects the released writes. It writes nothing.
+ * Tests which writes to a file may be in flight at the same time. Direct writes and cached writes
+ * to the same place (a 2 MiB unit or a multiple) exclude each other; all other writes may overlap.
+ * Waiting writes pass the gate in order of arrival, every write passes in the end, and a forked
+ * child starts with an empty gate. The test calls only the gate and writes nothing. A test
+ * lane collects the released writes.
  */
 #include "test.h"
 

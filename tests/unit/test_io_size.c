@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which I/O size (bytes in one system call) the library chooses for a storage. The drives
- * are simulated: one is faster with long calls, one with short calls, one changes its speed, and
- * one has too little work for a measurement. The test also simulates the clock, so that the speed
- * of the machine does not matter.
+ * Tests which I/O size (bytes in one system call) the library chooses for a storage. The drives are
+ * simulated. The first drive is faster with long calls, the second with short calls. The third
+ * drive changes its speed, and the fourth has too little work for a measurement. The test also
+ * simulates the clock, so that the speed of the machine does not matter.
  */
 
 #include "test.h"
@@ -72,7 +72,7 @@ static void faster_length_is_kept(void **state)
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	assert_true(long_bytes > 0); /* The library has measured long calls. */
 	grain_reset(NULL);
-	/* The rates differ by less than two measurements may differ, so the size stays SHORT. */
+	/* The rates differ by no more than the error of a measurement, so the size stays SHORT. */
 	drive_read(512, 3050, 3000, 16);
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
@@ -94,7 +94,7 @@ static void changed_speed_changes_the_choice(void **state)
 	assert_int_equal(long_bytes, 0);
 	drive_read(3000, 8000, 5000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);
-	/* The library reads the clock once or twice in each turn of measurement. */
+	/* The library reads the clock once or twice for each measurement. */
 	assert_true(clock_reads > 90 && clock_reads < 130);
 }
 
@@ -103,7 +103,7 @@ static void turns_that_measure_nothing(void **state)
 	(void)state;
 	drive_read(512, 4000, 2000, 4); /* With 4 calls in flight nothing is measured. */
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 8; i++) { /* A pause makes each turn of measurement invalid. */
+	for (unsigned i = 0; i < 8; i++) { /* A pause makes each measurement invalid. */
 		drive_read(40, 4000, 2000, 16);
 		clock_ns += 3000000;
 	}
@@ -113,7 +113,7 @@ static void turns_that_measure_nothing(void **state)
 		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
 	clock_ns += 3000000;
-	drive_read(60, 4000, 2000, 16); /* Too few bytes for a turn of measurement. */
+	drive_read(60, 4000, 2000, 16); /* Too few bytes for a measurement. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(512, 4000, 2000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);

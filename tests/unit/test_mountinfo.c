@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the mount table parser: which line belongs to a file, what the options in a line mean, and
- * tables that are garbled, truncated or have lines of a megabyte. tests/run runs it.
+ * Tests the mount table parser: which line belongs to a file, and what the options in a line mean.
+ * Also tests tables that are garbled, are truncated or have lines of a megabyte. tests/run runs it.
  */
 #include "../test.h"
 
@@ -123,8 +123,8 @@ static void overlay_upper(void **state)
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_string_equal(mount.upper, "/data of\tmine/up");
 	assert_string_equal(mount.upper_fs, "ext4");
-	/* In a container the overlay is mounted on /, and its upper directory's path means nothing.
-	 */
+	/* In a container the overlay is mounted on /, and the path of the upper directory has no
+	 * meaning there. */
 	mount = mount_find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "");
 	/* The upper directory "/varied/up" is not below the mount point "/var". */

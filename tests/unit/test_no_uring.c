@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests io/no_uring.c, which replaces io/uring.c in builds without liburing. The test runs in all
- * builds. The function open of the replacement must fail and return the reason.
+ * builds. The function `open` of the replacement must fail and return the reason.
  */
 #include "test.h"
 

@@ -40,9 +40,9 @@ static void past_deadline_fails(void **state)
 	penstock_close(st);
 }
 
-/* Reads one range into two destinations. The CPU copies the bytes from the ring to each. If the
- * second destination is unmapped memory, the request fails with -EFAULT and the process receives
- * no signal. */
+/* Reads one range into two destinations. The CPU copies the bytes from the ring to each
+ * destination. If the second destination is unmapped memory, the request fails with -EFAULT and the
+ * process receives no signal. */
 static void unmapped_destination_fails(void **state)
 {
 	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -57,7 +57,8 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* First the flag says that the memory is unsure, then the segment names no device. */
+	/* In the first round a flag says that the memory may be unmapped. In the second round the
+	 * segment names no device. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests how `penstock check` reads the priority flow control counters of this machine. The test
- * defines its own ioctl(), which simulates a network driver. It returns the counter names of real
- * drivers, or fails at each step. tests/cli/check-replay tests counters in captures. tests/run runs
- * this test.
+ * defines its own ioctl(), which simulates a network driver. The simulated driver returns the
+ * counter names of real drivers, or fails at one of the steps. tests/cli/check-replay tests
+ * counters that were captured on other machines. tests/run runs this test.
  */
 #include "../test.h"
 

@@ -263,7 +263,7 @@ static void class_is_that_of_the_route(void **state)
 	}
 }
 
-/* The test read (canary) of a path found no bytes to compare, or wrong bytes. */
+/* A plan leaves out a path whose test read (canary) found wrong bytes or no bytes to compare. */
 static void unproven_path_is_not_planned(void **state)
 {
 	static const enum penstock_why whys[] = {PENSTOCK_WHY_UNPROVEN, PENSTOCK_WHY_CANARY,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the residency probe, which is used for storages that cannot report whether bytes are
- * cached. Tests which chunks are read through the page cache and timed, what the time of a chunk
- * implies, and which path the other chunks use. Storage, page cache and clock are simulated, so
- * that the speed of the machine does not matter.
+ * cached. Tests which chunks are read through the page cache and timed. Also tests what the time of
+ * a chunk implies, and which path the other chunks use. Storage, page cache and clock are
+ * simulated, so that the speed of the machine does not matter.
  */
 #include "claiming.h"
 

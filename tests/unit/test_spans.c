@@ -80,7 +80,7 @@ static void a_shorter_segment_inside_keeps_the_span(void **state)
 	(void)state;
 	seg_add(0, 1000, arena);
 	seg_add(100, 50, arena + 2000);
-	/* Begins where the first segment ends; the second one ends before that. */
+	/* Begins where the first segment ends; the second segment ends before that offset. */
 	seg_add(1000, 24, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 1);
@@ -528,7 +528,7 @@ static void too_many_spans_are_refused(void **state)
 	req.op = PENSTOCK_WRITE; /* As writes, all five segments are edges. */
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
-		segs[i].row_len = 3 * EDGE; /* Each has at most a head, a body and a tail. */
+		segs[i].row_len = 3 * EDGE; /* No segment has more than three spans. */
 	assert_int_equal(pst_spans_make(&req, 13, &err), 0);
 	/* The first segment is aligned and needs one span, the other four need three each. */
 	assert_int_equal(req.span_count, 13);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the hardware queues of the stand-in CUDA driver: which other streams a waiting stream
- * blocks, and how to avoid that. tests/standin/README.md explains the effect. Every case also
- * passes on the real driver (with PENSTOCK_STANDIN=0). In this test both drivers have one hardware
- * queue of each kind.
+ * blocks, and how to avoid this blocking. tests/standin/README.md explains the effect. Every case
+ * also passes on the real driver (with PENSTOCK_STANDIN=0). In this test both drivers have one
+ * hardware queue of each kind.
  */
 #include "../standin/hold.h"
 

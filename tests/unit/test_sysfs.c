@@ -118,7 +118,7 @@ static void numbers(void **state)
 			fail_msg("'%s' was parsed as %lld", bad[i], (long long)value);
 }
 
-/* Reading a captured tree never follows a link out of the tree and never blocks. */
+/* Reading below a root folder never follows a link out of that folder and never blocks. */
 static void reads_stay_below_the_root(void **state)
 {
 	struct pst_sysfs fs;

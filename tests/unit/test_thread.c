@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests how the library starts a thread: with the library's own stack size, whatever the stack
- * limit of the process is, and with all signals blocked. The signal mask of the thread that starts
- * it must stay unchanged.
+ * limit of the process is, and with all signals blocked. The signal mask of the starting thread
+ * must stay unchanged.
  */
 #include "test.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/machine/topo_print.h"
 
-static struct tree machines; /* The machines of synth.py and the captured machines. */
+static struct tree machines; /* Machines that synth.py invents, and captures of machines. */
 
 static struct pst_topo *machine_open(const char *name)
 {
@@ -157,7 +157,7 @@ static void fabrics(void **state)
 	pst_topo_close(topo);
 }
 
-/* A real machine, which tools/capture-machine captured. */
+/* Tests the files that tools/capture-machine captured on a real machine. */
 static void captured(void **state)
 {
 	struct pst_topo *topo = machine_open("firecracker");
@@ -172,7 +172,7 @@ static void captured(void **state)
 	pst_topo_close(topo);
 }
 
-/* A virtual machine with an H200 GPU passed through, which tools/capture-machine captured. No
+/* Tests the files that tools/capture-machine captured on a virtual machine with an H200 GPU. No
  * switch has both the GPU and a drive below it. */
 static void captured_with_a_gpu(void **state)
 {
@@ -189,7 +189,8 @@ static void captured_with_a_gpu(void **state)
 	pst_topo_close(topo);
 }
 
-/* Two virtual machines (QEMU): one has a PCIe switch, the other has a root port with ACS. */
+/* Tests captures of two virtual machines (QEMU): one has a PCIe switch, the other has a root port
+ * with ACS. */
 static void captured_in_the_lab(void **state)
 {
 	struct pst_topo *topo = machine_open("lab-switch");
@@ -302,11 +303,12 @@ static void table_output(void **state)
 	assert_non_null(strstr(text, "  nvme0    PIX!   X      0-31\n"));
 }
 
-/* If tools/capture-machine captures a machine, the capture has the same topology as the machine. */
+/* The files that tools/capture-machine captures on a machine show the same topology as the
+ * machine. */
 static void capture_reads_like_the_machine(void **state)
 {
-	/* Each capture takes the time to start Python. So the test uses only these machines, which
-	 * have the most kinds of devices. */
+	/* Each capture starts Python, which takes time. So the test captures only these machines;
+	 * they have the most kinds of devices. */
 	static const char *const some[] = {"dgx", "amd", "nvmeof-soft", "lab-switch"};
 	char first[1024], again[1024], root[1024];
 	size_t n;

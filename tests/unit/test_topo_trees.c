@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the topology of directory trees that the test creates: roles of bridges, ACS between
- * devices, nodes without CPUs, cards that are GPUs or not, and trees that are garbled, too deep
- * or circular. tests/run runs it.
+ * devices, nodes without CPUs, which cards are GPUs, and trees that are garbled, too deep or
+ * circular. tests/run runs it.
  */
 #include "../replay/near.h"
 #include "../replay/tree.h"

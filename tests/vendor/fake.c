@@ -160,7 +160,7 @@ API ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t b
 
 	memcpy(&copy_in, &symbol, sizeof(copy_in));
 	if (cuFileUseCount() != 1 || !copy_in)
-		return -5001; /* the call reached the cuFileUseCount of another object */
+		return -5001; /* the call reached another library's cuFileUseCount */
 	if (posix_memalign(&buf, 4096, len))
 		return -5043;
 	n = pread(*(int *)fh - 1, buf, len, file_off);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests path vendor with fake vendor libraries (fake.c) and the stand-in driver: which reads count
- * as direct, which do not, and which libraries are refused. A process cannot unload such a
+ * as direct, which do not, and which libraries are refused. A process cannot unload a vendor
  * library, so each case runs in a child process. This program exports a cuFileUseCount, as a
  * preloaded drop-in does. A vendor library that was loaded without RTLD_DEEPBIND would call this
  * function instead of its own.
@@ -205,8 +205,8 @@ static struct found run_child(const char *fake, enum penstock_op op, enum pensto
 	return found;
 }
 
-/* Path vendor is direct if the library counts its reads, has compat mode off and passes the
- * canary read. */
+/* Path vendor is direct if the library counts its reads, has compat mode off and passes the canary
+ * read (a test read whose bytes are compared). */
 static void good_library_direct(void **state)
 {
 	struct found f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
@@ -248,8 +248,8 @@ static int handle_count(void)
 	return count ? count() : -1;
 }
 
-/* A file on three drives has no data on its last drive until it has grown. Until then, each
- * canary read fails, and the next one replaces the file's route and its registered handle. */
+/* A file on three drives has no data on its last drive until it has grown. Until then, each canary
+ * read fails. The next canary read then replaces the file's route and its registered handle. */
 static void child_unproven(void)
 {
 	static const uint64_t more[] = {0, 100, 65536};
@@ -304,8 +304,8 @@ static void canary_repeated(void **state)
 	assert_int_equal(truncate(name, LEN), 0);
 }
 
-/* If the library may have fallen back to posix reads, path vendor meets no class. It is then
- * used only if the caller names it. */
+/* If the library may have fallen back to posix reads, path vendor meets no class. A request then
+ * uses path vendor only if it names that path. */
 static void fallback_meets_no_class(void **state)
 {
 	static const char *const fakes[] = {"silent", "compat", "both", "few", "none"};
