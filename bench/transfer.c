@@ -70,7 +70,7 @@ static int storage_open(struct bench *b, const struct penstock_storage_opts *opt
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	/* Static, because it is too large for the stack. */
+	/* The report is static, because it is too large for the stack. */
 	static struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st = NULL;
 	bool opened_before = t->opened || t->again;
@@ -98,8 +98,9 @@ int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 		penstock_close(st);
 		return ret;
 	}
-	if (!t->again) /* penstock_close unregisters the memory that the request registered, and
-			* that costs CPU time. */
+	/* The measurement includes penstock_close, because it unregisters the memory that the
+	 * request registered, which uses CPU time. */
+	if (!t->again)
 		penstock_close(st);
 	tidy = meter_settle(&m, s);
 	if (t->again)

@@ -39,8 +39,8 @@ import model
 
 OURS = ("penstock thrifty", "penstock fast")
 PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
-# The fastest ways that bench_core's search for a drive's limit has found: engine, number of
-# threads, calls in flight of each thread, KiB of a call.
+# The fastest ways to read a drive that bench_core has found. A way consists of the engine, the
+# number of threads, the number of calls in flight of each thread, and the KiB of a call.
 WAYS = (("uring", 1, 16, 1024), ("uring", 4, 4, 1024), ("threads", 16, 1, 1024))
 DIRECT = tuple("limit o_direct {} {} x {} x {} KiB".format(*way) for way in WAYS)
 SMALL_COUNT, SMALL_BYTES = 10000, 65536
@@ -128,7 +128,7 @@ def direct_limit(way):
     itself."""
     def measure(path):
         got = in_c("drive", path, *map(str, way))
-        # bench_weights does not read a last block that is shorter than the others.
+        # bench_weights leaves out the file's last block if it is shorter than the other blocks.
         whole = os.path.getsize(path) / got["bytes"]
         return got["seconds"] * whole, got["cpu"] * whole
 

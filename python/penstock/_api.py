@@ -195,8 +195,8 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
 
 # Size of a batch of tensors that safe_open reads ahead, in bytes.
 AHEAD_BYTES = 64 << 20
-# If several threads read, a request still counts as sequential if it is at most this number of
-# tensors away from the next one in file order.
+# If several threads read, a request still counts as sequential if its tensor is at most this
+# number of tensors away from the next tensor in file order.
 NEAR_TENSORS = 8
 
 
@@ -440,8 +440,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _read_ahead(self, model: Model) -> None:
         """Starts to load the next batch on the read-ahead thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        # This value stays if the thread cannot be started. It stops the read-ahead until
-        # _read_missing sets it again.
+        # If the thread cannot be started, this value stays. It prevents further read-ahead
+        # until _read_missing sets _ahead_end again.
         self._ahead_end = len(model.infos)
         # thread.submit raises RuntimeError after close() or after the main thread's exit.
         with contextlib.suppress(RuntimeError):

@@ -99,8 +99,8 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
                  for batch in _batches(model, (window or WINDOW) // 2)])
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        # One common torch storage for all tensors is fastest. Separate storages are not needed,
-        # because the engine only copies the data out of the tensors.
+        # Loads all tensors into a common torch storage, because that is fastest. Separate
+        # storages are not needed, because the engine only copies the data out of the tensors.
         return model.load(device, framework, first=first, count=count, group=group, stop=stop,
                           one_storage=True, **options)[0]
 
@@ -115,7 +115,7 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
             yield from tensors.items()
             del tensors
     finally:
-        # If the caller stops early, this ends the load that is still running.
+        # If the caller stops early, setting `stop` ends the load that is still running.
         stop.set()
         pool.shutdown(wait=True)
         group.close()

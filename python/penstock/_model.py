@@ -374,7 +374,8 @@ class Model:
         check(code, self.path)
         at = _addresses(loaded, indices)
         # The allocation starts at a page, so the first tensor's address rounded down to 16 is
-        # inside it. This base is a multiple of every element size, because none exceeds 16.
+        # inside it. This base is a multiple of every element size, because no element is larger
+        # than 16 bytes.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
@@ -471,8 +472,9 @@ class _Window:
     def release(self) -> None:
         """Returns the memory of all dropped tensors to the library."""
         self.bytes = 0
-        # Only the tensors dropped so far are released. Other threads may drop more tensors
-        # during the wait for the GPU, which may not cover the use of those.
+        # Releases only the tensors that were dropped before the wait for the GPU. Other threads
+        # may drop more tensors during the wait, and the GPU may still use those tensors after
+        # it.
         count = len(self.dropped)
         if count:
             synchronize_all([self.device])
@@ -513,8 +515,9 @@ class _TorchMemory:
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
-            # torch may have freed this memory while kernels that use it were still queued on
-            # a stream. torch makes its own streams wait, but not the library's.
+            # torch may have freed this memory while kernels that use it were still queued on a
+            # stream. torch makes its own streams wait for these kernels, but not the library's
+            # streams.
             synchronize_all([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)

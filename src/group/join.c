@@ -35,7 +35,7 @@
  * no reason to give up a rank. */
 #define STALL_MS 600000u
 /* Default length of a window. With 16 MiB instead of 64 MiB, a first load takes 1.4 times as
- * long. \ */
+ * long. */
 #define WINDOW (64u << 20)
 #define WINDOWS 4u
 

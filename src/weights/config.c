@@ -73,8 +73,8 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 }
 
 /* Adds the values of the JSON file `file` of the model. Searches for the file only in the
- * directory of the model's index, because the model's other directories hold only more tensor
- * files. If the file cannot be read, the values stay unknown; a function that needs an unknown
+ * directory of the model's index, since the model's other files may be in directories on other
+ * drives. If the file cannot be read, the values stay unknown; a function that needs an unknown
  * value reports the error. */
 static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
