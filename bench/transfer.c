@@ -34,7 +34,7 @@ static int request_move(struct bench *b, struct penstock_storage *st, enum penst
 	return got < 0 ? (int)got : -EIO;
 }
 
-/* Writes those values of the report that have no column in the CSV into the sample's note. */
+/* Writes into the sample's note the values of the report that have no column in the CSV. */
 static void report_note(struct sample *s, const struct penstock_report *r, double tidy)
 {
 	size_t at = 0;

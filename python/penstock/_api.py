@@ -144,7 +144,7 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         filename: as in load_file.
         tensors: a dict from name to destination. A destination is a tensor of torch, numpy,
             cupy, jax or penstock, or any object with a buffer, an array interface or DLPack.
-            Its dtype and shape must be those of the tensor in the file. The destination may
+            It must have the dtype and shape of the tensor in the file. The destination may
             have gaps between its rows. The dict may also contain a pair (destination, index) in
             place of a destination. Only the part of the tensor that the index selects is then
             loaded: (t, (slice(0, 8),)) loads the first 8 rows into t. Slices must have a

@@ -34,7 +34,7 @@ Steps = Iterator[Tuple[str, Any]]
 
 
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Splits an engine's loader options into those in OPTIONS and those for the engine.
+    """Splits loader options into the options in OPTIONS and the engine's options.
 
     Raises ValueError if the option `group` is neither true nor false."""
     given = dict(extra or {})

@@ -194,7 +194,7 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 	    (!f->stack.layer_count && f->stack.mount.fs != PST_FS_EXT4 &&
 	     f->stack.mount.fs != PST_FS_XFS && f->stack.mount.fs != PST_FS_RAW_BLOCK))
 		return;
-	/* Judge only the block layers here, because the file system has lines of its own. */
+	/* Judge only the block layers here, because separate lines report the file system. */
 	layers = f->stack;
 	layers.mount = (struct pst_mount){.fs = PST_FS_RAW_BLOCK};
 	layers.swiotlb = NULL;

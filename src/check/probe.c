@@ -263,7 +263,7 @@ static int64_t path_read(struct probe *p, const char *path, uint64_t off,
 }
 
 /* Fills p->want with the expected bytes. If the probe reads the target itself, the expected
- * bytes are those that plain pread(2) reads. */
+ * bytes come from plain pread(2). */
 static int expected_bytes(struct probe *p, uint64_t off, uint64_t len)
 {
 	uint64_t at = 0;

@@ -118,8 +118,8 @@ struct mismatch {
 	bool stores;
 };
 
-/* Compares the facts of every rank with those of rank 0. Each rank makes all comparisons itself,
- * so all ranks reach the same result. */
+/* Compares the facts of every rank with the facts of rank 0. Each rank makes all comparisons
+ * itself, so all ranks reach the same result. */
 static int compare_facts(const struct group_move *m, const struct pst_message *messages,
 			 struct mismatch *mismatch)
 {

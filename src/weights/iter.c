@@ -29,7 +29,7 @@
 struct batch {
 	uint64_t first, count; /* Index of the batch's first tensor; number of its tensors. */
 	uint64_t start, len;   /* Byte range in the window; unused if has_own_memory. */
-	/* Whether the batch is one long tensor with an allocation of its own. */
+	/* Whether the batch is a single long tensor with its own allocation. */
 	bool has_own_memory;
 	char *mem;
 	uint64_t held; /* Number of tensors not yet released. */
@@ -128,8 +128,8 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Returns true if a tensor is longer than a batch may be. It then gets memory of its own, so the
- * window's length does not depend on it. */
+/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so
+ * the window's length does not depend on it. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
