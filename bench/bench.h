@@ -26,21 +26,22 @@ struct bench {
 			      * section writes it. */
 	const char *scratch; /* File that section `save` writes and removes. */
 	const char *device;  /* Device name, such as "cuda:0". */
-	const char *fio;     /* Command that runs fio; NULL if there is no fio. */
+	const char *fio;     /* Command that runs fio; NULL if fio is missing. */
 	uint64_t len;	     /* Number of bytes of a bulk transfer. */
 	uint64_t long_len; /* Number of bytes of the largest transfer in the sections that vary the
 			    * size. */
 	const char *group; /* Value of the CSV column `group` for the rows of section `beside`. */
-	/* Number of repetitions of each measurement, and the repetition number with which
-	 * section `beside` starts. */
+	/* reps: number of repetitions of each measurement; rep: number of the first repetition
+	 * in section `beside`. */
 	unsigned reps, rep;
 	double seconds;	 /* Duration of one run of random reads, in seconds. */
 	const char *tag; /* Suffix of the CSV column `group`, to tell builds apart; NULL for no
 			  * suffix. */
 	FILE *csv;
 	struct penstock_device *dev; /* Device as opened by Penstock; NULL while it is closed. */
-	void *gpu;  /* Device memory of `len` bytes, or of `long_len` bytes if a requested section
-		     * needs that. */
+	/* Device memory of `len` bytes, or of `long_len` bytes if a requested section needs
+	 * `long_len` bytes. */
+	void *gpu;
 	bool wrong; /* Whether a comparison of bytes failed or another check failed; main then exits
 		     * with 1. */
 };
@@ -105,7 +106,7 @@ struct drive_way {
  * `text`. */
 const char *drive_way_text(const struct drive_way *way, char *text, size_t len);
 /* Moves `count` blocks of `block` bytes by O_DIRECT between the file and host memory. The
- * blocks start `stride` bytes apart. Returns 0 or -errno. */
+ * starts of the blocks are `stride` bytes apart. Returns 0 or -errno. */
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way);
 /* Finds the fastest of several ways to move `len` bytes at `off`. Measures each way once, and
@@ -116,10 +117,11 @@ int drive_open(const char *path, bool write);
 
 /* Returns the number of bytes of the range that are in the page cache, or -errno. */
 int64_t cache_bytes(int fd, uint64_t off, uint64_t len);
-/* Drops the range from the page cache. Returns 0, or -EBUSY if bytes of it are still cached. */
+/* Drops the range from the page cache. Returns 0, or -EBUSY if bytes of the range are still
+ * cached. */
 int cache_drop(int fd, uint64_t off, uint64_t len);
-/* Brings the range into the page cache: several threads read it. Returns an error if a page is
- * still missing afterwards. */
+/* Brings the range into the page cache by reads of several threads. Returns an error if the
+ * page cache still lacks a page of the range afterwards. */
 int cache_warm(int fd, uint64_t off, uint64_t len);
 
 /* ---- rawring.c: io_uring without a library, reads or writes at one depth ---- */
@@ -131,8 +133,8 @@ int cache_warm(int fd, uint64_t off, uint64_t len);
 struct raw_sink {
 	/* Takes the block that was read into `slot`. Returns 0 or -errno. */
 	int (*deliver)(void *arg, unsigned slot, char *mem, uint64_t at, size_t len);
-	int (*poll_freed)(void *arg); /* Returns a slot that the consumer no longer uses, or -1 if
-				       * there is none yet. */
+	/* Returns a slot that the consumer no longer uses, or -1 if it still uses all slots. */
+	int (*poll_freed)(void *arg);
 	void *arg;
 	/* If true, rawring_move sleeps while reads are in flight, and calls poll_freed only
 	 * after a read completes. If false, it polls all the time. */
@@ -185,14 +187,14 @@ struct transfer {
 	enum penstock_effort effort;
 	const char *path; /* Name of the only path to use; NULL if the library chooses. */
 	unsigned flags;	  /* PENSTOCK_O_* flags for penstock_open. */
-	bool opened;	  /* If true, the file is opened before the measurement starts. */
-	/* If true, the same bytes are read once before the measurement, so that the measured
-	 * read finds kept registrations. */
+	bool opened;	  /* Whether the file is opened before the measurement starts. */
+	/* Whether the same bytes are read once before the measurement, so that the measured
+	 * read finds registrations of the first read. */
 	bool again;
 };
 
-/* Reads the file into b->gpu. Fills that memory with a pattern before, and compares it with the
- * file afterwards. Returns 0 or -errno. */
+/* Fills b->gpu with a pattern, then reads the file into it and compares the result with the
+ * file. Returns 0 or -errno. */
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s);
 /* Writes b->gpu to a new file, and makes that file durable. Then compares the file with b->gpu
  * and removes it. Returns 0 or -errno. */

@@ -17,7 +17,8 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-/* Bytes of the first and of the largest window, the same as in the library's path `mapped`. */
+/* Number of bytes of the first window and of the largest window, as in the library's path
+ * `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
@@ -64,7 +65,7 @@ static int row_read(struct bench *b, const char *group, const char *name, unsign
 	return ret;
 }
 
-/* Measures a read by the library. Brings all bytes into the page cache before. */
+/* Brings all bytes into the page cache, then measures how the library reads them. */
 static int row_warm(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -117,8 +118,8 @@ static int section_beside(struct bench *b)
 	return warm_rounds(b, b->group);
 }
 
-/* Measures reads of a file that was read into the page cache. There the kernel's readahead
- * chooses the size of the folios. */
+/* Measures reads of a file that was read into the page cache. In such a file the kernel's
+ * readahead has chosen the size of the folios. */
 static int section_warm_read(struct bench *b)
 {
 	int fd = file_open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
@@ -187,8 +188,8 @@ int drive_row(struct bench *b, const char *group, const char *name, unsigned rep
 	return ret;
 }
 
-/* Measures a read by the library. Writes a row only if no byte was in the page cache before and
- * after the read. */
+/* Measures a read by the library. Writes a row only if no byte of the file was in the page
+ * cache, neither before nor after the read. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -275,8 +276,8 @@ static int save(struct bench *b)
 
 /* ---- checkerboard ---- */
 
-/* Returns the number of tiles in the wrong state. Even tiles must be in the page cache, odd ones
- * must not. */
+/* Returns the number of tiles in the wrong state. Even tiles must be in the page cache, and odd
+ * tiles must not be in it. */
 static uint64_t tiles_wrong(int fd, uint64_t len)
 {
 	uint64_t off = 0;
@@ -289,9 +290,9 @@ static uint64_t tiles_wrong(int fd, uint64_t len)
 	return off;
 }
 
-/* Brings the even tiles into the page cache. Reads them one by one without readahead, so that no
- * folio extends beyond a tile. The folios are small then, which is the harder case for the
- * library. */
+/* Brings the even tiles into the page cache. Reads them one by one without readahead, so that
+ * no folio extends beyond a tile. So the folios are small. This case is harder for the library
+ * than large folios. */
 static int tiles_make(struct bench *b, int fd, uint64_t len)
 {
 	int own = open(b->file, O_RDONLY | O_CLOEXEC), ret = own < 0 ? -errno : 0;

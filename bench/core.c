@@ -99,8 +99,8 @@ static int gpu_start(struct bench *b, uint64_t len)
 
 	if (!ret)
 		ret = bench_device_open(b, NULL);
-	/* The driver allocates this memory, not Penstock, so that it stays when section `lanes`
-	 * closes and reopens the device. */
+	/* This program allocates the memory by the CUDA driver instead of Penstock, so that the
+	 * memory stays when section `lanes` closes and reopens the device. */
 	if (!ret)
 		ret = gpu_alloc(b, len);
 	return ret ? ret : pump_warm_up(b);

@@ -15,7 +15,8 @@
 
 #include "bench.h"
 
-#define BUFFER (64u << 20) /* Enough memory for the way with the most calls in flight. */
+#define BUFFER (64u << 20) /* Length in bytes, enough for the way with the most calls in flight. \
+			    */
 #define THREADS_MAX 32
 #define WARM_THREADS 8
 #define WARM_BLOCK (8u << 20)
@@ -47,7 +48,7 @@ const char *drive_way_text(const struct drive_way *way, char *text, size_t len)
 }
 
 /* Returns a buffer that is allocated once in a process. So its first touch and its pinning are
- * not measured each time. */
+ * not part of each measurement. */
 static char *buffer_get(void)
 {
 	static char *mem;
@@ -64,7 +65,7 @@ static char *buffer_get(void)
 	return mem;
 }
 
-/* What one thread moves: blocks `index`, `index + threads` and so on. */
+/* The work of one thread: it moves the blocks `index`, `index + threads` and so on. */
 struct job {
 	const struct drive_way *way;
 	int fd;
@@ -204,8 +205,9 @@ int cache_drop(int fd, uint64_t off, uint64_t len)
 		left = cache_bytes(fd, off, len);
 		if (left <= 0)
 			return (int)left;
-		usleep(20000); /* The driver may still have pages of the previous run mapped or
-				* pinned for a moment. */
+		/* Waits because the CUDA driver may keep pages of the previous run mapped or
+		 * pinned for a moment. */
+		usleep(20000);
 	}
 	return -EBUSY;
 }

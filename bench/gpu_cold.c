@@ -40,8 +40,9 @@ static int copy_poll(void *arg)
 	unsigned slot = c->slot[c->head % RAW_DEPTH_MAX];
 
 	if (c->gpu->api->cuEventQuery(c->event[slot]) == PST_CU_NOT_READY)
-		return -1; /* The return value is not checked for errors: the comparison of the
-			    * bytes finds them. */
+		/* Callers do not check for this error, because the comparison of the bytes
+		 * finds it. */
+		return -1;
 	c->head++;
 	return (int)slot;
 }

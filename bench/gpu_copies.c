@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures with driver calls how fast the GPU's copy engine makes the kinds of copies that the
- * library queues. The first kind are copies as large as a ring slot, on one or several streams,
- * with an event after each copy or after several. They are the limit of path `bounce`. The
- * second kind are copies of 4 KiB, one or many in a call. They are the limit of random reads
- * into GPU memory.
+ * library queues. The first kind are copies as large as a ring slot, on one stream or several
+ * streams, with an event after each copy or after several copies. Their speed is the limit of
+ * path `bounce`. The second kind are copies of 4 KiB, one or many in a call. Their speed is the
+ * limit of random reads into GPU memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static int queues_sync(struct queues *q)
 }
 
 /* Copies `len` bytes in pieces of `piece` bytes, on `streams` streams in turn. Records an event
- * in a stream after each `every` bytes of that stream; no events if `every` is 0. */
+ * in a stream after each `every` bytes of that stream, but no event if `every` is 0. */
 static int copy_pieces(struct bench *b, struct queues *q, size_t piece, unsigned streams,
 		       size_t every, unsigned rep)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures each step of a read over path `mapped`, in which the GPU's copy engine reads the page
- * cache: map a window of the file, fault its pages in, register it with the driver, copy from
- * it, and undo all of that at the end. The first window is short, so that the copy engine starts
- * early. Each following window is as long as all windows before it together, up to `window`
- * bytes. Towards the end the windows are short again, so that little is left to copy when the
- * last one has been registered. The times show the limit of path `mapped` and the best lengths
- * of its windows. From the library it uses only the table of driver functions.
+ * Measures each step of a read over path `mapped`, in which the GPU's copy engine reads the
+ * page cache: map a window of the file, fault its pages in, register it with the driver, copy
+ * from it, and undo all of that at the end. The first window is short, so that the copy engine
+ * starts early. Each following window is as long as all windows before it together, up to
+ * `window` bytes. Towards the end the windows are short again, so that little is left to copy
+ * when the last window has been registered. The times show the limit of path `mapped` and the
+ * best lengths of its windows. From the library it uses only the table of driver functions.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -29,8 +29,8 @@ struct window {
 };
 
 struct window_times {
-	/* Seconds to map all windows, to register them, from the start until all data has
-	 * arrived, and to undo all windows. */
+	/* map: seconds to map all windows; reg: seconds to register them; there: seconds from
+	 * the start until all data has arrived; unreg: seconds to undo all windows. */
 	double map, reg, there, unreg;
 };
 

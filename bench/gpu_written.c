@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how long the GPU's copy engine takes for bytes that a CPU has just written. It
- * compares four cases: the bytes were not written; a CPU wrote them by a read call; by read
- * calls into a small buffer and non-temporal stores from there; or by non-temporal stores alone.
- * One thread, or eight threads at once, write the bytes, copy them and wait for the copy.
- * Because of the results, path `bounce` has two methods: a plain one and the L2 bounce of
+ * compares four cases. In the first case no CPU has just written the bytes. In the second case
+ * a CPU wrote them by a read call. In the third case a CPU read into a small buffer and copied
+ * from it by non-temporal stores. In the fourth case a CPU wrote them by non-temporal stores
+ * alone. One thread, or eight threads at once, write the bytes, copy them and wait for the
+ * copy. Because of the results, path `bounce` has two methods: a plain one and the L2 bounce of
  * path/bounce_l2.c. From the library this file uses only the table of driver functions.
  */
 #include <errno.h>
@@ -133,8 +134,9 @@ static int written_row(struct bench *b, const struct filler *from, unsigned rep)
 		f[made].fill_ns = ns + made * ROUNDS;
 		f[made].copy_ns = ns + all + made * ROUNDS;
 		if (pthread_create(&f[made].thread, NULL, filler_main, &f[made]))
-			abort(); /* Without this thread, the other threads would wait at the barrier
-				  * forever. */
+			/* Ends the process, because without this thread the other threads would
+			 * wait at the barrier forever. */
+			abort();
 	}
 	for (unsigned i = 0; i < made; i++) {
 		pthread_join(f[i].thread, NULL);

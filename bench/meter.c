@@ -14,7 +14,7 @@
 #include "bench.h"
 
 #define QUIET_US 20000
-/* The process counts as idle if it used fewer CPU seconds than this in QUIET_US. */
+/* The process counts as idle if it used fewer CPU seconds than QUIET_CPU within QUIET_US. */
 #define QUIET_CPU 0.0004
 #define QUIET_TRIES 100
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """plot.py CSV >SVG: draws the GB/s of Penstock, of its limits and of other programs as bars:
 for cached files, for files on the drive and for saving. The values are medians of the rows
-that bench/gpu.sh wrote to the CSV; no value is typed by hand. The script writes the SVG
+that bench/gpu.sh wrote to the CSV; no value is entered by hand. The script writes the SVG
 itself, so that it needs no packages."""
 import csv
 import statistics

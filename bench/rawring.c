@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads or writes the drive through io_uring, by system calls alone, to measure the drive's
- * limit. It uses one registered buffer and a fixed number of calls in flight. What was read goes
- * to a consumer (struct raw_sink), or is ignored. drive.c and gpu_cold.c call this file. It
- * shares no code with the library's io_uring engine, so that a mistake in that engine cannot
- * lower the limit.
+ * limit. It uses one registered buffer and a fixed number of calls in flight. A consumer
+ * (struct raw_sink) receives the blocks that were read, or they are ignored. drive.c and
+ * gpu_cold.c call this file. It shares no code with the library's io_uring engine, so that a
+ * mistake in that engine cannot lower the limit.
  *
  * Each call is submitted alone. If several adjacent calls were submitted together, the block
- * layer would merge them into a few large ones. Our measurements showed that virtio-blk serves
+ * layer would merge them into a few large calls. Our measurements showed that virtio-blk serves
  * such large calls a quarter slower.
  */
 #include <errno.h>

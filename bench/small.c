@@ -55,8 +55,8 @@ static void percentiles(struct latencies *l, struct sample *s)
 /* ---- random reads ---- */
 
 struct random_run {
-	/* `queues` has a queue that uses the device's lanes, and a queue with an inline lane;
-	 * `q` is the one in use. */
+	/* `queues` has a queue that uses the device's lanes, and a queue with an inline lane.
+	 * `q` is the queue of the two that is measured. */
 	struct penstock_queue *q, *queues[2];
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];
@@ -446,8 +446,8 @@ static void startup_row(struct bench *b, const char *name, uint64_t *since)
 	*since = meter_ns();
 }
 
-/* Measures the steps from the start of a process to its first byte; so it can run only once in a
- * process. The start of the driver and of its context have rows of their own. */
+/* Measures the steps from the start of a process to its first byte; so it can run only once in
+ * a process. Separate rows have the start of the CUDA driver and the creation of its context. */
 static int section_startup(struct bench *b)
 {
 	struct penstock_storage *st = NULL;

@@ -24,8 +24,8 @@ wanted() { # wanted NAME...: succeeds if BENCH_ONLY is empty or has one of the n
 	return 1
 }
 
-# step NAME SECONDS COMMAND...: runs the command. Its time limit is SECONDS, or what is left of
-# the budget if that is less. If the command fails, the log says so. BENCH_ONLY selects steps
+# step NAME SECONDS COMMAND...: runs the command. Its time limit is SECONDS, or the remaining
+# budget if that is shorter. If the command fails, the log reports it. BENCH_ONLY selects steps
 # by the first word of NAME.
 step() {
 	local name=$1 limit=$2 left=$((budget - (SECONDS - started))) rc begun=$SECONDS

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """table.py CSV: prints the measurements of bench/gpu.sh as tables in markdown.
 
-The columns are the median of the repetitions, the spread (lowest to highest), the ratio to
-the limit that was measured in the same repetitions, CPU-seconds per GB, and whether the
-target is met. Every value is computed from the CSV alone."""
+The columns are the median of the repetitions, the spread (lowest to highest), the ratio to the
+limit that was measured in the same repetitions, CPU-seconds per GB, and whether the target is
+met. Every value is computed from the CSV alone."""
 
 import statistics
 import sys
@@ -66,8 +66,8 @@ def per_gb(rows_):
 
 
 def machine_per_gb(rows_):
-    """Returns CPU-s/GB of the whole machine. It adds up all repetitions first, because the
-    kernel counts this time in steps of 10 ms."""
+    """Returns CPU-s/GB of the whole machine. Adds up all repetitions before it divides, because
+    the kernel counts this time in steps of 10 ms."""
     return sum(r.machine for r in rows_) / sum(r.bytes for r in rows_) * 1e9
 
 

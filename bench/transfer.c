@@ -34,7 +34,7 @@ static int request_move(struct bench *b, struct penstock_storage *st, enum penst
 	return got < 0 ? (int)got : -EIO;
 }
 
-/* Writes those values of the report that have no column in the CSV into the sample's note. */
+/* Writes into the sample's note the values of the report that have no column in the CSV. */
 static void report_note(struct sample *s, const struct penstock_report *r, double tidy)
 {
 	size_t at = 0;
@@ -70,7 +70,7 @@ static int storage_open(struct bench *b, const struct penstock_storage_opts *opt
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	/* Static, because it is too large for the stack. */
+	/* The report is static, because it is too large for the stack. */
 	static struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st = NULL;
 	bool opened_before = t->opened || t->again;
@@ -98,8 +98,9 @@ int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 		penstock_close(st);
 		return ret;
 	}
-	if (!t->again) /* penstock_close unregisters the memory that the request registered, and
-			* that costs CPU time. */
+	/* The measurement includes penstock_close, because it unregisters the memory that the
+	 * request registered, which uses CPU time. */
+	if (!t->again)
 		penstock_close(st);
 	tidy = meter_settle(&m, s);
 	if (t->again)

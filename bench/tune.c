@@ -71,9 +71,9 @@ static int section_lanes(struct bench *b)
 	return ret;
 }
 
-/* Measures the drive alone, one loop that reads the drive and copies to the GPU, and path
- * `staged`. Each measurement uses the next part of the file, so that no measurement reads what
- * another one has read before. */
+/* Measures three cases: the drive alone; a loop that reads the drive and copies to the GPU; and
+ * path `staged`. Each measurement uses the next part of the file, so that no two measurements
+ * read the same bytes. */
 static int section_staged(struct bench *b)
 {
 	static const struct drive_way ways[] = {

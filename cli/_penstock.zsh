@@ -60,7 +60,8 @@ _penstock_value() {
 	esac
 }
 
-# Prints the number of words before the current word that are neither options nor their values.
+# Prints the number of positional arguments before the current word, that is, of words that are
+# neither options nor values of options.
 _penstock_place() {
 	local -i i count=0
 

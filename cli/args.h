@@ -43,12 +43,12 @@ struct command {
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Prints the library's last message and, from advice(), an action to take. Returns EXIT_FAILED. */
 int fail_lib(void);
-/* Returns a text to append to an error message: ": " and an action to take, or "" if the message
- * already names an action or none helps. */
+/* Returns a text to append to an error message. The text is ": " and an action to take, or ""
+ * if the message already names an action or no action helps. */
 const char *advice(enum penstock_why why);
 const char *advice_errno(int code);
-/* Returns the exit code for a device that cannot be opened. It is EXIT_REFUSED if a class is
- * required, because without the device no path meets the class. */
+/* Returns the exit code for a device that cannot be opened. The code is EXIT_REFUSED if a class
+ * is required, because no path can meet the class without the device. */
 int code_without_device(enum penstock_class require);
 /* Flushes standard output, so that its text appears before later messages on standard error.
  * Returns 0, or the errno of the first output that was lost. */
@@ -57,8 +57,9 @@ int flush_output(void);
 /* ---- options ---- */
 
 void print_usage(FILE *f, const struct command *cmd);
-/* Calls getopt_long. Returns the option; -1 at the end; '?' after an error, which it has printed
- * with the most similar option; or 'h' after it has printed the help. */
+/* Calls getopt_long and returns the option. Returns -1 after the last option, and 'h' after it
+ * has printed the help. After an error it prints the error with the most similar option, and
+ * returns '?'. */
 int next_option(int argc, char **argv, const struct command *cmd, const struct option *options);
 /* Returns the word of the NULL-terminated list that is most similar to `word`, or NULL if none
  * is similar. */
@@ -83,8 +84,8 @@ const char *class_name(enum penstock_class c);
 double seconds(void);
 /* Prints the name of a file, with '?' in place of each control character. */
 void print_name(FILE *f, const char *name);
-/* Prints a text and a newline, wrapped at 80 columns. The cursor must be at `column`; the
- * following lines are indented to that column. */
+/* Prints a text, wrapped at 80 columns, and a newline. The cursor must be at `column`. All
+ * lines after the first are indented to that column. */
 void print_words(FILE *f, unsigned column, const char *text);
 /* Writes a size such as "12.3 GB" to `buf`, and returns `buf`. */
 const char *human(double bytes, char *buf, size_t len);

@@ -71,8 +71,8 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- page cache ---- */
 
-/* Number of tries, because on a busy machine another process can change the cache between two
- * queries. */
+/* Maximum number of attempts to bring the page cache into the wanted state. On a busy machine
+ * another process can change the cache between two queries. */
 #define CACHE_TRIES 4
 
 /* Drops the file's pages from the page cache. Returns whether the pages are proven to be gone. */
@@ -89,8 +89,8 @@ static bool pages_drop(int fd)
 	return cached_pages(fd, 0) == 0;
 }
 
-/* Reads the file into the page cache. Returns whether the whole file is then cached, or the
- * kernel does not report whether it is. */
+/* Reads the file into the page cache. Returns true if the whole file is then cached, or if the
+ * kernel cannot report whether it is cached. */
 static bool pages_read(int fd, uint64_t length, char *buf, size_t step)
 {
 	int64_t pages;
@@ -122,9 +122,10 @@ static bool path_uses_cache(const char *path)
 }
 
 /*
- * Returns whether all bytes of a finished cold run came from the drive. On paths that bypass the
- * page cache they always do. On other paths they do if each byte was read once and no other process
- * had read the file. In that case at least as many pages are cached afterwards as the run has read.
+ * Returns whether all bytes of a finished cold run came from the drive. On paths that bypass
+ * the page cache all bytes come from the drive. On other paths they do if the run read each
+ * byte once and no other process had read the file. In that case the cache holds, after the
+ * run, at least as many pages as the run has read.
  */
 static bool run_was_cold(const struct bench_state *r)
 {
@@ -312,7 +313,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Finds out whether uncached bytes go through the page cache. In that case it also sets the step
+/* Finds out whether uncached bytes go through the page cache. In that case also sets r->step,
  * with which the run visits every block once. Returns 0, or -1 with the library's message. */
 static int cold_path_find(struct bench_state *r)
 {
@@ -330,7 +331,8 @@ static int cold_path_find(struct bench_state *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	if (path && !strncmp(path, "fault", 5)) { /* for the path "fault:PATH", look at PATH */
+	/* for the path "fault:PATH", use the name PATH */
+	if (path && !strncmp(path, "fault", 5)) {
 		path = path[5] == ':' ? inner : NULL;
 		if (path)
 			snprintf(inner, sizeof(inner), "%.*s", (int)strcspn(r->a->path + 6, "?"),
@@ -339,8 +341,9 @@ static int cold_path_find(struct bench_state *r)
 	if (!path && e.cold >= 0)
 		path = e.paths[e.cold].name;
 	r->by_cache = path && path_uses_cache(path);
-	/* A step that has no common divisor with the number of blocks visits every block once. A
-	 * step near the golden ratio puts successive blocks far apart. */
+	/* With a step that has no common divisor with the number of blocks, the run visits
+	 * every block once. With a step near the golden ratio of the number of blocks,
+	 * successive blocks are far apart. */
 	r->step = (uint64_t)((double)blocks * 0.6180339887498949);
 	while (blocks > 1 && gcd(r->step, blocks) != 1)
 		r->step++;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limit that a benchmark run is compared with, on the same machine and within the same
- * minute. Plain threads make the same I/O with pread(2) and pwrite(2). Called by bench_main.c. It
- * must never use the library.
+ * Measures the limit that a benchmark run is compared with, on the same machine and within the
+ * same minute. Threads of this file make the same reads and writes with pread(2) and pwrite(2).
+ * Called by bench_main.c. It must never use the library.
  */
 #include "bench_limits.h"
 
@@ -83,7 +83,8 @@ double bench_limit(const struct bench_args *a, uint64_t length, const char **wha
 {
 	struct limit_job j = {.write = a->write,
 			      .random = a->random,
-			      /* the run that it is compared with does the same */
+			      /* the run that is compared with this limit also reads each block
+			       * once */
 			      .once = a->cold && !a->random,
 			      .block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;

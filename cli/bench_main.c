@@ -20,7 +20,7 @@
 #include "bench_limits.h"
 #include "cli.h"
 
-/* With --limits, a round measures the run and then its limit. This is the number of rounds. */
+/* Number of rounds with --limits. A round measures the run and then its limit. */
 #define ROUNDS 3
 
 static bool option_size(const char *option, uint64_t *out)
@@ -210,8 +210,8 @@ static int cache_prepare(const struct bench_args *a, uint64_t length)
 
 #define LOAD_MAX 1024
 
-/* Starts one process that keeps a CPU busy for each CPU that this process may use. Threads would
- * not do, because their CPU time would count as CPU time of the run. Returns the number of
+/* Starts one busy process for each CPU that this process may use. It does not start threads
+ * instead, because their CPU time would count as CPU time of the run. Returns the number of
  * processes. */
 static unsigned load_start(pid_t *pids)
 {
@@ -296,9 +296,10 @@ static int compare_doubles(const void *a, const void *b)
 }
 
 /*
- * Returns the length in bytes of the part of the file that is measured. A block device reports its
- * length only when it is open. The device stays open as *held, because the kernel drops its cached
- * pages when its last descriptor is closed.
+ * Returns the length in bytes of the part of the file that is measured. Opens a block device,
+ * because only an open device reports its length, and stores the descriptor in *held. The
+ * device stays open, because the kernel drops its cached pages when its last descriptor is
+ * closed.
  */
 static uint64_t measured_length(const struct bench_args *a, int *held)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock check`: parses the options, runs the check of src/check, prints the result
- * for people, as JSON or as a script, and derives the exit code. The command must never change the
- * machine, except that it creates a scratch file next to PATH, which is always gone afterwards.
+ * Implements `penstock check`: parses the options, runs the check of src/check, prints the
+ * result for people, as JSON or as a script, and derives the exit code. The command must never
+ * change the machine. The one exception is a scratch file next to PATH, which is always gone
+ * when the command has ended.
  */
 #include <errno.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static int check_parse(int argc, char **argv, struct check_args *a)
 	return 0;
 }
 
-/* Returns the exit code. If it depends on an unknown gate whether a class is met, the class
+/* Returns the exit code. If only an unknown gate decides whether a class is met, the class
  * counts as not met. */
 static int exit_code(const struct check_args *a, const struct pst_check *check)
 {

@@ -19,7 +19,8 @@
 
 #define BLOCK (16u << 20)
 #define BLOCKS 8
-/* free bytes after each block, so that a block with an unaligned end can also use direct paths */
+/* number of free bytes after each block, so that a block with an unaligned end can use direct
+ * paths, too */
 #define SLACK 4096u
 
 struct cp_args {
@@ -213,9 +214,9 @@ static bool is_block_device(const char *storage)
 	       S_ISBLK(stat_buf.st_mode);
 }
 
-/* Chooses a temporary name next to the destination, which the copy keeps until it is verified.
- * The name is random, because processes of different hosts or containers can have the same
- * process number. Returns whether it succeeded. */
+/* Chooses a temporary name in the destination's folder. The copy keeps this name until it is
+ * verified. The name is random, because processes of different machines or containers can have
+ * the same process number. Returns false if it fails. */
 static bool temp_name_choose(struct copy *c)
 {
 	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
@@ -232,8 +233,9 @@ static bool temp_name_choose(struct copy *c)
 	return c->temp;
 }
 
-/* Returns the permissions that the copy gets: those of the file that it replaces or, if there is
- * none, those of the source. Returns 0 to let the library set them. */
+/* Returns the permissions for the copy: the permissions of the file that it replaces or, if
+ * there is no such file, the permissions of the source. Returns 0 if the library is to set the
+ * permissions. */
 static unsigned copy_permissions(const struct copy *c)
 {
 	const char *src = storage_path(c->a->src), *dst = storage_path(c->a->dst);
@@ -247,8 +249,8 @@ static unsigned copy_permissions(const struct copy *c)
 	return stat_buf.st_mode & 0777 ? stat_buf.st_mode & 0777 : 0600;
 }
 
-/* Fails the copy if the destination is a device that is too small. A device cannot grow, and
- * bytes written to it cannot be undone. */
+/* Fails the copy if the destination is a device that is too small. A device cannot grow, and a
+ * write to it cannot be undone. */
 static void capacity_check(struct copy *c)
 {
 	int64_t capacity = penstock_storage_length(c->to);
@@ -324,8 +326,8 @@ static void block_submit(struct copy *c, struct block *b)
 		      b->writing ? c->a->dst : c->a->src);
 }
 
-/* Starts the read of the next `len_max` bytes of the source into block `b`, unless the copy is
- * over. */
+/* Starts a read of the next `len_max` bytes of the source into block `b`, unless the copy has
+ * failed or has reached the end of the source. */
 static void block_read(struct copy *c, struct block *b, uint64_t len_max)
 {
 	if (c->failed || stop_signal || c->next >= c->length)
@@ -409,7 +411,7 @@ static void copy_transfer(struct copy *c)
 
 /* ---- report and cleanup ---- */
 
-/* For a copy that was refused before it began, adds to its report why each path was not
+/* If the copy was refused before it began, adds to its report the reason why each path was not
  * possible. */
 static void reasons_add(struct copy *c)
 {
@@ -535,8 +537,7 @@ static void copy_finish(struct copy *c)
 	if (c->failed)
 		abort_storage(c->to);
 	if (c->failed && c->temp)
-		/* a failed commit can leave the file under this name without having made it
-		 * durable */
+		/* after a failed commit, a file with this name can exist that is not durable */
 		unlink(c->temp);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements `penstock gdsio`: accepts the flags and job files of NVIDIA's gdsio and prints the
- * same result line, so that scripts written for NVIDIA's program can use it. The report of the path
- * goes to standard error. A flag that has no meaning for Penstock must be an error, never ignored.
+ * same result line, so that scripts written for NVIDIA's program can use it. The report of the
+ * path goes to standard error. A flag that has no meaning for Penstock must cause an error; it
+ * must never be ignored.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -277,8 +278,8 @@ static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 
 /* ---- output ---- */
 
-/* Writes a size in KiB, as the result line of NVIDIA's gdsio has it, with decimals only if it is
- * not a whole number. */
+/* Writes a size in KiB to `buf` in the form of NVIDIA's result line: with decimals only if it
+ * is not a whole number of KiB. */
 static const char *kib_text(uint64_t bytes, char *buf, size_t len)
 {
 	if (bytes % 1024)
@@ -297,8 +298,8 @@ static unsigned thread_count(const struct gdsio_args *a)
 	return n;
 }
 
-/* batch_threads returns the number of threads that submit batches, batch_depth the number of
- * transfers in a batch. */
+/* batch_threads returns the number of threads that submit batches. batch_depth returns the
+ * number of transfers in a batch. */
 static unsigned batch_threads(const struct gdsio_args *a)
 {
 	return a->batch ? thread_count(a) : a->job_count;
@@ -374,8 +375,8 @@ static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_resu
 	json_close(&j);
 }
 
-/* Prints the path that carried the bytes. For -x 1 and 2 prints the system calls, because the
- * library takes no part in those transfers. */
+/* Prints the path that carried the bytes. For -x 1 and 2 prints the system calls instead,
+ * because these transfers do not use the library. */
 static void gdsio_print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 {
 	if (a->quiet || a->json)

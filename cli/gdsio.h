@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arguments and the result of `penstock gdsio`. gdsio.c parses the flags and prints the
- * result, gdsio_job.c parses job files, gdsio_data.c makes the bytes, gdsio_open.c opens
- * files and buffers, and gdsio_run.c moves the bytes.
+ * Declares the arguments and the result of `penstock gdsio`. gdsio.c parses the flags and
+ * prints the result. gdsio_job.c parses job files, gdsio_data.c generates the bytes to write,
+ * gdsio_open.c opens files and buffers, and gdsio_run.c moves the bytes.
  */
 #ifndef PENSTOCK_CLI_GDSIO_H
 #define PENSTOCK_CLI_GDSIO_H
@@ -29,7 +29,8 @@ enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_
 
 /* The threads that work on one file or in one folder. */
 struct gdsio_job {
-	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX]; /* one of `file` and `dir` is "" */
+	/* `file` is "" if `dir` is set, and `dir` is "" if `file` is set */
+	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX];
 	char device[32];
 	unsigned threads;
 	enum gdsio_memory memory;
@@ -41,12 +42,13 @@ struct gdsio_args {
 	unsigned job_count;
 	enum gdsio_xfer xfer;
 	bool write, random, unaligned, fill, refill, verify, skip_register, cached;
-	/* number of bytes of each file to transfer; 0 for all from `start` to the file's end */
+	/* number of bytes to transfer in each file; 0 to transfer all bytes from `start` to the
+	 * file's end */
 	uint64_t size;
 	uint64_t start, io_min, io_max, io_step, seed;
 	unsigned runtime_s; /* duration of a pass; 0 to transfer every byte once */
-	/* number of transfers in each thread's batch; 0 if one thread submits a batch of -w
-	 * transfers */
+	/* number of transfers in each thread's batch; 0 if a single thread submits batches,
+	 * whose number of transfers is the number of -w */
 	unsigned batch;
 	bool json, quiet;
 };
@@ -60,8 +62,8 @@ struct gdsio_result {
 	char error[GDSIO_TEXT_MAX];
 };
 
-/* gdsio_depth returns the number of concurrent transfers of one thread, gdsio_flows that of all
- * threads of a job. */
+/* gdsio_depth returns the number of concurrent transfers of one thread. gdsio_flows returns the
+ * number of concurrent transfers of all threads of a job. */
 static inline unsigned gdsio_depth(const struct gdsio_args *a)
 {
 	return a->batch ? a->batch : 1;

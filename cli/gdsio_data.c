@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generates the bytes that `penstock gdsio` writes. With -V the bytes must depend only on the seed
- * and on the offset in the file. So any later run can verify them, with any number of threads, any
- * transfer size and any order.
+ * Generates the bytes that `penstock gdsio` writes. With -V the bytes must depend only on the
+ * seed and on the offset in the file. A later run can then verify them with another number of
+ * threads, another transfer size or another order.
  */
 #include "gdsio_data.h"
 

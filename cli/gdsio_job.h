@@ -9,7 +9,7 @@
 /* These functions parse a value. If the value is not valid they return false, but print no
  * message. */
 bool gdsio_size(const char *text, uint64_t *out);
-/* Parses one size such as "1M", or the minimum, the maximum and the step, such as "4K:1M:4K". */
+/* Parses one size such as "1M", or a minimum, a maximum and a step such as "4K:1M:4K". */
 bool gdsio_io_size(const char *text, struct gdsio_args *a);
 bool gdsio_xfer(uint64_t number, enum gdsio_xfer *out);
 bool gdsio_device(const char *text, struct gdsio_job *job);

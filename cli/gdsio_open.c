@@ -43,8 +43,8 @@ bool gdsio_plain(const struct gdsio_args *a)
 	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 }
 
-/* Fails if the file is neither a regular file nor a block device. This check comes before
- * open(2), which would block on a pipe. */
+/* Fails if the file is neither a regular file nor a block device. The caller makes this check
+ * before it calls open(2), because open(2) would block on a pipe. */
 static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const char *path)
 {
 	struct stat st;
@@ -87,8 +87,8 @@ static int64_t file_length(const struct gdsio_file *p)
 	return S_ISREG(st.st_mode) ? st.st_size : lseek(p->fd, 0, SEEK_END);
 }
 
-/* Extends a file that is shorter than the range to write. Writes at random offsets may leave out
- * the end of the range, but a later read with the same -s needs the whole length. */
+/* Extends a file that is shorter than the range to write. Writes at random offsets may never
+ * reach the end of the range, but a later read with the same -s needs the whole length. */
 static int file_extend(struct gdsio_run *r, const struct gdsio_file *p)
 {
 	const char *path = storage_path(p->name);
@@ -210,8 +210,8 @@ static void flow_free(struct flow *f, struct penstock_device *gpu, uint64_t io_m
 
 /* ---- opening ---- */
 
-/* Gives flow number `index` of `count` its share of the file. A share that is longer than one
- * transfer is a multiple of the transfer size. */
+/* Assigns to flow number `index` its share of the file, which `count` flows divide among them.
+ * A share that is longer than one transfer is a multiple of the transfer size. */
 static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, unsigned count)
 {
 	uint64_t size = f->file->size, share = size / count, io = r->a->io_max;

@@ -11,12 +11,12 @@
 
 #include "gdsio.h"
 
-/* A file. The library has opened it or, with -x 1 and 2, open(2). */
+/* An open file. With -x 1 and 2 it was opened by open(2), else by the library. */
 struct gdsio_file {
 	char name[GDSIO_NAME_MAX + 32];
 	struct penstock_storage *st;
 	int fd;
-	uint64_t size; /* number of bytes to read or write, from the offset of -o on */
+	uint64_t size; /* number of bytes to read or write, starting at the offset of -o */
 	bool created;
 };
 
@@ -65,8 +65,8 @@ struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error);
  * Returns 0, or an exit code with the message in `error`. */
 int gdsio_close(struct gdsio_run *r, bool failed, char *error);
 
-/* Both functions set the message of a failure and return EXIT_FAILED. gdsio_fail_lib() takes the
- * library's last message. */
+/* Both functions write the message of a failure to `error` and return EXIT_FAILED.
+ * gdsio_fail_lib() copies the library's last message. */
 int gdsio_fail(char *error, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int gdsio_fail_lib(char *error);
 /* Returns whether plain system calls transfer the bytes instead of the library. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its flow;
- * with -x 6 one thread submits several flows as a batch. The latency covers only the transfers. The
- * time of the pass also includes filling and comparing buffers. Called by gdsio.c. It must never
- * print.
+ * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its
+ * flow. With -x 6 a thread submits the next transfers of several flows as a batch. The latency
+ * covers only the transfers. The time of the pass also includes filling and comparing buffers.
+ * Called by gdsio.c. It must never print.
  */
 #include "gdsio_run.h"
 
@@ -24,8 +24,8 @@
 
 /* ---- buffers and offsets ---- */
 
-/* Fills the buffer of a flow, either with the bytes that a write without -V writes, or with
- * bytes that a read must overwrite. */
+/* Fills the buffer of a flow, either with the bytes to write if -V is not given, or with bytes
+ * that a read must overwrite. */
 static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, char *error)
 {
 	uint64_t state = f->state, value;
@@ -82,8 +82,8 @@ static int transfer_prepare(struct worker *w, struct flow *f)
 		gdsio_pattern(f->host, f->n, f->off, a->seed);
 		return gdsio_copy(w->r, f, true, f->n, w->result.error);
 	}
-	/* The random bytes of -F have a generator state of their own, so that a seed (-k) leads
-	 * to the same offsets with and without -F. */
+	/* The random bytes of -F come from a separate generator state, so that a seed (-k)
+	 * leads to the same offsets with and without -F. */
 	if (a->refill) {
 		uint64_t state = f->state;
 		int ret;

@@ -5,9 +5,9 @@
 
 #include "gdsio_open.h"
 
-/* Runs one pass, which writes if `write` and else reads. If `replay`, reads the bytes that the
- * previous pass wrote, in the same order. Returns 0, or an exit code with the message in
- * out->error. */
+/* Runs one pass: writes if `write` is true, else reads. If `replay` is true, reads the bytes
+ * that the previous pass wrote, in the same order. Returns 0, or an exit code with the message
+ * in out->error. */
 int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result *out);
 
 #endif

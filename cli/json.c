@@ -35,7 +35,7 @@ static void write_string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-/* Writes the name of a member, and before it a comma unless the member is the first of its
+/* Writes the name of a member. Writes a comma before it, unless the member is the first of its
  * object. */
 static void write_key(struct json *j, const char *name)
 {

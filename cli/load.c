@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements `penstock load`: loads a model's tensors into the memory of one device or several.
- * Several devices get the same bytes, which are read once; with --ranks each device has a process
- * of its own. Prints the speed and the path. --verify copies all tensors back and compares them
- * with plain reads of the files. The command only measures and verifies: it frees the memory at the
- * end.
+ * Several devices get the same bytes, but the bytes are read only once. With --ranks each
+ * device has its own process. Prints the speed and the path. --verify copies all tensors back
+ * and compares them with plain reads of the files. The command only measures and verifies: it
+ * frees the memory at the end.
  */
 #include <limits.h>
 #include <stdlib.h>

@@ -22,10 +22,10 @@
 
 #define NAME "load" /* Name of the group. */
 
-/* Creates a folder for the group's socket that only this command uses, so that the command can
- * also remove a socket that a killed rank left. If it cannot be created, the group uses its
- * default folder. Rank 0 removes the folder when all ranks have joined, so nothing is left if
- * the command is killed later. */
+/* Creates a folder for the group's socket. Only this command uses the folder, so the command
+ * can also remove a socket that a killed rank left. If the folder cannot be created, the group
+ * uses its default folder. Rank 0 removes the folder when all ranks have joined, so nothing is
+ * left if the command is killed later. */
 static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -79,8 +79,8 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 		load_note_lib(l);
 	else if (!rank)
 		remove_folder(a->group.dir);
-	/* From here on a signal never ends this rank at once. A terminal sends SIGINT to the
-	 * ranks as well as to the command, so a rank can get it twice. */
+	/* From this call on, no signal ends this rank at once. A terminal sends SIGINT to the
+	 * ranks as well as to the command, so a rank can get SIGINT twice. */
 	load_catch_signals(true, true);
 	if (l->group)
 		load_run(l);
@@ -115,7 +115,8 @@ struct ranks {
 	unsigned count;
 	/* Number of the first rank whose process ended abnormally; -1 if none did. */
 	int dead;
-	/* Times at which the remaining ranks get SIGTERM and SIGKILL; 0 if they do not. */
+	/* Times at which the remaining ranks get SIGTERM and SIGKILL; 0 if no such signal is
+	 * planned. */
 	double term_at, kill_at;
 	bool killed;
 };
@@ -150,13 +151,13 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 	signal_ranks(r, SIGTERM, false);
 }
 
-/* When a rank has exited because it could not join the group, the other ranks may wait for it in
- * vain. These ranks get SIGTERM after this many seconds. Until then the rank that caused the
- * failure can still report it. */
+/* Number of seconds after which the other ranks get SIGTERM if a rank has exited because it
+ * could not join the group. They may wait for that rank in vain. Within this time the rank that
+ * caused the failure can still report the failure. */
 #define GRACE_S 5
-/* When a rank has failed, the other ranks learn this through the group and end. A rank that
- * still runs after this many seconds is stopped or hangs. It is killed, because the command
- * would otherwise wait for it. */
+/* Number of seconds after which a rank that still runs is killed, once another rank has failed.
+ * Ranks learn of a failure through the group and exit, so a rank that still runs is stopped or
+ * hangs, and the command would wait for it for ever. */
 #define END_S 8
 
 static volatile sig_atomic_t ticked;
@@ -220,7 +221,7 @@ static void wait_for_ranks(struct ranks *r)
 		pid_t pid = waitpid(-1, &status, 0);
 
 		if (pid < 0 && errno != EINTR)
-			/* There are no more children, because some processes could not be
+			/* No child is left to wait for, because some processes could not be
 			 * forked. */
 			return;
 		if (pid < 0 && load_stopped && !told) {
@@ -239,9 +240,9 @@ static void wait_for_ranks(struct ranks *r)
 	}
 }
 
-/* Returns the number of the rank whose failure is reported, or -1 if no rank failed. A rank
- * whose process died comes first, then a rank that failed itself, then a rank that only learned
- * of another's failure through the group. */
+/* Returns the number of the rank whose failure is reported, or -1 if no rank failed. Prefers a
+ * rank whose process died, then a rank that failed itself, then a rank that only learned
+ * through the group that another rank failed. */
 static int first_failure(const struct ranks *r)
 {
 	int heard = -1;

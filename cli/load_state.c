@@ -14,8 +14,9 @@ static void on_signal(int signal)
 	load_stopped = signal;
 }
 
-/* Signals that were ignored at the start stay ignored, as after nohup or in a background job.
- * SIGTERM is an exception: it must be able to end a rank that waits for others to join. */
+/* A signal that was ignored when the command started stays ignored, as after nohup or in a
+ * background job. SIGTERM is an exception: it must be able to end a rank that waits for others
+ * to join. */
 void load_catch_signals(bool caught, bool always)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};

@@ -61,9 +61,9 @@ struct loading {
 
 /* Number of the signal that stopped the command; 0 if none did. */
 extern volatile sig_atomic_t load_stopped;
-/* If `caught`, makes SIGINT, SIGTERM and SIGHUP set load_stopped; else these signals end the
- * process. If `caught`, the second signal of the same kind still ends the process, unless
- * `always`. */
+/* If `caught` is true, makes SIGINT, SIGTERM and SIGHUP set load_stopped, else lets these
+ * signals end the process. Even if `caught` is true, the second signal of the same kind ends
+ * the process, unless `always` is true, too. */
 void load_catch_signals(bool caught, bool always);
 
 /* Records a failure and its exit code. Only the first failure is kept. */

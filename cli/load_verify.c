@@ -38,8 +38,8 @@ struct check {
 	int fd;
 };
 
-/* Returns whether `len` bytes at address `at` of a device equal the bytes of the file from `off`
- * on. */
+/* Returns whether the `len` bytes at address `at` of a device are equal to the bytes of the
+ * file at offset `off`. */
 static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint64_t off,
 		       uint64_t len)
 {
@@ -128,8 +128,8 @@ void load_verify(struct loading *l)
 				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			/* O_NONBLOCK: if a FIFO has replaced the file, opening the FIFO must not
-			 * block. */
+			/* O_NONBLOCK prevents that open(2) blocks if a FIFO has replaced the
+			 * file. */
 			c.fd = open(f.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 			if (c.fd < 0)
 				load_note(l, EXIT_FAILED, "%s: it could not be opened again",

@@ -32,9 +32,10 @@ static void print_help(FILE *f)
 
 /*
  * Opens /dev/null for each of the descriptors 0 to 2 that the caller closed. Otherwise a file
- * opened later could get such a number, and output could overwrite that file. The descriptors are
- * read-only, so that a write to them fails and the command reports the failure. They are closed on
- * exec, so that a program started by exec finds them closed, as the caller left them.
+ * opened later could get such a number, and output could overwrite that file. The new
+ * descriptors are read-only, so that a write to them fails and the command reports the failure.
+ * They are close-on-exec, so that a program started by exec finds them closed, as the caller of
+ * this command left them.
  */
 static void reserve_std_fds(void)
 {
@@ -48,7 +49,7 @@ static void reserve_std_fds(void)
  * subcommand itself succeeded. */
 static int output_close(int code)
 {
-	/* whether an earlier write failed, whose errno is no longer known */
+	/* whether an earlier write failed; its errno is no longer known */
 	bool lost = ferror(stdout);
 
 	errno = flush_output();

@@ -21,7 +21,8 @@ _penstock_devices() {
 	"${COMP_WORDS[0]}" topo 2>/dev/null | sed -n 's/^  GPU\([0-9]*\) .*/cuda:\1/p'
 }
 
-# Prints the number of words before word number $1 that are neither options nor their values.
+# Prints the number of positional arguments before word number $1, that is, of words that are
+# neither options nor values of options.
 _penstock_place() {
 	local i count=0
 	for ((i = 2; i < $1; i++)); do

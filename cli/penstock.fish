@@ -18,7 +18,8 @@ function __penstock_devices
     $argv[1] topo 2>/dev/null | string replace -rf '^  GPU([0-9]+) .*' 'cuda:$1'
 end
 
-# Prints the number of words on the line that are neither options nor their values.
+# Prints the number of positional arguments on the line, that is, of words that are neither
+# options nor values of options.
 function __penstock_place
     set -l count 0
     for i in (seq 3 (count $argv))

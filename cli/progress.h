@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* Returns whether to print the progress line now. That requires that standard error is a
- * terminal, and that the previous line is at least 0.2 s old or this line is the last. *shown
+/* Returns whether to print the progress line now. Standard error must be a terminal. In
+ * addition, the previous line must be at least 0.2 s old, or this line must be the last. *shown
  * keeps the time of the previous line. */
 bool progress_due(bool quiet, bool last, double *shown);
 /* Prints the progress line over the previous one. If `last`, the line stays on the terminal. */

@@ -61,9 +61,9 @@ static bool dropin_set_paths(struct dropin *p)
 	return !access(p->library, R_OK);
 }
 
-/* Finds the drop-in: in the build tree if this command is in a build tree, else where it is
- * installed. That folder is relative to the command's own path, so that the installation can be
- * moved. */
+/* Finds the drop-in: in the build tree if this command is in a build tree, else in the
+ * installation. The installed folder is found relative to the command's own path, so that the
+ * installation can be moved. */
 static int dropin_find(struct dropin *p)
 {
 	char exe[PATH_MAX];
@@ -223,8 +223,8 @@ static int program_check(const struct run_args *a, const char *file, unsigned de
 
 /* ---- the environment ---- */
 
-/* Returns whether the list contains `path`. Sets *other to the first libcufile in the list that
- * is not `own`, if there is one. */
+/* Returns whether the list contains `path`. If the list contains a libcufile other than `own`,
+ * sets *other to the first such path. */
 static bool list_has(const char *list, const char *path, const char *own, const char **other,
 		     size_t *other_len)
 {
@@ -249,7 +249,8 @@ static bool list_has(const char *list, const char *path, const char *own, const 
 }
 
 /* Appends `path` to the list in the environment variable `name`, unless the list already
- * contains it. Fails if the list contains a libcufile other than `own`, which is the drop-in's. */
+ * contains it. Fails if the list contains a libcufile other than `own`, the path of the
+ * drop-in. */
 static int env_append(const char *name, const char *path, const char *own)
 {
 	const char *was = getenv(name), *other = NULL;
@@ -326,7 +327,7 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 	return ret;
 }
 
-/* Replaces this process by the program. Returns only if that fails, with an exit code. */
+/* Replaces this process by the program. Returns an exit code, and only if the exec fails. */
 static int program_exec(const struct run_args *a, const struct dropin *p)
 {
 	int code;

@@ -19,10 +19,11 @@ volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t stop_signal_s; /* monotonic time of the first signal, in seconds */
 
 /*
- * Records the first signal. A second signal that comes later than TWICE_S ends the process at once,
- * even if the command hangs. An earlier one is ignored: timeout(1) sends each signal twice, to its
- * child and to the child's process group. A terminal does the same together with a shell that
- * forwards the signal. Such a pair of signals must not prevent the removal of incomplete output.
+ * Records the first signal. A second signal that comes later than TWICE_S ends the process at
+ * once, even if the command hangs. A second signal within TWICE_S is ignored, because
+ * timeout(1) sends each signal twice: to its child and to the child's process group. A terminal
+ * does the same together with a shell that forwards the signal. Such a pair of signals must not
+ * prevent the removal of incomplete output.
  */
 static void signal_record(int signal)
 {

@@ -168,9 +168,10 @@ int verify_files(struct verify *v)
 	return ret;
 }
 
-/* Gives the copy the same permissions as the library gives a file that replaces another. Another
- * user may be able to write to the folder and put a link in place of the copy. O_NOFOLLOW and
- * the check of the link count ensure that the permissions of the link's target are not changed. */
+/* Gives the copy the permissions that the library gives to a file that replaces another file.
+ * If another user may write to the folder, that user could replace the copy by a link.
+ * O_NOFOLLOW and the check of the link count ensure that the permissions of the link's target
+ * are not changed. */
 void keep_permissions(const char *copy, const char *dst)
 {
 	struct stat old, ours;

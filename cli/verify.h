@@ -18,14 +18,15 @@ struct verify {
 	const volatile sig_atomic_t *stop_signal;
 	char *text; /* buffer for the message of a failure */
 	size_t text_len;
-	/* result: whether both files were read from a drive, as far as can be seen */
+	/* result: whether both files were read from a drive; false if they may have come from
+	 * memory */
 	bool from_drive;
 };
 /* Reads both files from the drive with plain pread(2), and compares them. Returns 0 if they have
  * the same content, else an exit code with the message in v->text. */
 int verify_files(struct verify *v);
-/* Gives the copy the owner, group and permissions of the file `dst`, which it is about to
- * replace, if that file exists. */
+/* Gives the copy the owner, group and permissions of the file `dst`, which the copy is about to
+ * replace. Does nothing if `dst` does not exist. */
 void keep_permissions(const char *copy, const char *dst);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads scattered blocks of a file into device memory through a queue. Each request
- * reads 32 blocks and has one completion; up to 16 requests are in flight. Then the
- * program copies all blocks to host memory and compares them with blocks that pread(2) reads.
+ * Reads scattered blocks of a file into device memory through a queue. Each request reads 32
+ * blocks and has a single completion. Up to 16 requests are in flight. Then the program copies
+ * all blocks to host memory and compares them with blocks that pread(2) reads.
  *
- *	gather FILE [DEVICE]
+ * *	gather FILE [DEVICE]
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shares device memory between two processes. The parent exports memory, its child imports
- * it and reads a file into it, and the parent then prints the sum of the bytes. The parent
+ * Shares device memory between two processes. The parent exports memory. Its child imports the
+ * memory and reads a file into it. The parent then prints the sum of the bytes. The parent
  * forks before it opens anything, because a child cannot use handles that its parent opened.
  *
- *	share FILE [DEVICE]
+ * *	share FILE [DEVICE]
  *
- * DEVICE must be a GPU. Host memory cannot be exported; processes share host memory with mmap(2).
+ * DEVICE must be a GPU. Host memory cannot be exported; processes share host memory with
+ * mmap(2).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ static int child(int from_parent, const char *file, const char *device)
 	/* struct penstock_export can be sent as plain bytes. If memory.fd were not -1, the parent
 	 * would also have to send that descriptor over a Unix socket (SCM_RIGHTS). */
 	if (read(from_parent, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
-		return 1; /* The parent failed and has printed why. */
+		return 1; /* The parent failed and has printed the reason. */
 	if (penstock_device_open(device, NULL, &dev) < 0 ||
 	    penstock_import_memory(dev, &memory, &mem) < 0 || penstock_open(file, NULL, &st) < 0)
 		return fail("child");

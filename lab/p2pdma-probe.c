@@ -3,9 +3,9 @@
  * p2pdma-probe: reads and writes between a file and p2pmem, the memory that a drive publishes
  * for peer-to-peer DMA, without Penstock. The lab's scripts run it in the guest to show whether
  * the virtual machine itself can do peer-to-peer DMA. It prints one JSON object for each
- * operation. It must never try again, use another way or hide an error, because the kernel's
- * answer is the result. Exit status: 0 all bytes are right, 1 a transfer failed or bytes are
- * wrong, 2 wrong usage or the setup failed.
+ * operation. After an error it must never try again, use another way or hide the error, because
+ * the kernel's answer is the result. Exit status: 0 all bytes are right, 1 a transfer failed or
+ * bytes are wrong, 2 wrong usage or the setup failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +31,7 @@ struct job {
 	const char *fill;    /* contents of the memory before a read: "wrong", "right" or "zeros" */
 	uint64_t offset;     /* offset in the file */
 	uint64_t bytes;	     /* length of the transfer in bytes */
-	uint64_t chunk;	     /* bytes of each read or write system call */
+	uint64_t chunk;	     /* number of bytes of each read or write system call */
 	uint64_t mem_offset; /* offset of the buffer in the mapped memory */
 	uint64_t map_offset; /* offset that is passed to mmap */
 	uint64_t seed;	     /* seed from which the file's contents are computed */
@@ -144,8 +144,8 @@ static uint64_t transfer(const struct job *job, int fd, char *buf, bool write, i
 	return done;
 }
 
-/* Result of comparing the words of the buffer after a read. After a write it is empty, because
- * another process must then read and compare the file. */
+/* Result of comparing the words of the buffer after a read. It is empty after a write, because
+ * another process must read and compare the file. */
 struct tally {
 	uint64_t words;	    /* words compared */
 	uint64_t right;	    /* number of words with the right value */
@@ -355,7 +355,7 @@ static void usage(void)
 	exit(2);
 }
 
-/* Parses a decimal number. If the text is none, prints the usage and exits. */
+/* Parses a decimal number. If the text is not a decimal number, prints the usage and exits. */
 static uint64_t number(const char *text)
 {
 	char *end;

@@ -2,11 +2,11 @@
 /*
  * Stream-ordered reads and writes. Each is a stream request on one queue of the library. The
  * library reads sizes and offsets when the stream reaches the transfer, unless the caller
- * registered the stream with flags that fix them. The library cannot order requests for host
- * memory or on the NULL stream. For these the call waits for the stream and moves the bytes before
- * it returns. A completed request holds its file until a later call of the drop-in collects the
- * request. A call must never touch a stream that is being captured. Lock order: shim.lock, then
- * async_lock, then streams_lock.
+ * registered the stream with flags that fix them. The library cannot order a request for host
+ * memory or on the NULL stream. A call with such a request waits for the stream and moves the
+ * bytes before it returns. A completed request holds its file until a later call of the drop-in
+ * collects the request. A call must never touch a stream that is being captured. Lock order:
+ * shim.lock, then async_lock, then streams_lock.
  */
 #include "async.h"
 
@@ -161,8 +161,8 @@ static void reqs_harvest(int64_t wait_ns)
 	} while (n == 16);
 }
 
-/* Cancels the requests of a failed stream, because the stream will never reach them. If `stream`
- * is NULL, cancels those of every failed stream. */
+/* Cancels the requests of a failed stream, because the stream will never reach them. If
+ * `stream` is NULL, cancels the requests of all failed streams. */
 static void broken_cancel(void *stream)
 {
 	for (unsigned i = 0; reqs && i < REQS_MAX; i++)
@@ -272,7 +272,8 @@ static struct stream_req *req_alloc(void)
 	const struct timespec pause = {0, PAUSE_NS};
 	struct stream_req *req;
 
-	req_count++; /* counted before the wait, so that no thread closes the queue during it */
+	/* counted before the wait, so that no thread closes the queue during the wait */
+	req_count++;
 	reqs_harvest(0);
 	while (!free_reqs) {
 		pthread_mutex_unlock(&async_lock);
@@ -304,7 +305,7 @@ static int refusal_code(int64_t ret, int code)
 }
 
 /* Submits a request. `file_off` is the offset when the program made the call. Statistics use
- * this offset even if the stream reads another one later. */
+ * this offset even if the stream later reads another offset. */
 static int req_submit(struct shim_move *m, off_t file_off)
 {
 	const struct timespec pause = {0, PAUSE_NS};
@@ -342,8 +343,8 @@ struct args {
 };
 
 /* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the
- * stream. Reads a length or an offset before the wait if a flag of the stream fixes it, else
- * after the wait. */
+ * stream. If a flag of the stream fixes the length or the offset, reads it before the wait,
+ * else after the wait. */
 static struct cuf_error move_after_stream(const struct args *a)
 {
 	unsigned flags = stream_flags(a->stream);
@@ -419,8 +420,8 @@ static struct cuf_error move_ordered(const struct args *a)
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
-	/* First queries whether the stream is being captured, because a wait for the stream
-	 * would then make the capture fail. The setup of a first transfer would, too. */
+	/* First queries whether the stream is being captured. During a capture, a wait for the
+	 * stream would make the capture fail, and so would the setup of a first transfer. */
 	code = shim_cuda_stream(a->stream, &capturing);
 	if (code && a->stream)
 		return shim_err(code);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An audit library for the dynamic loader (LD_AUDIT), which `penstock run --audit` sets for
+ * An audit library for the dynamic loader. `penstock run --audit` names it in LD_AUDIT, for
  * programs that open a libcufile by its absolute path or by an RPATH. It redirects every search
- * for a libcufile to the drop-in in its own folder. It does not redirect the searches of Penstock
- * itself, because path vendor needs NVIDIA's library. The loader puts it into a separate
- * namespace, so it may use libc only and must never load anything.
+ * for a libcufile to the drop-in in its own folder. It does not redirect the searches of
+ * Penstock itself, because path vendor needs NVIDIA's library. The loader puts it into a
+ * separate namespace, so it may use libc only and must never load anything.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -17,7 +17,8 @@
 #define AUDIT_API __attribute__((visibility("default")))
 #define LIBRARY "libcufile.so"
 
-static char dropin[PATH_MAX]; /* path of the drop-in, "" if unknown; then no search is redirected */
+/* path of the drop-in; "" if unknown: then no search is redirected */
+static char dropin[PATH_MAX];
 
 AUDIT_API unsigned la_version(unsigned version);
 AUDIT_API unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie);
@@ -30,8 +31,8 @@ static const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Whether the last part of the name is libcufile.so, with or without a version such as .so.0 or
- * .so.1.15.1. libcufile_rdma.so is another library. */
+/* Returns whether the last part of the name is libcufile.so, with or without a version such as
+ * .so.0 or .so.1.15.1. libcufile_rdma.so is another library. */
 static bool is_cufile(const char *name)
 {
 	name = base_name(name);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The batch calls. A batch consists of a queue of the library and an array with one entry for each
- * operation that may be in flight. An operation occupies its entry until the caller has read the
- * event of the operation. Each operation has exactly one event. An operation that the library
- * refuses has an event too, unless the library refused the whole submission. One thread may submit
- * while another waits and a third cancels. After a batch was destroyed, no operation of the batch
- * may move a byte, even if another thread still waits for events.
- * Lock order: list_lock is taken alone; submit_lock and harvest_lock are never held together.
+ * The batch calls. A batch consists of a queue of the library and an array with one entry for
+ * each operation that may be in flight. An operation occupies its entry until the caller has
+ * read the event of the operation. Each operation has exactly one event. An operation that the
+ * library refuses has an event too, unless the library refused the whole submission. Different
+ * threads may submit operations, wait for events and cancel the batch at the same time. After a
+ * batch was destroyed, no operation of the batch may move a byte, even if another thread still
+ * waits for events.
+ * A thread that holds list_lock takes no other lock. No thread holds submit_lock and
+ * harvest_lock together.
  */
 #include "batch.h"
 
@@ -35,7 +37,8 @@ struct op {
 };
 struct batch {
 	struct batch *next; /* guarded by list_lock */
-	/* 1 for the batch itself, plus 1 for each call that is using it; guarded by list_lock */
+	/* Number of references: 1 until the batch is destroyed, plus 1 for each call that is
+	 * using the batch. Guarded by list_lock. */
 	unsigned refs;
 	struct penstock_queue *q;
 	pthread_mutex_t submit_lock, harvest_lock;
@@ -258,8 +261,9 @@ static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 	atomic_fetch_add(&b->refused, 1);
 }
 
-/* Submits the chosen operations one by one. Returns a code if no path meets the required class
- * for the first operation, because the library would then refuse all others too. */
+/* Submits the chosen operations one by one. If no path meets the required class for the first
+ * operation, returns a code and submits nothing more, because the library would refuse the
+ * other operations, too. */
 static int ops_submit(struct batch *b, unsigned nr)
 {
 	struct op **ops = b->chosen;
@@ -420,8 +424,8 @@ static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
 	return have;
 }
 
-/* Takes the lock, or gives up when the caller's timeout has passed. Another thread that called
- * without a timeout may hold the lock for any time. */
+/* Takes the lock, or gives up when the caller's timeout has passed. Another thread may hold the
+ * lock for any time if its call has no timeout. */
 static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
 {
 	struct timespec until;

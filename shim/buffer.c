@@ -2,10 +2,10 @@
 /*
  * Keeps the list of registered buffers, and finds the device that an address belongs to. Every
  * transfer calls this file. A registration pins no memory; it only saves a query to the CUDA
- * driver at each transfer. Lookups take no lock. The list is sorted, and a lookup is repeated if
- * the counter `changes` is odd, which means that a change is in progress, or if the counter has
- * changed. A list that is full is replaced by a list of twice its size. The old list must never be
- * freed, because a lookup may still read it.
+ * driver at each transfer. The list is sorted. Lookups take no lock. The counter `changes` is
+ * odd while a thread changes the list. A lookup is repeated if it found the counter odd or if
+ * the counter has changed meanwhile. A list that is full is replaced by a list of twice its
+ * size. The old list must never be freed, because a lookup may still read it.
  */
 #include "buffer.h"
 
@@ -26,8 +26,8 @@
 #define KNOWN_FLAGS (CUF_RDMA_REGISTER | CUF_RDMA_RELAXED_ORDERING)
 #define CAPACITY_FIRST 64u
 
-/* A registered range. Each member is atomic, but a reader may see members of two versions of the
- * range. A lookup detects that by the counter `changes`. */
+/* A registered range. Each member is atomic, but a reader may see one member before a change
+ * and another after it. The counter `changes` shows this to the lookup. */
 struct range {
 	_Atomic uintptr_t start, end;
 	/* Largest end address of this range and of all ranges before it in the list. */
@@ -38,14 +38,15 @@ struct range {
 struct list {
 	unsigned capacity;
 	_Atomic unsigned count;
-	/* The smaller list that this list replaced; a lookup may still read it. */
+	/* The smaller list that this list replaced. It is kept because a lookup may still read
+	 * it. */
 	struct list *smaller;
 	struct range at[];
 };
 
 static _Atomic(struct list *) ranges;
 static _Atomic unsigned changes;
-/* A thread that changes the list holds this lock. It takes no other lock meanwhile. */
+/* A thread that changes the list holds this lock, and takes no other lock meanwhile. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the configuration: the defaults, then cufile.json, then the environment. open.c and
- * params.c call this file. A cufile.json that is not valid JSON changes nothing. An unknown key is
- * logged once, and so is a key in a section where NVIDIA's library ignores it too; the message
- * names the right section. Each value of the wrong kind is logged once. This file must never make
- * a caller fail.
+ * params.c call this file. A cufile.json that is not valid JSON changes nothing. An unknown key
+ * is logged once. A key in a wrong section, where NVIDIA's library ignores it too, is logged
+ * once, and the message names the right section. Each value of the wrong kind is logged once.
+ * This file must never make a caller fail.
  */
 #include "config.h"
 
@@ -23,7 +23,8 @@
 #include "log.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-/* Longest path of a key; a longer path is cut, and then matches no known key. */
+/* Size of the buffer for the path of a key. A longer path is truncated and then matches no
+ * known key. */
 #define KEY_PATH_MAX 256u
 /* Largest number of notes; at most half are of level INFO, so that errors have room. */
 #define NOTES_MAX 256u

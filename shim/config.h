@@ -6,7 +6,7 @@
 
 #include "abi/cufile_abi.h"
 
-#define SHIM_TEXT 512 /* size of a string parameter in bytes, including the final NUL */
+#define SHIM_TEXT 512 /* size of a string parameter in bytes, with the final NUL */
 #define SHIM_SLABS 64
 
 struct shim_slabs {
@@ -27,8 +27,8 @@ void shim_config_defaults(struct shim_config *config);
  * because the log is set up only afterwards, from `config`. shim_config_log_notes then logs the
  * notes. */
 void shim_config_load(struct shim_config *config);
-/* Reads the content of a cufile.json from `text`, and modifies `text` meanwhile. The fuzz target
- * calls this function, too. */
+/* Reads the parameters from `text`, the content of a cufile.json. Overwrites parts of `text`
+ * meanwhile. The fuzz target calls this function, too. */
 void shim_config_text(struct shim_config *config, char *text, size_t len);
 /* Logs the notes that were collected while the configuration was loaded. Each note is logged
  * once in the life of the process. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls the CUDA driver directly, for the few functions that the library's API does not offer:
- * find the allocation at an address, query the state of a stream, wait for a stream. buffer.c,
- * handle.c, async.c, stats.c and p2p.c call this file. It uses the driver only if the process has
- * already loaded it, or if PENSTOCK_LIBCUDA names a driver, as tests do. It must never initialise
- * the driver or create a context.
+ * Calls the CUDA driver directly for the few functions that the library's API does not offer.
+ * They find the allocation at an address, query the state of a stream, or wait for a stream.
+ * buffer.c, handle.c, async.c, stats.c and p2p.c call this file. This file uses the CUDA driver
+ * only if the process has already loaded it, or if PENSTOCK_LIBCUDA names one, as in tests. It
+ * must never initialise the CUDA driver or create a context.
  */
 #include "cuda.h"
 
@@ -67,10 +67,10 @@ static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 }
 
 /*
- * Returns whether the process has loaded libcuda. If it has, looks up the driver's functions,
- * once. A process without libcuda has no device memory. A search that failed is repeated only
- * after the process has loaded another object, because a search through all folders takes about 30
- * us.
+ * Returns whether the process has loaded libcuda; a process without libcuda has no device
+ * memory. Looks up the functions of libcuda when it finds libcuda for the first time. A search
+ * for libcuda that failed is repeated only after the process has loaded another object, because
+ * a search through all folders takes about 30 us.
  */
 static bool driver_loaded(void)
 {
@@ -119,7 +119,8 @@ void shim_cuda_forked(void)
 }
 
 /* Finds the device of an address through the library. CUDA drivers before version 12 answer the
- * query of shim_cuda_memory only in a current context; the library makes its query in one. */
+ * query of shim_cuda_memory only in a current context; the library makes its query in a current
+ * context. */
 static int memory_by_library(const void *ptr, struct shim_memory *out)
 {
 	struct penstock_device *dev;
@@ -156,7 +157,7 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 		/* The context that the memory belongs to has failed or was destroyed. */
 		return CUF_INVALID_CONTEXT_ERROR;
 	if (!type && len)
-		/* Address range that is reserved but has no memory mapped. */
+		/* The address range is reserved, but no memory is mapped there. */
 		return CUF_CUDA_POINTER_INVALID;
 	if (type != MEMORY_DEVICE)
 		return 0;

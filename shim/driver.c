@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cuFile calls that open and close the driver, and the reset in the child of a fork. This file
- * is the top layer of the drop-in: it calls every other file to close or to reset, and no other
- * file may call it.
+ * The calls that open and close the cuFile driver, and the reset of the drop-in in the child of
+ * a fork. This file is the top layer of the drop-in: it calls every other file to close or to
+ * reset, and no other file may call it.
  */
 #include "async.h"
 #include "batch.h"
@@ -18,9 +18,10 @@
 
 const char penstock_cufile_marker[] = "penstock";
 
-/* Resets the drop-in in the child of a fork. The child may then open its own driver. Does not
- * close the parent's objects, because their threads do not exist in the child. If the parent
- * never opened the driver, the child keeps the parameters and flags that the parent has set. */
+/* Resets the drop-in in the child of a fork. The child may then open its own cuFile driver.
+ * Does not close the parent's objects, because their threads do not exist in the child. If the
+ * parent never opened the cuFile driver, the child keeps the parameters and flags that the
+ * parent has set. */
 static void driver_forked(void)
 {
 	if (!shim.was_open)
@@ -80,8 +81,8 @@ static int driver_close(void)
 
 	if (code)
 		return code;
-	/* After this store, another call finds the driver closed, waits for shim.lock and then
-	 * opens the driver again. */
+	/* After this store, a call in another thread finds the cuFile driver closed, waits for
+	 * shim.lock and then opens it again. */
 	atomic_store(&shim.open, false);
 	code = shim_files_close();
 	if (code) {

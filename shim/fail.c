@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Translates an error of the library (-errno and reason) into the result of a cuFile call: a code
- * of the ABI if one fits, else -1 with the errno of the file system. Every file of the drop-in
- * calls these functions, but only after a failure. They must never log.
+ * Translates an error of the library (-errno and reason) into the result of a cuFile call. The
+ * result is a code of the ABI if one fits, else -1 with the errno of the file system. Every
+ * file of the drop-in calls these functions, but only after a failure. They must never log.
  */
 #include "fail.h"
 

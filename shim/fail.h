@@ -17,8 +17,8 @@ static inline struct cuf_error shim_err(int code)
 }
 
 /* Returns the ABI code for an error (-errno and reason) that the library has just returned on
- * this thread. Returns 0 if no code fits; then the error is the file system's, and errno
- * describes it. */
+ * this thread. Returns 0 if no code fits. The error then comes from the file system, and its
+ * errno describes it. */
 int shim_code(int64_t ret, enum penstock_why why);
 /* Returns the error in the form that cuFileRead returns: -1 with errno set, or a negated code. */
 ssize_t shim_result(int64_t ret, enum penstock_why why);

@@ -30,7 +30,7 @@
 #define PAGE 256u
 #define PAGES 256u
 #define FILES_MAX (PAGE * PAGES)
-#define MAGIC 0xcf1eu /* bits 16 to 31 of each handle, but of no valid address */
+#define MAGIC 0xcf1eu /* value of bits 16 to 31 of each handle; no valid address has it */
 
 /*
  * Bits of shim_file.state. An entry is free if none of them is set.
@@ -235,8 +235,8 @@ static char *fd_path(int fd)
 
 /*
  * Returns whether a direct path between the file and the device exists, as far as this is known
- * before the first transfer. If none exists, writes the reason to `text`. A path cannot be tested
- * while the file is empty; then this function returns true, and the first transfer decides.
+ * before the first transfer. If none exists, writes the reason to `text`. If the file is empty,
+ * a path cannot be tested: the function returns true, and the first transfer finds out.
  */
 static bool file_is_direct(struct penstock_storage *st, struct penstock_device *dev,
 			   enum penstock_op op, char *text, size_t text_len)
@@ -267,9 +267,9 @@ static bool file_is_direct(struct penstock_storage *st, struct penstock_device *
 	return false;
 }
 
-/* With compat mode off, checks whether a direct path exists from the file to any device of the
- * machine. Checks host memory first: that needs no call to CUDA, and usually answers the
- * question, because few files have a direct path to a GPU but not to host memory. */
+/* If compat mode is off, checks whether a direct path exists from the file to any device of the
+ * machine. Checks host memory first, because that check needs no call to CUDA and usually
+ * suffices: few files have a direct path to a GPU but none to host memory. */
 static int file_check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
@@ -400,7 +400,8 @@ void cuFileHandleDeregister(void *fh)
 	struct shim_file *f;
 	bool ok;
 
-	/* Collects completed stream requests, which otherwise still hold their file. */
+	/* Collects completed stream requests, because each holds its file until it is
+	 * collected. */
 	shim_harvest();
 	f = shim_file_enter(fh);
 	ok = f && file_shut(f);
@@ -438,7 +439,8 @@ int shim_files_close(void)
 			by_fd_remove(f);
 		shim_file_leave(f);
 	}
-	/* A call that took hold of its file before the file was closed may still use devices. */
+	/* A call that started before its file was closed still holds the file, and may use
+	 * devices. */
 	while (any_file_held() && shim_now_ns() < until)
 		sched_yield();
 	return any_file_held() ? CUF_DRIVER_CLOSING : 0;

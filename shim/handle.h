@@ -26,8 +26,9 @@ struct shim_file {
  * is closed or was not made by the drop-in. Any thread may call this function; it takes no lock. */
 struct shim_file *shim_file_enter(void *fh);
 void shim_file_leave(struct shim_file *f);
-/* Closes all files at the last close of the driver. Waits a short time for calls that still hold
- * a file. Returns a cuFile code if a file is still held after that. The caller holds shim.lock. */
+/* Closes all files at the last close of the driver. Waits a short time for calls that still
+ * hold a file. Returns a cuFile code if a call holds a file even after the wait. The caller
+ * holds shim.lock. */
 int shim_files_close(void);
 /* Makes every handle invalid in the child of a fork. */
 void shim_files_forked(void);

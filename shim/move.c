@@ -85,8 +85,8 @@ void shim_log_failed(const struct shim_move *m, const char *how, int code, const
 }
 
 /* Returns the reason why the transfer did not use a more direct path, or NULL if it used the
- * most direct one. The reason is that of the most direct path that supports this kind of device
- * and this direction. */
+ * most direct one. The function returns the reason that the library reports for the most direct
+ * path that supports this kind of device and this direction. */
 static const char *fallback_reason(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens the driver: reads the configuration, sets up the log and opens host memory as a device.
- * driver.c calls it for cuFileDriverOpen; other files call it when a cuFile call needs an open
- * driver. It must never call CUDA, so that opening takes well under a millisecond. A GPU is opened
- * when it is first used. The library creates contexts and threads with the first transfer.
+ * Opens the cuFile driver: reads the configuration, sets up the log and opens host memory as a
+ * device. driver.c calls it for cuFileDriverOpen; other files call it when a cuFile call needs
+ * an open driver. It must never call CUDA, so that cuFileDriverOpen takes well under a
+ * millisecond. The drop-in opens a GPU when the program first uses it. The library creates
+ * contexts and threads at the first transfer.
  */
 #include "open.h"
 
@@ -13,8 +14,8 @@
 #include "state.h"
 #include "stats.h"
 
-/* Returns the class that all transfers require. Without compat mode this is class direct. If the
- * configuration both forbids and forces compat mode, forcing wins, as in NVIDIA's library. */
+/* Returns the class that all transfers require. If compat mode is off, this is class direct. If
+ * the configuration both forbids and forces compat mode, forcing wins, as in NVIDIA's library. */
 static int class_required(const struct shim_config *config)
 {
 	return config->flag[CUF_PARAM_ALLOW_COMPAT_MODE] ||

@@ -31,7 +31,7 @@ static bool is_target(int target)
 }
 
 /* In NVIDIA's library, the first call that sets or reads these flags also reads the
- * configuration. After that the program cannot set parameters any more. This library sets
+ * configuration. The program cannot set parameters after such a call. This library sets
  * params_fixed for the same effect. */
 struct cuf_error cuFileDriverSetP2PFlags(int target, int flags)
 {
@@ -62,8 +62,8 @@ struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags)
 	return shim_ok();
 }
 
-/* Writes a file that starts with the same line as the file of NVIDIA's library. The rest is this
- * library's topology as JSON. */
+/* Writes a file that starts with the same line as the file of NVIDIA's library. The following
+ * lines are the topology as JSON, as this library sees it. */
 struct cuf_error cuFileExportPCIeTopology(const char *name)
 {
 	static const char head[] = "// Topology file for cuFile.\n";

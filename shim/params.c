@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The calls that set and read parameters. A parameter that the program sets before it opens the
- * driver is staged here, and overrides cufile.json and the environment. Opening the driver copies
- * the staged parameters; until the close they are read-only. A parameter applies only to the next
- * open, as NVIDIA documents. The exception are the arrays of slabs: they stay set after a close,
- * as measured with NVIDIA's library. All of these calls are slow.
+ * driver is staged here, and overrides cufile.json and the environment. Opening the driver
+ * copies the staged parameters; they are read-only until the driver is closed. A parameter
+ * applies only to the next open, as NVIDIA documents. Only the arrays of slabs apply to later
+ * opens, too, as measured with NVIDIA's library. All of these calls are slow.
  */
 #include "params.h"
 

@@ -6,7 +6,7 @@
 
 #include "config.h"
 
-/* Overwrites those parameters in `config` that the program has set. */
+/* Overwrites in `config` the parameters that the program has set. */
 void shim_params_apply(struct shim_config *config);
 /* Discards the set parameters after an open has used them. Arrays of slabs stay set. */
 void shim_params_opened(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Defines the state that state.h declares, and opens a GPU when it is first used. Every file of
- * the drop-in uses it. It must never call CUDA before the program uses a GPU, so that opening the
- * driver takes little time.
+ * the drop-in uses it. It must never call CUDA before the program uses a GPU, so that
+ * cuFileDriverOpen takes little time.
  */
 #include "state.h"
 

@@ -21,7 +21,8 @@ struct shim {
 	pthread_mutex_t lock;
 	_Atomic bool open;
 	bool was_open; /* whether the driver was ever opened; guarded by lock */
-	/* Whether parameters cannot be set although the driver is closed; guarded by lock. */
+	/* Whether the program can no longer set parameters, even while the driver is closed.
+	 * Guarded by lock. */
 	bool params_fixed;
 	long uses;	     /* number of opens minus number of closes; guarded by lock */
 	_Atomic int require; /* class that every transfer requires, an enum penstock_class */
@@ -30,8 +31,8 @@ struct shim {
 	struct shim_config config;
 	_Atomic(struct penstock_device *) host;
 	_Atomic(struct penstock_device *) gpus[SHIM_GPUS_MAX];
-	/* Function that collects completed stream requests. async.c sets it when it submits its
-	 * first one. */
+	/* Function that collects completed stream requests. async.c sets it when it submits the
+	 * first stream request. */
 	void (*_Atomic harvest)(void);
 };
 extern struct shim shim;

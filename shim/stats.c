@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collects and returns the statistics of the cuFile ABI. Every file with exported calls reports
- * its calls to this file. The layout that the program gets is that of the version which
- * cuFileGetVersion returns. So nothing is written past the end of the shorter structs of older
- * headers. Rates are averages over the time during which statistics were collected. Counting must
- * never fail or block.
+ * its calls to this file. The structs have the layout of the cuFile version that
+ * cuFileGetVersion returns, because older headers have shorter structs and nothing may be
+ * written past their end. Rates are averages over the time during which statistics were
+ * collected. Counting must never fail or block.
  */
 #include "stats.h"
 
@@ -170,7 +170,8 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 	case NVFS:
 		shim_count_(SHIM_BATCH_NVFS, ok, 1);
 		break;
-	/* Counts "enqueued" here, because the path was unknown when the operation was enqueued. */
+	/* Counts "enqueued" only when the operation has completed, because its path was unknown
+	 * earlier. */
 	case POSIX:
 		shim_count_(SHIM_BATCH_POSIX_ENQUEUED, true, 1);
 		shim_count_(SHIM_BATCH_POSIX_PROCESSED, ok, 1);

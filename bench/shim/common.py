@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that torch_gds.py and kvikio_modes.py share. They write CSV rows in the format of
-bench_shim, query the page cache with cachestat(2), and call Penstock's own API (the core)
-in the same process through bench_core.so. A caller must compare the bytes before it uses a
-figure."""
+bench_shim, query the page cache with cachestat(2), and call Penstock's own API (the core) in
+the same process through bench_core.so. A caller must compare the bytes before it uses a
+measured value."""
 
 import ctypes
 import os

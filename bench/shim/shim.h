@@ -23,7 +23,8 @@ struct side {
 	const char *name; /* Name of this side in the rows of the CSV. */
 	const char *lib;  /* Path of the libcufile; NULL for the core. */
 	bool direct;	  /* Whether `fd` is opened with O_DIRECT. */
-	void *gpu; /* Device memory of gpu_len bytes; all of it is registered with the side. */
+	/* Device memory of gpu_len bytes. All of this memory is registered with the side. */
+	void *gpu;
 	size_t gpu_len;
 	int fd;
 	/* These members are used if the side is the core. */
@@ -58,8 +59,8 @@ struct shim_section {
 extern const struct shim_section shim_sections[];
 int shim_overhead(struct shim_run *r);
 
-/* Reads the whole file into the page cache, or drops it from there if r->cold is set. Checks the
- * result. Returns 0 or -errno. */
+/* Drops the whole file from the page cache if r->cold is set, else reads it into the page
+ * cache. Checks the result. Returns 0 or -errno. */
 int shim_cache(struct shim_run *r);
 /* Makes the GPU's context current on the calling thread. */
 void shim_gpu_thread(void);

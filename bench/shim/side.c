@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the two kinds of sides: the core, and a libcufile. The core receives exactly the
- * requests that the drop-in would make. A libcufile is loaded by its path with dlopen, so that
- * the same program can measure Penstock's and NVIDIA's. main.c, work.c and overhead.c use the
+ * same requests as from the drop-in. A libcufile is loaded by its path with dlopen, so that the
+ * same program can measure Penstock's and NVIDIA's. main.c, work.c and overhead.c use the
  * sides.
  */
 #include <dlfcn.h>
@@ -107,7 +107,7 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-/* clang-format formats this macro list differently each time. */
+/* clang-format is off, because it formats this macro list differently each time. */
 /* clang-format off */
 #define CALLS(X) \
 	X(cuFileDriverOpen) X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) \

@@ -33,7 +33,7 @@ int drive_bench(const char *file, char **words, int count)
 		return 1;
 	}
 	s.bytes = (uint64_t)st.st_size / way.block * way.block;
-	/* This read is not measured. It allocates and touches the buffer. The measured pass
+	/* This call is not measured; it allocates and touches the buffer. The measured pass
 	 * below reads the same block again. */
 	ret = drive_move(fd, false, 0, 1, way.block, &way);
 	meter_start(&m);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how fast a process can load a cached file for the first time without Penstock, by
- * system and driver calls alone. The process has a CUDA context and nothing else. The first load
- * allocates device memory, creates threads and streams, and pins a ring of pieces for each
+ * system and driver calls alone. The process has a CUDA context and nothing else. The first
+ * load allocates device memory, creates threads and streams, and pins a ring of pieces for each
  * thread. Then the threads read the file piece by piece and copy the pieces to the device. A
- * second load finds all of that in place. weights.py runs this program between its loads. No
- * code of Penstock moves a byte here.
+ * second load uses the memory, threads, streams and rings of the first load. weights.py runs
+ * this program between its loads. No code of Penstock moves a byte here.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -41,8 +41,9 @@ struct first {
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr memory;
 	struct mover movers[THREADS];
-	pthread_barrier_t streams; /* Barrier: no thread touches memory before all threads have
-				    * created their streams. */
+	/* Barrier that threads pass when all of them have created their streams. No thread
+	 * touches memory before. */
+	pthread_barrier_t streams;
 	atomic_ullong next;
 	uint64_t len, piece;
 	unsigned pieces; /* Number of pieces in each ring. */

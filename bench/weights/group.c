@@ -2,9 +2,9 @@
 /*
  * Measures several processes that load one model together, each into its own GPU. Each GPU gets
  * either the whole model or its shard for tensor parallelism. Measures the first load of the
- * processes and several later ones. If registrations are kept, the later loads find what the
- * first load registered. Compares all loaded bytes with the file. With --dies one rank is killed
- * during the load, and the errors of the other ranks must name it.
+ * processes and several later loads. If registrations are kept, the later loads use the
+ * registrations of the first load. Compares all loaded bytes with the file. With --dies one
+ * rank is killed during the load, and the errors of the other ranks must name the killed rank.
  */
 #include <fcntl.h>
 #include <signal.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limits of several GPUs of one host, by driver calls and without Penstock. The
- * sources are pinned memory over one link; pinned memory over all links at once; the same while
- * every GPU copies the bytes from all other GPUs; and the page cache, which threads copy into
- * pinned memory, while those copies run. The copies do not wait for each other. Each rank is a
- * process, as in group.c. The library is used only to export memory to the other processes.
+ * Measures the limits of several GPUs of one host, by driver calls and without Penstock. It
+ * measures four cases: pinned memory over one link; pinned memory over all links at once; the
+ * same while every GPU copies the bytes from all other GPUs; and, while these copies run, the
+ * page cache, from which threads copy into pinned memory. The copies do not wait for each
+ * other. Each rank is a process, as in group.c. The library is used only to export memory to
+ * the other processes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-#define SLOT_MAX (64u << 20) /* Most bytes of a slot in the window on the GPU. */
+#define SLOT_MAX (64u << 20) /* Largest number of bytes of a slot in the window on the GPU. */
 #define PIECE (4u << 20)     /* Number of bytes that a thread copies at a time. */
 #define THREADS_MAX 16u
 
@@ -159,7 +160,7 @@ static int copy_from_pinned(struct limit *l, bool out)
 }
 
 /* Main function of a thread: copies from the page cache to pinned memory, and from there to the
- * GPU. It fills one piece while the other one is being copied. */
+ * GPU. It fills one piece while the other piece is being copied. */
 static void *feed_main(void *arg)
 {
 	struct feeder *f = arg;

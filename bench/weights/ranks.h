@@ -41,14 +41,14 @@ struct job {
 	FILE *csv;
 	unsigned ranks, reps;
 	unsigned windows;
-	uint64_t window; /* Bytes of a window; 0 means the library's default. */
+	uint64_t window; /* Number of bytes of a window; 0 means the library's default. */
 	enum penstock_effort effort;
 	bool kept;  /* Whether the library keeps registrations after the first load. */
 	bool shard; /* Whether each rank loads only its shard for tensor parallelism, instead of the
 		     * whole model. */
 	bool into;  /* Whether the memory for the model is allocated before the load. */
 	bool verify;
-	int dies; /* Number of the rank that is killed during the load; -1 for none. */
+	int dies; /* Number of the rank that is killed during the load; -1 if no rank is killed. */
 };
 
 double now(void);
@@ -68,10 +68,11 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 
 /* In group.c. */
 int group_bench(const struct job *job);
-/* In limit.c. Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs
- * together receive while all copies run. */
+/* Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs together
+ * receive while all copies run. Defined in limit.c. */
 int limit_bench(const struct job *job, double *link, double *in);
-/* In first.c. Prints the results as a line of JSON. */
+/* Measures a first load without Penstock, and prints the results as a line of JSON. Defined in
+ * first.c. */
 int first_bench(const struct job *job);
 /* In small.c. */
 int small_bench(const struct job *job, const char *many, const char *one);

@@ -60,8 +60,8 @@ struct steps {
 	char path[24];
 };
 
-/* Loads a model once. If `kept` is NULL, opens the model before and closes it afterwards.
- * Otherwise it uses the open model *kept, which the first call opens. */
+/* Loads a model once. If `kept` is NULL, opens the model before the load and closes it
+ * afterwards. Otherwise it uses the open model *kept, which the first call opens. */
 static int load_once(const struct job *job, const char *file, struct penstock_device *dev,
 		     struct penstock_weights **kept, struct steps *s)
 {
@@ -95,8 +95,9 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	s->move = t2 - t1 - at.seconds;
 	s->bytes = r.bytes;
 	snprintf(s->path, sizeof(s->path), "%s", sum ? r.path : "none");
-	usleep(100000); /* After a load, other threads unregister memory. The pause includes that
-			 * CPU time in the measurement. */
+	/* After a load, other threads still unregister memory. The measurement includes their
+	 * CPU time, because it ends only after this pause. */
+	usleep(100000);
 	s->cpu = cpu_time() - cpu;
 	t2 = now();
 	penstock_loaded_free(loaded);

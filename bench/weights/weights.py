@@ -4,11 +4,11 @@
            [warm cold small steps]
 
 Measures the time from opening a model until its tensors can be used. Penstock and the other
-installed loaders load the same safetensors file in turn. Each load runs in a process of its
-own, which before has only imported its modules and created the device's context. All
-processes of a round are started before the first load of the round. The script prints
-medians and ratios, and writes every load to the CSV, whose first lines have the machine,
-file system and versions. It compares 16 tensors of each load with the file.
+installed loaders load the same safetensors file in turn. Each load runs in a separate process,
+which earlier has only imported its modules and created the device's context. All processes of a
+round are started before the first load of the round. The script prints medians and ratios, and
+writes every load to the CSV, whose first lines have the machine, file system and versions. It
+compares 16 tensors of each load with the file.
 
 The groups are: `warm`, the file is in the page cache; `cold`, the file was dropped from the
 page cache, which is checked before each load; `small`, the microseconds that each of 10,000
@@ -16,9 +16,9 @@ tensors of 64 KiB costs, compared with one tensor of the same bytes; `steps`, th
 each step of the first load in a process.
 
 Limits are measured in the same rounds. For `warm` the limit is a copy from pinned memory.
-For `cold` it is the fastest of several ways to read with O_DIRECT, by bench_weights. `raw
-calls` is not a limit: it loads the file by system and driver calls alone, and also creates
-its threads and rings in its first load."""
+For `cold` the limit is the fastest of several ways to read with O_DIRECT, as bench_weights
+measures it. `raw calls` is not a limit: it loads the file by system and driver calls alone, and
+its first load also creates its threads and rings."""
 
 import argparse
 import errno
@@ -39,8 +39,8 @@ import model
 
 OURS = ("penstock thrifty", "penstock fast")
 PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
-# The fastest ways that bench_core's search for a drive's limit has found: engine, number of
-# threads, calls in flight of each thread, KiB of a call.
+# The fastest ways to read a drive that bench_core has found. A way consists of the engine, the
+# number of threads, the number of calls in flight of each thread, and the KiB of a call.
 WAYS = (("uring", 1, 16, 1024), ("uring", 4, 4, 1024), ("threads", 16, 1, 1024))
 DIRECT = tuple("limit o_direct {} {} x {} x {} KiB".format(*way) for way in WAYS)
 SMALL_COUNT, SMALL_BYTES = 10000, 65536
@@ -128,7 +128,7 @@ def direct_limit(way):
     itself."""
     def measure(path):
         got = in_c("drive", path, *map(str, way))
-        # bench_weights does not read a last block that is shorter than the others.
+        # bench_weights leaves out the file's last block if it is shorter than the other blocks.
         whole = os.path.getsize(path) / got["bytes"]
         return got["seconds"] * whole, got["cpu"] * whole
 
@@ -241,8 +241,8 @@ def child(name, device):
 
 def steps(path, device, effort, memory):
     """Prints the time of each step of the first and of the second load in this process. If
-    `memory` is true, torch has allocated the same amount of GPU memory from the driver
-    before, so that the first load does not include the time for that."""
+    `memory` is true, torch allocates the same amount of GPU memory from the driver before the
+    first load, so that the first load does not include the time of this allocation."""
     import penstock
     from penstock._lib import open_device
     warm_up(device)
@@ -275,7 +275,8 @@ def steps(path, device, effort, memory):
 
 
 def cached(path):
-    """Returns how many of 64 places in the file, spread evenly, are in the page cache."""
+    """Checks 64 evenly spread places in the file. Returns how many of them are in the page
+    cache."""
     fd, size, found = os.open(path, os.O_RDONLY), os.path.getsize(path), 0
     for i in range(64):
         try:
@@ -322,7 +323,7 @@ def version(name):
 
 
 class Child:
-    """A child process that has prepared one kind of load, and waits until the parent lets it
+    """A child process that has prepared one kind of load, and waits for the parent's request to
     load."""
 
     def __init__(self, name, device, extra):
@@ -359,7 +360,7 @@ class Child:
         return self.answer(limit)
 
     def end(self):
-        """Ends the process and waits for it, so that its memory is free again."""
+        """Ends the process and waits for its exit, so that its memory is free again."""
         try:
             self.process.stdin.close()
         except BrokenPipeError:
@@ -385,8 +386,8 @@ class Bench:
             self.csv.write("group,name,rep,bytes,seconds,cpu_seconds\n")
 
     def spawn(self, names, env):
-        """Starts the processes. Returns a dict of those that become ready, by name. The script
-        does not start the others again."""
+        """Starts the processes. Returns a dict from name to process, with the processes that
+        became ready. The script does not start the other processes again."""
         made = [Child(n, self.args.device, env.get(n, {})) for n in names
                 if n not in self.absent]
         ready = {}
@@ -456,7 +457,7 @@ class Bench:
 
 def small(bench, folder, names):
     """Measures the time that each of many tensors costs. For each package, one process loads
-    both files in turn. The first load of each file is not counted."""
+    both files in turn. The first load of each file is not part of the result."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
     model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
     model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])

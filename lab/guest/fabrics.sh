@@ -12,7 +12,7 @@ fabrics_start() { # Loads the modules and creates the links.
 	modprobe -a nvmet nvmet-tcp nvmet-rdma nvme-loop nvme-tcp nvme-rdma rdma_rxe \
 		ext4 dummy dm-mod
 	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
-	# Three links, so that a test can cut one of them.
+	# Creates three links, so that a test can cut one of them and keep the others.
 	local i
 	for i in 0 1 2; do
 		ip link add "link$i" type dummy
@@ -33,9 +33,10 @@ link_up() { # NUMBER
 	ip addr add "10.77.$1.1/24" dev "link$1"
 }
 
-# A target exports its drive through a device-mapper device that can hold back I/O (a gate).
-# After gate_shut, all I/O beyond the first 16 MiB waits until gate_open. A test shuts the gate
-# so that a transfer cannot complete before the test has cut a link.
+# A target exports its drive through a device-mapper device that can hold back I/O. In this
+# file, such a device is called a gate. After gate_shut, all I/O beyond the first 16 MiB waits
+# until gate_open. A test shuts the gate so that a transfer cannot complete before the test has
+# cut a link.
 gate_sector=$((16 * 2048))
 gated_drive() { # SERIAL: creates the device gated-SERIAL
 	local drive rest

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests failing drives in the guest: a drive with a bad sector, a region whose writes fail, a
-# region that reports success for lost writes, a slow region, and a drive that is removed
-# during a transfer. In each case the command must end, report the error, and leave an existing
-# file unchanged. If the command reports success, the bytes must be right. Before each case,
-# the script shows without Penstock that the drive has the fault.
+# region that reports success for lost writes, a slow region, and a drive that is removed during
+# a transfer. In each case the command must end, report the error, and leave an existing file
+# unchanged. If the command reports success, the bytes must be right. Before each case, a check
+# without Penstock shows that the drive has the fault.
 #
 # faults.sh PROBE PENSTOCK. tests/lab/faults runs this script by lab/run on machine faults.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
@@ -81,7 +81,7 @@ source_of="mem:64MiB?seed=5"
 region_set() { # TARGET ARGS...
 	local first=$((48 * mib / 512)) count=$((44 * mib / 512)) target=$1
 	shift
-	# --nolockfs, because dmsetup cannot freeze the file system if the previous target
+	# Uses --nolockfs, because dmsetup cannot freeze the file system if the previous target
 	# refused writes.
 	sync
 	dm suspend --nolockfs faulty
@@ -163,7 +163,8 @@ region_faults() {
 }
 
 # ---- a drive that is removed ----
-# FIELD is a field of /sys/block/DISK/stat: 3 counts the sectors read, 7 those written.
+# FIELD is a field of /sys/block/DISK/stat: field 3 is the number of sectors read, field 7 the
+# number of sectors written.
 moved() { # DISK FIELD SECTORS: true if the count has reached SECTORS
 	local -a stat
 	read -r -a stat <"/sys/block/$1/stat" || return 0

@@ -107,7 +107,7 @@ lab_expect() { # NAME CODE PATTERN COMMAND...
 	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
 }
 
-# Time limit in seconds for events that always happen unless there is a bug. It is long,
+# Time limit in seconds for events that always happen unless there is a bug. The limit is long,
 # because a guest on a busy machine is slow.
 lab_patience=300
 

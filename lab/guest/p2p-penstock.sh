@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files
-# through the device memory with class `direct` required, and as a control over less direct
-# paths. Each copy is a phase of the trace. The reports go to $LAB_OUT/NAME.json. Only the host
-# checks them, because a fault of the guest could also affect a check that runs in the guest.
+# The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files through
+# the device memory with class `direct` required, and as a control over less direct paths. Each
+# copy is a phase of the trace. The reports go to $LAB_OUT/NAME.json. Only the host checks the
+# reports, because a fault of the guest could also affect a check that runs in the guest.
 # shellcheck shell=bash disable=SC2154 # p2p.sh sets the variables.
 
 via=peermem:$(lab_bdf cmb1)
@@ -15,7 +15,7 @@ copies() { # NAME SOURCE OPTIONS...
 	shift 2
 	lab_drop_caches
 	# lab_phase looks up the sectors of the files only after the command, because the copy
-	# does not exist before.
+	# does not exist earlier.
 	lab_phase "$name" "read:$dir/$from,write:$dir/$name" lab_penstock "$name" 0 \
 		cp "$dir/$from" "$dir/$name" --via "$via" --json "$@" || true
 	lab_drop_caches

@@ -3,10 +3,10 @@
 # The guest's part of tests/lab/power.
 #
 # power.sh write PENSTOCK [PRELOAD] copies files durably, and prints a line after each, until
-# the host cuts the power. PRELOAD is a library to preload into the command only.
-# power.sh verify PENSTOCK SERIAL... checks on each drive whether the files that were
-# reported durable are there; their list is $LAB_OUT/SERIAL. It only prints the results: the
-# host decides which drive must have kept its files.
+# the host cuts the power. PRELOAD is a library to preload into the command only. power.sh
+# verify PENSTOCK SERIAL... checks whether each drive still has the files that were reported
+# durable, which $LAB_OUT/SERIAL lists. It only prints the results. The host decides which drive
+# must have kept its files.
 set -euo pipefail
 mode=$1
 penstock=$2
@@ -20,8 +20,8 @@ bytes_of() { echo $(($1 * 300000 + 777)); }
 source_of() { echo "mem:$(bytes_of "$1")?seed=$1"; }
 
 # Prints a drive's block device. The drives are virtio drives, because the NVMe drives of QEMU
-# 7.2 ignore FUA: with them, the commit block of ext4's journal would be lost although it was
-# flushed.
+# 7.2 ignore FUA. An NVMe drive would lose the commit block of ext4's journal, although ext4
+# wrote this block with FUA.
 disk_of() { # SERIAL
 	local f
 	f=$(grep -lsx "$1" /sys/block/vd*/serial) || return 1
@@ -30,12 +30,12 @@ disk_of() { # SERIAL
 disk_exists() { [[ -b $(disk_of "$1") ]]; } # SERIAL
 
 # Copies files until the power is cut. Every second copy has the same name, and so replaces the
-# copy of that name before.
+# earlier copy of this name.
 write_files() { # [PRELOAD]
 	local i name
 	local -a how=("" "--path bounce" "--engine threads")
-	# With commit=300, ext4 commits its journal during the test only if a program asks for
-	# that.
+	# With commit=300, ext4 commits its journal during the test only if a program requests a
+	# commit.
 	mount -o commit=300 "$(disk_of power1)" "$dir"
 	for ((i = 1; i <= 200; i++)); do
 		name=$((i % 2)) && name=${name/0/same} && name=${name/#1/file$i}
@@ -58,7 +58,7 @@ verify() { # SERIAL
 	while read -r word name i; do
 		[[ $word == durable ]] || continue
 		version=$i
-		# A later version may have replaced the file, but only completely.
+		# A later version of the file may have replaced it, but must then be complete.
 		if [[ $name == same && -e $dir/same ]]; then
 			version=$((($(stat -c %s "$dir/same") - 777) / 300000))
 		fi

@@ -24,7 +24,7 @@ fallback() { # LABEL SOURCE REASON
 }
 
 # Runs `penstock check`, which must name the gate (condition) that is not met, and say what to
-# do. It must exit with 4 if bytes arrive on another path. It must exit with 1 if none can
+# do. It must exit with 4 if bytes arrive on another path. It must exit with 1 if no bytes can
 # arrive because no device memory can be allocated.
 checked() { # CODE GATE VERDICT
 	lab_penstock "$what-check" "$1" check "$dir/src" --device "$via" --quick --json
@@ -48,9 +48,9 @@ penstock_refused() { # REASON GATE
 	lab_penstock "$what-explain" 0 explain "$dir/src" "$via" --json
 	lab_said "$what-explain" "$1"
 	required required src "$1"
-	# This copy leaves the right bytes in the device memory. The canary of the next step
-	# must overwrite them before its test read. Otherwise it would find right bytes
-	# although the test read delivered none.
+	# This copy leaves the right bytes in the device memory. The next step uses the canary,
+	# a test read. The canary must overwrite these bytes before it reads. Otherwise it would
+	# find right bytes although the read delivered none.
 	fallback fallback src "$1"
 	required required-again src "$1"
 	fallback zeros zeros "$1"

@@ -80,7 +80,8 @@ case_acs() {
 }
 
 # With this IOMMU, a read reports success, but no byte arrives. The result still looks right if
-# the destination contained the right bytes before, or zeros in the case of a file of zeros.
+# the destination already contained the right bytes, or contained zeros and the file has only
+# zeros.
 case_iommu() {
 	mem=$(lab_p2pmem cmb1)
 	prepare data1
@@ -93,7 +94,7 @@ case_iommu() {
 		"$lab_probe" read --file "$dir/zeros" --bytes $size --zeros --fill zeros \
 		--mem "$mem/allocate"
 	"$lab_probe" fill --file "$dir/victim" --bytes $size --seed 3 >/dev/null
-	# The drive cannot read the device memory either. It writes the contents of its own
+	# The drive cannot read the device memory either. So it writes the contents of its own
 	# empty buffer, which are zeros.
 	lab_expect "$what, write reports success" 0 '"done":1048576,"errno":null' \
 		"$lab_probe" write --file "$dir/victim" --bytes $size --seed 9 \
@@ -125,7 +126,7 @@ case_without() {
 	penstock_refused no-p2pdma kernel
 }
 
-# In this case another process has allocated all of the device memory. This case also tests
+# In this case another process has allocated all of the device memory. The case also tests
 # mappings that the kernel refuses.
 case_exhausted() {
 	local free

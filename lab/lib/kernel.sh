@@ -55,7 +55,7 @@ lab_mirrors() {
 }
 
 # Runs a tool of apt with directories of the lab. The tool reads the host's apt.conf, which may
-# name a proxy, but without the hooks in it, because some hooks delete the host's package
+# name a proxy. It ignores the hooks in apt.conf, because some hooks delete the host's package
 # cache.
 lab_apt() { # DIR TOOL ARGS...
 	local dir=$1 tool=$2
@@ -121,8 +121,8 @@ lab_kernel_unpack() { # DEB-DIR TREE: unpacks the wanted files of all packages
 	done
 }
 
-# Exits with 77 because no kernel could be downloaded. Records that in the cache, so that the
-# next start of the lab does not wait for the same mirror.
+# Exits with 77 because no kernel could be downloaded. Records this failure in the cache, so
+# that the next start of the lab does not wait for the same mirror.
 lab_kernel_missing() { # CACHE SERIES TEXT
 	echo "$3" >"$1/no-kernel-$2"
 	lab_die "$lab_exit_skip" "no kernel $2 is available: $3"

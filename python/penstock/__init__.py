@@ -21,7 +21,7 @@
     with penstock.Group("llama", rank, 8) as group:
         tensors = penstock.load_file("/models/llama", device=f"cuda:{rank}", group=group)
 
-docs/python.md in the source tree explains the calls with examples.
+The file docs/python.md in the source tree explains the calls with examples.
 """
 
 from ._api import allocate, iterate, load_file, load_into, safe_open, save_file

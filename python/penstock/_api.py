@@ -39,28 +39,30 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
         device: "cpu", "cuda:0", "cuda", a GPU's number, a torch.device, or "auto" (the first
             GPU, else "cpu").
         framework: the type of the tensors: "pt" (torch), "np" or "numpy", "jax" or "flax",
-            "dlpack" (penstock.Tensor). Default: torch if it is installed, else "dlpack".
+            "dlpack" (penstock.Tensor). Default: torch if torch is installed, else "dlpack".
         names: names or shell patterns ("layers.0.*") of the tensors to load. Default: all.
         backend: ignored; programs written for the safetensors package may pass it.
         shard: a dict such as {"rank": 0, "ranks": 8}, to load only this rank's part of each
             tensor. Model.load lists all keys.
-        group: a Group; all its ranks make the same call and read the files once together.
+        group: a Group. All its ranks make the same call; together they read the files only
+            once.
         **how: `require`, `effort`, `align` and `stop` as in Model.load, and `one_storage`.
-            `one_storage=True` gives all torch tensors one common storage. Programs need that
-            on a GPU if they call record_stream or pass tensors through torch.multiprocessing.
+            `one_storage=True` gives all torch tensors one common storage. Programs need a
+            common storage on a GPU if they call record_stream or pass tensors through
+            torch.multiprocessing.
 
     Returns:
         A dict from name to tensor, in file order. All tensors are parts of one allocation,
-        which is freed when the last of them is freed. To keep one tensor without the memory
-        of the others, clone() it, or use load_into. Each torch tensor has a storage of its
-        own, so that saving or copying a tensor takes that tensor's bytes only.
+        which is freed when the last tensor is freed. To keep one tensor without the memory of
+        the others, clone() it, or use load_into. Each torch tensor has its own storage, so that
+        saving or copying a tensor includes only the bytes of that tensor.
 
     Raises:
         NotFoundError: a file or a tensor in `names` does not exist.
         FormatError: a file does not follow its format.
         ClassRefusedError: no path meets `require`.
-        PenstockError: any other failure, such as ECANCELED after `stop` was set. After an
-            error no memory stays allocated.
+        PenstockError: any other failure, such as ECANCELED after `stop` was set. After any of
+            these errors no memory stays allocated.
     """
     del backend
     with _leave_on_error(group):
@@ -78,8 +80,8 @@ def _leave_on_error(group: Optional[Group]) -> ContextManager[None]:
 
 
 class NoTensorError(TypeError, ValueError):
-    """Raised for an argument that is not a tensor. It is also a ValueError, because safetensors
-    raises ValueError for such an argument."""
+    """Raised for an argument that is not a tensor. The exception is also a ValueError, because
+    safetensors raises ValueError for such an argument."""
 
 
 def _with_place(where: str, error: Exception) -> Exception:
@@ -142,9 +144,9 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         filename: as in load_file.
         tensors: a dict from name to destination. A destination is a tensor of torch, numpy,
             cupy, jax or penstock, or any object with a buffer, an array interface or DLPack.
-            Its dtype and shape must be those of the tensor in the file. It may have gaps
-            between its rows. The dict may also contain a pair (destination, index) in place
-            of a destination. Only the part of the tensor that the index selects is then
+            It must have the dtype and shape of the tensor in the file. The destination may
+            have gaps between its rows. The dict may also contain a pair (destination, index) in
+            place of a destination. Only the part of the tensor that the index selects is then
             loaded: (t, (slice(0, 8),)) loads the first 8 rows into t. Slices must have a
             step of 1.
         group: as in load_file.
@@ -180,8 +182,8 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
     Args:
         filename, device, framework, names: as in load_file.
         window: size of the window in bytes. 0 means 1 GiB; values from 1 to 256 KiB mean 256
-            KiB. A tensor longer than a quarter of the window gets memory of its own, outside
-            the window. At most two such tensors have memory at the same time.
+            KiB. A tensor longer than a quarter of the window gets its own memory outside the
+            window. At most two such tensors have memory at the same time.
         **how: `require`, `effort` and `stop` as in Model.load.
 
     Raises:
@@ -195,13 +197,13 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
 
 # Size of a batch of tensors that safe_open reads ahead, in bytes.
 AHEAD_BYTES = 64 << 20
-# If several threads read, a request still counts as sequential if it is at most this number of
-# tensors away from the next one in file order.
+# If several threads read, a request still counts as sequential if its tensor is at most this
+# number of tensors away from the next tensor in file order.
 NEAR_TENSORS = 8
 
 
 class Slice:
-    """A tensor in a file, of which each indexing reads the indexed part only.
+    """A tensor in a file. Each indexing reads only the indexed part of the tensor.
 
     safe_open.get_slice returns a Slice. It still works after the safe_open was closed."""
 
@@ -241,7 +243,8 @@ class Slice:
         return value[(*rest, ...)]  # The ellipsis makes a single element an array, too.
 
     def _as_torch(self, index: Any) -> Any:
-        """Indexes as torch does, for an index that has more than numbers and ranges.
+        """Returns the same as indexing in torch. Used if the index has more than numbers and
+        ranges.
 
         If the index has ranges and one list of row numbers, only those rows are read. Otherwise
         the whole tensor is read."""
@@ -288,8 +291,8 @@ def _row_list(item: Any) -> Any:
 
 
 class _ReadAheadStop:
-    """An event that stops a read-ahead. It is set if safe_open called set(), or if the caller's
-    own `stop` event is set.
+    """An event that stops a read-ahead. It is set when safe_open calls set() or when the
+    caller's own `stop` event is set.
 
     The class has the two methods of threading.Event that a load uses."""
 
@@ -306,15 +309,17 @@ class _ReadAheadStop:
 class safe_open:  # pylint: disable=invalid-name
     """Opens a file or model and reads single tensors on demand, like safetensors.safe_open.
 
-    While a program reads tensors in file order, a thread reads the next ones ahead, in
+    While a program reads tensors in file order, a thread reads the next tensors ahead, in
     batches of 64 MiB. Any number of threads may read from one safe_open. A child of fork may
     use the parent's safe_open for host memory, but not for GPUs. Use it as a context manager,
     or call close().
 
     Args:
         filename, framework, device: as in load_file.
-        backend: None, "mmap" or "pread"; ignored. The safetensors package has the same values.
-        **how: `require`, `effort` and `stop` as in Model.load; they apply to every read.
+        backend: None, "mmap" or "pread", as in the safetensors package. The value has no
+            effect.
+        **how: `require`, `effort` and `stop` as in Model.load. Each of them applies to every
+            read.
 
     Raises:
         NotFoundError, FormatError, PenstockError: as in load_file.
@@ -399,7 +404,8 @@ class safe_open:  # pylint: disable=invalid-name
         """Reads one tensor and returns it. Raises NotFoundError if no tensor has this name.
 
         Tensors that were read ahead together share one allocation, which is freed with the
-        last of these tensors. It has at most 64 MiB, or holds one longer tensor."""
+        last of these tensors. The allocation has at most 64 MiB, or holds a single longer
+        tensor."""
         return self._read(self._model, self._model.info(name))
 
     # ---- reading -----------------------------------------------------------------
@@ -417,7 +423,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _read_ordered(self, model: Model, info: Info) -> Any:
         """Returns a tensor from the cache or from the batch that was read ahead, or reads it.
 
-        If the tensors are requested in file order, also starts to read the next batch ahead."""
+        If the caller requests the tensors in file order, also starts to read the next batch
+        ahead."""
         with self._lock:
             if self._opened is None:
                 return self._load(model, info.index, info.index + 1)[info.index]
@@ -440,8 +447,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _read_ahead(self, model: Model) -> None:
         """Starts to load the next batch on the read-ahead thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        # This value stays if the thread cannot be started. It stops the read-ahead until
-        # _read_missing sets it again.
+        # If the thread cannot be started, this value stays. It prevents further read-ahead
+        # until _read_missing sets _ahead_end again.
         self._ahead_end = len(model.infos)
         # thread.submit raises RuntimeError after close() or after the main thread's exit.
         with contextlib.suppress(RuntimeError):
@@ -451,7 +458,8 @@ class safe_open:  # pylint: disable=invalid-name
             self._ahead_end = end
 
     def _sequential(self, index: int) -> bool:
-        """Returns whether tensor `index` continues the file order, and records the request.
+        """Returns whether a request for tensor `index` continues the file order. Records the
+        request.
 
         If another thread made the last request, `index` may be up to NEAR_TENSORS away from the
         next tensor in file order."""
@@ -462,8 +470,8 @@ class safe_open:  # pylint: disable=invalid-name
         return found
 
     def _read_missing(self, model: Model, index: int, sequential: bool) -> Any:
-        """Reads a tensor that is not in the cache. A sequential read also reads the tensors that
-        follow it in the same batch."""
+        """Reads a tensor that is not in the cache. A sequential read also reads the following
+        tensors of the same batch."""
         if not sequential or index < self._next - 1:
             # Read this tensor only, so that the cache keeps the batch of the sequential readers.
             return self._load(model, index, index + 1)[index]
@@ -481,7 +489,7 @@ class safe_open:  # pylint: disable=invalid-name
     def _batch_end(model: Model, first: int) -> int:
         """Returns the index after the last tensor of the batch that begins with tensor `first`.
 
-        A batch has at most AHEAD_BYTES, or is one longer tensor."""
+        A batch has at most AHEAD_BYTES, or is a single longer tensor."""
         infos, size, end = model.infos, 0, first
         while end < len(infos) and (end == first or size + infos[end].nbytes <= AHEAD_BYTES):
             size += infos[end].nbytes
@@ -525,8 +533,8 @@ class safe_open:  # pylint: disable=invalid-name
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
     def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
-        """Allocates a tensor for a part of tensor `info`. On a GPU torch allocates it if the
-        framework is torch."""
+        """Allocates a tensor for a part of tensor `info`. On a GPU, torch allocates the tensor
+        if the framework is torch."""
         name = handle_name(open_device(self.device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
             import torch
@@ -608,7 +616,7 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
               require: str = "any", effort: str = "thrifty", path: Optional[str] = None) -> None:
     """Writes tensors from GPUs or host memory into one safetensors file.
 
-    The file appears under its name, or replaces an older one, only when it is complete.
+    The file appears under its name, or replaces an older file, only when it is complete.
 
     Args:
         tensors: a dict from name to tensor, of any type that load_into accepts. The tensors

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until a GPU has finished the work that other libraries have queued on it.
+"""Waits until a GPU has finished the work that other libraries have queued on the GPU.
 
-The package waits before the C library reads or fills a tensor of another library. The C
-library copies on CUDA streams of its own, which do not wait for the other library's streams.
-This module calls the CUDA driver directly, because the tensor may belong to torch, cupy or
-numba. It never creates a context: a process that owns tensors on a GPU has a context there."""
+The package waits before the C library reads or fills a tensor of another library. The C library
+copies on its own CUDA streams, which do not wait for the other library's streams. This module
+calls the CUDA driver directly, because the tensor may belong to torch, cupy or numba. This
+module never creates a CUDA context: a process that owns tensors on a GPU already has a context
+there."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _libcuda() -> Any:
 
 
 def _driver_call(name: str, *args: Any) -> None:
-    """Calls a function of the driver. Raises RuntimeError if it fails."""
+    """Calls a function of the CUDA driver. Raises RuntimeError if the function fails."""
     code = getattr(_libcuda(), name)(*args)
     if code:
         raise RuntimeError(f"{name} failed: CUDA error {code}")
@@ -66,7 +67,7 @@ def synchronize(index: int) -> None:
 
 
 def synchronize_all(devices: Iterable[str]) -> None:
-    """Waits for each GPU among `devices`, once for each GPU.
+    """Waits for each GPU that `devices` contains, but only once for each GPU.
 
     `devices` are device names of the library, such as "cuda:0". "host" needs no wait."""
     seen: Set[str] = {name for name in devices if name.startswith("cuda:")}

@@ -25,7 +25,7 @@ TYPESTR = {
 }
 FROM_TYPESTR = {text: name for name, text in TYPESTR.items()}
 
-# DLPack's type codes. A DLPack type also has a number of bits, for which see BITS.
+# DLPack's type codes. A DLPack type also has a number of bits, which is in the table BITS.
 DLPACK = {
     "BOOL": 6, "U8": 1, "U16": 1, "U32": 1, "U64": 1, "I8": 0, "I16": 0, "I32": 0, "I64": 0,
     "F16": 2, "F32": 2, "F64": 2, "BF16": 4, "C64": 5, "F8_E4M3": 10, "F8_E4M3FNUZ": 11,

@@ -2,8 +2,8 @@
 """The common part of the loaders for serving engines (vllm.py and sglang.py).
 
 This module yields a model's tensors one after the other. Either one process reads them, or all
-ranks of a host read them together, in a group that this module opens. The module contains
-nothing specific to one engine: the caller passes the engine's options and its ranks."""
+ranks of a host read them together, in a group that this module opens. The module is independent
+of the engine: the caller passes the engine's options and ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Steps = Iterator[Tuple[str, Any]]
 
 
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Splits an engine's loader options into those in OPTIONS and those for the engine.
+    """Splits loader options into the options in OPTIONS and the engine's options.
 
     Raises ValueError if the option `group` is neither true nor false."""
     given = dict(extra or {})
@@ -49,14 +49,15 @@ def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any 
             framework: Optional[str] = None, **options: Any) -> Steps:
     """Yields (name, tensor) of a model in file order.
 
-    `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If
-    the caller keeps more tensors than fit into the window, the rest get memory of their own."""
+    `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If the
+    caller keeps more tensors than fit into the window, all further tensors get their own
+    memory."""
     yield from _read_alone(Model(model, revision=revision, cache=cache), device, framework,
                            **options)
 
 
 def _read_alone(model: Model, device: Any, framework: Optional[str], **options: Any) -> Steps:
-    """Yields (name, tensor) of a model, read by this process alone."""
+    """Yields (name, tensor) of a model that this process reads alone."""
     count = 0
     try:
         for step in model.iterate(device, framework, **options):
@@ -75,7 +76,7 @@ def _read_alone(model: Model, device: Any, framework: Optional[str], **options: 
 def _batches(model: Model, capacity: int) -> List[Tuple[int, int]]:
     """Divides a model's tensors into batches, as (index of the first tensor, count).
 
-    A batch has at most `capacity` bytes, or consists of one tensor that is longer."""
+    A batch has at most `capacity` bytes, or consists of a single longer tensor."""
     found: List[Tuple[int, int]] = []
     first, size = 0, 0
     for index, nbytes in enumerate(model.columns.nbytes):
@@ -99,8 +100,8 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
                  for batch in _batches(model, (window or WINDOW) // 2)])
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        # One common torch storage for all tensors is fastest. Separate storages are not needed,
-        # because the engine only copies the data out of the tensors.
+        # Loads all tensors into a common torch storage, because that is fastest. Separate
+        # storages are not needed, because the engine only copies the data out of the tensors.
         return model.load(device, framework, first=first, count=count, group=group, stop=stop,
                           one_storage=True, **options)[0]
 
@@ -115,7 +116,7 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
             yield from tensors.items()
             del tensors
     finally:
-        # If the caller stops early, this ends the load that is still running.
+        # If the caller stops early, setting `stop` ends the load that is still running.
         stop.set()
         pool.shutdown(wait=True)
         group.close()
@@ -154,10 +155,10 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
              window: int = 0) -> Optional[Group]:
     """Opens a group of the ranks that run on this host. Returns None if each rank reads alone.
 
-    All ranks call this function, and all get a group or all get None. `ranks` is an engine's
-    GroupCoordinator, of which rank_in_group, world_size and cpu_group are used. `wanted` is
-    the option `group`: False never opens a group, None opens a group only for GPUs. A rank that
-    is alone on its host needs no group."""
+    All ranks call this function. Either every rank gets a group, or every rank gets None.
+    `ranks` is an engine's GroupCoordinator, of which rank_in_group, world_size and cpu_group
+    are used. `wanted` is the option `group`: False never opens a group, None opens a group only
+    for GPUs. A rank that is alone on its host needs no group."""
     size = int(getattr(ranks, "world_size", 1)) if ranks is not None else 1
     if size < 2:
         return None
@@ -205,7 +206,7 @@ def cuda_or_cpu() -> str:
 
 
 def _open_models(files: Sequence[str]) -> List[Model]:
-    """Opens the files as one model, or each as a model of its own.
+    """Opens all files as one model, or each file as a separate model.
 
     Two files may contain a tensor of the same name. One Model cannot have both tensors, but
     engines accept such files."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group: several processes of one host that load a model together.
 
-Each process reads a share of the files, and the processes copy the rest from each other's
-device memory. The C library decides which process reads what."""
+Each process reads a share of the files. It copies the bytes that it did not read itself from
+the device memory of the other processes. The C library decides which process reads which
+bytes."""
 
 from __future__ import annotations
 
@@ -16,24 +17,26 @@ from ._lib import call_for_handle, check, ffi, install_stop_check, lib, raise_ca
 class Group:
     """Several processes of one user on one host that read a model together, each byte once.
 
-    Every process creates a Group with the same name and number of ranks; the constructor
-    returns when all ranks have done so. Then every rank calls load_file or load_into with
-    `group=` and the same files. Each rank may use a device, destinations and a shard of its
-    own. Use the group as a context manager, or call close().
+    Every process creates a Group with the same name and number of ranks. The constructor
+    returns when all ranks have created their Group. Then every rank calls load_file or
+    load_into with `group=` and the same files. Each rank may use a different device, different
+    destinations and a different shard. Use the group as a context manager, or call close().
 
-    If a load fails on one rank it fails on all ranks, with an error that names the rank. The
-    same holds if a rank exits or hangs. A rank that fails before its load starts, for example
-    because a file is missing, leaves the group, so that the others do not wait for it.
+    If a load fails on one rank, it fails on all ranks, with an error that names the failed
+    rank. A load also fails on all ranks if a rank exits or hangs. A rank that fails before its
+    load starts, for example because a file is missing, leaves the group, so that the others do
+    not wait for it.
 
     Args:
         name: the group's name, without a slash.
         rank: this process's rank, from 0.
         ranks: the number of processes, at most 64.
-        folder: the folder in which the ranks meet. Only this user may have access to it.
+        folder: the folder in which the ranks meet. Only this user may have access to the
+            folder.
             Default: $XDG_RUNTIME_DIR, else /tmp/penstock-UID.
         timeout: seconds that the constructor waits for all ranks. After that time it raises an
             error that names a missing rank.
-        stall: seconds that the other ranks wait for a rank during a load before the load fails.
+        stall: seconds that ranks wait for a missing rank during a load, before the load fails.
         window: size of one window in bytes; 0 means 64 MiB. The ranks exchange data through
             windows in device memory.
         windows: number of windows of each rank; 0 means 4.
@@ -74,7 +77,7 @@ class Group:
         self._loads = 0
 
     def handle_for_load(self) -> Any:
-        """Returns the library's handle and records that a load starts.
+        """Returns the library's handle of the group, and records that a load starts.
 
         If an error happens during the load, the library itself informs the other ranks."""
         self._loads += 1

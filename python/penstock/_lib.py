@@ -18,7 +18,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _open_library() -> Any:
-    """Opens $PENSTOCK_LIBRARY, else the libpenstock beside this file, else the system's."""
+    """Opens the library that $PENSTOCK_LIBRARY names. Without this variable, opens the
+    libpenstock beside this file or, if there is none, the system's libpenstock."""
     own = os.path.join(_HERE, "libpenstock.so.0")
     if not os.path.exists(own):
         own = "libpenstock.so.0"
@@ -29,7 +30,8 @@ lib = _open_library()
 
 
 class PenstockError(OSError):
-    """The library refused a call, or the call failed. str(error) is a sentence for people.
+    """Raised if the library refused a call or the call failed. str(error) is a sentence for
+    people.
 
     Attributes:
         errno: the error number, as in the module errno.
@@ -68,7 +70,7 @@ def _unpickle_error(kind: Type["PenstockError"], args: Tuple[Any, ...], filename
 
 def _new_error(kind: Type["PenstockError"], number: int, message: str, path: Any,
                tensor: Optional[str]) -> "PenstockError":
-    """Creates an error, which is also a SafetensorError if the safetensors package is loaded.
+    """Creates an error. It is also a SafetensorError if the safetensors package is loaded.
 
     The error for a missing file is not a SafetensorError, because the safetensors package
     raises plain FileNotFoundError for it."""
@@ -82,19 +84,21 @@ def _new_error(kind: Type["PenstockError"], number: int, message: str, path: Any
 
 
 class FormatError(PenstockError, ValueError):
-    """A file does not follow its format (safetensors, index or config); also a ValueError."""
+    """Raised if a file does not follow its format (safetensors, index or config). Also a
+    ValueError."""
 
 
 class NotFoundError(PenstockError, FileNotFoundError):
-    """A file, a file that an index names, a tensor or a device does not exist."""
+    """Raised if a file, a file that an index names, a tensor or a device does not exist."""
 
 
 class ClassRefusedError(PenstockError):
-    """No path of the required class (`require=`) can serve the call; no bytes have moved."""
+    """Raised if no path of the required class (`require=`) can serve the call. No bytes have
+    moved."""
 
 
 def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
-    """Converts a path to bytes for the library; with encode=str.encode it converts a name to
+    """Converts a path to bytes for the library. With encode=str.encode, converts a name to
     UTF-8.
 
     Raises ValueError if the text contains a NUL, because it would end there for the library."""
@@ -149,8 +153,8 @@ def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True)
     """Returns the exception for the library's last failure on this thread.
 
     `path` is the file to name if the library names none. has_place=False means that the failed
-    function does not handle files or tensors. The file, tensor and offset that the library
-    remembers then belong to an earlier failure, and are not read."""
+    function does not handle files or tensors. In that case, the file, tensor and offset that
+    the library remembers belong to an earlier failure, so this function does not read them."""
     message, why = _decode(lib.penstock_errmsg()), int(lib.penstock_errwhy())
     place = ffi.new("struct penstock_weights_place *")
     place.size, place.off = ffi.sizeof("struct penstock_weights_place"), 2**64 - 1
@@ -172,7 +176,7 @@ def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True)
 
 
 def check(code: int, path: Optional[str] = None, *, has_place: bool = True) -> int:
-    """Returns `code`, or raises the exception of make_error if it is negative."""
+    """Returns `code`. If `code` is negative, raises the exception of make_error."""
     if code < 0:
         raise make_error(code, path, has_place=has_place)
     return code
@@ -215,7 +219,7 @@ def install_stop_check(opts: Any, keep: List[Any], stop: Any = None) -> List[Bas
 
 
 def raise_caught(caught: List[BaseException]) -> None:
-    """Raises the exception that install_stop_check caught during a call, if any."""
+    """If install_stop_check caught an exception during a call, raises the exception."""
     if caught:
         raise caught.pop()
 

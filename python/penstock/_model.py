@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model: a model's files, opened, and the three ways to load its tensors: all at once, into
-the caller's memory, or one after the other.
+"""Model: the open files of a model, and three ways to load the tensors: all at once, into the
+caller's memory, or one after the other.
 
 This module only converts arguments and results. The C library does the layout, planning,
 reading and checking (penstock_weights.h)."""
@@ -114,7 +114,7 @@ def _pointers(kind: str, addresses: Sequence[int]) -> Any:
 
 
 class Report:
-    """What a load did.
+    """The result of a load: bytes, path and speed.
 
     Attributes:
         bytes: number of bytes delivered to all destinations.
@@ -122,12 +122,12 @@ class Report:
         device_bytes: the most device memory that the load held at one time, in bytes.
         seconds: how long the load took.
         path: the path that carried most bytes: "p2p", "staged", "bounce" and so on.
-        engine: how system calls were made: "uring" or "threads".
+        engine: the method of making system calls: "uring" or "threads".
         cpu_copies: how often the CPU copied each byte, on average. 0.0 means that only DMA
             engines moved the bytes.
         dram_passes: how often each byte was written to host memory on its way, on average.
         retries: number of chunks that failed on one path and were carried by another path.
-        requests: number of requests that the load consisted of.
+        requests: number of requests that the load made.
     """
 
     def __init__(self, r: Any) -> None:
@@ -317,8 +317,9 @@ class Model:
             count: number of tensors to load; 0 means all from `first` on.
             shard: a dict, to load only one rank's part of each tensor. Its keys:
                 rank, ranks: this rank's number and the number of ranks.
-                expert_rank, expert_ranks: the same for experts. If expert_ranks is above 1, each
-                rank gets some whole experts, instead of a part of every expert.
+                expert_rank, expert_ranks: this rank's number and the number of ranks among
+                which the experts are divided. If expert_ranks is above 1, each rank gets some
+                whole experts, instead of a part of every expert.
                 heads, kv_heads, experts: the model's numbers of heads, key-value heads and
                 experts. Needed only if the config.json beside the model lacks them.
                 rules: a list of (glob, cut), used before the built-in rules. `glob` matches
@@ -374,7 +375,8 @@ class Model:
         check(code, self.path)
         at = _addresses(loaded, indices)
         # The allocation starts at a page, so the first tensor's address rounded down to 16 is
-        # inside it. This base is a multiple of every element size, because none exceeds 16.
+        # inside it. This base is a multiple of every element size, because no element is larger
+        # than 16 bytes.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
@@ -439,7 +441,7 @@ class _Window:
 
     Dropped tensors are released to the library in batches. Before their memory is reused,
     this class must wait for the GPU, because the caller may have queued copies out of them.
-    One wait serves all tensors of a batch."""
+    A single wait is enough for all tensors of a batch."""
 
     def __init__(self, it: Any, device: str, size: int, keep: Any,
                  caught: List[BaseException]) -> None:
@@ -458,7 +460,8 @@ class _Window:
         return ffi.gc(_NONE, functools.partial(self.dropped.setdefault, tensor)), self
 
     def next(self, tensor: Any, ptr: Any, path: str) -> bool:
-        """Waits for the next tensor and stores its index and address. False after the last one."""
+        """Waits for the next tensor and stores its index and address. Returns False after the
+        last tensor."""
         if self.bytes >= self.batch_bytes:
             self.release()
         code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
@@ -471,8 +474,9 @@ class _Window:
     def release(self) -> None:
         """Returns the memory of all dropped tensors to the library."""
         self.bytes = 0
-        # Only the tensors dropped so far are released. Other threads may drop more tensors
-        # during the wait for the GPU, which may not cover the use of those.
+        # Releases only the tensors that were dropped before the wait for the GPU. Other threads
+        # may drop more tensors during the wait, and the GPU may still use those tensors after
+        # it.
         count = len(self.dropped)
         if count:
             synchronize_all([self.device])
@@ -489,7 +493,7 @@ def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:
 
 
 def _ranks_option(group: Optional[Group]) -> Dict[str, Any]:
-    """Returns the argument `ranks` of Model.options for a load by `group`."""
+    """Returns the argument `ranks` of Model.options, as a dict, for a load by `group`."""
     return {} if group is None else {"ranks": group.ranks}
 
 
@@ -513,8 +517,9 @@ class _TorchMemory:
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
-            # torch may have freed this memory while kernels that use it were still queued on
-            # a stream. torch makes its own streams wait, but not the library's.
+            # torch may have freed this memory while kernels that use it were still queued on a
+            # stream. torch makes its own streams wait for these kernels, but not the library's
+            # streams.
             synchronize_all([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
@@ -686,10 +691,11 @@ def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> in
 
 def _first_uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int],
                    strides: Sequence[int], dim: int) -> int:
-    """Returns the first dimension from which all rows up to `dim` form one piece.
+    """Returns the first dimension from which all rows, up to dimension `dim`, form one piece.
 
-    That holds if the box covers these dimensions completely, so that the rows are consecutive
-    in the file, and if the distance from row to row in memory is constant."""
+    The rows form one piece under two conditions. The box covers these dimensions completely, so
+    that the rows are consecutive in the file. The distance from row to row in memory is
+    constant."""
     lead = dim
     while lead:
         d = lead - 1

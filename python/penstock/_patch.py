@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """patch_safetensors: makes programs that use the safetensors package load with Penstock.
 
-It is meant for programs that cannot be edited. Calls with a framework or device that this
-package does not support still go to the safetensors package."""
+The patch is meant for programs that cannot be edited. Calls with a framework or device that
+this package does not support still go to the safetensors package."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def patch_safetensors() -> Patched:
     """Replaces load_file, save_file and safe_open of the safetensors package by Penstock's.
 
     Modules that have already imported these functions get the replacements, too. Returns an
-    object: call it, or use it as a context manager, to undo the patch in all modules,
-    including modules imported after the patch. Raises ImportError if the safetensors package
-    is not installed."""
+    object that undoes the patch when it is called or when its `with` block ends. Undoing covers
+    all modules, including modules imported after the patch. Raises ImportError if the
+    safetensors package is not installed."""
     import safetensors
     replaced: List[Tuple[Any, Any]] = [(safetensors.safe_open, _open_for(safetensors.safe_open))]
     for part, framework in (("torch", "pt"), ("numpy", "numpy"), ("flax", "flax")):
@@ -92,7 +92,7 @@ def _open_for(original: Any) -> Any:
     uses penstock.safe_open itself is not affected."""
 
     class safe_open(_api.safe_open):  # pylint: disable=invalid-name
-        """penstock.safe_open in place of safetensors.safe_open."""
+        """penstock.safe_open, which takes the place of safetensors.safe_open."""
 
         def __new__(cls, filename: Any, framework: Any, device: Any = "cpu", **how: Any) -> Any:
             if _supported(framework, device):

@@ -56,11 +56,11 @@ _offered.clear()
 
 
 def _drop_abandoned(_phase: Any = None, _info: Any = None) -> None:
-    """Drops exports whose capsule was freed without being taken over by a consumer.
+    """Drops exports whose capsule was freed before any consumer had taken it over.
 
-    For example, a consumer that does not support the dtype raises an exception instead. The
-    capsule's destructor cannot drop the export, because it would run while that exception is
-    set, when no Python code may run."""
+    This happens, for example, if a consumer raises an exception because it does not support the
+    dtype. The capsule's destructor cannot drop the export, because it would run while that
+    exception is set, when no Python code may run."""
     for address in list(_offered):
         with contextlib.suppress(KeyError):  # Another thread may run this loop, too.
             if not _capsule_valid(_offered[address], b"dltensor"):
@@ -79,7 +79,8 @@ _no_op: Any = {}.setdefault
 
 
 def _set_gc_callback(call: Any) -> None:
-    """Puts `call`, either _drop_abandoned or _no_op, in place of the other in gc.callbacks."""
+    """Puts `call` into gc.callbacks. `call` is _drop_abandoned or _no_op, and replaces the
+    other of these two."""
     with contextlib.suppress(ValueError):  # `call` is already there.
         other = _no_op if call is _drop_abandoned else _drop_abandoned
         gc.callbacks[gc.callbacks.index(other)] = call
@@ -106,8 +107,8 @@ class Tensor:
     """A tensor in GPU or host memory that belongs to the library.
 
     numpy, torch, cupy and jax accept it without a copy: numpy.asarray(t),
-    torch.from_dlpack(t), cupy.asarray(t), jax.dlpack.from_dlpack(t). The memory is freed
-    when the tensor and everything made from it are gone.
+    torch.from_dlpack(t), cupy.asarray(t), jax.dlpack.from_dlpack(t). The memory is freed when
+    this tensor and all tensors and arrays made from it are gone.
 
     Attributes:
         dtype: the element type as the safetensors format names it, such as "BF16".
@@ -224,7 +225,8 @@ class Tensor:
                                 self.ptr - self._owner.base).reshape(self.shape)
 
     def torch(self) -> Any:
-        """Returns a torch tensor that shares the memory. TypeError if torch lacks the dtype."""
+        """Returns a torch tensor that shares the memory. Raises TypeError if torch lacks the
+        dtype."""
         return self._owner.torch(self.dtype, self.shape, self.ptr)
 
     def to(self, framework: str) -> Any:
@@ -310,13 +312,13 @@ class Memory:
                   at: Sequence[int], one_storage: bool = False) -> List[Any]:
         """Returns torch tensors at the addresses `at`.
 
-        Each tensor has a storage of its own, which is a part of the allocation's storage and keeps
+        Each tensor has its own storage, which is a part of the allocation's storage and keeps
         the allocation alive. Programs that save or copy tensors assume that tensors of one
         storage are views of each other. With `one_storage` all tensors share the allocation's
         storage, because record_stream and CUDA's handles for other processes accept only
         storages that torch's allocator created. Tensors of the same dtype and shape at equal
-        distances are then created by one call. `.data` detaches each tensor from the tensor that
-        it was made from, so that autograd treats them separately."""
+        distances are then created by one call. `.data` detaches each tensor from the tensor
+        that it was made from, so that autograd treats them separately."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -345,7 +347,8 @@ class Memory:
 
 
 def _runs(places: List[int], at: Sequence[int], size: int) -> Iterator[Tuple[List[int], int]]:
-    """Splits `places` into runs of equal distance; yields each run and its distance.
+    """Splits `places` into runs of addresses at equal distances. Yields each run and its
+    distance.
 
     `places` are indices into the addresses `at`. The distance is in bytes, a multiple of the
     element size `size`. It is 0 for a run of one tensor."""
@@ -403,7 +406,8 @@ class Place:
         return math.prod(self.shape) * _dtypes.BITS[self.dtype] // 8
 
     def split(self) -> int:
-        """Returns the first dimension from which the tensor is contiguous, 0 if all of it is."""
+        """Returns the first dimension from which the tensor is contiguous. Returns 0 if the
+        whole tensor is contiguous."""
         step, d = _dtypes.BITS[self.dtype] // 8, len(self.shape)
         while d and (self.strides[d - 1] == step or self.shape[d - 1] == 1):
             d -= 1

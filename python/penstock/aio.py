@@ -2,8 +2,9 @@
 """penstock.load_file, load_into, save_file and iterate for asyncio programs.
 
 Each function has the arguments and the result of penstock's function of the same name. Each
-call runs on a thread and releases the GIL while bytes move. A cancelled call raises CancelledError
-when no bytes move any more: a load stops early, a save completes first."""
+call runs on a thread and releases the GIL while bytes move. A cancelled call raises
+CancelledError, but only when no bytes move any more. A cancelled load stops early. A cancelled
+save is completed first."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ._model import Report
 
 async def _run(call: Callable[..., Any], *args: Any, **how: Any) -> Any:
     """Runs a call on a thread and waits until it has returned, even if this task is
-    cancelled. Cancelling sets the call's argument `stop`, if it has one."""
+    cancelled. If the call has an argument `stop`, cancelling the task sets this event."""
     task = asyncio.ensure_future(asyncio.to_thread(call, *args, **how))
     try:
         return await asyncio.shield(task)

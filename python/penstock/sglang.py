@@ -45,7 +45,8 @@ def _with_mtp(files: Any, folder: str, source: Any) -> Any:
 def loader_class() -> Any:
     """Returns a subclass of SGLang's default loader that reads safetensors with Penstock.
 
-    Everything else, such as quantization and processing after the load, is SGLang's."""
+    SGLang's own loader does everything else, such as quantization and processing after the
+    load."""
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
@@ -81,7 +82,7 @@ def loader_class() -> Any:
 
 
 def register() -> None:
-    """Replaces SGLang's default loader in this process by this package's."""
+    """Replaces SGLang's default loader in this process by this package's loader."""
     from sglang.srt.model_loader import loader
     loader.DefaultModelLoader = loader_class()
 

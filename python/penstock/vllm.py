@@ -15,7 +15,8 @@ from ._engine import cuda_or_cpu, file_weights, options_of, weights
 
 
 def _ranks() -> Any:
-    """Returns this process's tensor parallel group, None if vLLM has not created it yet."""
+    """Returns this process's tensor parallel group, or None if vLLM has not created the group
+    yet."""
     from vllm.distributed import get_tp_group
     try:
         return get_tp_group()
@@ -37,8 +38,8 @@ def chosen_files(loader: Any, source: Any) -> Any:
 def loader_class() -> Any:
     """Returns a subclass of vLLM's default loader that reads safetensors with Penstock.
 
-    `--model-loader-extra-config` accepts effort, require, window (bytes) and group besides
-    vLLM's own options."""
+    `--model-loader-extra-config` accepts the options effort, require, window (in bytes) and
+    group, in addition to vLLM's own options."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):

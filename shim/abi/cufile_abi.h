@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The types of the cuFile ABI: the numbers and layouts that callers were compiled with. The
- * drop-in, path vendor and the tests include this file; cufile_calls.h declares the functions. The
- * types were written from public facts and have names other than NVIDIA's, so that a test can
- * include both headers and compare them. The layouts are those of version 1.15 and must never
+ * drop-in, path vendor and the tests include this file; cufile_calls.h declares the functions.
+ * The types were written from public facts and have names other than NVIDIA's, so that a test
+ * can include both headers and compare them. All layouts are from version 1.15 and must never
  * change; comments mark what versions 1.16 to 1.19 added.
  */
 #ifndef CUFILE_ABI_H
@@ -279,7 +279,8 @@ struct cuf_stats_v {
 	uint64_t readv_lat_sum_us, writev_lat_sum_us;
 };
 #define CUF_HIST_BINS 32
-/* Histograms of sizes. The statistics of level 2 are those of level 1, followed by this struct. */
+/* Histograms of sizes. The statistics of level 2 are the statistics of level 1, followed by
+ * this struct. */
 struct cuf_stats_hist {
 	uint64_t read_size_kb[CUF_HIST_BINS], write_size_kb[CUF_HIST_BINS];
 };
@@ -295,8 +296,8 @@ struct cuf_gpu_stats {
 	uint64_t n_mmap, n_mmap_ok, n_mmap_err, n_mmap_free, reg_bytes;
 };
 #define CUF_GPUS 16
-/* Statistics of each GPU. The statistics of level 3 are those of level 2, followed by this
- * struct. */
+/* Statistics of each GPU. The statistics of level 3 are the statistics of level 2, followed by
+ * this struct. */
 struct cuf_stats_gpus {
 	uint32_t num_gpus;
 	struct cuf_gpu_stats gpu[CUF_GPUS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs `penstock check`. Only the command includes this header; result.h has the types of the
- * result. The library itself does not use the folder src/check.
+ * Declares the check behind `penstock check`. Only the command includes this header. result.h
+ * has the types of the result. The library itself does not use the folder src/check.
  */
 #ifndef PST_CHECK_CHECK_H
 #define PST_CHECK_CHECK_H
@@ -9,13 +9,13 @@
 #include "result.h"
 
 /*
- * Checks every gate and stores the result in *out; the caller frees it with
- * pst_check_free(). On this machine, with a path as target, it also creates a scratch file
- * next to the path. The file is gone afterwards, however the process ends. Blocks for
- * seconds. Returns 0, or -errno with a sentence in `why`:
- *   -ENOENT  the path does not exist
- *   -ENODEV  the device does not exist
- *   -EINVAL  `root` does not hold a capture
+ * Checks every gate and stores the result in *out; the caller frees it with pst_check_free().
+ * If the target is a path on the running machine, also creates a scratch file next to the path.
+ * The file is gone afterwards, however the process ends. Blocks for seconds. Returns 0, or
+ * -errno with a sentence in `why`:
+ * -ENOENT  the path does not exist
+ * -ENODEV  the device does not exist
+ * -EINVAL  `root` does not hold a capture
  */
 int pst_check_run(const struct pst_check_opts *opts, struct pst_check **out, char *why,
 		  size_t why_len);

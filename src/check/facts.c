@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the facts that several gates use: the topology, the kernel, its command line and the
- * driver. The root folder can be a capture of another machine. Called by check.c. A missing fact
- * must never fail the whole check; only a root folder without any facts of a machine does.
+ * driver. The root folder can be a capture, that is, a copy of the /sys and /proc files of
+ * another machine. Called by check.c. A missing fact must never fail the whole check. The check
+ * fails only if the root folder has no facts of a machine at all.
  */
 #include "facts.h"
 
@@ -189,7 +190,7 @@ static void nvidia_read(struct pst_check_facts *f)
  * more. */
 static const struct {
 	uint16_t vendor, device;
-	/* whether the kernel permits DMA only if both devices are below the same host bridge */
+	/* whether the kernel permits DMA only between two devices below the same host bridge */
 	bool same;
 } permitted[] = {
 	{0x8086, 0x3c00, true},	 {0x8086, 0x3c01, true},  {0x8086, 0x2f00, true},

@@ -26,7 +26,8 @@ struct pst_check_subject {
 };
 
 struct pst_check_nvidia {
-	/* loaded: the kernel module is loaded; open: the module is the open-source one */
+	/* `loaded`: whether the kernel module is loaded; `open`: whether it is the open-source
+	 * kernel module */
 	bool loaded, open;
 	char version[32];
 	unsigned major;
@@ -62,7 +63,7 @@ struct pst_check_facts {
 	unsigned device_count, drive_count, nic_count;
 	unsigned gpu_count, drive_total; /* number of GPUs and of drives in the whole machine */
 	char device_name[32];		 /* name of the device that the library tried to open */
-	/* error of that attempt; 0 if it succeeded or was not made */
+	/* error of the attempt to open the device; 0 if it succeeded or was not made */
 	int device_error;
 	char device_text[PENSTOCK_TEXT_MAX];
 

@@ -132,8 +132,8 @@ static void inspect_cuda(const struct pst_check_facts *f, struct pst_check_line 
 		pst_line_ok(line, "%s", f->device_text);
 }
 
-/* The library's support for the cards of each maker. If a backend learns to pass GPU memory to a
- * drive, set its `direct` here. */
+/* The library's support for the cards of each maker. When a backend becomes able to pass GPU
+ * memory to a drive, its `direct` must be set here. */
 static const struct {
 	/* `backend` is NULL if the maker's cards are not supported */
 	const char *maker, *backend;
@@ -189,9 +189,9 @@ static void inspect_kernel(const struct pst_check_facts *f, struct pst_check_lin
 
 /* ---- memory that other devices reach -------------------------------------------- */
 
-/* Returns the size of the card's memory in GiB, derived from its name, or 0 if unknown. The name
- * of a card with a CPU on board (GH200, GB200, GB300) contains the sizes of two memories, so the
- * result for it is 0. */
+/* Returns the size of the card's memory in GiB, derived from its name, or 0 if unknown. Returns
+ * 0 for a card with a CPU on board (GH200, GB200, GB300), because its name contains the sizes
+ * of two memories. */
 static unsigned memory_gib(const struct pst_check_subject *subject)
 {
 	static const struct {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check an object store: the endpoint is reachable, nothing on the way
- * blocks it, and it supports RDMA. The test opens one connection and sends one unsigned request
- * that changes nothing. Called by check.c for URLs on the real machine. The test must never send a
- * credential, nor wait longer than its time limits.
+ * Implements the gates that check an object store: the endpoint is reachable, no device between
+ * blocks the connection, and the endpoint supports RDMA. The test opens one connection and
+ * sends one unsigned request that changes nothing. Called by check.c for URLs on the real
+ * machine. The test must never send a credential, nor wait longer than its time limits.
  */
 #include "gates_endpoint.h"
 

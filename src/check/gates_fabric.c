@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check the network: RDMA devices and their links, RoCE addresses, packet
- * size, error counters of the NICs, and NVMe over fabrics. The gates must never print an address or
- * a name that a capture omits. The identity of an NVMe target on the real machine is the only
- * exception.
+ * Implements the gates that check the network: RDMA devices and their links, RoCE addresses,
+ * packet size, error counters of the NICs, and NVMe over fabrics. The gates must never print an
+ * address or a name that a capture omits. The only exception is the identity of an NVMe target,
+ * which may be printed on the running machine.
  */
 #include "gates_fabric.h"
 
@@ -15,7 +15,8 @@
 #include "pick.h"
 
 #define GIDS_MAX 256
-/* Bytes of a packet with 4096 bytes of payload and the headers of RoCE v2 over IPv6 and VLAN. */
+/* Number of bytes in a packet with 4096 bytes of payload and the headers of RoCE v2 over IPv6
+ * and VLAN. */
 #define MTU_FULL 4200
 
 static bool nic_is_ethernet(const struct pst_check_subject *nic)
@@ -100,7 +101,8 @@ static int roce_v2_count(const struct pst_check_facts *f, const char *nic)
 					     "sys/class/infiniband/%s/ports/1/gid_attrs/types/%d",
 					     nic, i);
 
-		/* An empty entry cannot be read. Entries after an empty one can be in use. */
+		/* An empty entry cannot be read. The loop continues, because entries after an
+		 * empty entry can be in use. */
 		if (got <= 0)
 			continue;
 		seen++;
@@ -224,7 +226,8 @@ struct counts {
 	unsigned long long lost;
 	unsigned long long marked; /* number of congestion marks that ECN reported */
 	unsigned long long paused; /* number of PFC pause frames, received and sent */
-	/* any: at least one NIC has counters; pfc: at least one NIC counts PFC frames */
+	/* `any`: whether at least one NIC has counters; `pfc`: whether at least one NIC counts
+	 * PFC frames */
 	bool any, pfc;
 	/* name of a NIC with lost packets but no pause frames; NULL if there is none */
 	const char *unpaused;
@@ -321,8 +324,8 @@ static void list_session(const struct pst_check_facts *f, const struct pst_end *
 			nqn[0] ? ", " : "", nqn);
 }
 
-/* Returns whether this NVMe controller must be checked: it is on a fabric and, if a file is
- * checked, holds a part of the file. */
+/* Returns whether this NVMe controller must be checked. It must be on a fabric and, if a file
+ * is checked, hold a part of the file. */
 static bool controller_is_checked(const struct pst_check_facts *f, const struct pst_end *end)
 {
 	unsigned i;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check one file: its file system and mount, the block stack below, the
- * stack's support for peer memory, alignment, stripes, and the result of the probe. Network and
- * parallel file systems get a line that tells what they can do. The name of a file system alone
- * must never open that gate.
+ * Implements the gates that check one file: its file system and mount, the block stack below,
+ * the stack's support for peer memory, alignment, stripes, and the result of the probe. A
+ * network or parallel file system gets a line that tells what it can do. The name of a file
+ * system alone must never open the gate of the file system.
  */
 #include "gates_file.h"
 
@@ -16,8 +16,8 @@
 
 /* ---- file systems ---------------------------------------------------------------- */
 
-/* The known file systems. NO means that the CPU is known to copy the bytes. UNKNOWN means that
- * only a measurement can tell whether the CPU copies them. */
+/* The known file systems. NO means that the CPU copies the bytes. UNKNOWN means that only a
+ * measurement can tell whether the CPU copies the bytes. */
 static const struct {
 	enum pst_check_state state;
 	const char *can, *todo; /* `todo` is "" if no action helps */
@@ -194,7 +194,7 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 	    (!f->stack.layer_count && f->stack.mount.fs != PST_FS_EXT4 &&
 	     f->stack.mount.fs != PST_FS_XFS && f->stack.mount.fs != PST_FS_RAW_BLOCK))
 		return;
-	/* Judge only the block layers here, because the file system has lines of its own. */
+	/* Judge only the block layers here, because separate lines report the file system. */
 	layers = f->stack;
 	layers.mount = (struct pst_mount){.fs = PST_FS_RAW_BLOCK};
 	layers.swiotlb = NULL;

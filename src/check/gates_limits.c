@@ -18,7 +18,7 @@
 
 #include "line.h"
 
-/* Most bytes that the rings of a GPU use with the library's default settings. */
+/* Largest number of bytes that the rings of a GPU use with the library's default settings. */
 #define RING_BYTES (256ULL << 20)
 #define CAP_IPC_LOCK_BIT 14
 #define CAP_SYS_ADMIN_BIT 21
@@ -47,7 +47,7 @@ static bool status_value(const struct pst_check_facts *f, const char *key, int b
 }
 
 /* Returns whether this process has capability number `bit`, which must be below 32. If
- * /proc/self/status cannot be read, asks capget(2), but only on the real machine. */
+ * /proc/self/status cannot be read, calls capget(2) instead, but only on the running machine. */
 static bool process_is_capable(const struct pst_check_facts *f, unsigned bit)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};

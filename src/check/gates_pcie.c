@@ -16,8 +16,8 @@
 
 /* ---- IOMMU --------------------------------------------------------------------- */
 
-/* Returns 1 if an IOMMU translates the device's addresses, 0 if there is no IOMMU or it passes
- * addresses unchanged, -1 if unknown. */
+/* Returns 1 if an IOMMU translates the device's addresses. Returns 0 if there is no IOMMU or if
+ * the IOMMU passes addresses unchanged, and -1 if unknown. */
 static int iommu_translates(const struct pst_pci *pci)
 {
 	if (pci->iommu_group < 0 || !strcmp(pci->iommu_type, "identity"))
@@ -98,9 +98,9 @@ static bool route_is_better(const struct pci_route *a, const struct pci_route *b
 	return a->open != b->open ? a->open > b->open : a->near < b->near;
 }
 
-/* Finds the route by which the device is judged. If a file is checked, that is the worst route,
- * because the device must reach all drives of the file. Otherwise it is the route to the nearest
- * drive. Returns false if no drive is on PCI. */
+/* Finds the route that decides the gate for the device. If a file is checked, this is the worst
+ * route, because the device must reach all drives of the file. Otherwise this is the route to
+ * the nearest drive. Returns false if no drive is on PCI. */
 static bool device_route(const struct pst_check_facts *f, const struct pst_check_subject *device,
 			 struct pci_route *out, const struct pst_check_subject **drive)
 {
@@ -139,7 +139,7 @@ static const char *route_text(const struct pci_route *r)
 	}
 }
 
-/* Appends to `out` the names of those subjects whose distance from the device is `near`. */
+/* Appends to `out` the names of the subjects whose distance from the device is `near`. */
 static void list_near(const struct pst_check_facts *f, const struct pst_check_subject *device,
 		      int near, const struct pst_check_subject *subjects, unsigned count, char *out,
 		      size_t len)
@@ -176,7 +176,8 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is on no drive, the lines of the file layer say so. */
+	/* If the file is on no drive, this gate has no line, because the lines of the file
+	 * layer report that. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {
@@ -237,7 +238,7 @@ static bool has_guests(const struct pst_check_facts *f)
 }
 
 /* Adds the details and the shell commands for each bridge above the device that redirects peer
- * traffic. `done` lists the bridges that have been added before. */
+ * traffic. `done` lists the bridges whose details were already added. */
 static void list_redirects(const struct pst_check_facts *f, const struct pst_pci *from,
 			   struct pst_check_line *line, char *done, size_t done_len)
 {
@@ -324,7 +325,7 @@ static void inspect_acs(const struct pst_check_facts *f, struct pst_check_line *
 /* ---- links --------------------------------------------------------------------- */
 
 /* Returns whether the link of the subject is slower or narrower than both of its ends permit.
- * Sets *narrow if it has fewer lanes than both permit. Adds details for a slow link. */
+ * Sets *narrow if the link has fewer lanes than both ends permit. Adds details for a slow link. */
 static bool link_is_slow(const struct pst_check_subject *subject, struct pst_check_line *line,
 			 bool *narrow)
 {
@@ -403,8 +404,9 @@ static bool drive_has_multipath(const struct pst_check_facts *f,
 	return found;
 }
 
-/* Returns whether the machine has NVMe drives over fabrics. Such drives need the multipath layer
- * to survive the loss of a path, and the layer can only be on or off for all NVMe drives. */
+/* Returns whether the machine has NVMe drives over fabrics. Such drives need the multipath
+ * layer to survive the loss of a path. The layer can only be on or off for all NVMe drives
+ * together. */
 static bool has_fabrics(const struct pst_check_facts *f)
 {
 	size_t i;

@@ -23,7 +23,7 @@ void pst_line_no_permission(struct pst_check_line *line, bool captured, const ch
 void pst_line_todo(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* pst_line_detail appends one line for --verbose, pst_line_script one shell command for
- * --fix-script. A line that does not fit completely is dropped. */
+ * --fix-script. A line or command that does not fit completely is dropped. */
 void pst_line_detail(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_script(struct pst_check_line *line, const char *fmt, ...)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads a NIC's counters of priority flow control (PFC), that is, of pause frames and discarded
- * packets, and sums them over all priorities. /sys does not have these counters. On this machine
- * the code queries the driver in the same way as ethtool(8), which any user may do. For a captured
- * machine it reads the stored output of ethtool -S. Called by gates_fabric.c. It must never treat
- * missing counters as counters that are zero.
+ * packets, and sums them over all priorities. /sys does not have these counters. On the running
+ * machine the code queries the NIC's driver as ethtool(8) does; any user may make this query.
+ * If the facts come from a capture, it reads the stored output of ethtool -S. Called by
+ * gates_fabric.c. It must never treat missing counters as counters that are zero.
  */
 #include "pfc.h"
 
@@ -20,8 +20,8 @@
 
 #define STATS_MAX 65536
 
-/* Adds the value of one counter to the sums if `name` is the name of a PFC counter. In the
- * drivers mlx5, ice and bnxt_en, such a name contains the direction and the priority. */
+/* Adds the value of a counter to the sums if `name` is the name of a PFC counter. The drivers
+ * mlx5, ice and bnxt_en use names that contain the direction and the priority. */
 static void pfc_counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
 {
 	static const char *const pauses[] = {"%1[rt]x_prio%1u_pause%n",

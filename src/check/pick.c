@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the devices, drives and NICs to check: all that the topology has, or the one device that
- * --device names. On the real machine it also opens the device for a moment. Called by check.c. If
- * a GPU cannot be opened, it must never check host memory instead.
+ * Chooses the devices, drives and NICs to check: all devices in the topology or only the device
+ * that --device names, and the drives and NICs in the topology. On the running machine it also
+ * opens the device for a moment. Called by check.c. If a GPU cannot be opened, it must never
+ * check host memory instead.
  */
 #include "pick.h"
 
@@ -107,8 +108,8 @@ static void device_try(struct pst_check_facts *f, const char *name, bool one)
 
 /* ---- by name ------------------------------------------------------------------------ */
 
-/* Picks a device such as "cuda:2". In a capture there is no CUDA, so the number counts the
- * NVIDIA GPUs in the order of their PCI addresses. */
+/* Picks a device such as "cuda:2". If the facts come from a capture, CUDA cannot tell the
+ * number of a GPU, so the number counts the NVIDIA GPUs in the order of their PCI addresses. */
 static int pick_cuda(struct pst_check_facts *f, const char *name, char *why, size_t why_len)
 {
 	unsigned i, seen = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The probe: creates a scratch file next to the path that is checked, asks the library which path
- * it would use (penstock_explain, with its canary), then measures every open path and compares the
- * bytes. Called by check.c, on the real machine only. The scratch file has no name, so it
- * disappears however the process ends. If no scratch file can be created, or if the target is a
- * block device, the probe reads the target itself, and must never write to it.
+ * The probe creates a scratch file next to the path that is checked. penstock_explain, which
+ * makes a test read, tells it which paths the library can use. The probe then measures each of
+ * these paths and compares the bytes. Called by check.c, on the running machine only. The
+ * scratch file has no name, so it disappears however the process ends. If no scratch file can
+ * be created, or if the target is a block device, the probe reads the target itself, and must
+ * never write to it.
  */
 #include "probe.h"
 
@@ -43,7 +44,8 @@ struct probe {
 	uint64_t step; /* length of one request in bytes */
 	uint64_t len;  /* length of the scratch file, or of the part of the target to read */
 	int fd;
-	/* whether the target itself is read, instead of a scratch file; it must not be written */
+	/* whether the probe reads the target itself instead of a scratch file; it must then
+	 * never write */
 	bool foreign;
 };
 
@@ -136,7 +138,7 @@ static int scratch_fill(struct probe *p)
 	if (fstatvfs(p->fd, &fs))
 		return probe_fail(p, "the space of the file system cannot be read",
 				  strerror(errno));
-	/* The scratch file takes at most a quarter of the free space, so that it cannot fill the
+	/* The scratch file uses at most a quarter of the free space, so that it cannot fill the
 	 * drive. */
 	available = (uint64_t)fs.f_bavail * fs.f_frsize / 4;
 	p->len = scratch_bytes(p);
@@ -173,7 +175,7 @@ static void path_folder(const char *path, char *out, size_t len)
 		*slash = '\0';
 }
 
-/* Opens the target itself for reading, of which the probe reads only the first megabytes. */
+/* Opens the target itself for reading. The probe reads only the first megabytes of it. */
 static int probe_open_target(struct probe *p, const char *path)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -204,8 +206,8 @@ static int probe_open_storage(struct probe *p)
 			return -1;
 		if (p->fd >= 0)
 			close(p->fd);
-		/* probe_error says why there is no scratch file; the line of the gate "probe"
-		 * shows it. */
+		/* probe_error has the reason why there is no scratch file; the line of the gate
+		 * "probe" shows this reason. */
 		return probe_open_target(p, path);
 	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))
@@ -261,7 +263,7 @@ static int64_t path_read(struct probe *p, const char *path, uint64_t off,
 }
 
 /* Fills p->want with the expected bytes. If the probe reads the target itself, the expected
- * bytes are those that plain pread(2) reads. */
+ * bytes come from plain pread(2). */
 static int expected_bytes(struct probe *p, uint64_t off, uint64_t len)
 {
 	uint64_t at = 0;
@@ -313,8 +315,8 @@ static int device_compare(struct probe *p, uint64_t off, struct pst_check_path *
 	return -1;
 }
 
-/* Returns whether the path reads through the page cache. Such paths also fill the page cache, so
- * they are measured after all others. */
+/* Returns whether the path reads through the page cache. These paths also fill the page cache,
+ * so they are measured after all other paths. */
 static bool path_reads_cache(const char *name)
 {
 	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
@@ -342,10 +344,10 @@ static int path_time(struct probe *p, struct pst_check_path *out, uint64_t off, 
 }
 
 /*
- * Measures one path. The first round compares every byte with its expected value. The later rounds
- * are timed. The first round has filled the page cache, so a path that reads through the page cache
- * is timed with cached bytes. If the drive is too slow for a second round, the time of the first
- * round counts.
+ * Measures one path. The first round compares every byte with its expected value. The later
+ * rounds are timed. The first round has filled the page cache, so a path that reads through the
+ * page cache is timed with cached bytes. If the drive is so slow that there is no second round,
+ * the time of the first round is used.
  */
 static void path_measure(struct probe *p, struct pst_check_path *out)
 {

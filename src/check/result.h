@@ -17,7 +17,8 @@
 #define PST_CHECK_MORE_MAX 4096
 
 struct pst_check_opts {
-	/* folder that holds the facts of a captured machine; NULL checks this machine */
+	/* folder of a capture, which holds copies of another machine's /sys and /proc files;
+	 * NULL checks the running machine */
 	const char *root;
 	/* path or URL to check; NULL checks only the device and the fabric */
 	const char *target;
@@ -38,9 +39,10 @@ enum pst_check_state {
 
 /* The effect of a gate that is not open. The values are ordered from harmless to fatal. */
 enum pst_check_need {
-	/* No effect on Penstock: only other transports or other software need the gate. */
+	/* The gate has no effect on Penstock; only other transports or other software need it. */
 	PST_NEED_NOTHING,
-	PST_NEED_SPEED,	  /* The same path carries the bytes, but more slowly. */
+	/* The same path carries the bytes, but more slowly than with an open gate. */
+	PST_NEED_SPEED,
 	PST_NEED_DIRECT,  /* No path is direct. */
 	PST_NEED_NO_COPY, /* The CPU copies every byte. */
 	PST_NEED_WORK,	  /* No byte arrives. */
@@ -81,8 +83,8 @@ struct pst_check {
 
 	bool probed;
 	char engine[64];
-	/* indexes in `paths` of the path for uncached and of the path for cached bytes; -1 if
-	 * there is none */
+	/* index in `paths` of the path for uncached bytes, and of the path for cached bytes; -1
+	 * if there is no such path */
 	int cold, warm;
 	struct pst_check_path paths[PENSTOCK_PATHS_MAX];
 	unsigned path_count;

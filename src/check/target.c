@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resolves the target of a check. For a path it looks up the mount, the block stack and the drives;
- * a URL needs no look-up. For a captured machine it uses only the captured mount table. Called by
- * check.c. It must never open a file for writing, and never block on a pipe.
+ * Resolves the target of a check. For a path it looks up the mount, the block stack and the
+ * drives; a URL needs no look-up. If the facts come from a capture, it uses only the mount
+ * table of the capture. Called by check.c. It must never open a file for writing, and never
+ * block on a pipe.
  */
 #include "target.h"
 
@@ -82,7 +83,7 @@ static int captured_mount_find(struct pst_check_facts *f, const char *path,
 	return 0;
 }
 
-/* Looks up the device number, file system and mount of a path on the real machine. */
+/* Looks up the device number, file system and mount of a path on the running machine. */
 static int real_file_find(const char *path, struct pst_blockstack_in *in, char *why, size_t why_len)
 {
 	struct stat st;
@@ -91,8 +92,8 @@ static int real_file_find(const char *path, struct pst_blockstack_in *in, char *
 
 	if (!ret && fstat(fd, &st) < 0)
 		ret = -errno;
-	/* Fails for a file that this user may not read: a measurement of a scratch file next to
-	 * it would mean nothing to this user. */
+	/* Fails if this user may not read the file: a measurement of a scratch file next to it
+	 * would be useless to this user. */
 	if (!ret && S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS))
 		ret = -errno;
 	if (!ret && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISBLK(st.st_mode)) {
@@ -198,8 +199,8 @@ int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 		ret = captured_mount_find(f, path, &in, why, why_len);
 	if (ret < 0)
 		return ret;
-	/* Ignores an error: the stack is then incomplete, and an incomplete stack is unknown,
-	 * never direct. */
+	/* Ignores an error, because the stack is then incomplete, and the gates report an
+	 * incomplete stack as unknown, never as direct. */
 	(void)pst_blockstack_read(f->opts->root, &in, &f->stack);
 	f->is_block = in.is_block;
 	snprintf(f->point, sizeof(f->point), "%s",

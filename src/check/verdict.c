@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Derives the verdict from all lines: whether bytes arrive, in which class, and a sentence for
- * people. If the probe has measured a path, its result counts more than the gates. Called by
- * check.c. The verdict must never be "direct" if it depends on an unknown line.
+ * Derives the verdict from the lines of all gates. The verdict tells whether bytes arrive and
+ * in which class, and has a sentence for people. If the probe has measured a path, its result
+ * counts more than the gates. Called by check.c. The verdict must never be "direct" if it
+ * depends on an unknown line.
  */
 #include "verdict.h"
 
@@ -59,8 +60,9 @@ static void verdict_from_gates(struct pst_check *check)
 	}
 }
 
-/* Returns whether no verdict is possible because no path was given. Any drive can write to host
- * memory, so for the device "host" only the file system decides. */
+/* Returns whether no verdict is possible because no path was given. That is so only for the
+ * device "host": any drive can write to host memory, so only the file system of the path
+ * decides. */
 static bool target_is_missing(const struct pst_check_facts *f)
 {
 	return f->host && !f->has_file && !f->is_url;

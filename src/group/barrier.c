@@ -2,11 +2,11 @@
 /*
  * Implements the barriers of a group. At a barrier every rank sends rank 0 a packet when it has
  * arrived; when all have arrived, rank 0 sends every rank a packet with the result. The packets
- * carry the ranks' status. In an exchange, each rank also sends a message and a descriptor, which
- * rank 0 passes to all other ranks. A rank is "lost" when its socket closes or its process exits.
- * It "hangs" when it has not arrived stall_ms after the first rank that did. In both cases this
- * barrier and every later one fail. Called by the other files of src/group. It never waits without
- * a limit.
+ * carry the ranks' status. In an exchange, each rank also sends a message and a descriptor,
+ * which rank 0 passes to all other ranks. A rank is "lost" when its socket closes or its
+ * process exits. It "hangs" when it has not arrived stall_ms after the first rank that did. In
+ * both cases this barrier and all later barriers fail. Called by the other files of src/group.
+ * It never waits without a limit.
  */
 #include "group/barrier.h"
 
@@ -19,11 +19,12 @@
 
 #include "weights/err.h"
 
-/* How long the barrier after a failed load waits for ranks that are still copying, in ms. */
+/* Time in ms that the barrier after a failed load waits for ranks that are still copying. */
 #define LAST_BARRIER_MS 3000
-#define POLL_MS 100 /* Time between two polls of the caller, in ms. */
-/* Rank 0 gives up a rank that hangs after stall_ms, and tells the other ranks. Therefore these
- * wait longer than rank 0: by GRACE_MS plus 1 / GRACE_PART of stall_ms. */
+#define POLL_MS 100 /* Time in ms between two calls of the caller's callback. */
+/* Rank 0 gives up a rank that has not arrived after stall_ms, and tells the other ranks.
+ * Therefore the other ranks wait longer than rank 0: by GRACE_MS plus 1 / GRACE_PART of
+ * stall_ms. */
 #define GRACE_MS 2000
 #define GRACE_PART 8
 
@@ -56,8 +57,8 @@ static void packet_set_failure(struct pst_packet *packet, int code)
 
 /* ---- rank 0 ---- */
 
-/* Records that `rank` is lost or hangs, and why. Keeps the first record if there is one, since
- * only the first rank is reported. */
+/* Records that `rank` is lost or hangs, and why. Keeps an earlier record, because only the
+ * first such rank is reported. */
 static void record_lost(struct penstock_group *g, unsigned rank, int code, enum penstock_why why,
 			const char *text)
 {
@@ -82,8 +83,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* Records that a rank hangs. Keeps the connection open, so that the rank learns that it was
- * given up if it resumes. */
+/* Records that a rank hangs. Keeps the connection open, so that a rank that resumes learns that
+ * it was given up. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -93,8 +94,8 @@ static void mark_hung(struct penstock_group *g, unsigned rank)
 	record_lost(g, rank, -ETIMEDOUT, PENSTOCK_WHY_DEADLINE, text);
 }
 
-/* Receives a packet of rank `i`, if it has sent one. Returns true if the packet says that the
- * rank has arrived at this barrier. */
+/* Receives a packet of rank `i`, if the rank has sent a packet. Returns true if the packet says
+ * that the rank has arrived at this barrier. */
 static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_packet *packet,
 			    struct pst_message *message)
 {
@@ -112,9 +113,9 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 	return ret > 0;
 }
 
-/* Returns the time in ms at which the ranks that have arrived stop waiting for the others:
- * stall_ms after the first arrival. Ignores arrival times too far in the past: those come from
- * another clock (a time namespace) or from a rank that arrived long ago. */
+/* Returns the time in ms at which the ranks that have arrived stop waiting for the other ranks:
+ * stall_ms after the first arrival. Ignores arrival times too far in the past, because they
+ * come from another clock (a time namespace) or from a rank that arrived long ago. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;
@@ -228,8 +229,8 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 }
 
 /* Sends a packet to a rank. If the rank's socket stays full for stall_ms, the rank is recorded
- * as hung, because it cannot continue without the packet. The wait is cut to LAST_BARRIER_MS if
- * another rank is lost or this rank's caller cancels. */
+ * as hung, because it cannot continue without the packet. Waits only LAST_BARRIER_MS if another
+ * rank is lost or this rank's caller cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,
 			 const struct pst_message *messages)
 {
@@ -376,13 +377,13 @@ static void root_poll(struct penstock_group *g)
 
 /* Checks rank 0 between two barriers. Between barriers rank 0 sends only packets that say that
  * the next barrier fails. The function stops at the first such packet, since the packets after
- * it belong to later barriers. It also detects that rank 0 has closed its socket or exited. */
+ * it belong to later barriers. Also detects that rank 0 has closed its socket or exited. */
 static void member_poll(struct penstock_group *g)
 {
 	struct pst_link *link = &g->links[0];
 	struct pollfd end = {link->pidfd, POLLIN, 0};
-	/* Checks for the exit first: packets that rank 0 sent before its exit are then still
-	 * read. */
+	/* Checks for the exit of rank 0 first, so that packets that rank 0 sent before its exit
+	 * are still read. */
 	bool ended = poll(&end, 1, 0) > 0;
 	struct pst_message message = g->scratch;
 	struct pst_packet packet;
@@ -408,8 +409,9 @@ static uint64_t member_timeout_ms(uint64_t ms)
 	return ms + ms / GRACE_PART + GRACE_MS;
 }
 
-/* Returns the time until which a rank waits for the result of a barrier. If this rank has
- * reported to rank 0 that its caller cancelled, it waits at most LAST_BARRIER_MS for the answer. */
+/* Returns the time until which a rank waits for the result of a barrier. After this rank has
+ * reported to rank 0 that its caller cancelled, it waits at most LAST_BARRIER_MS for the
+ * answer. */
 static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 {
 	if (own->code >= 0 || own->why != PENSTOCK_WHY_CANCELLED)
@@ -417,9 +419,9 @@ static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 	return min_ms(pst_group_now_ms() + LAST_BARRIER_MS, until_ms);
 }
 
-/* Receives a packet from rank 0. If this rank's caller cancels during the wait, or has cancelled
- * before, reports that to rank 0. If rank 0 then does not answer within LAST_BARRIER_MS, leaves
- * the group. */
+/* Receives a packet from rank 0. If this rank's caller cancels before or during the wait,
+ * reports the cancellation to rank 0. If rank 0 then does not answer within LAST_BARRIER_MS,
+ * leaves the group. */
 static int receive_from_root(struct penstock_group *g, uint64_t *until_ms, struct pst_packet *own,
 			     struct pst_packet *packet, struct pst_message *other)
 {
@@ -528,13 +530,14 @@ static int barrier_run(struct penstock_group *g, int status, bool exchange,
 	if (g->lost.rank >= 0)
 		return fail_lost(g);
 	if (!answer.code || answer.rank == g->rank)
-		/* The error is this rank's own, so this thread already has its message. */
+		/* This rank itself caused the error, so this thread already has the message of
+		 * the error. */
 		return answer.code;
 	return fail_packet(&answer);
 }
 
 /* Allocates one block of memory for the messages of all ranks, and copies this rank's own
- * message to its place in it. */
+ * message into this block. */
 static int alloc_messages(struct penstock_group *g, const void *bytes, size_t len, int fd,
 			  struct pst_message *messages)
 {
@@ -559,8 +562,8 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 	int ret = alloc_messages(g, bytes, len, fd, messages);
 
 	if (ret) {
-		/* Takes part in the barrier without a message, so that the other ranks learn of
-		 * the failure. */
+		/* Still takes part in the barrier, but without a message, so that the other
+		 * ranks learn of the failure. */
 		ret = status ? status : pst_weights_no_memory("the ranks' messages");
 		return pst_group_barrier(g, ret);
 	}

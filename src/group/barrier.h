@@ -22,7 +22,7 @@ struct penstock_group {
 	} lost;
 	/* Load whose caller is polled while this rank waits; NULL if there is none. */
 	struct pst_load *progress;
-	/* Result of the next barrier, if that is already known to fail. */
+	/* Result of the next barrier, if the barrier is already known to fail. */
 	struct pst_packet early;
 	/* Id of the process that opened the group. Processes that it forks may not use the
 	 * group. */
@@ -33,7 +33,7 @@ struct penstock_group {
 	struct pst_link *links;
 	struct pst_packet *packets; /* On rank 0: the last packet of each rank. */
 	struct pst_message scratch; /* Buffer for messages that are discarded. */
-	/* An array with one element for each rank, all of which point to the scratch buffer. */
+	/* An array with one element for each rank; all elements point to the scratch buffer. */
 	struct pst_message *empty;
 };
 
@@ -58,7 +58,7 @@ int pst_group_barrier(struct penstock_group *g, int status);
 int pst_group_poll(struct penstock_group *g);
 /* Sets the load whose caller is polled while this rank waits. NULL ends the polling. */
 void pst_group_set_progress(struct penstock_group *g, struct pst_load *load);
-/* Asks this rank's caller whether it cancels its load; returns 0 or -ECANCELED. */
+/* Calls the callback by which this rank's caller can cancel its load. Returns 0 or -ECANCELED. */
 int pst_group_poll_caller(struct penstock_group *g);
 /* Returns the time at which a wait until `until_ms` must be interrupted to poll the caller. */
 uint64_t pst_group_next_poll_ms(const struct penstock_group *g, uint64_t until_ms);
@@ -78,9 +78,9 @@ void pst_messages_free(struct penstock_group *g, struct pst_message *messages);
 int pst_message_invalid(unsigned rank);
 
 /*
- * Waits until all remaining ranks have arrived (collective). After this barrier no rank uses memory
- * that another rank shares. `done` tells whether the ranks' common work succeeded; if not, the wait
- * lasts at most a few seconds. Leaves this thread's error message unchanged.
+ * Waits until all remaining ranks have arrived (collective). After this barrier no rank uses
+ * memory that another rank shares. `done` tells whether the ranks' common work succeeded. If it
+ * failed, the wait lasts at most a few seconds. Leaves this thread's error message unchanged.
  */
 void pst_group_last_barrier(struct penstock_group *g, bool done);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides whether the ranks opened the same file. Ranks that reach a file through different mounts
- * can see different device or inode numbers. So this compares the file's size, its time of
- * modification, its header and a sample of each tensor. Called by load.c on every rank, and only if
- * the numbers differ. Files that differ in any of these are never taken for the same.
+ * Decides whether the ranks opened the same file. Ranks that reach a file through different
+ * mounts can see different device or inode numbers. So this file compares the files' sizes,
+ * times of modification, headers and a sample of each tensor. Called by load.c on every rank,
+ * but only if the device or inode numbers differ. Must never report two files as the same if
+ * any of the compared properties differs.
  */
 #include "group/compare_files.h"
 
@@ -19,7 +20,8 @@
 #include "weights/file.h"
 
 #define SAMPLE_BYTES 4096u
-/* Maximum number of samples of a whole model, since each may be a read from remote storage. */
+/* Maximum number of samples of a whole model. It is limited because each sample may be a read
+ * from remote storage. */
 #define SAMPLES_MAX 4096u
 
 /* ---- one file ---- */
@@ -99,7 +101,7 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 		return ret;
 	h = pst_hash_add(pst_hash_add(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
-	/* The parser has changed this text, but in the same way for the same bytes. */
+	/* The parser has changed this text, but equal headers are changed in the same way. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
 	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
@@ -109,8 +111,8 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 
 /* ---- all files ---- */
 
-/* Hashes those files that are not hashed yet. The hashes are kept with the model, since a model
- * may be loaded in many steps. */
+/* Hashes the files that are not hashed yet. Keeps the hashes in the model, since a model may be
+ * loaded in many steps. */
 static int hash_all_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash of 64-bit values, with which ranks compare their models. It detects accidental
+ * Computes a hash of 64-bit values. Ranks use it to compare their models. It detects accidental
  * differences; it is not cryptographic.
  */
 #ifndef PST_GROUP_HASH_H

@@ -24,8 +24,8 @@
 #include "group/plan.h"
 #include "weights/err.h"
 
-/* Default timeout in ms. It is long because Python programs that start together may need
- * different times to import their modules. */
+/* Default timeout in ms. It is long because Python programs that start together may finish
+ * importing their modules at very different times. */
 #define TIMEOUT_MS 120000u
 #define RETRY_MS 10 /* Time between two attempts to connect to rank 0, in ms. */
 /* Time in ms that rank 0 waits for a hello. A rank sends its hello at once when it has
@@ -34,7 +34,8 @@
 /* Default time in ms after which a missing rank is given up. It is long because slow storage is
  * no reason to give up a rank. */
 #define STALL_MS 600000u
-/* Default length. With 16 MiB, a first load takes 1.4 times as long. \ */
+/* Default length of a window. With 16 MiB instead of 64 MiB, a first load takes 1.4 times as
+ * long. */
 #define WINDOW (64u << 20)
 #define WINDOWS 4u
 
@@ -84,7 +85,8 @@ static const char *choose_dir(const char *asked, char *own, size_t size)
 	if (run && *run == '/' && dir_is_private(run))
 		return run;
 	snprintf(own, size, "/tmp/penstock-%lu", (unsigned long)geteuid());
-	/* A failure of mkdir needs no check: dir_is_private then rejects the directory. */
+	/* Ignores a failure of mkdir, because dir_is_private rejects the directory in that
+	 * case. */
 	mkdir(own, 0700);
 	return own;
 }
@@ -124,8 +126,9 @@ static int check_peer(struct pst_link *link)
 		return -EPERM;
 #ifdef SYS_pidfd_open
 	/* The pidfd is needed because a child that inherited the socket keeps it open after its
-	 * parent exits. The pid is 0 if the process is in another pid namespace. There, and
-	 * without pidfd_open (before Linux 5.3), only the socket reports the end of the process. */
+	 * parent exits. The pid is 0 if the process is in another pid namespace. In that case,
+	 * and on kernels without pidfd_open (before Linux 5.3), only the socket reports the end
+	 * of the process. */
 	link->pid = cred.pid;
 	link->pidfd = cred.pid > 0 ? (int)syscall(SYS_pidfd_open, cred.pid, 0) : -1;
 #endif
@@ -141,8 +144,8 @@ static int open_socket(const char *path)
 	return sock < 0 ? join_fail_errno(errno, path, "no socket") : sock;
 }
 
-/* Returns true if the settings that rank 0 sent are in their valid ranges. Other code computes
- * with them without a check. */
+/* Returns true if the settings that rank 0 sent are in their valid ranges. Other code uses the
+ * settings without a further check. */
 static bool settings_valid(const struct pst_group_settings *how)
 {
 	return how->window && !(how->window % 4096) && how->window <= 1u << 30 &&
@@ -157,9 +160,9 @@ static struct hello make_hello(const struct penstock_group *g)
 
 /* ---- rank 0 ---- */
 
-/* Receives the hello of a new connection and adds the rank that sent it. Returns 0, even if the
- * connection does not belong to a rank, or the error because of which the group cannot be
- * formed. */
+/* Receives the hello of a new connection and adds the rank that sent it. Returns the error if
+ * the group cannot be formed. Returns 0 in all other cases, even if the connection does not
+ * come from a rank. */
 static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
@@ -168,7 +171,8 @@ static int admit_rank(struct penstock_group *g, struct pst_link *link, const cha
 	struct pst_packet packet;
 
 	if (check_peer(link) || pst_link_receive(link, until, &packet, &message) < 0) {
-		/* The process belongs to another user, or has closed the connection again. */
+		/* The process at the other end belongs to another user, or has closed the
+		 * connection again. */
 		pst_link_close(link);
 		return 0;
 	}
@@ -267,14 +271,15 @@ static void answer_all(struct penstock_group *g, int ret, const struct pst_link 
 	for (unsigned i = 1; i <= g->size; i++) {
 		const struct pst_link *link = i < g->size ? &g->links[i] : late;
 
-		/* The first barrier detects a rank that has exited in the meantime. */
+		/* Ignores a failure to send, because the first barrier detects a rank that has
+		 * exited meanwhile. */
 		if (link->sock >= 0)
 			pst_link_send(link, 0, &packet, &message);
 	}
 }
 
-/* Takes the lock file that belongs to the socket's name. Only its holder may remove the name if
- * a process that died has left it. */
+/* Locks the lock file that belongs to the socket's name. Only the holder of the lock may remove
+ * a name that a dead process has left. */
 static int lock_name(const char *path, char *lock_path, size_t size)
 {
 	struct stat held, named;
@@ -308,7 +313,7 @@ static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr
 		return held;
 	sock = open_socket(addr->sun_path);
 	ret = sock < 0 ? sock : 0;
-	unlink(addr->sun_path); /* A process that was killed may have left the name. */
+	unlink(addr->sun_path); /* A killed process may have left the name. */
 	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
 		     listen(sock, (int)PST_GROUP_MAX)))
 		ret = join_fail_errno(errno, addr->sun_path, "cannot listen");
@@ -396,7 +401,8 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 
 /* ---- open and close ---- */
 
-/* Waits until it is this host's turn to start. Polls the caller during the wait. */
+/* Waits for the delay after which this host starts. Calls the caller's callback during the
+ * wait. */
 static int await_turn(struct penstock_group *g)
 {
 	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends and receives single packets between two ranks, and finds out why a connection ended. Called
- * by barrier.c and join.c. Every wait has a limit, including the wait for room in the socket, since
- * the other rank may be stopped.
+ * Sends and receives single packets between two ranks, and finds out why a connection ended.
+ * Called by barrier.c and join.c. Every wait has a limit, since the other rank may be stopped.
+ * This includes the wait for room in the socket.
  */
 #include "group/link.h"
 
@@ -42,9 +42,9 @@ int pst_group_ms_until(uint64_t until_ms)
 
 /* ---- sending ---- */
 
-/* Returns true if sending failed with an error that goes away: the receiver has not read yet,
- * or, with ETOOMANYREFS, this user has too many descriptors in flight. poll does not report the
- * end of ETOOMANYREFS. */
+/* Returns true if sending failed with a temporary error. Either the receiver has not read yet,
+ * or this user has too many descriptors in flight (ETOOMANYREFS). poll(2) does not report when
+ * the cause of ETOOMANYREFS is gone. */
 static bool is_send_busy(int code)
 {
 	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
@@ -121,8 +121,9 @@ static int take_passed_fd(struct msghdr *msg)
 	return fd;
 }
 
-/* Receives a packet without waiting. Returns 1, or 0 if there is no packet, or -EPIPE if the
- * other end has closed or does not follow this protocol. */
+/* Receives a packet without waiting. Returns 1 if it has received a packet, and 0 if there is
+ * none. Returns -EPIPE if the other end has closed the connection or does not follow this
+ * protocol. */
 static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 			  struct pst_message *message)
 {
@@ -140,8 +141,8 @@ static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 				      .msg_control = control.space,
 				      .msg_controllen = sizeof(control.space)};
 		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* Tries again after ECONNRESET, which the kernel reports before the packets that
-		 * were sent ahead of the reset. */
+		/* Tries again after ECONNRESET: the kernel reports it first, and only then
+		 * delivers the packets that were sent before the reset. */
 		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
 			break;
 	}
@@ -149,8 +150,8 @@ static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
 	message->fd = take_passed_fd(&msg);
 	if (message->fd < 0 && msg.msg_flags & MSG_CTRUNC)
-		/* The descriptor is lost, but the rest of the packet is valid, so the caller can
-		 * report which rank sent it. */
+		/* The descriptor is lost, but the packet's other content is valid, so the
+		 * caller can report which rank sent the packet. */
 		message->fd = PST_FD_LOST;
 	message->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
 	if ((size_t)n >= sizeof(*packet) && packet->magic == PST_PACKET_MAGIC &&
@@ -206,8 +207,8 @@ void pst_link_close(struct pst_link *link)
 
 /* ---- the process at the other end ---- */
 
-/* Returns the exit status of a process that has exited but has not been waited for; -1 if the
- * status is not known. */
+/* Returns the exit status of a process that has exited but that its parent has not waited for.
+ * Returns -1 if the status is not known. */
 static int exit_status_of(pid_t pid)
 {
 	char path[64], text[1024], *at;

@@ -22,8 +22,8 @@
 #define PST_FD_LOST (-EMFILE)
 
 /*
- * The first part of every packet. A rank sends a packet to say that it has arrived at a barrier and
- * with which status. Rank 0 sends one to tell the status of all ranks.
+ * The first part of every packet. A rank sends a packet when it arrives at a barrier; the
+ * packet has the rank's status. Rank 0 sends a packet with the status of all ranks.
  */
 struct pst_packet {
 	uint32_t magic, len; /* len: number of message bytes after this struct. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements loads by all ranks of a group. Each rank reads its share of the bytes that any rank
- * needs into its own windows, and copies the bytes that it needs itself out of the windows of all
- * ranks. The plan divides this work into rounds, with one chunk for each reader in a round. A rank
- * arrives at the barrier of a round when it has read its chunk of this round and has copied the
- * previous round. So no window is overwritten before every rank has copied from it. A rank that
- * fails goes to the next barrier at once; the other ranks poll the group while they wait for their
- * reads. Called by programs; weights/load.c calls load_move through the hook pst_load_mover.
+ * Implements loads by all ranks of a group. All ranks share the reading: each rank reads its
+ * part of the needed bytes into its own windows. Each rank then copies the bytes that it needs
+ * itself out of the windows of all ranks. The plan divides this work into rounds, with one
+ * chunk for each reader in a round. A rank arrives at the barrier of a round when it has read
+ * its chunk of this round and has copied the previous round. So no window is overwritten before
+ * every rank has copied from it. A rank that fails goes to the next barrier at once; the other
+ * ranks poll the group while they wait for their reads. Called by programs; weights/load.c
+ * calls load_move through the hook pst_load_mover.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,9 +22,9 @@
 #include "weights/load.h"
 
 #define COPIES 64u
-/* How long a failed load waits for its reads to complete, in ns. */
+/* Time in ns that a failed load waits for its reads to complete. */
 #define SETTLE_NS 2000000000
-/* While a rank waits for a read, it polls the group after each interval of this length, in ns. */
+/* Time in ns between two polls of the group while a rank waits for a read. */
 #define POLL_NS 250000000
 
 /* The facts that ranks compare. In the message, the hashes of the files and the first part of
@@ -67,7 +68,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* ---- the same model on every rank ---- */
 
-/* Returns the number of bytes of the need bitmap, from byte `at` on, that one exchange carries. */
+/* Returns how many bytes of the need bitmap, starting at byte `at`, one exchange carries. */
 static size_t need_len(const struct group_move *m, size_t at)
 {
 	size_t left = pst_group_plan_need_bytes(&m->plan) - at;
@@ -117,8 +118,8 @@ struct mismatch {
 	bool stores;
 };
 
-/* Compares the facts of every rank with those of rank 0. Each rank makes all comparisons itself,
- * so all ranks reach the same result. */
+/* Compares the facts of every rank with the facts of rank 0. Each rank makes all comparisons
+ * itself, so all ranks reach the same result. */
 static int compare_facts(const struct group_move *m, const struct pst_message *messages,
 			 struct mismatch *mismatch)
 {
@@ -151,8 +152,9 @@ static int compare_facts(const struct group_move *m, const struct pst_message *m
 	return 0;
 }
 
-/* Checks whether the differences that compare_facts found do any harm. Different stat fields are
- * accepted if the files' contents are equal, and different stores are treated as one store. */
+/* Checks whether the load can continue despite the differences that compare_facts found.
+ * Different stat fields are accepted if the files' contents are equal, and different stores are
+ * treated as one store. */
 static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 			    const struct mismatch *mismatch)
 {
@@ -179,7 +181,8 @@ static void merge_need(struct group_move *m, const struct pst_message *messages,
 			m->plan.need[at + i] |= messages[r].bytes[messages[r].len - len + i];
 }
 
-/* Exchanges the rest of the need bitmap, which for a large model does not fit in one message. */
+/* Exchanges the part of the need bitmap that did not fit into the first message, as for a large
+ * model. */
 static int exchange_need(struct group_move *m, struct pst_message *messages)
 {
 	size_t all = pst_group_plan_need_bytes(&m->plan);
@@ -345,15 +348,15 @@ static int copies_add(struct group_move *m, const struct penstock_seg *seg, cons
 	m->delivered += len * rows;
 	if (m->windows.host) {
 		/* The CPU copies the bytes into a slot in host memory. If the destination is
-		 * host memory, it also copies them from there. */
+		 * host memory, the CPU also copies the bytes from the slot to the destination. */
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}
 	return m->copy_count == COPIES ? copies_flush(m) : 0;
 }
 
-/* Copies the part of an extent that lies in a chunk. All whole rows go into one copy; each
- * partial row gets a copy of its own. */
+/* Copies the part of an extent that lies in a chunk. One copy moves all whole rows; a separate
+ * copy moves each partial row. */
 static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 		       const struct pst_group_chunk *c, const char *src)
 {
@@ -380,8 +383,8 @@ static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 	return 0;
 }
 
-/* Returns the index of the first extent that ends behind offset `off` of the file, or of the
- * first extent of a later file. */
+/* Returns the index of the first extent that ends after offset `off` of the file. If the file
+ * has no such extent, returns the index of the first extent of a later file. */
 static size_t first_extent(const struct group_move *m, unsigned file, uint64_t off)
 {
 	size_t low = 0, high = m->extents->count;
@@ -485,8 +488,8 @@ static int move_prepare(struct group_move *m)
 }
 
 /* Cancels this rank's reads after a rank has failed or is lost. Returns true if all of them
- * complete within SETTLE_NS. No rank waits longer than that, since a store may take long over a
- * read that it has started. */
+ * complete within SETTLE_NS. It does not wait longer, since a store may need a long time to
+ * finish a read that it has started. */
 static bool cancel_reads(struct group_move *m)
 {
 	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
@@ -514,7 +517,7 @@ static int move_run(struct group_move *m, struct penstock_device *dev)
 	if (ret && m->q && !cancel_reads(m))
 		busy = m->q;
 	else
-		/* Waits for the reads, so that none writes into the window after this. */
+		/* Waits for the reads, so that no read writes into the window after this call. */
 		penstock_queue_close(m->q);
 	pst_windows_close(&m->windows, m->load, busy);
 	free(m->rounds);

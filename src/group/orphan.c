@@ -33,7 +33,7 @@ static void orphan_end(struct orphan *o)
 		munmap(o->ptr, o->len);
 	else
 		/* penstock_free fails only for an address that penstock_alloc did not return;
-		 * `ptr` is one that it returned. */
+		 * penstock_alloc returned `ptr`. */
 		penstock_free(o->memory, o->ptr);
 	penstock_weights_close(o->w);
 	penstock_device_close(o->dev);
@@ -69,8 +69,8 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		if (orphan_start(o))
 			return;
 	}
-	/* No thread could be started, or no reference taken, so the caller itself waits. Freeing
-	 * the memory while a read writes to it would be worse. */
+	/* A thread could not be started or a reference could not be taken, so the caller itself
+	 * waits. Freeing the memory while a read writes to it would be worse. */
 	free(o);
 	orphan_end(&here);
 }

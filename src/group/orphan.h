@@ -6,10 +6,10 @@
 #include "weights/model.h"
 
 /*
- * Takes over a queue that has reads from files of `w` in flight, and the memory that they write to:
- * `len` bytes at `ptr`. The memory is mapped host memory if `mapped`, else memory of the device
- * `dev`. When the reads have completed, the queue is closed and the memory is freed. Does not wait,
- * unless no thread can be started.
+ * Takes over a queue with reads from files of `w` in flight, and the memory that these reads
+ * write to: `len` bytes at `ptr`. The memory is mapped host memory if `mapped` is true, else
+ * memory of the device `dev`. A thread waits for the reads to complete, closes the queue and
+ * frees the memory. If this thread cannot be started, the function itself waits.
  */
 void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		      struct penstock_device *dev, void *ptr, size_t len, bool mapped);

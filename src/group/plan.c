@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decides which rank reads which bytes. The model's files are cut into chunks no longer than a
- * window; every rank computes the same chunks. The chunks that at least one rank needs are assigned
- * to rounds, one chunk per reader and round, so that the total bytes of any two readers differ by
- * at most one chunk. Only the needed parts of a chunk are read, in granules of some pages: if
- * several hosts share a model, the ranks of one host may need only a part of each tensor. Files of
- * different stores alternate, so that all stores are busy. Different hosts that load the same model
- * start at different chunks, so that they do not all read the same chunks from a server at once.
- * This file also computes the hashes that ranks compare before a load. Called by load.c and join.c.
- * Does no I/O.
+ * window; every rank computes the same chunks. The chunks that at least one rank needs are
+ * assigned to rounds: each reader reads one chunk per round. The total bytes of any two readers
+ * differ by at most the length of one chunk. Only the needed parts of a chunk are read, in
+ * granules of some pages: if several hosts share a model, the ranks of one host may need only a
+ * part of each tensor. Files of different stores alternate, so that all stores are busy.
+ * Different hosts that load the same model start at different chunks, so that they do not all
+ * read the same chunks from a server at once. This file also computes the hashes that ranks
+ * compare before a load. Called by load.c and join.c. Does no I/O.
  */
 #include "group/plan.h"
 
@@ -26,8 +26,8 @@
 /* Number of bits in a small model's need bitmap, which one exchange can carry. */
 #define BITS_FEW (PST_NEED_BYTES * 8u)
 #define BITS_MOST (BITS_FEW * 16u)
-/* Length in bytes of a granule of a large model. It is longer if BITS_MOST bits would not be
- * enough. */
+/* Length in bytes of a granule of a large model. A granule is longer if the model would
+ * otherwise need more than BITS_MOST bits. */
 #define GRANULE (256u << 10)
 
 /* ---- chunks ---- */
@@ -50,7 +50,7 @@ static void find_ranges(struct pst_group_plan *p, const struct penstock_weights 
 }
 
 /* Chooses the length of a chunk. A small model is cut into shorter chunks, so that every rank
- * has some to read. */
+ * has chunks to read. */
 static uint64_t choose_chunk(const struct pst_group_plan *p)
 {
 	uint64_t sum = 0, chunk, shares = (uint64_t)p->ranks * p->settings->windows;
@@ -262,8 +262,8 @@ static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint
 }
 
 /* Lists all needed chunks and returns their number. The chunks of one store are in file order.
- * The stores alternate so that all of them finish at the same time: the next chunk always comes
- * from the store with the largest fraction of its chunks left. */
+ * The next chunk always comes from the store with the largest fraction of its chunks left, so
+ * that all stores finish at the same time. */
 static uint64_t list_needed(struct pst_group_plan *p)
 {
 	uint64_t n = 0;
@@ -304,8 +304,8 @@ static uint64_t needed_at(const struct pst_group_plan *p, uint64_t count, uint64
 	return p->needed[(i + count * p->settings->host / p->settings->hosts) % count];
 }
 
-/* Returns the largest number of requests that one store has in flight, if `width` consecutive
- * chunks are always in flight. */
+/* Returns the largest number of requests that one store has in flight when `width` consecutive
+ * chunks of the list are in flight at the same time. */
 static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t width)
 {
 	uint64_t most = 0;
@@ -341,9 +341,8 @@ static void choose_width(struct pst_group_plan *p, uint64_t count)
 	}
 }
 
-/* Assigns the chunks of one round to the readers: the reader that has read least gets the
- * longest chunk. If the readers' totals differed by at most one chunk before the round, they
- * still do after it. */
+/* Assigns the chunks of one round to the readers: the reader with the fewest bytes so far gets
+ * the longest chunk. So the readers' totals never differ by more than the length of one chunk. */
 static void deal_round(const struct pst_group_plan *p, uint64_t *row, uint64_t *sums)
 {
 	struct {

@@ -24,7 +24,8 @@ struct pst_plan_file {
 /* A file system that holds files of the model. This struct is used only while a plan is
  * computed. */
 struct pst_plan_store {
-	/* Number of needed chunks in total, and number of those not yet put into the list. */
+	/* Number of needed chunks in total, and number of needed chunks not yet put into the
+	 * list. */
 	uint64_t all, left;
 	uint64_t next; /* Index of the next needed chunk. */
 };
@@ -37,8 +38,8 @@ struct pst_group_plan {
 	uint64_t chunk, count; /* Length of a chunk in bytes, and the number of chunks. */
 	uint64_t granule;      /* Number of bytes for which one bit of `need` stands. */
 	uint64_t granules;     /* Number of granules in a chunk. */
-	/* Bitmap of the granules that this rank needs; after the exchange, of those that any
-	 * rank needs. */
+	/* Bitmap of the granules that this rank needs. After the exchange, bitmap of the
+	 * granules that any rank needs. */
 	unsigned char *need;
 	uint64_t *lens;	   /* For each chunk: number of bytes to read. */
 	unsigned runs_max; /* Largest number of runs in one chunk. */
@@ -71,15 +72,16 @@ void pst_group_plan_deal(struct pst_group_plan *p);
 struct pst_group_chunk {
 	uint64_t index;
 	unsigned file;
-	/* File offset of the first byte read, and of the byte after the last one. */
+	/* File offset of the first byte read, and file offset of the byte after the last byte
+	 * read. */
 	uint64_t begin, end;
 	uint64_t len; /* Number of bytes read between `begin` and `end`. */
 	/* Offset of `begin` in the window. It keeps file pages aligned to memory pages. */
 	uint64_t skip;
 };
 
-/* Fills *out with the chunk that `rank` reads in a round. Returns false if the rank reads none
- * in this round. */
+/* Fills *out with the chunk that `rank` reads in a round. Returns false if the rank reads no
+ * chunk in this round. */
 bool pst_group_plan_chunk(const struct pst_group_plan *p, uint64_t round, unsigned rank,
 			  struct pst_group_chunk *out);
 /* Finds the next run of a chunk, that is, a contiguous range of the file that is needed, and
@@ -96,10 +98,11 @@ uint32_t pst_group_plan_delay(uint32_t jitter_ms, unsigned host, unsigned hosts,
  * in the same way get the same hash. */
 uint64_t pst_group_plan_hash_tensors(const struct pst_group_plan *p,
 				     const struct penstock_weights *w);
-/* Returns a hash that tells which files share a store. It may differ between ranks in different
- * mount namespaces. */
+/* Returns a hash of the information which files share a store. It may differ between ranks in
+ * different mount namespaces. */
 uint64_t pst_group_plan_hash_stores(const struct pst_group_plan *p);
-/* Treats all files as files of one store. Used if the ranks see the stores differently. */
+/* Treats all files as files of one store. Used if the ranks do not agree on which files share a
+ * store. */
 void pst_group_plan_merge_stores(struct pst_group_plan *p);
 
 #endif

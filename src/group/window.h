@@ -31,9 +31,9 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 /* Unmaps the windows of the other ranks, then waits until all ranks have done the same
  * (collective). `done` tells whether the load succeeded. */
 void pst_windows_unmap(struct pst_windows *ws, struct penstock_group *g, bool done);
-/* Frees this rank's own window. `busy` is a queue with reads into the window still in flight, or
- * NULL if there are no such reads. The queue and the window are then freed when these reads have
- * completed. */
+/* Frees this rank's own window. `busy` is a queue whose reads into the window are still in
+ * flight, or NULL if there are no such reads. If `busy` is not NULL, the queue and the window
+ * are freed later, when these reads have completed. */
 void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy);
 
 #endif

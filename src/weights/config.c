@@ -72,9 +72,10 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 	return in->what ? -EBADMSG : 0;
 }
 
-/* Adds the values of the JSON file `file` of the model. The file is looked for only in the
- * directory of the model's index, since the model's other files may be on other drives. If the
- * file cannot be read, the values stay unknown; a function that needs one of them reports that. */
+/* Adds the values of the JSON file `file` of the model. Searches for the file only in the
+ * directory of the model's index, since the model's other files may be in directories on other
+ * drives. If the file cannot be read, the values stay unknown; a function that needs an unknown
+ * value reports the error. */
 static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {

@@ -15,7 +15,8 @@
 #include "common/utf8.h"
 #include "common/why.h"
 
-#define SENTENCE_FILE_MAX 90u /* Most bytes of a file's path that a message quotes. */
+#define SENTENCE_FILE_MAX 90u /* Largest number of bytes of a file's path that a message quotes. \
+			       */
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
@@ -66,8 +67,8 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 	copy_cut(t, sizeof(t), last_place.tensor);
 	last_place.off = off;
 	if (is_named(text, name, file && name != file))
-		/* `text` already names the file; a message has no room for the name a second
-		 * time. */
+		/* `text` already names the file, so the name is left out: a message has no room
+		 * to repeat it. */
 		name = "";
 	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
@@ -147,8 +148,8 @@ void pst_weights_struct_out(void *to, const void *from, size_t len)
 {
 	const size_t head = sizeof(size_t);
 
-	/* If the caller left `size` at 0, pst_struct_write copies nothing, and the caller's
-	 * struct is taken to have the length that this library's header declares. */
+	/* If the caller left `size` at 0, pst_struct_write copies nothing. This function then
+	 * assumes that the caller's struct has the length in this library's header. */
 	if (pst_struct_write(to, from, len))
 		memcpy((char *)to + head, (const char *)from + head, len - head);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error reporting of src/weights and src/group. Each failure leaves a message for penstock_errmsg,
- * and the file, tensor and offset for penstock_weights_get_place. Also copies callers' versioned
- * structs, since a copy can fail with such a message. Never prints.
+ * Error reporting of src/weights and src/group. Each failure leaves a message for
+ * penstock_errmsg, and the file, tensor and offset for penstock_weights_get_place. Also copies
+ * the versioned structs of callers, because such a copy can fail with a message. Never prints.
  */
 #ifndef PST_WEIGHTS_ERR_H
 #define PST_WEIGHTS_ERR_H
@@ -26,8 +26,8 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
  * the errno value `code`. */
 int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
 			   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Sets the message for a failed allocation and returns -ENOMEM. `what` names what the memory was
- * for. */
+/* Sets the message for a failed allocation and returns -ENOMEM. `what` names the purpose of the
+ * memory. */
 int pst_weights_no_memory(const char *what);
 /* Keeps the message and the penstock_why that a failed penstock_* function has just set, adds
  * the place to them, and returns -|code|. */

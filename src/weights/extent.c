@@ -10,9 +10,9 @@
 
 #include "weights/err.h"
 
-/* Returns true if `extent` and its neighbour in memory may be joined. Two allocations of a
- * device must not be joined, even if one begins where the other ends: no driver copies across
- * them. */
+/* Returns true if `extent` and its neighbour in memory may be joined. Extents in two different
+ * allocations of a device must not be joined, even if the allocations are adjacent: no GPU
+ * driver copies across the boundary. */
 static bool same_allocation(const struct pst_extents *extents, const struct pst_extent *extent)
 {
 	return !extents->apart || !strcmp(penstock_device_name(extent->seg.dev), "host");

@@ -17,10 +17,11 @@
 struct pst_extent {
 	struct penstock_seg seg;
 	unsigned file;
-	/* Whether no other data lies in the page of memory that holds the extent's first byte,
-	 * and in the page that holds its last byte. */
+	/* own_first: whether the memory page of the extent's first byte holds no other data;
+	 * own_last: the same for the page of its last byte. */
 	bool own_first, own_last;
-	/* Number of bytes read in front of the range so that the read starts at a page boundary. */
+	/* Number of bytes before the range that are read too, so that the read starts at a page
+	 * boundary. */
 	uint16_t lead;
 };
 
@@ -29,10 +30,11 @@ struct pst_extents {
 	size_t count, capacity;
 	/* Maximum length in bytes of an extent made by joining; 0 if there is no maximum. */
 	uint64_t most;
-	/* Whether the extents that will be added next lie in pages that hold no other data. */
+	/* Whether the extents that are added next have memory pages that hold no other data.
+	 * pst_extents_add copies it to own_first and own_last. */
 	bool own_pages;
-	/* Whether the memory is the caller's, so that adjacent extents may lie in two
-	 * allocations. */
+	/* Whether the caller allocated the memory; adjacent extents may then be in two
+	 * different allocations. */
 	bool apart;
 };
 

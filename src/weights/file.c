@@ -35,13 +35,14 @@ int pst_model_file_check(const struct pst_model_file *file, int fd)
 
 int pst_model_file_open(const struct pst_model_file *file)
 {
-	/* O_NONBLOCK: if a pipe has replaced the file, opening the pipe must not block. */
+	/* O_NONBLOCK prevents that open(2) blocks if a pipe has replaced the file. */
 	int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	return fd < 0 ? pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m") : fd;
 }
 
-/* Opens a model's file again, and fails if it is not the unchanged file whose header was read. */
+/* Opens a model's file again. Fails if the path leads to another file, or if the file has
+ * changed since its header was read. */
 static int reopen_checked(const struct pst_model_file *file)
 {
 	int fd = pst_model_file_open(file), ret;
@@ -100,7 +101,7 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		/* NULL, or the storage that the parent process opened. */
+		/* The storage that the parent process opened, or NULL. */
 		left = w->sources[index].st;
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}

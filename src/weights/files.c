@@ -206,7 +206,8 @@ static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *ro
 	return at >= text && at - text < in->len ? at - text : PST_NO_OFF;
 }
 
-/* Adds the file that a row names, from the first of the model's directories that contains it. */
+/* Adds the file that a row names. Takes it from the first of the model's directories that
+ * contains a file of this name. */
 static int row_resolve(struct pst_file_list *files, const char *index, const char *dir,
 		       const struct pst_index_row *row, uint64_t at,
 		       const struct penstock_weights_opts *opts)
@@ -281,7 +282,8 @@ static int is_model_entry(const struct dirent *e)
 
 static bool is_duplicate(const char *name)
 {
-	/* The publisher also puts the same tensors into these files, in a layout of its own. */
+	/* The publisher of the model puts copies of the same tensors into these files, in its
+	 * own layout. */
 	return !strncmp(name, "consolidated", 12);
 }
 
@@ -515,7 +517,8 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 	if (stat(path, &st)) {
 		int code = errno;
 
-		/* ENOTDIR: the path is owner/name, and a file named "owner" exists. */
+		/* The code is ENOTDIR if the path is owner/name and a file named "owner"
+		 * exists. */
 		if (code != ENOENT && code != ENOTDIR)
 			return files_path_fail(path, code, "");
 		if (!cache_find_repo(path, opts, other))

@@ -14,8 +14,8 @@ const char *pst_model_file_tensor_at(const struct pst_model_file *file, uint64_t
 {
 	size_t low = 0, high = file->st.count;
 
-	/* A read may begin at the page boundary in front of the first tensor, so the offset may
-	 * lie in front of the data. */
+	/* A read may begin at the page boundary before the first tensor, so the offset may be
+	 * before the first byte of the data. */
 	off -= off < file->data_off ? off : file->data_off;
 	/* A binary search for the first tensor that ends behind the offset. */
 	while (low < high) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_weights_iter: hands out a model tensor by tensor in file order, through a
- * window of device memory. The window is a ring of batches; each batch is read by one request. New
- * batches are read ahead of the caller. The oldest batch is freed when the caller has released all
- * its tensors. A batch takes at most a quarter of the window, so that the next batch fits while the
- * caller still holds the previous one. A tensor longer than that gets an allocation of its own; at
- * most two such allocations exist at a time.
+ * window of device memory. The window is a ring of batches; each batch is read by one request.
+ * New batches are read ahead of the caller. The oldest batch is freed when the caller has
+ * released all its tensors. A batch takes at most a quarter of the window, so that the next
+ * batch fits while the caller still holds the previous one. A tensor that is longer than a
+ * quarter of the window gets its own allocation. At most two such allocations exist at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@
 struct batch {
 	uint64_t first, count; /* Index of the batch's first tensor; number of its tensors. */
 	uint64_t start, len;   /* Byte range in the window; unused if has_own_memory. */
-	/* Whether the batch is one long tensor with an allocation of its own. */
+	/* Whether the batch is a single long tensor with its own allocation. */
 	bool has_own_memory;
 	char *mem;
 	uint64_t held; /* Number of tensors not yet released. */
@@ -97,8 +97,9 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 	return count;
 }
 
-/* Finds `len` contiguous free bytes in the window: between the newest batch and the window's
- * end, or else at the window's start. Returns false if there is no such range. */
+/* Finds `len` contiguous free bytes in the window. They are between the newest batch and the
+ * window's end or, if there is too little room, at the window's start. Returns false if there
+ * is no such range. */
 static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
@@ -127,15 +128,15 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Returns true if a tensor is longer than a batch may be. It then gets memory of its own, so the
- * window's length does not depend on it. */
+/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so
+ * the window's length does not depend on it. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
 }
 
-/* Assigns memory to a batch. Returns 1, or 0 if there is no free memory at the moment, or an
- * error. */
+/* Assigns memory to a batch. Returns 1 on success, 0 if no memory is free at the moment, or a
+ * negative error. */
 static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 {
 	void *mem = NULL;
@@ -179,8 +180,8 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	/* pst_place_widen ignores own_pages for stretches to which pst_place_tensors gave no
-	 * whole pages. */
+	/* True for all stretches to which pst_place_tensors gave whole pages. All other
+	 * stretches are so short that pst_place_widen ignores own_pages for them. */
 	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];
@@ -202,8 +203,8 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 					 &b->id);
 }
 
-/* Makes the next batch and submits its read. Returns 1; 0 if no memory is free or no tensor is
- * left; or an error. */
+/* Makes the next batch and submits its read. Returns 1 on success, 0 if no memory is free or no
+ * tensor is left, or a negative error. */
 static int iter_read_ahead(struct penstock_weights_iter *it)
 {
 	uint64_t count = batch_tensor_count(it, it->planned);
@@ -237,8 +238,8 @@ static int iter_read_ahead(struct penstock_weights_iter *it)
 
 /* ---- public functions ---- */
 
-/* Returns the length of the window in bytes: `window`, or less if all tensors that are not long
- * fit in less. */
+/* Returns the length of the window in bytes: `window`, or less if all tensors, without the long
+ * tensors, fit in a shorter window. */
 static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
 	uint64_t sum = 4096;
@@ -249,8 +250,8 @@ static uint64_t window_for(const struct penstock_weights *w, uint64_t window, ui
 }
 
 /* Checks that the device has enough memory for any two consecutive long tensors, by allocating
- * that much and freeing it again. Each long tensor is allocated only when its turn comes;
- * without this check the iteration would fail halfway. */
+ * that much and freeing it again. The iteration allocates each long tensor only just before it
+ * reads the tensor. Without this check it could fail halfway. */
 static int probe_long(struct penstock_weights_iter *it)
 {
 	const struct penstock_weights *w = it->load.w;
@@ -340,7 +341,7 @@ static int collect_completions(struct penstock_weights_iter *it, int64_t patienc
 	return n;
 }
 
-/* Cancels all reads and waits until they have ended, so that no more bytes move after a failure
+/* Cancels all reads and waits until they have completed, so that no byte moves after a failure
  * has been reported. */
 static void iter_cancel_batches(struct penstock_weights_iter *it)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements two of the three ways to receive a model: the whole model into one allocation per
- * device, and single pieces into the caller's memory. Either way makes a list of extents; then
- * move.c, or the hook that a group passes, reads them. Called by programs and by src/group. A load
- * never leaves partial results: it frees its allocations if it fails, and it checks all pieces
- * before the first byte moves.
+ * device, and single pieces into the caller's memory. Both ways make a list of extents. Then
+ * move.c, or the hook that a group passes, reads the extents. Called by programs and by
+ * src/group. A load never leaves partial results: it frees its allocations if it fails, and it
+ * checks all pieces before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -247,8 +247,8 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* The flag own_pages is right only for stretches to which pst_place_tensors gave whole
-	 * pages. pst_place_widen ignores the flag for all other stretches, which are shorter. */
+	/* True for all stretches to which pst_place_tensors gave whole pages. All other
+	 * stretches are so short that pst_place_widen ignores own_pages for them. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */
@@ -378,9 +378,10 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Measured with four processes that load one model (bench/README.md): 65 GB/s if the CPUs copy
- * from the page cache (PENSTOCK_FAST); with PENSTOCK_THRIFTY, 36 GB/s if files must first be
- * registered with the GPU, 105 GB/s if registrations are kept from earlier loads. */
+/* Speeds measured with four processes that load one model (bench/README.md): with
+ * PENSTOCK_FAST, 65 GB/s, because the CPUs copy from the page cache. With PENSTOCK_THRIFTY, 36
+ * GB/s if the files must first be registered with the GPU, and 105 GB/s if registrations are
+ * kept from earlier loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {
 	return ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads with an exchangeable last step. pst_load_move normally moves the bytes; a group passes a
- * hook that moves them instead.
+ * Declares loads whose last step, moving the bytes, can be replaced. Normally pst_load_move
+ * moves the bytes. A group passes a hook that moves the bytes instead.
  */
 #ifndef PST_WEIGHTS_LOAD_H
 #define PST_WEIGHTS_LOAD_H
@@ -10,9 +10,9 @@
 
 /* A hook that moves the extents of a load instead of pst_load_move. */
 struct pst_load_mover {
-	/* `status` is 0, or the error that this load has already met. The hook is called even
-	 * after an error, so that the other ranks of a group learn of the error. Returns 0 or
-	 * the load's error. */
+	/* `status` is 0, or the error with which this load has already failed. The hook is
+	 * called even after an error, so that the other ranks of a group learn of the error.
+	 * Returns 0 or the load's error. */
 	int (*move)(void *arg, struct pst_load *load, struct pst_extents *extents, int status);
 	void *arg;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves the extents of a load: sorts them by file, makes requests that each cover one file, submits
- * all requests and waits for them. Called by all ways to receive a model; the save uses only the
- * options and the report. The message of a failure names file, tensor and offset.
+ * Moves the extents of a load: sorts them by file, makes requests that each cover one file,
+ * submits all requests and waits for them. Called by all functions that load a model. The save
+ * uses only the options and the report. The message of a failure names file, tensor and offset.
  */
 #include "weights/move.h"
 
@@ -18,7 +18,8 @@
 #define SEGS_MAX 16384u	  /* Maximum number of segments of a request. */
 #define REQUESTS_MAX 256u /* Maximum number of requests in flight. */
 #define DONE_MAX 16u
-/* Time between two calls of opts.look, in ns. A user who cancels waits at most this long. */
+/* Time in ns between two calls of opts.look. A load notices after at most this time that the
+ * user cancels. */
 #define POLL_NS 100000000
 
 /* ---- options, memory, reports ---- */
@@ -157,8 +158,8 @@ static int fail_cancelled(void)
 				"cancelled by the caller");
 }
 
-/* Returns the file offset at which a request stopped. If that offset lies in the bytes read in
- * front of a tensor, returns the offset of the tensor's first byte. */
+/* Returns the file offset at which a request stopped. If that offset is in the bytes that are
+ * read before a tensor, returns the offset of the tensor's first byte. */
 static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -202,7 +203,8 @@ int pst_load_poll_caller(struct pst_load *load)
 		return 0;
 	if (load->opts.look(load->opts.user))
 		load->failed = fail_cancelled();
-	load->looked_ns = now_ns(); /* Read the clock again: the callback may have run for long. */
+	/* Reads the clock again, because the callback may have run for a long time. */
+	load->looked_ns = now_ns();
 	return load->failed;
 }
 
@@ -255,8 +257,8 @@ static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
 
 		if (seg->off >= reach)
-			/* A batch may end here, because no extent before i reads bytes of extent
-			 * i. */
+			/* A batch may end before extent i, because no earlier extent reads
+			 * bytes of extent i. */
 			cut = i;
 		if (i - first >= SEGS_MAX && cut > first)
 			return cut;

@@ -17,8 +17,9 @@ struct pst_load {
 	/* Largest number of bytes that one path carried in one request; report.path is that
 	 * path. */
 	uint64_t path_bytes;
-	uint64_t held; /* Bytes of device memory that the load has allocated. */
-	/* Number of bytes read in front of tensors so that reads start at a page boundary. */
+	uint64_t held; /* Number of bytes of device memory that the load has allocated. */
+	/* Number of bytes before tensors that are read too, so that reads start at a page
+	 * boundary. */
 	uint64_t lead;
 	uint64_t looked_ns; /* Time of the last call of opts.look, in ns. */
 	int failed;	    /* The first error, whose message this thread has; 0 if none. */
@@ -57,8 +58,8 @@ int pst_load_poll_caller(struct pst_load *load);
  * again, in ns; -1 if it may wait without limit. */
 int64_t pst_load_wait_ns(const struct pst_load *load);
 
-/* Fails with -ESTALE if one of the files that the extents are in has changed since its header
- * was read. May block. */
+/* Fails with -ESTALE if any file of the extents has changed since its header was read. May
+ * block. */
 int pst_load_check_files(struct pst_load *load, const struct pst_extents *extents);
 /* Sorts the extents, submits requests for all of them and waits. No request is in flight when it
  * returns. */

@@ -17,10 +17,10 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-/* A model of at most this many files keeps the descriptors on which it read the headers, so that
- * a load still works after a file was removed or replaced. A larger model opens a file only when
- * the file is read, since it may not need all files, and a process may open only a limited
- * number of files. */
+/* A model of at most this many files keeps the descriptors on which it read the headers, so
+ * that a load still works after a file was removed or replaced. The files of a larger model are
+ * opened only when they are read: not all of them may be needed, and a process may open only a
+ * limited number of files. */
 #define KEPT_MAX 64u
 
 static int open_files(struct penstock_weights *w)
@@ -115,8 +115,9 @@ static int fill_entries(struct penstock_weights *w, const bool *indexed,
 				row = bsearch(st->tensors[t].name, w->list.rows, w->list.row_count,
 					      sizeof(*row), compare_row);
 				if (!row || row->at != i)
-					/* Skips a tensor that no index lists, or that the index
-					 * lists for another file. */
+					/* The file has a tensor that no index lists, or that
+					 * the index lists for another file. This tensor is
+					 * skipped. */
 					continue;
 			}
 			if (is_selected(st->tensors[t].name, opts))

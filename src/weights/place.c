@@ -9,13 +9,13 @@
 #include "weights/place.h"
 
 #define PAGE 4096u
-/* For a stretch shorter than this, direct paths gain nothing if it keeps its offset within a
- * page. */
+/* Length in bytes from which a stretch keeps its offset within a page. For a shorter stretch,
+ * direct paths would gain nothing. */
 #define SHORT_STRETCH 65536u
 #define SHORT_ALIGN 64u
 
 struct stretch {
-	uint64_t first, end; /* Its tensors: [first, end). */
+	uint64_t first, end; /* Indices of its tensors: from `first` to end - 1. */
 	uint64_t off, len;   /* Offset and length in the file, in bytes. */
 	/* Remainder of the tensors' file offsets modulo the alignment; it is the same for all
 	 * tensors of a stretch. */

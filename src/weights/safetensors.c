@@ -110,7 +110,7 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 
 /* ---- growing tables ---- */
 
-/* Makes room for one more element in *table, which has `count` elements of `each` bytes. */
+/* Makes room for another element in *table, which has `count` elements of `each` bytes. */
 static bool table_grow(struct header_state *s, void *table, size_t *capacity, size_t count,
 		       size_t each)
 {
@@ -212,7 +212,7 @@ static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 		ok = i == 0   ? read_dtype(s, t)
 		     : i == 1 ? read_shape(s, t)
 		     : i == 2 ? read_offsets(s, t)
-			      /* Any other field is ignored, since other programs add fields. */
+			      /* Ignores any other field, since other programs add fields. */
 			      : pst_json_skip(&s->in);
 		if (!ok)
 			return false;
@@ -304,7 +304,7 @@ static uint64_t name_offset(const struct pst_st *st, const char *name)
 }
 
 /* Checks that each byte of the data belongs to exactly one tensor. `len` is the length of the
- * header and `data_len` that of the data, which follow the header. */
+ * header. `data_len` is the length of the data that follow the header. */
 static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct pst_st_error *err)
 {
 	uint64_t at = 0, bytes;

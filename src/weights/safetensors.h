@@ -46,8 +46,8 @@ struct pst_st {
 
 /* The first error found in a header. It is filled only on failure. */
 struct pst_st_error {
-	/* Offset from the start of the JSON text, perhaps behind its end; UINT64_MAX if memory
-	 * ran out. */
+	/* Offset of the error from the start of the JSON text; it may be after the end of the
+	 * text. UINT64_MAX if memory ran out. */
 	uint64_t at;
 	char tensor[256]; /* Name of the tensor; "" if the error concerns no tensor. */
 	char text[PENSTOCK_TEXT_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes tensors to a safetensors file: first the header, then the tensors without gaps. The new
- * file gets its name only when it is committed, so an existing file is never replaced by a partial
- * one. Called by bindings and programs.
+ * Writes tensors to a safetensors file: first the header, then the tensors without gaps. The
+ * new file gets its name only when it is committed, so a partial file never replaces an
+ * existing file. Called by bindings and programs.
  */
 #include <errno.h>
 #include <limits.h>
@@ -283,8 +283,8 @@ static int list_extents(struct save *save, const struct text *header, const stru
 	return ret;
 }
 
-/* Opens the output file. The name is always taken as a path, as the readers of models take it: a
- * colon in it must not make it the address of another kind of storage. */
+/* Opens the output file. The name is always treated as a path, as in the functions that read
+ * models. So a name with a colon is not taken for the address of another kind of storage. */
 static int open_output(struct save *save, const struct penstock_storage_opts *how)
 {
 	const char *path = save->path, *colon = strchr(path, ':'), *slash = strchr(path, '/');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Computes which part of a tensor a rank needs under tensor parallelism. A table of patterns for
- * tensors' names tells how each layer is split; callers can add patterns. The end of a tensor's
- * name tells how the tensor is stored. config.json has the numbers of heads and experts. Called by
- * load.c and bindings. Does no I/O except reading config.json.
+ * Computes the part of a tensor that a rank needs under tensor parallelism. A table of patterns
+ * for tensors' names tells how each layer is split; callers can add patterns. The end of a
+ * tensor's name tells how the tensor is stored. config.json has the numbers of heads and
+ * experts. Called by load.c and bindings. Does no I/O except reading config.json.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -65,7 +65,7 @@ enum layout {
 	 * inputs. */
 	COLUMNS,
 	INPUTS, /* One value for each input. */
-	SHAPE,	/* Not a weight, but a few numbers about the whole tensor. */
+	SHAPE,	/* A few numbers about the whole tensor, instead of a weight. */
 };
 
 struct cut {
@@ -139,7 +139,7 @@ static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 }
 
 /* Returns true if this tensor of keys or values has as many heads as the queries of its layer.
- * In such a layer the number of key-value heads in config.json does not apply. */
+ * In such a layer the number of key-value heads that config.json has does not apply. */
 static bool as_many_as_queries(const struct cut *c)
 {
 	const char *at = strstr(c->t->name, ".k_proj.");
@@ -232,9 +232,9 @@ static bool has_sibling(const struct cut *c, const char *tail)
 	return pst_weights_index(c->w, name) >= 0;
 }
 
-/* For a layer that is split by inputs: returns 1 if the inputs of a quantization group are
- * scattered over the layer (desc_act), so that each rank needs the scales of all groups. Returns
- * 0 if they are not, and an error if that is not known. */
+/* Called for a layer that is split by inputs. Returns 1 if the inputs of a quantization group
+ * are scattered over the layer (desc_act), because each rank then needs the scales of all
+ * groups. Returns 0 if they are contiguous, and an error if the order is not known. */
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
@@ -248,8 +248,8 @@ static int groups_are_mixed(const struct cut *c)
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
-/* Sets c->dim to the dimension of this tensor that the rule `cut` splits. Returns 1, or 0 if the
- * tensor is not split, or an error. */
+/* Sets c->dim to the dimension of this tensor that the rule `cut` splits. Returns 1 if the
+ * tensor is split, 0 if it is not, or a negative error. */
 static int choose_dim(struct cut *c, enum penstock_cut cut)
 {
 	const bool inputs = cut == PENSTOCK_CUT_LAST;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements sort_names.h: a radix sort that uses eight bytes of the names at a time. Each name's
- * next eight bytes are copied beside its pointer and compared as a number. So a name, which may lie
- * anywhere in memory, is read once per eight bytes instead of at each comparison. Names whose eight
- * bytes are equal are then sorted by their following eight bytes.
+ * Implements sort_names.h: a radix sort that uses eight bytes of the names at a time. Each
+ * name's next eight bytes are copied beside its pointer and compared as a number. Names may be
+ * anywhere in memory, so reading them is slow. This sort reads each eight bytes of a name only
+ * once, instead of at each comparison. Names whose eight bytes are equal are then sorted by
+ * their following eight bytes.
  */
 #include "weights/sort_names.h"
 
@@ -52,8 +53,8 @@ static bool next_name_run(struct pst_named *list, size_t count, size_t *at, stru
 
 static void sort_from(struct pst_named *list, size_t count, size_t depth)
 {
-	/* Recursion sorts all runs but the longest, which the next round of this loop sorts. So
-	 * a recursive call has at most half of the names. */
+	/* Recursive calls sort all runs except the longest. The next iteration of this loop
+	 * sorts the longest run. So a recursive call has at most half of the names. */
 	while (count > 1) {
 		struct name_run longest = {NULL, 0}, run, less;
 		size_t at = 0;

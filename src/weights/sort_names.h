@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sorts names in the order of strcmp. It stays fast for millions of names, which one header may
- * hold, even if the names share long prefixes. Called by safetensors.c. The only memory it
- * allocates is that which qsort allocates.
+ * hold, even if the names share long prefixes. Called by safetensors.c. It allocates no memory,
+ * except that qsort may allocate some.
  */
 #ifndef PST_WEIGHTS_SORT_NAMES_H
 #define PST_WEIGHTS_SORT_NAMES_H
