@@ -217,8 +217,8 @@ struct creation {
 	bool needs_all; /* true if the creation must fail after every injected failure */
 };
 
-/* Creates, writes and commits the file. Returns 0 or an error. Sets *step to the last step that
- * it began. */
+/* Creates, writes and commits the file. Returns 0 or an error. Sets *step to the number of steps
+ * that succeeded. */
 static int create_file(const struct creation *c, int *step)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
