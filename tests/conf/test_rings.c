@@ -235,8 +235,7 @@ static void drive_reads_pin_the_rest(void **state)
 	read_long(LEN, true);
 }
 
-/* The driver refuses to pin the second piece of the ring. Reads continue, but as slowly as with
- * a ring that cannot be pinned at all. */
+/* The driver refuses to pin the second piece of the ring. Reads continue, but more slowly. */
 static void pinning_the_rest_is_refused(void **state)
 {
 	(void)state;
