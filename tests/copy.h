@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helpers for tests that compare device memory: copies between devices. If a copy fails, the
- * case fails.
+ * test case fails.
  */
 #ifndef PENSTOCK_TEST_COPY_H
 #define PENSTOCK_TEST_COPY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper for tests of the canary: asks penstock_explain about one path. If the call fails or
- * the path is missing, the case fails.
+ * Helper for tests of the canary: queries penstock_explain about one path. If the call fails or
+ * its answer lacks the path, the test case fails.
  */
 #ifndef PENSTOCK_TEST_EXPLAIN_H
 #define PENSTOCK_TEST_EXPLAIN_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every test program includes this file. It includes cmocka after the headers that cmocka
- * requires. It provides skips with a reason, the seed of random tests, a clock and the stand-in
- * driver. tests/run counts the cases from a program's output. Nothing here may hide a failure
- * by retrying or waiting.
+ * requires. It provides skips with a reason, the seed of random tests, a clock, and a function
+ * that makes the library load the stand-in CUDA driver. tests/run counts the cases from a
+ * program's output. Nothing here may hide a failure by retrying or waiting.
  */
 #ifndef PENSTOCK_TEST_H
 #define PENSTOCK_TEST_H
@@ -21,13 +21,14 @@
 
 #include <cmocka.h>
 
-/* Makes stdout line-buffered even if it is a file, so that a crash loses no finished case. */
+/* Makes stdout line-buffered even if it is a file, so that a crash loses no result of a case
+ * that has finished. */
 __attribute__((constructor)) static void test_line_buffered(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 }
 
-/* Ends the case as skipped. tests/run prints the reason. */
+/* Ends the test case as skipped. tests/run prints the reason. */
 #define test_skip(...)                          \
 	do {                                    \
 		printf("# skip: " __VA_ARGS__); \

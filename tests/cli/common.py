@@ -25,11 +25,12 @@ SYS_CACHESTAT = 451
 
 
 class Skip(Exception):
-    """Raised, with the reason, by a case that cannot run on this machine."""
+    """A case raises this exception, with the reason, if it cannot run on this machine."""
 
 
 class Tap:
-    """Counts the cases and prints their results as TAP. Prints the number of cases last."""
+    """Counts the cases and prints their results as TAP. The number of cases is the last
+    line."""
 
     def __init__(self):
         self.count = self.failed = 0
@@ -47,8 +48,8 @@ class Tap:
         return passed
 
     def case(self, name, function, *args):
-        """Runs a case. The function returns "" if the case passed, and otherwise a text that
-        says what is wrong."""
+        """Runs a case, which is a function. The function returns "" if the case passed, and
+        otherwise a text that says what is wrong."""
         try:
             wrong = function(*args)
         except Skip as skip:
@@ -92,7 +93,7 @@ def told(done):
 
 
 def folder(name, place=None):
-    """Creates an empty folder, in TMPDIR unless a place is named."""
+    """Creates an empty folder, in TMPDIR unless the caller names another place."""
     return tempfile.mkdtemp(prefix=f"penstock-{name}.", dir=place)
 
 
@@ -132,8 +133,8 @@ def cached_pages(path):
 
 
 def make_cold(path):
-    """Drops the file's pages from the page cache. Raises Skip if they stay there, or if the
-    kernel does not report whether they do."""
+    """Drops the file's pages from the page cache. Raises Skip if the pages stay in the
+    cache, or if the kernel does not report whether they stay."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     seen = cached_pages(path)
@@ -149,8 +150,8 @@ def make_cold(path):
 
 
 def must_tell(path):
-    """Raises Skip if the kernel reports that nothing of the file is cached right after a
-    read."""
+    """Raises Skip if the kernel reports no cached bytes of the file right after a read of
+    the file."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     os.close(fd)
@@ -187,7 +188,7 @@ class Locked:
 
 
 def default_signals():
-    """Restores the default handling of signals in a child process: a background job of a shell
-    script ignores SIGINT, and its children inherit that."""
+    """Restores the default handling of signals in a child process. This is needed because a
+    background job of a shell script ignores SIGINT, and its children inherit this."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

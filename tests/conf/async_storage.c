@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements async_storage.h. Two threads take transfers from one list. A thread waits a short
- * time for more transfers to arrive, and the seed then decides which one it takes. A writer
- * changes its own copy of the object. A reader keeps the object that was published when the
- * reader was opened.
+ * time, so that more transfers arrive. The seed then decides which of the waiting transfers the
+ * thread takes. A writer changes its own copy of the object. A reader keeps using the object
+ * that was the published one when the reader was opened.
  */
 #include "async_storage.h"
 
@@ -17,8 +17,8 @@
 #include "core/lane/inbox.h"
 
 #define THREADS 2
-#define GATHER 4	  /* number of waiting transfers from which a thread prefers to choose */
-#define GATHER_NS 200000u /* time that a thread waits for GATHER transfers to choose from */
+#define GATHER 4	  /* number of waiting transfers among which a thread prefers to choose */
+#define GATHER_NS 200000u /* time that a thread waits until GATHER transfers are waiting, in ns */
 #define PATIENCE_S 60
 #define BEGUN_MAX 2048
 
@@ -32,8 +32,7 @@ struct async_remote {
 	uint64_t random;
 	unsigned char *object; /* the published object */
 	uint64_t object_len;
-	uint64_t begun[BEGUN_MAX]; /* offsets of the transfers, in the order in which they were
-				      submitted */
+	uint64_t begun[BEGUN_MAX]; /* offsets of all transfers, in the order of their submission */
 	unsigned begun_count;
 	unsigned released;
 	bool held, stop;
@@ -43,11 +42,11 @@ struct async_remote {
 /* The private state of one open storage. */
 struct object {
 	struct async_remote *remote;
-	unsigned char
-		*bytes;	     /* the copy that a writer changes, or the object that a reader keeps */
-	uint64_t len, exact; /* exact: length that the writer promised at the open; 0 if it promised
-				none */
-	unsigned drains;     /* writes in flight */
+	unsigned char *bytes; /* a writer's own copy of the object, or the published object that a
+			       * reader keeps */
+	/* exact: length that the writer announced at the open, 0 if it announced none. */
+	uint64_t len, exact;
+	unsigned drains; /* writes in flight */
 	bool aborted;
 };
 
@@ -59,8 +58,8 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
-/* Decides from its offset and direction whether a transfer fails. The service order has no
- * influence. */
+/* Decides whether a transfer fails. The decision depends only on the transfer's offset and
+ * direction, not on the order of service. */
 static bool io_fails(const struct async_remote *remote, const struct pst_io *io)
 {
 	uint64_t state = (remote->opts.seed ^ (io->off * 2 + io->op) * 0x9e3779b97f4a7c15u) | 1;
@@ -90,8 +89,8 @@ static void transfer_unlist(struct async_remote *remote, struct pst_io **at)
 	remote->counts.waiting--;
 }
 
-/* Removes one of the waiting transfers from the list and returns it. It is a random one, or the one
- * with the lowest offset while the test releases transfers one by one. */
+/* Removes a waiting transfer from the list and returns it. The choice is random. While the test
+ * releases transfers one by one, the transfer with the lowest offset is chosen. */
 static struct pst_io *transfer_choose(struct async_remote *remote)
 {
 	struct pst_io **at = &remote->waiting, *io;
@@ -190,7 +189,7 @@ static void *serve_transfers(void *arg)
 		}
 		pthread_mutex_unlock(&remote->lock);
 		io->engine = "async";
-		pst_io_done(io, result); /* the thread must not use io after this call */
+		pst_io_done(io, result); /* the thread must not use `io` after this call */
 		pthread_mutex_lock(&remote->lock);
 	}
 	pthread_mutex_unlock(&remote->lock);
@@ -294,8 +293,7 @@ static int storage_length(struct penstock_storage *st, uint64_t *out, struct pst
 	return 0;
 }
 
-/* Cancels a transfer in one of the three ways in which a storage may do that, or refuses the
- * cancel. */
+/* Cancels a transfer in one of the three ways that a storage may use, or refuses to cancel it. */
 static void transfer_cancel(struct pst_io *io)
 {
 	struct object *object = io->st->priv;
@@ -316,13 +314,13 @@ static void transfer_cancel(struct pst_io *io)
 	object->drains -= io->op == PST_IO_DRAIN;
 	remote->counts.cancelled++;
 	way = way >> 32 & 3;
-	if (!way) { /* A thread of the store completes the transfer. */
+	if (!way) { /* A thread of the store completes the cancelled transfer later. */
 		io->next = remote->cancelled;
 		remote->cancelled = io;
 		pthread_cond_broadcast(&remote->work);
 	}
 	pthread_mutex_unlock(&remote->lock);
-	if (way == 1) { /* The transfer completes before this function returns. */
+	if (way == 1) { /* The cancelled transfer completes before this function returns. */
 		io->result =
 			pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled by the remote store");
 		io->done(io);

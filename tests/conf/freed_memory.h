@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Overwrites freed heap memory, so that a read after free finds garbage. Tests of closing in
- * tests/conf include it.
+ * Overwrites freed heap memory, so that a read after free finds garbage. The tests in tests/conf
+ * that close devices or queues include this file.
  */
 #ifndef FREED_MEMORY_H
 #define FREED_MEMORY_H

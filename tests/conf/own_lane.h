@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture of the tests of inline lanes: a queue whose lane runs inside the calls of its owner's
- * thread, a file on the drive, and requests for the remote object of remote_object.h. The
- * remote store completes transfers on its own threads, so it must wake an owner that sleeps.
- * Each device has one lane. Only test_own_lane.c and test_own_lane_close.c include this file.
+ * Fixture of the tests of inline lanes. An inline lane has no thread: it works inside the calls
+ * that the queue's owner makes on the queue. The fixture has such a queue, a file on the drive,
+ * and the remote object of remote_object.h. The remote store completes transfers on its own
+ * threads, so it must wake an owner that sleeps. Each device has one lane. Only test_own_lane.c
+ * and test_own_lane_close.c include this file.
  */
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-#define LEN (20u << 20) /* in bytes; more than all the chunks that a lane may have in flight */
+/* Length in bytes; more than all the chunks that a lane may have in flight. */
+#define LEN (20u << 20)
 #include "remote_object.h"
 
 #include <fcntl.h>
@@ -77,7 +79,8 @@ static void submit(const struct penstock_req *req)
 
 static void *release_later(void *arg)
 {
-	/* After this pause the owner is probably asleep. If it is not, the test still passes. */
+	/* After this pause the owner's thread is probably asleep. If it is not, the test still
+	 * passes. */
 	usleep(20000);
 	async_release(remote);
 	return arg;

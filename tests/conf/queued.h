@@ -9,7 +9,8 @@
 #ifndef QUEUED_H
 #define QUEUED_H
 
-#define LEN (20u << 20) /* in bytes; more than all the chunks that a lane may have in flight */
+/* Length in bytes; more than all the chunks that a lane may have in flight. */
+#define LEN (20u << 20)
 #include "remote_object.h"
 
 #include <pthread.h>
@@ -26,7 +27,7 @@ static struct penstock_queue *q;
 static struct penstock_storage *st;
 static struct penstock_done done[MAX];
 static unsigned fired[MAX]; /* number of times that each request's callback ran */
-static bool inside;	    /* whether the test is inside penstock_poll or penstock_wait */
+static bool inside;	    /* true while the test is inside penstock_poll or penstock_wait */
 static pthread_t caller;
 
 static inline void begin_case(unsigned fail_one_in, unsigned requests_max)
@@ -60,7 +61,8 @@ static inline void count_callback(const struct penstock_done *one)
 	fired[(uintptr_t)one->user]++;
 }
 
-/* Makes request `i`: a read of `len` bytes at `off`. Its callback counts in fired[i]. */
+/* Makes request `i`, which reads `len` bytes at `off`. Its callback counts its calls in
+ * fired[i]. */
 static inline struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t off,
 					   uint64_t len)
 {
@@ -102,8 +104,8 @@ static inline int wait_queue(unsigned min, unsigned max, int64_t timeout_ns)
 	return n;
 }
 
-/* Submits a long read, and waits until the host's only lane has as many chunks in flight as it may
- * have. The store holds all of them. Returns the request's ID. */
+/* Submits a long read, and waits until the host's only lane has its maximum number of chunks in
+ * flight. The store holds all these chunks. Returns the request's ID. */
 static inline uint64_t fill_lane(void)
 {
 	uint64_t id = submit_read(0, 0, LEN);

@@ -22,8 +22,8 @@
 #define GUARD 4096u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The paths that need a descriptor, and why the library refuses each of them for an object without
- * one: the reason for host memory and the reason for GPU memory. */
+/* The paths that need a descriptor, and the reasons why the library refuses each path for an
+ * object without a descriptor: one for host memory, one for GPU memory. */
 static const struct {
 	const char *name;
 	enum penstock_why host, other;
@@ -39,9 +39,9 @@ static unsigned char *bytes,
 	*back; /* bytes: what the object contains; back: the bytes that a test read */
 static struct async_remote *remote;
 static const struct penstock_device_opts *host_opts;
-static bool remote_cancels; /* whether the store that remote_create makes can cancel transfers */
-static unsigned remote_refuses_one_in; /* that store refuses one cancel in this many; 0 if it
-					  refuses none */
+static bool remote_cancels; /* true if the store that remote_create makes can cancel transfers */
+/* N means that this store refuses about one cancel in N; 0 means that it refuses none. */
+static unsigned remote_refuses_one_in;
 
 static inline int setup(void **state)
 {
@@ -53,8 +53,9 @@ static inline int setup(void **state)
 	back = malloc(LEN + 3 * GUARD);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	gpu_opts.lanes = 8; /* Machines with a GPU use 8 lanes. The test uses 8 even if this machine
-			       has few cores. */
+	/* A GPU has 8 lanes by default. The test uses 8 lanes even if this machine has few
+	 * cores. */
+	gpu_opts.lanes = 8;
 	return penstock_device_open("host", host_opts, &host) < 0 ||
 	       penstock_device_open("cuda:0", &gpu_opts, &gpu) < 0;
 }
@@ -69,7 +70,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* Creates the remote store of a case and publishes the known bytes. */
+/* Creates the remote store that a case uses, and publishes an object of known bytes. */
 static inline void remote_create(unsigned fail_one_in)
 {
 	struct async_opts opts = {.seed = test_seed(11),

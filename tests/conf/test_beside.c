@@ -23,8 +23,8 @@
 
 #define GATE_LEN (2u << 20)
 #define LEN (16 * GATE_LEN)
-#define NEAR 8 /* number of cached writes in the same 2 MiB as the direct one */
-#define FAR 8  /* number of cached writes elsewhere in the file */
+#define NEAR 8 /* number of cached writes in the same 2 MiB of the file as the direct write */
+#define FAR 8  /* number of cached writes in other parts of the file */
 #define SMALL 100
 #define DIRECT_LEN 65536u
 
@@ -110,7 +110,8 @@ static void submit(uintptr_t user, uint64_t off, uint64_t len)
 	assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
 }
 
-/* Waits for one completion and returns its user value; 0 if none comes within 20 s. */
+/* Waits for a completion and returns the user value of its request. Returns 0 if no request
+ * completes within 20 s. */
 static uintptr_t next_done(void)
 {
 	struct penstock_done done;
@@ -124,9 +125,9 @@ static uintptr_t next_done(void)
 
 /* ---- cases ---- */
 
-/* Cached writes wait for a direct write that is held in the same 2 MiB; cached writes elsewhere do
- * not. The user value of the direct write is 1. Those of the near cached writes start at 10, and
- * those of the distant ones at 100. */
+/* A direct write is held in flight. Cached writes to the same 2 MiB wait for it; cached writes
+ * elsewhere do not. User values: 1 for the direct write, 10 and more for the near cached writes,
+ * 100 and more for the distant cached writes. */
 static void cached_write_waits_for_direct_write(void **state)
 {
 	unsigned far_done = 0;
@@ -144,9 +145,9 @@ static void cached_write_waits_for_direct_write(void **state)
 		submit(10 + i, DIRECT_LEN + 10000u * i + 1, SMALL);
 	for (unsigned i = 0; i < FAR; i++)
 		submit(100 + i, (uint64_t)GATE_LEN * (2 + i) + 1, SMALL);
-	/* The distant writes were submitted after the near ones. At least half of them must
-	 * complete. The others may have to wait too: the counters of the gate are hashed, so a
-	 * distant write may share a counter with a near one. */
+	/* The distant writes were submitted after the near writes. At least half of the distant
+	 * writes must complete. The others may wait, because the library counts writes in hashed
+	 * counters, and a distant write may share a counter with a near one. */
 	while (far_done < FAR / 2) {
 		uintptr_t user = next_done();
 
@@ -175,8 +176,8 @@ struct work {
 #define READERS 2
 #define ROUNDS 6
 
-/* Writes every fourth piece of the file. The pieces end within a page, so a page has bytes of two
- * pieces. */
+/* Writes every fourth piece of the file. Piece boundaries are not page boundaries, so some pages
+ * contain bytes of two pieces. */
 static void *write_pieces(void *arg)
 {
 	struct work *work = arg;

@@ -25,8 +25,8 @@ static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
 
-/* What the wrapped pread does: calls the kernel, returns fewer bytes, fails with EINTR, or fails
- * with EIO. */
+/* What the wrapped pread does: PLAIN calls the kernel, SHORT returns fewer bytes, INTERRUPTED
+ * fails with EINTR, REFUSED fails with EIO. */
 static enum { PLAIN, SHORT, INTERRUPTED, REFUSED } reads;
 static _Atomic unsigned calls;
 
@@ -116,7 +116,7 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 	return report->cpu_copied / want;
 }
 
-/* Skips the case unless the storage can tell by itself that the file is cached. */
+/* Skips the case unless the storage can find out by itself that the file is cached. */
 static void require_known_residency(void)
 {
 	enum penstock_why why;
@@ -137,7 +137,7 @@ static void only_medium_fast_requests_use_it(void **state)
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	/* The caller's thread carries this read. */
+	/* This read is carried by the caller's thread. */
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);

@@ -213,7 +213,7 @@ static void check_file(const char *device, const char *engine, bool memory)
 
 		printf("# %s %s %s read by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
 		       paths[p] ? paths[p] : "auto", done);
-		if (p < 2) /* the paths auto and bounce carry every length */
+		if (p < 2) /* path "bounce" and the automatic choice of a path carry every length */
 			assert_int_equal(done, READS);
 	}
 	penstock_close(st);
@@ -230,8 +230,8 @@ static void check_file(const char *device, const char *engine, bool memory)
 	unlink(name);
 }
 
-/* Tests a storage without a descriptor. The paths that need a descriptor refuse it, and the other
- * paths carry every length. */
+/* Tests a storage without a descriptor. Paths that need a descriptor refuse its requests. All
+ * other paths carry requests of every length. */
 static void check_memory_storage(const char *device, const char *engine)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -363,7 +363,8 @@ static void host_device_on_tmpfs(void **state)
 	check_file("host", "auto", true);
 }
 
-/* If the route cannot meet the required class, the request is refused before any byte moves. */
+/* A request whose required class cannot be met by any path of the route is refused before any
+ * byte moves. */
 static void class_that_cannot_be_met_is_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
@@ -388,8 +389,8 @@ static void class_that_cannot_be_met_is_refused(void **state)
 	unlink(name);
 }
 
-/* If the route meets the required class, the report says for each path of a lower class that the
- * class forbids it. */
+/* A request requires a class that the route meets. For each path of a lower class, the report
+ * says that the required class forbids this path. */
 static void report_names_paths_that_the_class_forbids(void **state)
 {
 	struct penstock_seg seg = {.dev = host, .row_len = 65536};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests residency queries that go beyond the end of a file. Readers with a fixed buffer size
- * request more bytes than the file has. The storage must answer for the bytes that the file
- * has, so that cached bytes come from the page cache and not from the drive. Where the kernel
- * does not report residency, these checks are left out.
+ * request more bytes than the file has. The storage must answer for the bytes that the file has,
+ * so that cached bytes come from the page cache and not from the drive. If the kernel does not
+ * report residency, the program skips these checks.
  */
 #include "test.h"
 #include "request.h"
@@ -111,7 +111,8 @@ static void read_beyond_the_end(void **state)
 			assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
 			assert_int_equal(query_residency(st, half, BUFFER_LEN), PST_WARM);
 			assert_int_equal(query_residency(st, len, BUFFER_LEN),
-					 PST_WARM); /* The range is empty, and counts as cached. */
+					 PST_WARM); /* The range is empty, and an empty range counts
+						     * as cached. */
 			assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, (int64_t)len), 0);
 			assert_int_equal(bytes_from_drive(st, half, BUFFER_LEN - half,
 							  (int64_t)(len - half)),
@@ -139,7 +140,7 @@ static void file_that_grew(void **state)
 		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
 		assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, 1004096), 0);
 	}
-	/* Bytes that the file has but the page cache lacks still count as not cached. */
+	/* Bytes that are in the file but not in the page cache still count as not cached. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (query_residency(st, 0, 1004096) == PST_COLD) {
 		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_COLD);
@@ -162,9 +163,9 @@ static const char *why_not(const struct penstock_report *report, const char *pat
 	return penstock_why_name(report->paths[i].why);
 }
 
-/* For each usable path that was not taken, the report has a reason. The reason is "cached" or
- * "not-cached" if the residency of the bytes decided. It is "not-needed" if the residency is
- * unknown or the caller named a path. */
+/* For each usable path that was not used, the report has a reason. The reason is "cached" or
+ * "not-cached" if the residency of the bytes decided the choice. The reason is "not-needed" if
+ * the residency is unknown or the caller named a path. */
 static void report_says_why_by_residency(void **state)
 {
 	const uint64_t len = 1u << 20;
@@ -196,7 +197,7 @@ static void report_says_why_by_residency(void **state)
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
 	((struct pst_file *)st->priv)->overlay =
-		true; /* The storage reports an unknown residency for files on an overlay. */
+		true; /* The storage reports the residency of files on an overlay as unknown. */
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");
 	assert_string_equal(why_not(&report, "bounce"), "not-needed");

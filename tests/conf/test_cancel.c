@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cancels as penstock.h describes them, on a storage that can cancel transfers. A
- * cancelled request in flight completes once, even while the store still holds its transfers:
- * with -ECANCELED, or as if it had not been cancelled. After it has completed, no thread
- * touches its memory. test_queue.c tests cancels on a storage that cannot cancel transfers,
- * where a cancel affects only chunks that have not started.
+ * Tests cancels as penstock.h describes them, on a storage that can cancel transfers. A request
+ * that is cancelled in flight completes once, even while the store still holds its transfers. It
+ * completes with -ECANCELED, or as if it had not been cancelled. After that, no thread touches
+ * its memory. test_queue.c tests cancels on a storage that cannot cancel transfers, where a
+ * cancel affects only chunks that have not started.
  */
 #include "queued.h"
 
@@ -14,7 +14,7 @@
 #include "core/lane/pump.h"
 #include "core/queue/queue.h"
 
-/* Timeout of a wait; only a bug makes a wait last that long. */
+/* timeout of a wait in ns; only a bug makes a wait last that long */
 #define WAIT_NS (30 * 1000000000ll)
 #define ROUNDS 12
 #define ROUND_REQUESTS 48 /* number of requests in a round */
@@ -28,8 +28,8 @@ static void begin_cancels(unsigned refuse_one_in)
 	async_hold(remote);
 }
 
-/* Checks that no thread writes to the memory any more: the bytes that the test writes there must
- * stay. */
+/* Checks that no other thread writes to the memory: the test writes bytes there, and they must
+ * not change. */
 static void assert_memory_untouched(unsigned char *mem, size_t len)
 {
 	memset(mem, 0x11, len);
@@ -51,8 +51,9 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* Cancels a request that has as many chunks in flight as the lane allows, and more chunks that have
- * not started. It completes with -ECANCELED while the store still holds all transfers. */
+/* Cancels a request that has the maximum number of chunks of a lane in flight, and more
+ * chunks that have not started. It completes with -ECANCELED while the store still holds all
+ * transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;
@@ -73,8 +74,8 @@ static void cancel_while_store_holds_transfers(void **state)
 	assert_int_equal(fired[0], 1);
 }
 
-/* Cancels one of three requests. Its report counts the bytes that arrived before the cancel, and
- * the other requests continue. */
+/* Cancels one of three requests. The report of the cancelled request counts the bytes that
+ * arrived before the cancel. The other two requests continue. */
 static void cancel_one_of_several(void **state)
 {
 	struct async_counts counts;
@@ -85,7 +86,8 @@ static void cancel_one_of_several(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		ids[i] = submit_read(i, i * 8 * PIECE, 8 * PIECE);
 	assert_int_equal(async_await(remote, 24), 0);
-	/* These are the lowest offsets: all of the first request and three chunks of the second. */
+	/* Releases the transfers with the lowest offsets: all of the first request, and three
+	 * chunks of the second. */
 	async_release_some(remote, 11);
 	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
 	assert_int_equal(done[0].result, 8 * PIECE);
@@ -93,8 +95,8 @@ static void cancel_one_of_several(void **state)
 		async_get_counts(remote, &counts);
 	while (counts.waiting > 13);
 	while (atomic_load(&q->requests[(uint32_t)ids[1]].bytes) < 3ull * PIECE)
-		/* The store has completed these transfers, but the lane may not have counted their
-		 * bytes. */
+		/* The store has completed the released transfers, but the lane may not have
+		 * counted their bytes yet. */
 		sched_yield();
 	assert_int_equal(penstock_cancel(q, ids[1]), 0);
 	assert_cancelled(ids[1], 3 * PIECE);
@@ -135,7 +137,8 @@ static void cancel_refused_by_storage(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_memory_equal(back, bytes, 5 * PIECE);
 	assert_int_equal(fired[0], 1);
-	/* A refused cancel still stops the chunks that have not started. */
+	/* If the storage refuses the cancel, the chunks that have not started still do not
+	 * start. */
 	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
@@ -246,8 +249,8 @@ static void *cancel_later(void *arg)
 	return arg;
 }
 
-/* A request of an inline lane is cancelled by the queue's owner, by another thread while the owner
- * sleeps, and by closing the queue. */
+/* Cancels a request of an inline lane in three ways: the queue's owner cancels it, another
+ * thread cancels it while the owner sleeps, and closing the queue cancels it. */
 static void own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -286,7 +289,7 @@ static void own_lane(void **state)
 
 static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-/* the thread cancels a request in one of this many turns of its loop */
+/* N means that the thread cancels a request in about one of N iterations of its loop */
 static _Atomic unsigned cancel_one_in;
 
 /* Cancels random requests of this round and of earlier rounds until `stop` is true. */
@@ -322,7 +325,8 @@ static unsigned cancels_seen_by_store(void)
 }
 
 /* Submits a round of requests, while another thread cancels some of them. Each request completes
- * once, with all its bytes or as cancelled. No thread writes to its memory afterwards. */
+ * once, either with all its bytes or with -ECANCELED. After that, no thread writes to its
+ * memory. */
 static void random_round(uint64_t *seed, bool hold, unsigned *cancelled)
 {
 	uint64_t lens[ROUND_REQUESTS], new[ROUND_REQUESTS];
@@ -339,7 +343,7 @@ static void random_round(uint64_t *seed, bool hold, unsigned *cancelled)
 		if (!hold)
 			atomic_store(&ids[i], new[i]);
 	}
-	if (hold) { /* No request is cancelled before INFLIGHT_MIN transfers are in flight. */
+	if (hold) { /* The test cancels no request before INFLIGHT_MIN transfers are in flight. */
 		assert_int_equal(async_await(remote, INFLIGHT_MIN), 0);
 		for (unsigned i = 0; i < ROUND_REQUESTS; i++)
 			atomic_store(&ids[i], new[i]);
@@ -413,8 +417,9 @@ static void submit_with_deadline(unsigned i, uint64_t ns)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 }
 
-/* The store holds as many chunks as the lane may have in flight. A request that the lane has not
- * started still completes at once when it is cancelled or its deadline passes. */
+/* The store holds the maximum number of chunks that the lane may have in flight. A request of
+ * which the lane has started no chunk completes at once when it is cancelled or its deadline
+ * passes. */
 static void not_started_completes_beside_held_transfers(void **state)
 {
 	struct async_counts counts;
@@ -516,7 +521,7 @@ static void *release_once_asleep(void *tid)
 	return slept ? NULL : tid;
 }
 
-/* A deadline of UINT64_MAX never passes: the waiting thread sleeps as if there were no
+/* A deadline of UINT64_MAX never passes, so the waiting thread sleeps as it does without a
  * deadline. */
 static void deadline_that_never_passes(void **state)
 {

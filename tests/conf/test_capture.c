@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The application captures a CUDA graph while the library works, as frameworks do at start-up.
- * In every capture mode, on the capturing thread and on other threads, the driver must refuse
- * no call of the library, and the capture must stay valid. With PENSTOCK_STANDIN=0 the tests
- * run against the machine's own driver.
+ * The tests use every capture mode, and use the library on the capturing thread and on other
+ * threads. The CUDA driver must refuse no call of the library, and the capture must stay valid.
+ * With PENSTOCK_STANDIN=0 the tests run against the machine's own driver.
  */
 #include "test.h"
 
@@ -19,7 +19,7 @@
 #include "penstock.h"
 
 #define FILE_LEN (24u << 20) /* path mapped carries only requests of at least 8 MiB */
-#define LIMIT 20000000000LL  /* in ns; only a hang lasts that long */
+#define LIMIT 20000000000LL  /* timeout in ns; only a hang lasts that long */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -27,7 +27,7 @@ static struct pst_cu_stream *captured;
 static struct penstock_device *gpu;
 static void *mem;
 static char name[256];
-/* Driver functions that the library itself never calls. */
+/* CUDA driver functions that the test calls and the library never calls. */
 static enum pst_cu_result (*capture_begin)(struct pst_cu_stream *, enum pst_cu_capture_mode);
 static enum pst_cu_result (*capture_end)(struct pst_cu_stream *, void **graph);
 static enum pst_cu_result (*graph_destroy)(void *graph);
@@ -103,7 +103,7 @@ static void transfer(enum penstock_op op, const char *path, struct pst_cu_stream
 	penstock_close(req.storage);
 }
 
-/* Uses every part of the library that calls the driver. */
+/* Uses every part of the library that calls the CUDA driver. */
 static void use_library(void)
 {
 	static const char *const paths[] = {"bounce", "mapped", "staged", NULL};
@@ -190,7 +190,8 @@ static void device_opens_during_capture(void **state)
 	assert_int_equal(capture_end(captured, &(void *){NULL}), 0);
 }
 
-/* After each call, the library restores the capture mode of the calling thread. */
+/* When a library function returns, the calling thread has the same capture mode as before the
+ * call. */
 static void capture_mode_of_the_thread_is_restored(void **state)
 {
 	(void)state;

@@ -46,8 +46,8 @@ static void close_host(void)
 	penstock_device_close(host);
 }
 
-/* Runs `what`, which closes an object while the store still uses the memory of requests. The close
- * must not return before the store releases the requests. */
+/* Runs `what`, which closes an object while the store still uses the memory of requests. `what`
+ * must not return before the store releases these requests. */
 static void close_while_held(void (*what)(void))
 {
 	pthread_t thread;
@@ -55,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* long enough that a close that does not wait would have returned */
+	usleep(30000); /* gives a close that does not wait enough time to return */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);
@@ -78,8 +78,8 @@ static void queue_close_waits_for_requests(void **state)
 	(void)state;
 	begin_case(0, 16);
 	submit_held_requests();
-	/* This request has more chunks than a lane may have in flight. The close cancels those that
-	 * have not started. */
+	/* This request has more chunks than a lane may have in flight. Closing the queue cancels
+	 * the chunks that have not started. */
 	submit_read(HELD_COUNT, HELD_COUNT * PIECE * 2, LEN - HELD_COUNT * PIECE * 2);
 	close_while_held(close_queue);
 	q = NULL;
@@ -93,7 +93,7 @@ static void queue_close_waits_for_requests(void **state)
 			fail_msg("byte %u is wrong", i);
 }
 
-/* Completions remain valid after the storage was closed, with the whole text of their reports. */
+/* Completions remain valid after the storage was closed, including the texts of their reports. */
 static void storage_close_waits_for_requests(void **state)
 {
 	(void)state;
@@ -134,8 +134,9 @@ static void close_gpu(void)
 	penstock_device_close(gpu);
 }
 
-/* A request has its first segment on the host and its second on the GPU. Because of the first
- * segment, the host's lanes carry it. Closing the GPU must wait for it, too. */
+/* A request has its first segment on the host and its second segment on the GPU. The device of
+ * the first segment provides the lanes, so lanes of the host carry the request. Closing the GPU
+ * must wait for this request, too. */
 static void close_of_second_device_waits(void **state)
 {
 	struct penstock_seg segs[2] = {{.buf = back, .dev = host, .row_len = PIECE},
@@ -175,8 +176,8 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* The thread of a one-call read drives a lane itself. The thread must sleep while the store holds
- * its transfer, even after the close of another device has notified all lanes. */
+/* A thread that calls a one-call function drives a lane itself. This thread must sleep while the
+ * store holds its transfer, even after closing another device has notified all lanes. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;
@@ -205,7 +206,7 @@ static void one_call_thread_sleeps_after_device_close(void **state)
 
 static _Atomic bool prepared;
 
-/* Prepares a route between a new storage and the host, whose pump is already running. */
+/* Prepares a route between a new storage and the host. The host's pump is already running. */
 static void *prepare_host(void *arg)
 {
 	assert_int_equal(penstock_prepare(arg, host, PENSTOCK_READ), 0);
@@ -235,7 +236,7 @@ static void device_close_does_not_block_other_devices(void **state)
 	close_function = close_gpu;
 	atomic_store(&prepared, false);
 	thread_start(&threads[0], close_thread, NULL);
-	usleep(30000); /* long enough that the close is probably waiting */
+	usleep(30000); /* gives the closing thread enough time to start waiting */
 	thread_start(&threads[1], prepare_host, other);
 	while (!atomic_load(&prepared) && test_now_ns() < until)
 		sched_yield();
@@ -300,8 +301,8 @@ static int submit_detached(struct stream *s, unsigned i)
 	return penstock_submit(q, &req, 1, NULL);
 }
 
-/* A detached request adds no completion to the queue. It frees its own queue entry and writes its
- * result to the caller's variable. */
+/* A detached request adds no completion to the queue. When it completes, it frees its queue
+ * entry and writes its result to the caller's variable. */
 static void detached_requests_free_their_entries(void **state)
 {
 	struct stream s;
@@ -313,7 +314,8 @@ static void detached_requests_free_their_entries(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			/* The queue entries become free without a harvest. */
+			/* The queue entries of detached requests become free although nobody
+			 * harvests. */
 			sched_yield();
 		assert_int_equal(ret, 1);
 	}
@@ -353,11 +355,11 @@ static void waiting_for_detached_requests(void **state)
 		close_function = close_queue;
 		for (unsigned i = 0; i < 3; i++)
 			assert_int_equal(submit_detached(&s, i), 1);
-		/* The stream runs the requests one after the other, so only the first one is in
-		 * flight. */
+		/* The stream runs the requests one after the other, so only the first request is
+		 * in flight. */
 		assert_int_equal(async_await(remote, 1), 0);
 		thread_start(&thread, closes ? close_thread : wait_thread, &got);
-		usleep(30000); /* long enough that the thread is probably asleep */
+		usleep(30000); /* gives the thread enough time to fall asleep */
 		assert_false(atomic_load(&closed));
 		async_release(remote);
 		pthread_join(thread, NULL);
@@ -366,7 +368,8 @@ static void waiting_for_detached_requests(void **state)
 		else
 			assert_int_equal(got, 0);
 		assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
-		/* A close cancels requests that have not started; the others complete. */
+		/* Closing the queue cancels the requests that have not started. The other
+		 * requests complete. */
 		for (unsigned i = 0; i < 3; i++)
 			assert_true(s.results[i] == PIECE ||
 				    (closes && s.results[i] == -ECANCELED));
@@ -386,8 +389,8 @@ struct user {
 	unsigned ended, wrong;
 };
 
-/* Uses a queue of its own on a device that two threads share. The queue must return only the
- * requests that were submitted to it. */
+/* Opens a queue on a device that two threads share, and uses it. The queue must return only
+ * requests that this thread submitted to it. */
 static void *use_own_queue(void *arg)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

@@ -19,7 +19,8 @@ static long resident_pages(void)
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-/* With a sanitizer, even memory that is only mapped has shadow memory that is resident. */
+/* With a sanitizer, even unused mapped memory costs resident memory: the sanitizer's shadow of
+ * it. */
 #define SHADOWED true
 #else
 #define SHADOWED false

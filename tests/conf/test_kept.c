@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests when path mapped keeps a registration of file pages and uses it again. It may do so
- * only for a storage that was opened as immutable, while the storage is open and its file is
- * unchanged. For other storages a kept registration would be wrong: after an overwrite it still
- * returns the old bytes, with the stand-in driver too. The device has one lane, so that the
- * test knows which lane keeps a registration.
+ * Tests when path mapped keeps a registration of file pages and uses it again. The library may
+ * keep it only for a storage that was opened as immutable, and only while the storage is open
+ * and its file is unchanged. For other storages a kept registration would be wrong: after an
+ * overwrite it still returns the old bytes, with the stand-in driver too. The device has one
+ * lane, so that the test knows which lane keeps a registration.
  */
 #include "test.h"
 
@@ -16,7 +16,7 @@
 #include "penstock.h"
 #include "request.h"
 
-#define LEN (4u << 20) /* longer than a read that the caller's thread carries itself */
+#define LEN (4u << 20) /* longer than any read that the caller's thread carries itself */
 
 static unsigned long (*calls)(const char *name);
 static struct penstock_device *host, *gpu;
@@ -26,7 +26,7 @@ static uint64_t seed = 11;
 static void *mem;
 static char name[256];
 
-/* Overwrites the file with other bytes, again and again until its change time differs. */
+/* Overwrites the file with other bytes, and repeats this until the file's change time differs. */
 static void overwrite_file(void)
 {
 	struct stat was, now;
@@ -178,7 +178,8 @@ static void nothing_kept_after_close(void **state)
 	}
 }
 
-/* A read within a registered range makes no registration. A read beyond that range makes one. */
+/* A read within a registered range makes no new registration. A read that goes beyond the
+ * registered range makes one. */
 static void part_of_a_registration_is_enough(void **state)
 {
 	(void)state;
@@ -190,8 +191,8 @@ static void part_of_a_registration_is_enough(void **state)
 	assert_int_equal(read_part(LEN / 4 + 4096, (2u << 20) - 8192), 0);
 }
 
-/* A read of cold bytes counts the filling of the page cache in dram_laid. A read of warm bytes does
- * not. */
+/* For a read of bytes that are not cached, the report's member dram_laid counts the bytes that
+ * fill the page cache. For a read of cached bytes it does not count them. */
 static void filling_the_page_cache_is_counted(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -201,8 +202,8 @@ static void filling_the_page_cache_is_counted(void **state)
 	int fd;
 
 	(void)state;
-	/* Makes a new file. Pages of the file that earlier cases used may still be registered, and
-	 * such pages would stay in the page cache. */
+	/* Makes a new file, because pages of the old file may still be registered by earlier
+	 * cases. The kernel could not drop such pages from the page cache. */
 	unlink(name);
 	overwrite_file();
 	open_file(0);

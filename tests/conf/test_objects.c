@@ -29,8 +29,8 @@ static void commit_publishes_and_abort_does_not(void **state)
 		penstock_close(st);
 		assert_memory_equal(async_published(remote, &len), bytes, LEN);
 	}
-	/* Storages opened after a commit see the committed object. Storages opened before do not.
-	 * */
+	/* A storage that was opened after a commit reads the committed object. A storage that
+	 * was opened before the commit still reads the old object. */
 	st = open_object(PENSTOCK_O_WRITE | PENSTOCK_O_REPLACE);
 	assert_int_equal(penstock_write(st, host, back, 100000, 0), 100000);
 	assert_memory_equal(async_published(remote, &len), bytes, LEN);
@@ -112,7 +112,7 @@ static void paths_without_descriptor_are_refused(void **state)
 			req.require = (enum penstock_class)c;
 			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
 			assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-			/* The message says for each path why it is refused. */
+			/* The error message says for each path why the library refuses it. */
 			assert_true(strlen(penstock_errmsg()) > 40);
 			assert_int_equal(penstock_explain(&req, &why), 0);
 			assert_int_equal(why.taken, -1);
@@ -240,7 +240,7 @@ static void cancel_in_flight(struct penstock_device *dev, enum penstock_op op)
 	assert_int_equal(done.id, id);
 	async_get_counts(remote, &counts);
 	assert_int_equal(counts.waiting, 0);
-	/* From here on only the caller uses the memory. */
+	/* After this point only the caller uses the memory. */
 	off = done.report->stop_off;
 	if (done.result < 0) {
 		assert_int_equal(done.result, -ECANCELED);

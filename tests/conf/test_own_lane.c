@@ -15,9 +15,9 @@
 
 /* ---- bytes ---- */
 
-/* Reads the file in pieces of random lengths into an image of the file, and compares the image. One
- * piece in eight is too long for the inline lane. If `path` is NULL, the library chooses the path.
- * */
+/* Reads the file in pieces of random lengths into memory, and compares the result with the file.
+ * About one piece in eight is too long for the inline lane. If `path` is NULL, the library
+ * chooses the path. */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
@@ -60,7 +60,7 @@ static void read_pieces(struct penstock_device *dev, const char *path, uint64_t 
 		}
 		have += (unsigned)n;
 	}
-	assert_in_range(most, 1, count - 1); /* pieces of both kinds were read */
+	assert_in_range(most, 1, count - 1); /* both kinds of pieces were read */
 	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
 	penstock_free(dev, mem);
@@ -125,7 +125,7 @@ static void writes_from_gpu_memory(void **state)
 
 /* ---- completions ---- */
 
-/* Requests that succeed, fail and are cancelled complete exactly once each. */
+/* Every request completes exactly once, whether it succeeds, fails or is cancelled. */
 static void completes_exactly_once(void **state)
 {
 	struct penstock_storage *st;
@@ -174,8 +174,8 @@ static void completes_exactly_once(void **state)
  * the inline lane. */
 static void works_while_device_lane_is_full(void **state)
 {
-	static unsigned char aside[70000]; /* destination of this read, because `back` is that of
-					      the other read */
+	/* Destination of this read; the other read uses `back`. */
+	static unsigned char aside[70000];
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *other;
 	struct penstock_storage *st, *mem;
@@ -241,7 +241,7 @@ static void polling_without_sleeping(void **state)
 	penstock_close(st);
 }
 
-/* If the last request in flight is a detached one, it may complete just before the queue's owner
+/* The last request in flight may be detached and may complete just before the queue's owner
  * sleeps. Then the owner must not sleep, because nothing would wake it. */
 static void turn_without_requests_does_not_hang(void **state)
 {
@@ -252,8 +252,8 @@ static void turn_without_requests_does_not_hang(void **state)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
-/* If no descriptor is left for io_uring, an inline lane still opens. It uses engine threads, and
- * the report says why. */
+/* If the process has no descriptor left for io_uring, an inline lane still opens. It uses engine
+ * "threads", and the report says why. */
 static void falls_back_to_engine_threads(void **state)
 {
 	struct rlimit were, limit;
@@ -267,8 +267,8 @@ static void falls_back_to_engine_threads(void **state)
 	assert_int_equal(penstock_open(file, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	for (unsigned i = 0; i < COUNT(fds); i++)
-		/* Finds the limit that leaves descriptors for the queue and the lane but none for
-		 * io_uring. */
+		/* Finds the limit of open files that leaves descriptors for the queue and the
+		 * lane, but none for io_uring. */
 		fds[i] = dup(0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
 	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};

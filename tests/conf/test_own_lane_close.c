@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests closes while a queue has an inline lane: of storages that the queue reads, of other
- * storages, of devices, and of the queue itself with requests in flight.
+ * Tests closing objects while a queue has an inline lane. The tests close storages that the
+ * queue reads, other storages, devices, and the queue itself with requests in flight.
  */
 #include "own_lane.h"
 
@@ -10,8 +10,9 @@
 
 #define SECOND 1000000000ll
 
-/* A request of the inline lane has a segment on a second device. Once the transfers are done, a
- * close of that device must succeed, even before the queue's owner harvests the request. */
+/* A request of the inline lane has a segment on a second device. Once the request's transfers
+ * are done, this device must be able to close, even before the queue's owner harvests the
+ * request. */
 static void second_device_does_not_wait_for_owner(void **state)
 {
 	struct penstock_storage *st;
@@ -41,8 +42,8 @@ static void second_device_does_not_wait_for_owner(void **state)
 	penstock_close(st);
 }
 
-/* The thread that closes a storage also owns the inline lane that carries the storage's requests.
- * The close must drive these requests. */
+/* The thread that closes a storage also owns the inline lane that carries the storage's
+ * requests. penstock_close must drive these requests until they complete. */
 static void storage_close_drives_own_requests(void **state)
 {
 	struct penstock_storage *st;
@@ -77,9 +78,9 @@ static void *close_kept_storage(void *arg)
 	return arg;
 }
 
-/* The owner sleeps while it waits for a read of one storage. Another thread closes a second
- * storage, of which the inline lane keeps a mapping. That close must not wait for the read of the
- * first storage. */
+/* The queue's owner sleeps while it waits for a read of one storage. Another thread closes a
+ * second storage, and the inline lane has kept a mapping of this second storage. Closing it must
+ * not wait for the read of the first storage. */
 static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -134,9 +135,9 @@ static void *read_sleeping(void *mem)
 	return (void *)(intptr_t)penstock_read(sleeping, gpu, mem, 4096, 0);
 }
 
-/* Instead of an owner, the thread of a one-call read sleeps, which drives a lane. A mapping of an
- * earlier storage was kept and dropped there. The close of a new storage must not wait for the
- * sleeping thread. */
+/* A thread sleeps inside a one-call read, for which it drives a lane itself. This lane kept and
+ * dropped a mapping of an earlier storage. Closing a new storage must not wait for the sleeping
+ * thread. */
 static void storage_close_beside_one_call_thread(void **state)
 {
 	pthread_t threads[2];
@@ -153,7 +154,7 @@ static void storage_close_beside_one_call_thread(void **state)
 	async_hold(remote);
 	assert_int_equal(pthread_create(&threads[0], NULL, read_sleeping, mem + MAX), 0);
 	assert_int_equal(async_await(remote, 1), 0);
-	kept = open_kept(mem); /* not the entry of `sleeping` in the storage table */
+	kept = open_kept(mem); /* gets another entry of the storage table than `sleeping` */
 	atomic_store(&closed, false);
 	assert_int_equal(pthread_create(&threads[1], NULL, close_kept_storage, NULL), 0);
 	until = pst_now_ns() + 20 * SECOND;
@@ -177,8 +178,8 @@ static void *open_and_close_repeatedly(void *mem)
 	return mem;
 }
 
-/* A thread that closes a storage does not wait for the queue's owner, which drops its mapping of
- * the storage later. */
+/* A thread that closes a storage does not wait for the owner of a queue. The owner drops its
+ * mapping of the storage later. */
 static void storages_close_while_owner_works(void **state)
 {
 	struct penstock_storage *st;
@@ -206,8 +207,8 @@ static void storages_close_while_owner_works(void **state)
 	penstock_close(st);
 }
 
-/* Closing the queue first completes its requests, and runs no callback. The device stays open until
- * the queue is closed. */
+/* Closing the queue completes its requests first, and runs no callback. The device stays open
+ * until the queue is closed. */
 static void queue_close_completes_requests(void **state)
 {
 	struct penstock_storage *st;
@@ -231,7 +232,7 @@ static void queue_close_completes_requests(void **state)
 	penstock_queue_close(q);
 	pthread_join(thread, NULL);
 	assert_int_equal(atomic_load(&st->inflight), 0);
-	/* The open would return 1 if the device were still open. */
+	/* penstock_device_open would return 1 if the device were still open. */
 	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0);
 	open_queue(dev);
 	async_hold(remote);

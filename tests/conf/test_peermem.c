@@ -2,9 +2,8 @@
 /*
  * Tests device peermem and path p2p without the hardware. A simulated /sys shows a PCI device
  * whose memory drives may access. A file in /dev/shm takes the place of that memory. The test
- * covers every byte that the library itself moves. Only the lab tests show whether a kernel
- * lets a drive write to such memory. The storage on TMPDIR is marked as being on the
- * allow-list.
+ * covers every byte that the library itself moves. Whether a kernel lets a drive write to such
+ * memory is tested only in the lab. The storage on TMPDIR is marked as being on the allow-list.
  */
 #include "test.h"
 #include "request.h"
@@ -54,7 +53,8 @@ static void sys_remove(void)
 		printf("# %s is left behind\n", root);
 }
 
-static struct pst_device_ops ops; /* the device's table, with order_writes replaced */
+/* A copy of the device's function table, in which order_writes is replaced. */
+static struct pst_device_ops ops;
 static _Atomic unsigned ordered, refusals;
 
 static int count_order_writes(struct penstock_device *dev, struct pst_err *err)
@@ -94,7 +94,7 @@ static int setup(void **state)
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open("peermem:" BDF, &opts, &peer) < 0)
 		return -1;
-	ops = *peer->ops; /* Replaced before any lane reads the table. */
+	ops = *peer->ops; /* The table is replaced before any lane reads it. */
 	ops.order_writes = count_order_writes;
 	peer->ops = &ops;
 	return 0;
@@ -124,8 +124,8 @@ static int close_and_free(void **state)
 	return 0;
 }
 
-/* Opens a file of known bytes and runs the canary before the test allocates memory. So the canary
- * and the test use the same place in device memory. */
+/* Opens a file of known bytes and runs the canary (a test read) before the test allocates
+ * memory. Thus the canary and the test use the same place in device memory. */
 static void open_file_and_alloc(enum penstock_op op)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -197,9 +197,9 @@ static void read_by_p2p(void **state)
 	assert_int_equal(report.cpu_copied > 0, 1); /* unaligned reads use another path */
 }
 
-/* On some devices, a read by the device may overtake bytes that a drive has written to the device's
- * memory. There, no chunk completes before order_writes returns. If order_writes fails, the chunk
- * is retried on another path. */
+/* On some devices, a read by the device may overtake bytes that a drive is still writing to the
+ * device's memory. The library calls order_writes of such a device before it completes a chunk.
+ * If order_writes fails, the chunk is retried on another path. */
 static void chunk_waits_for_order_writes(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests copies between two GPUs, contiguous and pitched: the driver copies from GPU to GPU, not
- * through host memory. Copies between devices of different kinds use host memory. One case
- * reads into segments on many GPUs. All bytes are compared, and the stand-in driver counts the
- * calls.
+ * Tests copies between two GPUs, both contiguous and pitched. The CUDA driver must copy from GPU
+ * to GPU, not through host memory. Copies between devices of different kinds use host memory.
+ * One case reads into segments on many GPUs. All bytes are compared, and the stand-in driver
+ * counts the calls.
  */
 #include "test.h"
 
@@ -13,8 +13,10 @@
 
 #define LEN (1u << 20)
 
-static unsigned long (*calls)(const char *name); /* NULL on a real driver, which counts no calls */
-static struct penstock_device *devs[3];		 /* the host and two GPUs */
+/* Returns the number of calls of a driver function; NULL with a real CUDA driver, which
+ * counts no calls. */
+static unsigned long (*calls)(const char *name);
+static struct penstock_device *devs[3]; /* the host and two GPUs */
 static unsigned char *mems[3], *bytes;
 
 static int setup(void **state)
@@ -113,8 +115,8 @@ static void pitched_copy_between_gpus(void **state)
 #define GPUS 16
 #define PART 50000
 
-/* Reads one range into segments on the host and on up to 16 GPUs, then on fewer and fewer GPUs. A
- * lane of one device copies to all these GPUs, in any order. */
+/* Reads one range into segments on the host and on up to 16 GPUs, and repeats this with fewer
+ * and fewer GPUs. The lanes of one device copy to all these GPUs, in any order. */
 static void one_request_for_many_gpus(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -141,7 +143,7 @@ static void one_request_for_many_gpus(void **state)
 	req.segs = segs;
 	for (req.seg_count = count + 1; req.seg_count > 1; req.seg_count -= 1 + count / 4) {
 		for (unsigned i = 0; i < 8;
-		     i++) /* often enough that each lane carries some reads */
+		     i++) /* repeats until each lane has probably carried some reads */
 			if (penstock_transfer(&req, NULL) != (int64_t)req.seg_count * PART)
 				fail_msg("%u devices: %s", req.seg_count, penstock_errmsg());
 		if (req.seg_count <= 1 + count / 4)

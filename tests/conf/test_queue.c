@@ -10,7 +10,7 @@
 
 /* ---- exactly once, or never ---- */
 
-/* Requests that succeed, are empty, fail and are cancelled complete exactly once each. */
+/* Every request completes exactly once, whether it succeeds, is empty, fails or is cancelled. */
 static void completes_exactly_once(void **state)
 {
 	uint64_t ids[400];
@@ -50,7 +50,8 @@ static void completes_exactly_once(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* Makes a request invalid, in a different way for each k, and returns the expected error. */
+/* Makes a request invalid in a way that depends on `k`. Returns the error that submitting it
+ * must return. */
 static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
 {
 	switch (k) {
@@ -110,13 +111,14 @@ static void refused_request_never_completes(void **state)
 		if (penstock_submit(q, reqs, 1, ids) != want)
 			fail_msg("fault %u: want %d, %s", k, want, penstock_errmsg());
 		assert_true(strlen(penstock_errmsg()) > 10);
-		assert_int_equal(ids[0], 7); /* An ID is written on success only. */
+		assert_int_equal(ids[0], 7); /* no ID was written */
 		assert_int_equal(wait_queue(1, 8, -1), 0);
-		/* One request in the middle of an array is invalid: those before it are accepted,
-		 * and submitting the invalid one again returns the error. */
+		/* One request in the middle of an array is invalid. The requests before it are
+		 * accepted, and submitting the invalid request again returns its error. */
 		if (k == 11)
-			continue; /* This invalid request has a wrong size. In an array, the size of
-				     the first request applies to all. */
+			continue; /* Request 11 has a wrong member `size`. In an array, the size of
+				   * the first request applies to all requests, so this case cannot
+				   * occur. */
 		reqs[0] = read_req(&segs[0], 0, 0, 5000);
 		request_spoil(&reqs[1], &segs[1], k);
 		assert_int_equal(penstock_submit(q, reqs, 3, ids), 1);
@@ -192,7 +194,7 @@ static void many_requests_in_one_submit(void **state)
 
 /* ---- cancel ---- */
 
-/* A request is cancelled before any of its chunks has started, so none starts. */
+/* A request is cancelled before any of its chunks has started, so no chunk starts. */
 static void cancel_before_start(void **state)
 {
 	struct async_counts counts;
@@ -217,8 +219,8 @@ static void cancel_before_start(void **state)
 	assert_int_equal(fired[1], 1);
 }
 
-/* A request is cancelled in flight. It waits for the chunks that have started and starts no others.
- * */
+/* A request is cancelled in flight. It completes after the chunks that have started, and starts
+ * no other chunk. */
 static void cancel_in_flight(void **state)
 {
 	struct async_counts counts;
@@ -248,7 +250,8 @@ static void cancel_in_flight(void **state)
 	assert_int_equal(fired[0], 1);
 }
 
-/* A cancel has no effect if all chunks have started or if the request has completed. */
+/* A cancel has no effect if all chunks of the request have started or if the request has
+ * completed. */
 static void cancel_too_late(void **state)
 {
 	uint64_t id, never[] = {0, 1, 7, 1000, 1ull << 32, UINT64_MAX};
@@ -266,7 +269,7 @@ static void cancel_too_late(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* the request was already harvested */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* Now the request has completed but is not harvested. */
+	/* This request has completed but is not harvested. */
 	id = submit_read(2, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
@@ -410,8 +413,8 @@ static void misuse_and_resubmit(const struct penstock_done *one)
 	misused += penstock_poll(q, &other, 1) == -EDEADLK;
 	misused += penstock_wait(q, &other, 1, 1, 0) == -EDEADLK;
 	if (chained == 7)
-		/* A callback must not close the queue. The call reports the misuse on standard
-		 * error and has no effect. */
+		/* A callback must not close the queue. penstock_queue_close reports the misuse
+		 * on standard error and has no effect. */
 		penstock_queue_close(q);
 	assert_int_equal(penstock_cancel(q, one->id),
 			 -ENOENT); /* allowed in a callback, but the request has completed */
@@ -440,7 +443,7 @@ static void callbacks_run_inside_harvest(void **state)
 	inside = false;
 	assert_int_equal(fired[0] + fired[1], 1);
 	assert_int_equal(wait_queue(1, 8, -1),
-			 1); /* returns the other completion and runs its callback */
+			 1); /* returns the second completion and runs its callback */
 	assert_int_equal(fired[(uintptr_t)done[0].user], 1);
 	assert_int_equal(fired[0] + fired[1], 2);
 	chain = read_req(&seg, 9, 0, 3 * PIECE);
@@ -469,8 +472,8 @@ static void submit_next(const struct penstock_done *one)
 	}
 }
 
-/* Each callback submits the next request and always finds a free queue entry. A call harvests at
- * most as many requests as the queue has entries, and then returns. */
+/* Each callback submits the next request and always finds a free queue entry. One call harvests
+ * at most as many requests as the queue has entries. */
 static void callback_always_finds_a_free_entry(void **state)
 {
 	struct penstock_seg seg;
@@ -498,8 +501,8 @@ static bool fd_readable(int fd, int timeout_ms)
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
-/* Waits until the eventfd is not readable. A request that is already harvested may signal the
- * eventfd late. */
+/* Waits until the eventfd is not readable. A request may signal the eventfd even after it was
+ * harvested. */
 static bool eventfd_becomes_quiet(int fd)
 {
 	uint64_t until = test_now_ns() + 60000000000u;

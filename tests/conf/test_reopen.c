@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A storage stays open while one device closes, and is then used with another device. The
- * storage must not reuse what it found out about the closed device, and lanes must keep nothing
- * that refers to it. The test overwrites freed memory, so that a read after free finds garbage.
+ * storage must not reuse facts about the closed device, and lanes must keep no reference to that
+ * device. The test overwrites freed memory, so that a read after free finds garbage.
  */
 #include "freed_memory.h"
 #include "test.h"
@@ -37,7 +37,7 @@ static int setup(void **state)
 		bytes[i] = (unsigned char)test_random(&seed);
 	test_file_name(name, sizeof(name), "penstock-reopen");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC,
-		  0600); /* the writes put the file into the page cache */
+		  0600); /* writing the file also puts it into the page cache */
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
 	return close(fd);
@@ -93,7 +93,7 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* A new device gets the index in the device table that a closed device had. */
+/* A new device gets the same index in the device table as a closed device had. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");
@@ -115,8 +115,8 @@ static void new_device_with_an_old_index(void **state)
 	penstock_device_close(dev);
 }
 
-/* Lanes of one device keep windows of a file that are registered with a second device. Then the
- * second device closes. */
+/* Lanes of one device keep windows of a file that are registered with a second device. The
+ * second device closes while the lanes still have these windows. */
 static void windows_registered_with_a_closed_device(void **state)
 {
 	struct penstock_device *first = open_device("cuda:0"), *other = open_device("cuda:1");
@@ -164,8 +164,8 @@ static void pointer_lookup_while_devices_change(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, open_and_close_devices, NULL), 0);
 	while (!stop) {
 		assert_int_equal(penstock_device_of(back, &found), 0);
-		assert_ptr_equal(found, dev); /* The lookup finds `dev` only after it has asked all
-						 other devices. */
+		/* The lookup finds `dev` only after it has checked all other devices. */
+		assert_ptr_equal(found, dev);
 	}
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	penstock_device_close(dev);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane starts with a part of its ring pinned, and pins the rest when it first needs it. Long
- * reads from the page cache never need the rest. Many short reads need it, and so do reads from
- * a drive. Every byte must arrive before, during and after the pinning of the rest, and also if
- * the rest cannot be pinned. The stand-in driver provides the device, makes its copies slow,
- * and counts the pinned pieces of rings.
+ * Tests rings of pinned memory. A lane pins the first piece of its ring when it starts, and the
+ * second piece when it first needs it. Long reads from the page cache never need the second
+ * piece. Many short reads need it, and so do reads from a drive. Every byte must arrive before,
+ * during and after the pinning of the second piece, and also if the driver refuses to pin it.
+ * The stand-in driver provides the device, makes its copies slow, and counts the pinned pieces
+ * of rings.
  */
 #include "copy.h"
 #include "request.h"
@@ -79,8 +80,8 @@ static void set_driver_failures(const char *calls)
 	assert_int_equal(set(calls), 0);
 }
 
-/* Returns how many ring pieces of all lanes were pinned since the last call whose argument `again`
- * was true. */
+/* Returns how many ring pieces all lanes together have pinned since the last call with `again`
+ * set to true. */
 static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);
@@ -213,7 +214,8 @@ static void short_reads_pin_the_rest(void **state)
 	read_short();
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	stderr_capture();
-	for (unsigned i = 0; i < 3; i++) /* the rest is pinned once, not once for each read */
+	/* The second piece is pinned once, not once for each read. */
+	for (unsigned i = 0; i < 3; i++)
 		read_short();
 	assert_int_equal(stderr_count_refused(),
 			 0); /* The driver would refuse a copy that spans both pieces of a ring. */
@@ -233,8 +235,7 @@ static void drive_reads_pin_the_rest(void **state)
 	read_long(LEN, true);
 }
 
-/* If pinning the rest is refused, reads continue more slowly, as with a ring that cannot be pinned
- * at all. */
+/* The driver refuses to pin the second piece of the ring. Reads continue, but more slowly. */
 static void pinning_the_rest_is_refused(void **state)
 {
 	(void)state;

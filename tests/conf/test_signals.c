@@ -2,8 +2,7 @@
 /*
  * Signals belong to the application's threads. A signal that the application has blocked stays
  * pending until the application unblocks it, and no signal handler runs on a thread of the
- * library. So every thread that the library starts, for lanes or on behalf of a caller, must
- * block all signals.
+ * library. So every thread that the library starts must block all signals.
  */
 #include "test.h"
 
@@ -59,7 +58,8 @@ static bool blocks_all(const char *tid)
 	return true;
 }
 
-/* Returns the number of other threads, after checking that each blocks every signal. */
+/* Checks that every other thread of the process blocks all signals. Returns the number of these
+ * threads. */
 static unsigned check_other_threads(void)
 {
 	DIR *d = opendir("/proc/self/task");
@@ -105,8 +105,9 @@ static void read_by_path(struct penstock_queue *q, struct penstock_storage *st,
 		have += (unsigned)penstock_wait(q, NULL, 1, 0, -1);
 }
 
-/* Starts every kind of library thread and checks its signal mask: the worker threads of engine
- * "threads", for lanes and for inline lanes, and the thread that delays chunks of path fault. */
+/* Starts every kind of thread that the library has, and checks that each blocks all signals. The
+ * kinds are the worker threads of engine "threads", for lanes and for inline lanes, and the
+ * thread that delays chunks of path fault. */
 static void library_threads_block_all_signals(void **state)
 {
 	static const char *const engines[] = {"threads", "uring"};
@@ -129,7 +130,7 @@ static void library_threads_block_all_signals(void **state)
 			read_by_path(q, st, dev, "bounce");
 			read_by_path(q, st, dev, "fault:bounce?delay_us=100");
 			drop_page_cache();
-			read_by_path(q, st, dev, NULL); /* the engine carries this read */
+			read_by_path(q, st, dev, NULL); /* starts the engine's threads */
 			assert_true(check_other_threads() >= 2);
 			penstock_queue_close(q);
 		}

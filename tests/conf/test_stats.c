@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the counters that a process shows to other processes of its user. A child makes
- * transfers and adds up their reports. The counters found through /proc/PID/fd, returned by the
- * library and printed by `penstock stats` must equal those sums. The library refuses to read
- * the counters of another user's process, of a process that has exited, of one without
- * counters, and of one whose counters have another format.
+ * Tests the counters that a process publishes for other processes of the same user. A child
+ * makes transfers and adds up their reports. The counters found through /proc/PID/fd, returned
+ * by the library and printed by `penstock stats` must equal those sums. The library refuses to
+ * read the counters of another user's process, of a process that has exited, of a process
+ * without counters, and of a process whose counters have another format.
  */
 #include "test.h"
 
@@ -24,7 +24,7 @@
 #define LEN (3u << 20)
 #define NOBODY 65534
 
-/* Sums over the reports that the child got, by path and direction. */
+/* Sums of the members of all reports that the child received, by path and direction. */
 struct sums {
 	uint64_t requests, failed, refused, chunks, retries, cpu_copied, dram_laid;
 	struct {
@@ -34,7 +34,7 @@ struct sums {
 	unsigned path_count;
 };
 
-/* A child process, and the pipe that lets it exit when the parent closes or writes it. */
+/* A child process, and a pipe: the child exits when the parent closes or writes the pipe. */
 struct child {
 	pid_t pid;
 	int go;
@@ -112,8 +112,9 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
-/* Leaves more notes (texts about problems, kept beside the counters) than the library keeps. One is
- * repeated, one has several lines, and one is truncated. */
+/* Records more notes than the library keeps. A note is a text about a problem, which the
+ * library keeps beside the counters. One note is repeated, one has several lines, and one is
+ * truncated. */
 static void leave_notes(void)
 {
 	char text[2048];
@@ -161,7 +162,8 @@ static struct child child_start(void (*work)(void *arg), void *arg)
 
 		close(go[1]);
 		if (library_child.pid)
-			/* Otherwise this child would keep the pipe of library_child open. */
+			/* Without this line the child would keep the pipe of library_child
+			 * open. */
 			close(library_child.go);
 		work(arg);
 		if (write(done[1], &sums, sizeof(sums)) != sizeof(sums))
@@ -173,7 +175,7 @@ static struct child child_start(void (*work)(void *arg), void *arg)
 	child.go = go[1];
 	fcntl(child.go, F_SETFD, FD_CLOEXEC);
 	if (read(done[0], &sums, sizeof(sums)) != sizeof(sums))
-		/* The child has died. With sums of zero, the cases fail. */
+		/* The child has died. The sums are set to zero, so that the cases fail. */
 		memset(&sums, 0, sizeof(sums));
 	close(done[0]);
 	return child;
@@ -337,7 +339,8 @@ static void shared_memory_has_the_sums(void **state)
 	}
 	assert_true(sums.retries > 0 && sums.failed > 0 && sums.refused > 0);
 	assert_int_equal(retries, sums.retries);
-	assert_int_equal(chunks, sums.chunks + sums.retries); /* every attempt counts as a chunk */
+	/* In the counters, every attempt counts as a chunk. */
+	assert_int_equal(chunks, sums.chunks + sums.retries);
 	assert_int_equal(latencies, chunks);
 	assert_int_equal(cpu_copied, sums.cpu_copied);
 	assert_int_equal(dram_laid, sums.dram_laid);
@@ -400,8 +403,8 @@ static void command_prints_the_sums(void **state)
 	}
 }
 
-/* The command prints the latest eight notes, oldest first, one on each line. The last note is a
- * long one. */
+/* `penstock stats` prints the latest eight notes, oldest first, one note on each line. The last
+ * note is a long one. */
 static void latest_notes_are_printed(void **state)
 {
 	static char text[65536];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core's promises to every storage, tested with one that has no descriptor and completes
- * its transfers out of order on its own threads (async_storage.h). Every byte must arrive on
- * every path that can carry it, on both devices, in all kinds of segments, carried by the
- * caller's thread and by lanes.
+ * Tests the core's promises to every storage with a storage that has no descriptor
+ * (async_storage.h). It completes its transfers on its own threads and not in the order of
+ * submission. Every byte must arrive on every path that can carry it, on both devices, in all
+ * kinds of segments, whether the caller's thread or a lane carries the request.
  */
 #include "remote_object.h"
 
@@ -99,8 +99,8 @@ static void reads_into_gpu_memory(void **state)
 	check_reads(gpu);
 }
 
-/* Writes into a writer's copy of the object. The copy replaces the published object only at the
- * commit. */
+/* Writes into a writer's own copy of the object. The commit then replaces the published object
+ * by this copy. */
 static void check_writes(struct penstock_device *dev)
 {
 	unsigned char *model = malloc(LEN);
@@ -248,7 +248,7 @@ static void pitched_rows(void **state)
 	remote_create(0);
 	for (unsigned i = 0; i < 2; i++) {
 		check_pitched(i ? gpu : host, 1000, 1500,
-			      600); /* the gaps are so narrow that the library reads them as well */
+			      600); /* the library also reads such narrow gaps */
 		check_pitched(i ? gpu : host, 5000, 40000, 100);  /* read row by row */
 		check_pitched(i ? gpu : host, 300000, 400000, 9); /* each row has several chunks */
 	}

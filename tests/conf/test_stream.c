@@ -2,9 +2,9 @@
 /*
  * Tests stream order: a request waits for the work queued before it on its stream, and work
  * queued after it waits for the request. The library reads late values (a length or offset that
- * the application sets after the submit) when the stream reaches the request. Many waiting
- * streams on few hardware queues must not block each other's copies. With PENSTOCK_STANDIN=0
- * the tests run against the machine's own driver.
+ * the application sets after the submit) when the stream reaches the request. Many streams may
+ * wait at the same time, and the GPU has few hardware queues for them. They must not block each
+ * other's copies. With PENSTOCK_STANDIN=0 the tests run against the machine's own driver.
  */
 #include "streams.h"
 
@@ -131,8 +131,8 @@ static void late_length_and_offset(void **state)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_memory_equal(back, bytes + 777, 12345);
 
-	/* A late length that is greater than the length given at the submit makes the result an
-	 * error. The stream continues. */
+	/* If the late length is greater than the length that was submitted, the request fails.
+	 * The stream continues. */
 	want.row_len = 16385;
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -293,7 +293,7 @@ static int count_sync(struct pst_io *io)
 	return real_ops->sync(io);
 }
 
-/* A durable write in stream order is synced also if its path moves no bytes, because a lane
+/* A durable write in stream order is synced even if its path moves no bytes, because a lane
  * carries the request. */
 static void null_path_in_stream_order_syncs(void **state)
 {
@@ -334,9 +334,9 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* If no semaphore is left, a request is refused after the stream has got its wait for the request.
- * The stream must continue, and the semaphores must serve later requests, each of which waits for
- * its own stream. */
+/* If no semaphore is left, a request is refused, but the stream already has a wait for this
+ * request. The stream must continue. Later requests must get semaphores again, and each must
+ * wait for its own stream. */
 static void refused_requests_free_their_semaphores(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
@@ -398,7 +398,7 @@ static void invalid_stream_requests_are_refused(void **state)
 	req.late = &late;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
 	req.stream = (void *)0x1;
-	/* The host has no streams. */
+	/* The host device has no streams. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "streams"));
 	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);

@@ -25,12 +25,13 @@ static struct penstock_device *dev;
 static struct penstock_storage *st;
 static unsigned char *mem;
 static char name[256];
-/* The file system under TMPDIR reports a loss separately (ext4, XFS). */
+/* True if every error of syncfs on the file system of TMPDIR means that written bytes are lost
+ * (ext4, XFS). */
 static bool losses_reported;
 
 /* ---- the wrappers ---- */
 
-/* For each wrapped function, how many of its next calls fail, and with which errno. */
+/* For each wrapped function: how many of its next calls fail, and the errno of these failures. */
 static struct {
 	_Atomic int left;
 	int code;
@@ -46,8 +47,8 @@ static bool take_failure(_Atomic int *left, int code)
 	return true;
 }
 
-/* Of two concurrent syncs, the first fails after the second has started. The second succeeds, after
- * the test releases it. */
+/* Makes two concurrent syncs end in a fixed order. The first sync fails after the second has
+ * started. Then the second sync succeeds. */
 static _Atomic int pairing;
 static sem_t both, second;
 
@@ -84,8 +85,8 @@ int __wrap_fsync(int fd)
 	return take_failure(&fail_fsync.left, fail_fsync.code) ? -1 : __real_fsync(fd);
 }
 
-/* The wrapper does not call the real syncfs, because that writes all dirty files of the file
- * system. */
+/* The wrapper does not call the real syncfs, because the real one writes all dirty files of the
+ * file system. */
 int __wrap_syncfs(int fd);
 int __wrap_syncfs(int fd)
 {
@@ -166,7 +167,8 @@ static void expect_bytes(void)
 static void expect_commit_refused(void)
 {
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN); /* the bytes of this write are safe */
-	assert_int_equal(penstock_commit(st, 1), -EIO); /* but bytes written earlier may be lost */
+	/* But bytes of earlier writes may be lost. */
+	assert_int_equal(penstock_commit(st, 1), -EIO);
 	assert_non_null(strstr(penstock_errmsg(), "open it anew"));
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
@@ -215,7 +217,7 @@ static void lost_bytes_fail_all_commits(void **state)
 }
 
 /* The drive fails to flush its cache. The kernel has not marked a page as stale, so the library
- * must take the error for a loss. */
+ * must treat the error as a loss of data. */
 static void failed_flush_fails_the_request(void **state)
 {
 	(void)state;
@@ -346,9 +348,9 @@ static void durable_request_without_segments(void **state)
 	assert_int_equal(synced, 0);
 }
 
-/* The library rewrites bytes when the kernel reports the file as stale. If each rewrite makes the
- * kernel report that again, the library gives up after a limited number of rewrites and fails the
- * request. */
+/* The library writes bytes again when the kernel reports the file's cached bytes as stale. If
+ * every repeated write leads to the same report, the library stops after a limited number of
+ * writes, and the request fails. */
 static void rewriting_is_bounded(void **state)
 {
 	(void)state;

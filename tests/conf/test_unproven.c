@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The canary (a test read) could not prove a direct path, because the file had no written
- * bytes. Then bytes are written while threads read the file. One of the threads runs the
- * canary, and the route must remain valid for the other requests in flight. The sanitizers
- * detect most errors in this. The file is on TMPDIR, marked as being on the allow-list.
+ * The canary (a test read) could not prove a direct path, because the file had no written bytes.
+ * Then bytes are written while threads read the file. One of the threads runs the canary and so
+ * replaces the route. The old route must remain valid for the other requests in flight. The
+ * sanitizers detect most violations of this rule. The file is on TMPDIR, marked as being on the
+ * allow-list.
  */
 #include "explain.h"
 #include "test.h"
@@ -19,7 +20,7 @@
 #define LEN (1u << 20)
 #define READERS 3
 #define ROUNDS 8
-#define PATIENCE_MS 10000 /* longer than any pause between two canary reads */
+#define PATIENCE_MS 10000 /* time limit in ms, longer than any pause between two canary reads */
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static struct penstock_device *host;
@@ -27,7 +28,7 @@ static struct penstock_storage *st;
 static unsigned char *bytes;
 static char name[256];
 static _Atomic bool stop;
-/* Number of readers that have read the whole file since it was written. */
+/* Number of threads that have read the whole file since it was written. */
 static _Atomic unsigned readers_done;
 
 static int setup(void **state)
@@ -53,8 +54,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Reads until `stop` is true. All bytes that a read returns must be right, whichever path carried
- * them. */
+/* Reads until `stop` is true. All bytes that a read returns must be right, whichever path
+ * carried it. */
 static void *read_until_stopped(void *arg)
 {
 	unsigned char *back = aligned_alloc(4096, LEN);
@@ -90,7 +91,8 @@ static uint64_t now_ms(void)
 	return test_now_ns() / 1000000;
 }
 
-/* Waits until path odirect is proven. After failed attempts the canary may pause for a second. */
+/* Waits until the canary has proven path odirect. After failed attempts the library may wait up
+ * to a second before the next canary read. */
 static int await_proven(void)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;
@@ -160,8 +162,8 @@ static void canary_runs_while_others_read(void **state)
 	}
 }
 
-/* The texts in a report remain valid as long as the report, even if the route that they came from
- * was replaced. */
+/* The texts in a report remain valid as long as the report, even if the route to which the texts
+ * belong was replaced. */
 static void report_texts_survive_a_new_route(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -211,7 +213,7 @@ static void canary_pauses_after_failures(void **state)
 	before = canary_reads();
 	open_empty(&fd);
 	some = canary_reads() -
-	       before; /* At least one canary read for each path that needs a proof. */
+	       before; /* There was at least one canary read for each path that needs a proof. */
 	assert_true(some > 0);
 	before = canary_reads();
 	begun = now_ms();
@@ -249,13 +251,14 @@ static void check_explained(const struct penstock_req *req)
 		assert_int_equal(n, -EOPNOTSUPP);
 	else
 		assert_int_equal(n, seg->row_len);
-	/* If the residency is unknown, a probe of it may use another path. */
+	/* If the residency is unknown, a chunk that probes it may use another path. */
 	if (e.taken >= 0 && (req->op || !e.resident))
 		assert_string_equal(report.path, e.paths[e.taken].name);
 }
 
-/* Direct paths carry only whole blocks. A request without a whole block, or with unaligned ends,
- * uses another path or is refused. penstock_explain must say so beforehand. */
+/* Direct paths carry only whole blocks. A request that contains no whole block, or that has
+ * unaligned ends, uses another path or is refused. penstock_explain must predict which of these
+ * happens. */
 static void requests_without_whole_blocks(void **state)
 {
 	static const struct {

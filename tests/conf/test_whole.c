@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests what other threads of the library may do while a stream waits for a request. Some
- * driver calls wait until all streams are idle, and meanwhile block every copy. The library
- * must not make such a call while a stream waits for it. Work that needs no such call
- * continues, and other work waits for its turn. The stand-in driver is configured so that each
- * creation of a stream is such a call.
+ * Tests what other threads of the library may do while a stream waits for a request. Some calls
+ * of the CUDA driver wait until all streams are idle, and meanwhile block every copy. The
+ * library must not make such a call while a stream waits for a request. Work that needs no such
+ * call continues; work that needs one waits until no stream waits. In the stand-in driver of
+ * this test, each creation of a stream is such a call.
  */
 #include "streams.h"
 
@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* A lane reads from device memory for the first time, for a request that a stream waits for. The
- * lane must not create anything that waits for all streams. */
+/* A lane copies out of device memory for the first time, for a request that a stream waits for.
+ * The lane must not create anything whose creation waits for all streams. */
 static void first_device_read_of_a_lane(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -59,9 +59,9 @@ static void *read_short_and_long(void *arg)
 	return NULL;
 }
 
-/* Several threads read while a stream waits for a held request. If the library created something
- * for these threads, the driver could wait for that stream while it holds the lock that the
- * stream's own copy needs. */
+/* Several threads read while a stream waits for a held request. The library must create nothing
+ * for these threads. Otherwise the driver could wait for that stream while it holds the lock
+ * that the stream's own copy needs. */
 static void reads_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
@@ -107,8 +107,8 @@ static void reads_while_a_stream_waits(void **state)
 
 /* ---- a stream waits for a request of the library, which waits for a gate ---- */
 
-/* Number of streams that the test creates, so that the driver has no idle ones to reuse. Earlier
- * cases have freed some streams. */
+/* Number of streams that the test creates, so that the driver has no idle stream to reuse:
+ * earlier cases have freed some streams. */
 #define STREAM_POOL_LEN 8
 
 struct held_stream {
@@ -159,7 +159,8 @@ static void stream_release(struct held_stream *h)
 static struct penstock_device *copy_target;
 static _Atomic bool stop;
 
-/* Writes from device memory with a one-call function, and copies device memory to the host. */
+/* Writes device memory to storage with a one-call function, and then copies device memory to the
+ * host. */
 static void *write_and_copy_out(void *mem)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -222,9 +223,10 @@ static void *copy_on_gpu(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* An inline lane closes and frees its ring and its mappings. The first copy between two GPUs
- * creates a stream. Both wait for the held stream. The held stream's own copies must not wait for
- * them. */
+/* While a stream is held, one thread closes an inline lane, which frees its ring and its
+ * mappings. Another thread makes the first copy between two GPUs, which creates a stream. Both
+ * threads wait for the held stream. The held stream's own copies must not wait for these
+ * threads. */
 static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -259,9 +261,9 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A read of one byte would need a driver call that queues behind the waiting stream, and later
- * copies would wait too. So the library refuses such a read, and never leaves a single byte for the
- * end of a longer read. */
+/* A read of one byte would need a driver call that waits for the waiting stream, and later
+ * copies would have to wait for that call. So the library refuses such a read, and never leaves
+ * a single byte for the end of a longer read. */
 static void one_byte_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
@@ -294,10 +296,10 @@ static void one_byte_while_a_stream_waits(void **state)
 	penstock_free(gpu, mem);
 }
 
-#define CHUNK (256u << 10) /* length of a read's first chunk */
+#define CHUNK (256u << 10) /* length in bytes of the first chunk of a read */
 
-/* Makes three segments that are contiguous in the file. A chunk boundary falls one byte beside
- * one of their boundaries. Returns their total length. */
+/* Makes three segments that are contiguous in the file. In the file, a chunk boundary is one
+ * byte away from a boundary between two segments. Returns the total length of the segments. */
 static unsigned make_cut_segments(struct penstock_seg segs[3], void *mem, unsigned i)
 {
 	static const uint64_t lens[][2] = {
@@ -315,8 +317,8 @@ static unsigned make_cut_segments(struct penstock_seg segs[3], void *mem, unsign
 	return (unsigned)at;
 }
 
-/* No chunk boundary may leave a single byte: not of one segment of several, nor of a row that
- * is read together with its gap, nor of the last bytes of a file. */
+/* No chunk boundary may leave a single byte of a segment, of a row that is read together with
+ * its gap, or of the end of a file. */
 static void no_chunk_leaves_a_single_byte(void **state)
 {
 	struct penstock_seg segs[3];
@@ -419,7 +421,7 @@ static void *keep_streams_waiting(void *mem)
 
 #define BUSY 6
 
-/* A thread that frees memory gets its turn, although other threads keep streams waiting. */
+/* A thread that frees memory can do so although other threads always keep streams waiting. */
 static void free_gets_its_turn_among_streams(void **state)
 {
 	pthread_t threads[BUSY];
@@ -463,7 +465,7 @@ int main(void)
 	};
 
 	test_use_standin();
-	/* Each creation of a stream waits for all streams. */
+	/* In the stand-in driver, each creation of a stream waits for all streams. */
 	setenv("PENSTOCK_STANDIN_STREAM_POOL", "1", 0);
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Path `fault` wraps another path and damages its transfers as the arguments say. The first
- * group of tests shows that it really does so, because other tests rely on it. The second group
- * shows how the core handles a failed chunk: the chunk is retried on the next path, counted and
- * reported.
+ * group of tests checks that the damage really happens, because other tests rely on it. The
+ * second group tests how the core handles a failed chunk: the core retries the chunk on the next
+ * path, and counts and reports the retry.
  */
 #include "copy.h"
 
@@ -31,7 +31,8 @@ static int setup(void **state)
 	bytes = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
-		bytes[i] = (unsigned char)test_random(&seed); /* a period could hide a swap */
+		bytes[i] =
+			(unsigned char)test_random(&seed); /* not periodic, so that a swap shows */
 	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
@@ -87,8 +88,8 @@ struct outcome {
 	struct penstock_report report;
 };
 
-/* Reads or writes the whole file through fault:PATH?ARGS. Returns false if the path refuses the
- * request. */
+/* Reads or writes the whole file by the path fault:PATH?ARGS. Returns false if this path refuses
+ * the request. */
 static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, const char *path,
 			      const char *args, struct outcome *out)
 {
@@ -151,7 +152,8 @@ static void every_lie_corrupts_bytes(void **state)
 		}
 }
 
-/* Reports whether the allow-list says that path odirect is DMA by the drive on this file system. */
+/* Returns true if, according to the allow-list, path odirect is DMA by the drive on this file
+ * system. */
 static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -170,8 +172,9 @@ static bool is_listed(void)
 	return listed;
 }
 
-/* The success of a direct write proves nothing, because the drive reads the memory itself. The
- * library reads the route's first chunk back, so that it detects a lost write. */
+/* The success of a direct write proves nothing, because the drive itself reads the bytes from
+ * memory. The library reads the first chunk of a route back after writing it, and so detects a
+ * lost write. */
 static void first_direct_write_is_read_back(void **state)
 {
 	struct outcome o;
@@ -201,7 +204,7 @@ static void swap_keeps_every_byte(void **state)
 	}
 	assert_int_equal(got, want);
 	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
-	assert_int_equal(o.wrong, LEN); /* op=write leaves reads unchanged */
+	assert_int_equal(o.wrong, LEN); /* with op=write the fault does not affect reads */
 }
 
 static void injected_errors_are_reported(void **state)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The wrapped functions of libc, see calls.h. The library calls them. Each wrapper returns the
- * injected failure if this call is the armed one, and otherwise calls the real function. The
- * wrappers must never allocate or lock, because lanes call them.
+ * injected failure if its call is the one that must fail. Otherwise it calls the real function.
+ * The wrappers must never allocate or lock, because lanes call them.
  */
 #include "calls.h"
 
@@ -24,7 +24,7 @@
 #define SYS_cachestat 451
 #endif
 
-static _Atomic int armed = -1; /* the armed kind of call, -1 if none is armed */
+static _Atomic int armed = -1; /* the kind of call that is armed, -1 if none is */
 static unsigned armed_nth;
 static bool all_from_nth;
 static int armed_outcome;
@@ -133,8 +133,7 @@ uint64_t calls_short_len(int fd, uint64_t len)
 	return half ? half : len;
 }
 
-/* Counts a call that can only succeed or fail as a whole. Returns true and sets errno if it must
- * fail. */
+/* Counts a call that cannot succeed partly. Returns true and sets errno if the call must fail. */
 static bool call_fails(enum calls_kind kind, int fd)
 {
 	int outcome = calls_next_outcome(kind, fd);

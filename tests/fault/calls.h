@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Injects failures into system calls of the library. The linker puts the wrappers of calls.c
- * before libc and liburing (--wrap, see meson.build), so that the library under test is the one
- * that is shipped. One kind of call is armed at a time. The n-th call of that kind after the
+ * before libc and liburing (--wrap, see meson.build), so that the tests use the library's
+ * unchanged code. One kind of call is armed at a time. The n-th call of that kind after the
  * arming fails, or moves fewer bytes. While no kind is armed, all calls pass through unchanged.
  */
 #ifndef PENSTOCK_FAULT_CALLS_H
@@ -35,25 +35,25 @@ enum calls_kind {
 	CALLS_KINDS
 };
 
-/* How a call fails: an errno, or one of these negative values. Most of the values apply only to
- * CALLS_FILL and CALLS_DRAIN. */
+/* How the armed call fails: an errno, or one of these negative values. Most of the negative
+ * values apply only to CALLS_FILL and CALLS_DRAIN. */
 #define CALLS_SHORT (-1) /* moves about half of the bytes, in whole blocks for O_DIRECT */
 #define CALLS_EMPTY (-2) /* moves no bytes and returns 0 */
-/* CALLS_FILL reports success. With CALLS_LIE no byte has arrived, with CALLS_LIE_END all but the
- * last CALLS_LIE_LEN bytes. */
+/* The read (CALLS_FILL) reports success, although bytes have not arrived: with CALLS_LIE no
+ * byte, with CALLS_LIE_END all bytes but the last CALLS_LIE_LEN. */
 #define CALLS_LIE (-3)
 #define CALLS_LIE_END (-4) /* plain calls only */
 #define CALLS_LIE_LEN 8u
-/* A call through the page cache, or a CALLS_MADVISE, takes CALLS_LATE_US longer. */
+/* A call through the page cache, or one of kind CALLS_MADVISE, takes CALLS_LATE_US longer. */
 #define CALLS_LATE (-5)
 #define CALLS_LATE_US 20000
-#define CALLS_OTHER (-6) /* CALLS_STAT returns the inode number of another file */
-/* CALLS_FILL moves no byte and blocks until calls_release lets it continue. Applies to plain calls
- * only, not to io_uring. */
+#define CALLS_OTHER (-6) /* the call (CALLS_STAT) returns the inode number of another file */
+/* The read (CALLS_FILL) blocks and moves no byte until calls_release lets it continue. Only for
+ * plain calls, not for io_uring. */
 #define CALLS_HANG (-7)
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
-/* Like calls_arm, but all calls from the n-th on fail. */
+/* Does the same as calls_arm, but all calls from the n-th on fail. */
 void calls_arm_onwards(enum calls_kind kind, unsigned nth, int how);
 /* Disarms, so that all calls pass through again. Returns how many calls got the injected outcome
  * since the arming. */
@@ -61,8 +61,8 @@ unsigned calls_disarm(void);
 /* Lets the first `count` calls that CALLS_HANG blocks continue. The other blocked calls stay
  * blocked, even after calls_disarm. */
 void calls_release(unsigned count);
-/* Waits until `count` calls got the injected outcome. Returns false if that takes more than a
- * minute. */
+/* Waits until `count` calls have got the injected outcome. Returns false if that takes more than
+ * a minute. */
 bool calls_await_hits(unsigned count);
 /* Return facts since the arming: the number of calls of the armed kind, and whether the last call
  * that got the injected outcome was an O_DIRECT call. */

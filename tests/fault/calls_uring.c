@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The wrapped functions of liburing, see calls.h. The library calls them if it was built with
- * liburing. Before entries are submitted, the wrapper makes the entry of a short call shorter,
- * so that the kernel itself moves fewer bytes. It turns the entry of a failing call into a
- * no-op, whose completion returns the injected result. Entries of other kinds must never be
- * changed.
+ * liburing. Before entries are submitted, the wrapper changes those that must not succeed. If a
+ * call must be short, the wrapper shortens its entry, so that the kernel itself moves fewer
+ * bytes. If a call must fail, the wrapper turns its entry into a no-op and gives its completion
+ * the injected result. Entries of other kinds must never be changed.
  */
 #include "calls.h"
 
@@ -12,7 +12,7 @@
 #include <liburing.h>
 #include <pthread.h>
 
-#define NOOPS_MAX 512 /* more entries than a test has in flight */
+#define NOOPS_MAX 512 /* more entries than any test has in flight */
 
 /* Entries that were turned into no-ops, and the results that their completions must return. */
 static struct {
@@ -30,7 +30,7 @@ static int sqe_kind(const struct io_uring_sqe *sqe)
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
 	case IORING_OP_READ_FIXED:
-		/* An entry with smaller user_data is an internal read of the library. */
+		/* An entry with smaller user_data belongs to an internal read of the library. */
 		return sqe->user_data > 16 ? CALLS_FILL : -1;
 	case IORING_OP_WRITE:
 	case IORING_OP_WRITE_FIXED:

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a scenario with one injected failure in a process of its own, so that one-time
- * initialisation can fail too. Returns how the scenario ended, and what it had not freed after
- * closing everything. test_malloc.c fails each allocation, and test_cuda_calls.c fails each
- * driver call.
+ * Runs a scenario with one injected failure in a new process, so that the failure can also hit
+ * one-time initialisation. Returns how the scenario ended, and which resources were still in use
+ * after it had closed everything. test_malloc.c fails each allocation, and test_cuda_calls.c
+ * fails each driver call.
  */
 #ifndef PENSTOCK_FAULT_CHILD_H
 #define PENSTOCK_FAULT_CHILD_H
@@ -12,7 +12,7 @@
 
 /* How the scenario ended, as the child process reports it to its parent. */
 struct child_result {
-	int ret; /* what the scenario returned with the failure */
+	int ret; /* what the scenario returned while the failure was injected */
 	/* What is in use at the end: heap blocks, bytes of mappings, descriptors, and (live)
 	 * objects of the stand-in driver. */
 	long blocks, mapped, fds, live;
@@ -28,11 +28,11 @@ struct child_result {
 
 /* Returns `len` zero bytes of memory that parent and child share; NULL on error. */
 void *child_shared_memory(size_t len);
-/* Runs child(arg) in a new process with a time limit, and waits for the process. Fills in the
- * members of `out` that the child could not, such as its death by a signal. */
+/* Runs child(arg) in a new process with a time limit, and waits for the process. Sets those
+ * members of `out` that the child could not set, for example if a signal killed it. */
 void child_run(void (*child)(void *arg), void *arg, struct child_result *out);
-/* Checks that a child left no more in use than `clean`, the result of a child without a failure.
- * With `lax` the child may leave objects of the stand-in driver. */
+/* Checks that a child left no more resources in use than `clean`, the result of a child without
+ * an injected failure. If `lax` is true, the child may leave objects of the stand-in driver. */
 void child_check_leaks(struct child_result *out, const struct child_result *clean, bool lax);
 
 /* Returns a function of the stand-in driver; NULL if the driver is not loaded. */

@@ -16,8 +16,9 @@
 
 #include "penstock.h"
 
-/* The bytes of a file or buffer follow a pattern that `salt` selects. fixture_byte returns the byte
- * at offset `at` of the pattern, and fixture_fill writes the first `len` bytes of it. */
+/* The bytes of a file or buffer follow a pattern that `salt` selects. fixture_byte returns
+ * the byte at offset `at` of the pattern. fixture_fill writes the first `len` bytes of the
+ * pattern. */
 unsigned char fixture_byte(uint64_t at, unsigned salt);
 void fixture_fill(unsigned char *into, uint64_t len, unsigned salt);
 
@@ -27,14 +28,15 @@ const char *fixture_name(const char *what, bool memory);
 void fixture_make_file(const char *name, uint64_t len, unsigned salt);
 /* Overwrites the first `len` bytes of an existing file. */
 void fixture_overwrite(const char *name, const void *bytes, uint64_t len);
-/* Reads the file into the page cache if `warm` is true, and otherwise drops it from there. */
+/* Reads the file into the page cache if `warm` is true. Otherwise drops the file from the page
+ * cache. */
 void fixture_set_cached(const char *name, bool warm);
 
-/* Makes the library load the stand-in driver. Programs one folder up use test_use_standin for that.
- * */
+/* Makes the library load the stand-in CUDA driver. Only programs in this folder may use this
+ * function; those in the parent folder use test_use_standin. */
 void fixture_use_standin(void);
-/* Open a device with little pinned memory: slots of `slot` bytes (1 MiB if `slot` is 0), and two
- * lanes or `lanes` lanes. */
+/* Open a device with little pinned memory. A slot has `slot` bytes, or 1 MiB if `slot` is 0. The
+ * device has two lanes, or `lanes` lanes. */
 struct penstock_device *fixture_open_device(const char *name, const char *engine, size_t slot);
 struct penstock_device *fixture_open_device_lanes(const char *name, const char *engine, size_t slot,
 						  unsigned lanes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wrapped allocators of memory.h. The library calls them. The counters are atomic, because
+ * The allocators that memory.h wraps. The library calls them. The counters are atomic, because
  * lanes allocate memory when they open. The wrappers themselves must never allocate memory.
  */
 #include "memory.h"

@@ -9,15 +9,15 @@
 
 #include <stddef.h>
 
-/* Makes the n-th allocation from now on fail. If `nth` is 0, none fails. */
+/* Makes the n-th allocation after this call fail. If `nth` is 0, no allocation fails. */
 void memory_arm(unsigned nth);
 /* Returns the number of allocations since memory_arm. */
 unsigned memory_allocations(void);
 /* Disarms. Returns the number of allocations since memory_arm, and sets *hits to the number that
  * failed. */
 unsigned memory_disarm(unsigned *hits);
-/* Returns the name of the allocator that failed, such as "calloc", and sets *len to the bytes that
- * it was asked for. */
+/* Returns the name of the allocator that failed, such as "calloc", and sets *len to the number
+ * of bytes that were requested. */
 const char *memory_failed_name(size_t *len);
 /* Return the memory that was not freed: the number of blocks, and the bytes of mappings. */
 long memory_blocks(void);

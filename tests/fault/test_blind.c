@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests residency probes: reads of files for which the kernel does not report whether they are
- * cached. A lane reads one chunk through the page cache. The time that this read takes decides
- * the path of the following chunks. The file on TMPDIR is marked as being on an overlay, or as
- * another user's file on a file system with large folios. A delayed system call simulates a
- * slow drive. Every byte must arrive, whatever the probe finds.
+ * Tests residency probes. The library uses them for files for which the kernel does not report
+ * whether their bytes are cached. A lane reads one chunk through the page cache. The time that
+ * this read takes decides the path of the following chunks. The file on TMPDIR is marked as
+ * being on an overlay, or as another user's file on a file system with large folios. A delayed
+ * system call simulates a slow drive. Every byte must arrive, whatever the probe finds.
  */
 #include "fixture.h"
 #include "request.h"
@@ -92,8 +92,8 @@ static uint64_t read_all_and_count_cached(struct penstock_report *report)
 	return bytes_by(report, "bounce") + bytes_by(report, "mapped");
 }
 
-/* The probe is slow. Only its chunk comes through the page cache. The rest of this request and all
- * of the next request come from the drive. */
+/* The probe is slow. Only the probe's chunk comes through the page cache. All other chunks of
+ * this request and all chunks of the next request come from the drive. */
 static void slow_probe(const char *device)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -150,12 +150,12 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	assert_in_range(sum, 1,
-			LEN / 2); /* two lanes with two chunks of the maximum length in flight */
+	assert_in_range(sum, 1, LEN / 2); /* each lane has two chunks of CHUNK_MAX in flight */
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
-/* If a probe fails, another path reads its bytes, and the failed probe counts for nothing. */
+/* If a probe fails, another path reads its bytes, and the library draws no conclusion from the
+ * failed probe. */
 static void failed_probe_finds_nothing(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -172,8 +172,8 @@ static void failed_probe_finds_nothing(void **state)
 	}
 }
 
-/* A probe has found a range to be cached. Path mapped carries such a range as long as its reads are
- * quick. */
+/* A probe has found that a range is cached. Path mapped carries such a range as long as its
+ * reads are quick. */
 static void cached_range_by_path_mapped(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests direct reads that report success and deliver nothing, or not everything. Before a path
- * is used, a test read (the canary) checks it on each drive, on written extents only. A path
- * that the canary has not proven is refused. The file is on TMPDIR, marked as being on the
- * allow-list. A wrapped system call simulates a drive that reports success and delivers
+ * Tests direct reads that report success although no byte, or not every byte, was delivered.
+ * Before a path is used, a test read (the canary) checks it on each drive, on written extents
+ * only. A path that the canary has not proven is refused. The file is on TMPDIR, marked as being
+ * on the allow-list. A wrapped system call simulates a drive that reports success and delivers
  * nothing.
  */
 #include "explain.h"
@@ -60,8 +60,8 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route. Meanwhile the n-th read reports success without its bytes; if `nth` is 0, no
- * read does. Returns the number of reads. */
+/* Makes the route. Meanwhile the n-th read reports success without delivering its bytes; if
+ * `nth` is 0, every read delivers. Returns the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
@@ -153,7 +153,8 @@ static void proven_path_is_used(void **state)
 	assert_true(bytes_right());
 }
 
-/* No byte of the canary read arrives, with either engine. The canary counts every word as wrong. */
+/* With either engine, no byte of the canary read arrives. The canary counts every word as
+ * wrong. */
 static void no_byte_arrives(void **state)
 {
 	static const char *const engines[] = {"threads", "auto"};
@@ -166,7 +167,7 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read is the canary; the first is its reference. */
+		/* The second read is the canary read; the first is the reference read. */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -175,7 +176,7 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* Only the last word does not arrive. The canary compares every word, so it fails. */
+/* All words but the last one arrive. The canary compares every word, so it fails. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
@@ -186,7 +187,7 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* If the reference read delivers nothing, the comparison fails too. */
+/* If the reference read delivers nothing, the canary's comparison fails, too. */
 static void reference_read_lies(void **state)
 {
 	(void)state;
@@ -214,7 +215,7 @@ static void each_drive_is_tested(void **state)
 		make_route(2 * i, CALLS_LIE);
 		expect_refused(PENSTOCK_WHY_CANARY, "words");
 	}
-	/* The file ends before it reaches the last drive of the stripe. */
+	/* The file is so short that no part of it is on the last drive of the stripe. */
 	open_listed(LEN / CANARY_LEN + 1, CANARY_LEN);
 	make_route(0, 0);
 	expect_refused(PENSTOCK_WHY_UNPROVEN, "16 of 17 drives");
@@ -312,9 +313,9 @@ static void open_unproven_route(void)
 	make_route(0, 0);
 }
 
-/* The file has no written bytes when its route is made. The first request that finds some runs the
- * canary, even if their blocks were reserved before. Later requests do not repeat the canary read.
- * */
+/* The file has no written bytes when its route is made. The first request after bytes were
+ * written runs the canary, even if the blocks of these bytes had been reserved before. Later
+ * requests do not repeat the canary read. */
 static void canary_runs_once_bytes_are_written(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -348,7 +349,7 @@ static void canary_runs_once_bytes_are_written(void **state)
 	}
 }
 
-/* The canary that runs later also detects a read that delivers nothing. */
+/* A canary that runs after the route was made also detects a read that delivers nothing. */
 static void later_canary_read_lies(void **state)
 {
 	(void)state;
@@ -401,8 +402,8 @@ static void no_memory_for_a_new_route(void **state)
 
 	(void)state;
 	open_unproven_route();
-	/* The first transfer makes allocations of its own. They must come before the injected
-	 * failure. */
+	/* The first transfer makes allocations that later transfers do not make. They must come
+	 * before the injected failure. */
 	assert_int_equal(transfer(PENSTOCK_ANY, NULL), 0);
 	write_bytes(LEN);
 	canaries_before = atomic_load(&stats->canaries);
@@ -452,9 +453,9 @@ static void open_for_writing(unsigned drives)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes `count` pieces of the length of a canary read through the direct path, starting with piece
- * number `from`. Sets *reads to how often the library read them back. If `lie` is true, the first
- * of these reads delivers nothing. */
+/* Writes `count` pieces of the length of a canary read through the direct path, starting with
+ * piece number `from`. Sets *reads to the number of reads by which the library read the pieces
+ * back. If `lie` is true, the first of these reads delivers nothing. */
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
@@ -485,7 +486,8 @@ static void first_write_is_read_back(void **state)
 	}
 }
 
-/* Each drive of a stripe needs its own proof, so the first write on each drive is read back. */
+/* Each drive of a stripe needs its own proof. So the library reads the first write on each drive
+ * back. */
 static void first_write_on_each_drive_is_read_back(void **state)
 {
 	unsigned reads;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th call of each CUDA driver function fails, in the stand-in driver. In a second group
- * of tests, operations of a stream fail when they execute, which breaks the context
- * permanently. Each failure runs in a process of its own. The scenario must end with an errno,
- * a reason and a sentence, or succeed with every byte right. It must succeed when it is
- * repeated, on the host if the context is broken. Nothing may be left allocated.
+ * In the stand-in driver, the n-th call of each CUDA driver function fails. In a second group of
+ * tests, operations of a stream fail when they execute, which breaks the context permanently.
+ * Each failure runs in a process of its own. The scenario must end with an errno, a reason and a
+ * sentence, or succeed with every byte right. When the scenario is repeated without a failure,
+ * it must succeed; if the context is broken, it is repeated on the host. Nothing may be left
+ * allocated.
  */
 #include "child.h"
 #include "request.h"
@@ -12,8 +13,11 @@
 #include "device/cuda_api.h"
 
 #define LEN ((2u << 20) + 777u)
-#define WARM_LEN (9u << 20) /* in bytes; so long that path mapped is chosen automatically */
-#define TURNS_MAX 4	    /* number of failed calls of one function, half of them its last */
+/* Length in bytes; so long that the library chooses path mapped by itself. */
+#define WARM_LEN (9u << 20)
+/* Maximum number of calls that fail in turn for one function; half of them are its last
+ * calls. */
+#define TURNS_MAX 4
 
 static const char *const symbols[] = {
 #define NAME(member, symbol, params) #symbol,
@@ -33,8 +37,8 @@ static bool frees_an_object(const char *symbol)
 
 struct outcome {
 	struct child_result end;
-	/* Facts about the read with the failure: its retries, and the bytes that path mapped
-	 * carried. */
+	/* Facts about the read during which the failure was injected: its retries, and the
+	 * number of bytes that path mapped carried. */
 	uint64_t retries, windows;
 	bool again;
 	unsigned long calls[SYMBOLS];
@@ -257,8 +261,8 @@ static void run_scenario(void *arg)
 	out->again = true;
 	standin_fail("");
 	unsetenv("PENSTOCK_STANDIN_FAIL");
-	/* A driver that failed to start, or a context that broke, does not recover. So the scenario
-	 * is not repeated then. */
+	/* A driver that failed to start does not recover, and neither does a broken context. So
+	 * the scenario is not repeated in these cases. */
 	ret = standin_calls("cuDeviceGet") && !f->breaks ? f->scenario() : 0;
 	if (!ret)
 		ret = read_and_compare("host", NULL, LEN);
@@ -297,8 +301,8 @@ static void run_and_check(int (*scenario)(void), const char *spec, const struct 
 
 static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	/* Number of calls in the first scenario. The calls that open the device are the same in all
-	 * scenarios, and need not fail again. */
+	/* Numbers of driver calls in the first scenario. Functions that another scenario calls
+	 * equally often are not tested again: they open the device. */
 	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;
@@ -315,8 +319,8 @@ static void fail_all_calls(int (*scenario)(void), unsigned rc)
 		for (unsigned n = 1; n <= clean.calls[i] && n <= TURNS_MAX; n++) {
 			bool many = clean.calls[i] > TURNS_MAX;
 
-			/* If a function has many calls, the last ones fail too, because they belong
-			 * to the closing. */
+			/* If a function is called often, its last calls fail too, because they
+			 * belong to the closing. */
 			snprintf(spec, sizeof(spec), "%s:%lu:%u", symbols[i],
 				 many && n > TURNS_MAX / 2 ? clean.calls[i] - (TURNS_MAX - n) : n,
 				 rc);
@@ -359,8 +363,8 @@ static void broken_context_ends_with_an_error(void **state)
 	assert_true(failed >= 5);
 }
 
-/* The library has queued a semaphore write that the stream executes before a request. The write
- * fails after the submit. The request still completes, with the reason. */
+/* The library has queued a semaphore write on the stream, before a request. The write fails
+ * after the request was submitted. The request still completes, with the reason. */
 static void failed_semaphore_write_completes_request(void **state)
 {
 	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests storages that are opened with a caller's descriptor. The library opens the file of that
- * descriptor again, if a second open returns the same file. Otherwise it uses a duplicate of
- * the descriptor and reports why. The flags and the offset of the caller's descriptor must not
- * change. The last case counts the syncs of a durable commit: of the file, and of the folder
- * that contains its name.
+ * Tests storages that are opened with a caller's descriptor. The library opens the descriptor's
+ * file again and uses the new descriptor if it belongs to the same file. Otherwise it uses a
+ * duplicate of the descriptor and reports why. The flags and the offset of the caller's
+ * descriptor must not change. The last case counts the syncs of a durable commit: of the file,
+ * and of the folder that contains its name.
  */
 #include "fixture.h"
 #include "request.h"
@@ -95,8 +95,8 @@ static void reopened_or_duplicated(void **state)
 	}
 }
 
-/* The storage keeps the file open. The caller may close its descriptor, and the descriptor's number
- * may then belong to another file. */
+/* The storage keeps the file open. The caller may close its own descriptor, and the number of
+ * this descriptor may then belong to another file. */
 static void storage_outlives_the_callers_descriptor(void **state)
 {
 	struct penstock_storage *st;
@@ -149,8 +149,8 @@ static int64_t transfer(struct penstock_storage *st, enum penstock_op op, void *
 	return penstock_transfer(&req, report);
 }
 
-/* A duplicate has O_DIRECT. A read fetches the whole blocks around its range. A write must consist
- * of whole blocks, or it is refused before any byte moves. */
+/* The storage uses a duplicate with O_DIRECT. A read fetches the whole blocks around its range.
+ * A write that does not consist of whole blocks is refused before any byte moves. */
 static void direct_duplicate_moves_whole_blocks(void **state)
 {
 	static const uint64_t at[][2] = {{0, LEN}, {3, 70001}, {4096, 8192}, {LEN - 5, 5}};
@@ -221,8 +221,9 @@ static void append_duplicate_refuses_writes(void **state)
 }
 
 /* Opens the file in a child process whose root is TMPDIR, so that /proc is missing. Returns the
- * exit status: 0 if all was right, 77 if chroot is refused. With `other`, the file's name belongs
- * to another file when the library checks it. The library must not open that file for O_DIRECT. */
+ * exit status: 0 if all was right, 77 if chroot is refused. If `other` is true, the file's name
+ * belongs to another file when the library checks the name. The library must not open this other
+ * file for O_DIRECT. */
 static int open_without_proc(bool other)
 {
 	char *dir = strdup(name), *slash = strrchr(dir, '/');
@@ -251,8 +252,8 @@ static int open_without_proc(bool other)
 	return 0;
 }
 
-/* Without /proc the library opens the file by its name to get an O_DIRECT descriptor, if the name
- * still belongs to the same file. */
+/* Without /proc the library opens the file by its name to get an O_DIRECT descriptor, provided
+ * that the name still belongs to the same file. */
 static void direct_descriptor_by_name_without_proc(void **state)
 {
 	struct penstock_storage *st;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Failures that need real file systems and real signals: a disk that becomes full during a
+ * Tests failures that need real file systems and real signals: a disk that becomes full during a
  * write, a file that shrinks during a read, a storm of signals, a writer that is killed. The
- * test mounts small file systems in its own mount namespace, where no other process sees them:
- * a tmpfs, and ext4 on a loop device.
+ * program mounts small file systems, a tmpfs and ext4 on a loop device. It mounts them in its
+ * own mount namespace, so that no other process sees them.
  */
 #include "fixture.h"
 #include "request.h"
@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #define OLD_LEN ((1u << 20) + 77u)
 #define LEN ((4u << 20) + 4321u)
-#define BIG (48u << 20) /* in bytes; larger than any of these disks */
+#define BIG (48u << 20) /* length in bytes; larger than any of these disks */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const engines[] = {"auto", "threads"};
@@ -70,7 +70,7 @@ static void mount_ext4(void)
 		unlink(image);
 		test_skip("no ext4 on a loop device can be mounted");
 	}
-	unlink(image); /* the unmount frees the image */
+	unlink(image); /* the image file is freed by the unmount */
 }
 
 static void mount_tmpfs(void)
@@ -87,8 +87,8 @@ static uint64_t free_bytes(void)
 	return (uint64_t)fs.f_bfree * fs.f_bsize;
 }
 
-/* Returns the number of files in the mounted folder, without those that the file system itself
- * made. */
+/* Returns the number of files in the mounted folder. Does not count files that the file system
+ * itself made. */
 static unsigned count_files(void)
 {
 	DIR *d = opendir(mount_point);
@@ -192,7 +192,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 	fd = open(name, O_RDONLY);
 	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &there), 0);
-	/* Pieces after that offset may still have fit on the disk. */
+	/* Pieces of the request after stop_off may still have fitted on the disk. */
 	if ((uint64_t)there.st_size > BIG || (uint64_t)there.st_size < report.stop_off)
 		fail_msg("the file has %lld bytes, it stopped at %llu", (long long)there.st_size,
 			 (unsigned long long)report.stop_off);
@@ -203,7 +203,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 			fail_msg("byte %llu is %02x, not %02x", (unsigned long long)i, back[i],
 				 bytes[i]);
 	unlink(name);
-	/* With an abort instead, no file is left. */
+	/* If the storage is aborted instead, no file is left. */
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	check_no_space(write_big(st, dev, &report), &report);
 	assert_int_equal(penstock_abort(st), 0);
@@ -303,12 +303,12 @@ static void *shrink_file(void *arg)
 	for (int i = atomic_load(&s->go); i > 1; i--)
 		sched_yield();
 	if (ftruncate(s->fd, (off_t)s->to))
-		return arg; /* the comparison of bytes will then fail */
+		return arg; /* the comparison of bytes fails after this */
 	return NULL;
 }
 
-/* Reads while the file shrinks. The read ends at the new end of the file or after it, and all bytes
- * up to there are right. */
+/* Reads while another thread shrinks the file. The read ends at the new end of the file or after
+ * it. All bytes before the place where the read ends are right. */
 static void read_while_shrinking(struct penstock_device *dev, struct penstock_device *host,
 				 void *mem, const char *path, uint64_t *random)
 {
@@ -376,8 +376,8 @@ static void file_shrinks_during_read(void **state)
 			for (unsigned i = 0; i < 12; i++) {
 				const char *path = paths[i % 3];
 
-				/* For a GPU the library would choose path mapped. Another case
-				 * tests that path. */
+				/* For a GPU the library would choose path mapped, which another
+				 * case tests. */
 				read_while_shrinking(dev, host, mem, d && !path ? "bounce" : path,
 						     &random);
 			}

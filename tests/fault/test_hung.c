@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane hangs in a system call, as if a file server went away. Meanwhile the other requests on
- * the lane's lists can still be cancelled, reach their deadline, or complete when the queue
- * closes, each exactly once. A request whose system call has started does not complete, because
+ * A lane hangs in a system call, as if a file server went away. Meanwhile each other request on
+ * the lane's lists still completes exactly once: when it is cancelled, when its deadline passes,
+ * or when the queue closes. A request whose system call has started does not complete, because
  * the kernel may write to its memory until the call returns. No test waits for the lane before
  * it releases the call.
  */
@@ -21,12 +21,12 @@
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
 #define HUNG_NS 30000000u     /* time in ns after which the library considers a lane as hanging */
-#define WAIT_NS 20000000000LL /* in ns; only a hang lasts that long */
+#define WAIT_NS 20000000000LL /* timeout in ns; only a hang lasts that long */
 #define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
-#define CALLS_ALL UINT32_MAX  /* releases every call */
+#define CALLS_ALL UINT32_MAX  /* number for calls_release that releases every call */
 #define REQUESTS 256
 #define PROBE_REQUEST 254 /* number of a request that hang_one submits */
-#define ROUND_REQUESTS 48 /* requests of a round */
+#define ROUND_REQUESTS 48 /* number of requests in a round */
 #define ROUNDS 24
 
 static struct penstock_device *host;
@@ -117,8 +117,8 @@ static void await_completion(unsigned i)
 		fail_msg("request %u has ended %u times", i, completions[i]);
 }
 
-/* Makes request `i`: a read through the page cache, for which the lane's own thread makes the
- * system call. */
+/* Makes request `i`, a read through the page cache. The lane's own thread makes the system call
+ * for it. */
 static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
 	struct penstock_req req;
@@ -170,8 +170,8 @@ static void assert_completion(unsigned i, int64_t result, enum penstock_why why)
 		assert_true(strlen(reports[i].text) > 10);
 }
 
-/* Releases the lane. Only request 1 completes, because the others have completed before. The lane
- * must not write to the memory of those. */
+/* Releases the lane. Then only request 1 completes, because all other requests completed before.
+ * The lane must not write to the memory of the other requests. */
 static void release_lane_and_check(int64_t result, unsigned count)
 {
 	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
@@ -180,7 +180,7 @@ static void release_lane_and_check(int64_t result, unsigned count)
 	calls_release(CALLS_ALL);
 	assert_completion(1, result, PENSTOCK_WHY_NONE);
 	submit(q, REQUESTS - 1, PIECE,
-	       0); /* this request comes after all requests on the lane's lists */
+	       0); /* waits for this request, which comes after all requests on the lane's lists */
 	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
 	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
 	for (unsigned i = 0; i <= count; i++)
@@ -282,8 +282,9 @@ static void queue_closes_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 1);
 }
 
-/* Makes one of two lanes hang in request 1, so long that the library notices it: a later submit
- * finds that the lane has made no progress since an earlier submit. Returns the hanging lane. */
+/* Makes one of two lanes hang in request 1 for so long that the library considers it as hanging:
+ * a submit finds that the lane has made no progress since an earlier submit. Returns the hanging
+ * lane. */
 static struct pst_lane *hang_one_of_two(void)
 {
 	struct pst_lane *lane;
@@ -305,8 +306,8 @@ static struct pst_lane *hang_one_of_two(void)
 	return lane;
 }
 
-/* Waits until a lane is idle. Otherwise, on a busy machine, this lane may be too busy to be
- * preferred over the hanging one. */
+/* Waits until a lane is idle. On a busy machine the library might otherwise prefer the hanging
+ * lane to this one. */
 static void await_idle(const struct pst_lane *lane)
 {
 	uint64_t until = test_now_ns() + WAIT_NS;
@@ -321,8 +322,8 @@ static struct pst_lane *other_lane(const struct pst_lane *lane)
 	return &lane->pump->lanes[!lane->index];
 }
 
-/* New requests go to the lane that works, although the hanging lane has room. The hanging lane gets
- * requests again after it has continued. */
+/* New requests go to the lane that does not hang, although the hanging lane could accept more
+ * requests. The hanging lane gets requests again after it has continued. */
 static void requests_avoid_the_hanging_lane(void **state)
 {
 	struct pst_lane *lane;
@@ -351,7 +352,7 @@ static void requests_avoid_the_hanging_lane(void **state)
 	assert_int_equal(req->home_lane->index, 0);
 }
 
-/* If there is no other lane, a request waits for the hanging lane and can be cancelled. */
+/* If the device has no other lane, a request waits for the hanging lane and can be cancelled. */
 static void request_waits_for_the_only_lane(void **state)
 {
 	uint64_t id;
@@ -365,8 +366,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* The library gave a request to both lanes. One of them hangs, so the other has moved all bytes. A
- * cancel then has no effect on the result. */
+/* Both lanes carried parts of a request. Then one lane hangs, after the other lane has moved all
+ * bytes. A cancel no longer has an effect on the result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
@@ -417,8 +418,8 @@ static void cancel_of_a_sync(void **state)
 	penstock_close(req.storage);
 }
 
-/* The queue entries of cancelled requests become free when the lane continues. Until then the queue
- * has twice as many entries as requests may be in flight. */
+/* The queue entries of cancelled requests become free when the hanging lane continues. Until
+ * then they stay occupied; the queue has twice as many entries as requests may be in flight. */
 static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;
@@ -428,7 +429,7 @@ static void entries_return_with_the_lane(void **state)
 	(void)state;
 	begin_case(8);
 	hang_lane(1, ids, 0);
-	/* One entry belongs to the hanging request, and another was used by request 0. */
+	/* One entry belongs to the hanging request. Another entry was used by request 0. */
 	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
 		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
@@ -471,7 +472,7 @@ static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 	} else if (report->result != -ECANCELED) {
 		assert_int_equal(report->result, -ETIME);
 	}
-	memset(at, 0x33, len); /* the memory belongs to the test again */
+	memset(at, 0x33, len); /* after the completion the memory belongs to the test again */
 }
 
 /* Runs one round of random requests, cancels and deadlines. Returns how many requests completed

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * System calls keep failing with "try again". If io_uring_enter accepts no more entries, plain
- * calls carry the requests. A call that would always block, or is always interrupted, becomes
- * an error after a number of attempts. No thread waits without a limit, every byte is right,
- * and the storage works again once the calls do.
+ * calls carry the requests. A call that would always block, or is always interrupted, becomes an
+ * error after a number of attempts. No thread waits without a limit, and every byte is right.
+ * The storage works again as soon as the calls succeed again.
  */
 #include "fixture.h"
 #include "request.h"
@@ -12,12 +12,13 @@
 
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
-#define ENTERS_MAX 200 /* maximum number of failed attempts of two lanes, until they give up */
-#define CALLS_MAX 1200 /* maximum number of attempts of four chunks, until they fail */
+#define ENTERS_MAX 200 /* maximum number of failed attempts after which two lanes give up */
+#define CALLS_MAX 1200 /* maximum number of attempts after which four chunks fail */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* A file of `len` bytes, memory for it, and a transfer between both. The transfer names one path,
- * so it cannot use another: "odirect" if TMPDIR supports it, else "bounce". */
+/* A file of `len` bytes, memory for it, and a transfer between the file and the memory. The
+ * transfer names its path, so it cannot use another one: "odirect" if TMPDIR supports it, else
+ * "bounce". */
 struct scene {
 	const char *name, *path;
 	enum penstock_op op;
@@ -101,7 +102,7 @@ static void transfer_with_failing_enter(enum penstock_op op, unsigned nth, int h
 	calls_arm_onwards(CALLS_ENTER, nth, how);
 	for (unsigned turn = 0; turn < 3; turn++) {
 		transfer_and_compare(&s);
-		if (nth > 1 && !turn) /* the calls before the n-th may have carried everything */
+		if (nth > 1 && !turn) /* the calls before the n-th may have carried all bytes */
 			continue;
 		assert_string_equal(s.report.engine, "threads");
 		assert_int_equal(s.report.engine_why, PENSTOCK_WHY_NO_URING);
@@ -125,8 +126,8 @@ static void failing_enter_falls_back_to_plain_calls(void **state)
 	}
 }
 
-/* Reads through a ring that is registered with io_uring. If the registration is refused, the report
- * must say why. */
+/* Reads through a ring that the library registers with io_uring. If the registration is refused,
+ * the report must say why. */
 static void read_through_registered_ring(int refusal)
 {
 	struct scene s = {.len = LEN};
@@ -208,8 +209,8 @@ static void endless_retries_become_errors(void **state)
 		for (unsigned e = 0; e < COUNT(engines); e++) {
 			transfer_with_failing_call(kinds[k], engines[e], LEN, EAGAIN);
 			transfer_with_failing_call(kinds[k], engines[e], LEN, EINTR);
-			/* Repeats it with a short request, which the caller's own thread carries.
-			 * */
+			/* Repeats the transfer with a short request, which the caller's own
+			 * thread carries. */
 			transfer_with_failing_call(kinds[k], engines[e], SMALL, e ? EAGAIN : EINTR);
 		}
 }

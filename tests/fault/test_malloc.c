@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th allocation of a scenario fails, for every n. Each failure runs in a process of its
- * own, so that one-time initialisation can fail too. The scenario must end with -ENOMEM, the
- * reason and a sentence, or succeed with every byte right. It must succeed when it is repeated.
- * It may leave no more memory allocated than a run without a failure.
+ * The n-th allocation of a scenario fails, for every n. Each failure is injected in a new
+ * process, so that it can also hit one-time initialisation. The scenario must end with -ENOMEM,
+ * the reason and a sentence, or succeed with every byte right. When the scenario is repeated
+ * without a failure, it must succeed. It may leave no more memory allocated than a run without a
+ * failure.
  */
 #include "child.h"
 #include "request.h"
@@ -17,7 +18,8 @@
 struct outcome {
 	struct child_result end;
 	unsigned hits;
-	unsigned mark; /* number of allocations before the first one of the scenario itself */
+	/* Number of allocations before the first allocation of the scenario itself. */
+	unsigned mark;
 	const char *what;
 	size_t what_len;
 };
@@ -43,7 +45,7 @@ static struct penstock_device *open_small_device(const char *device, int *ret)
 	return child_open_device(device, "threads", ret);
 }
 
-/* Prepares the device. The allocations after this call count as the scenario's. */
+/* Prepares the device. Only allocations after this call count as allocations of the scenario. */
 static int prepare_device(struct penstock_storage *st, struct penstock_device *dev,
 			  enum penstock_op op)
 {
@@ -54,7 +56,7 @@ static int prepare_device(struct penstock_storage *st, struct penstock_device *d
 	return ret;
 }
 
-/* Compares device memory with the expected bytes. Allocations of this function do not count. */
+/* Compares device memory with the expected bytes. Allocations of this function are not counted. */
 static void compare_device_bytes(struct penstock_device *dev, void *mem, const char *when)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
@@ -293,7 +295,8 @@ static int explain(void)
 	return ret;
 }
 
-/* Removes the digits from a text, because they show the amount of free memory, which changes. */
+/* Removes the digits from a text. They show the amount of free memory, which differs between
+ * runs. */
 static ssize_t remove_digits(char *text, ssize_t len)
 {
 	ssize_t kept = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th system call of an open, a create, a commit or the start of a pump fails, for every
- * n. Either the operation fails with that errno, a reason and a sentence, and leaves no
- * descriptor and no file. Or it continues without the feature that needed the call, and reports
- * that. Existing files keep their bytes.
+ * The test opens, creates and commits files and starts pumps. In each of these operations the
+ * n-th system call fails, for every n. The operation may fail with that errno, a reason and a
+ * sentence; it then leaves no descriptor and no file. Or the operation continues without the
+ * feature that needed the system call, and reports that. Existing files keep their bytes.
  */
 #include "fixture.h"
 #include "request.h"
@@ -107,7 +107,7 @@ static void failed_calls_of_an_open(void **state)
 	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
-	read_and_compare(st); /* the first read opens descriptors that stay open */
+	read_and_compare(st); /* the library opens descriptors at the first read and keeps them */
 	penstock_close(st);
 	fds = fixture_open_fds();
 	for (unsigned k = 0; k < COUNT(kinds); k++)
@@ -144,7 +144,7 @@ static void failed_calls_of_an_open(void **state)
 	unlink(name);
 }
 
-/* If a signal interrupts an open, the library opens again. */
+/* If a signal interrupts an open call, the library repeats the call. */
 static void interrupted_open_is_repeated(void **state)
 {
 	struct penstock_storage *st;
@@ -156,7 +156,8 @@ static void interrupted_open_is_repeated(void **state)
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	direct = st->facts.fd_direct >= 0;
 	penstock_close(st);
-	/* The first open is by name, the second opens the file again for O_DIRECT. */
+	/* The first open call opens the file by its name. The second opens it again for
+	 * O_DIRECT. */
 	for (unsigned nth = 1; nth <= 2; nth++) {
 		calls_arm(CALLS_OPEN, nth, EINTR);
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
@@ -199,7 +200,8 @@ static void refused_cachestat(void **state)
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
 	read_and_compare(st);
-	/* Path fault carries each chunk in two pieces, also the chunk of the residency probe. */
+	/* Path fault carries each chunk in two pieces. It does so for the chunk of the residency
+	 * probe, too. */
 	req.path = "fault:bounce?swap=1";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);
@@ -211,12 +213,12 @@ static void refused_cachestat(void **state)
 struct creation {
 	unsigned flags;
 	uint64_t length;
-	bool old;	/* whether a file of that name exists before */
-	bool needs_all; /* whether every injected failure must fail the creation */
+	bool old;	/* true if a file of this name exists before the creation */
+	bool needs_all; /* true if the creation must fail after every injected failure */
 };
 
-/* Creates, writes and commits the file. Returns 0 or an error. Sets *step to the step that it
- * reached. */
+/* Creates, writes and commits the file. Returns 0 or an error. Sets *step to the number of steps
+ * that succeeded. */
 static int create_file(const struct creation *c, int *step)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -238,7 +240,7 @@ static int create_file(const struct creation *c, int *step)
 	}
 	if (ret == 0)
 		*step = 3;
-	else if (st && !c->old) /* the abort removes the file that the open created */
+	else if (st && !c->old) /* the abort removes the file that penstock_open created */
 		(void)penstock_abort(st);
 	penstock_close(st);
 	return (int)ret;
@@ -270,8 +272,9 @@ static void fail_creation(const struct creation *c, enum calls_kind kind, const 
 				fail_msg("%s %u: %u files are there", calls_name(kind), nth,
 					 count_files());
 			if (ret < 0 && c->old && step < 3) {
-				/* The file is the old or the new one, as a whole. The new file may
-				 * have its name already, but not durably. */
+				/* The file is completely the old or completely the new one. The
+				 * new file may already have its name, although the name is not
+				 * durable. */
 				bool whole = kind == CALLS_FSYNC || kind == CALLS_OPEN;
 
 				fixture_fill(bytes, LEN, 2);
@@ -351,8 +354,8 @@ static void failed_reservation_still_sets_the_length(void **state)
 	}
 }
 
-/* The library opens the file of an O_APPEND descriptor again, without the flag. If that fails, a
- * write would go to the end of the file, so it is refused. */
+/* The caller's descriptor has O_APPEND. The library opens the file again without this flag. If
+ * that fails, writes are refused, because they would go to the end of the file. */
 static void append_descriptor_is_reopened_or_refused(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -380,7 +383,8 @@ static void append_descriptor_is_reopened_or_refused(void **state)
 	unlink(name);
 }
 
-/* Makes the temporary file longer than the final length, as a padded tail does. */
+/* Makes the temporary file longer than its final length. A write with a padded tail has the same
+ * effect. */
 static void lengthen_temporary_file(void)
 {
 	DIR *d = opendir(dir);
@@ -397,8 +401,8 @@ static void lengthen_temporary_file(void)
 	close(fd);
 }
 
-/* A commit truncates the file to its final length. If that fails, or a later step of the commit,
- * the commit fails and can be repeated, unless data was lost. */
+/* A commit truncates the file to its final length. If the truncation or a later step fails, the
+ * commit fails. The commit can be repeated, unless data was lost. */
 static void failed_commit_can_be_repeated(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_TRUNCATE, CALLS_FSYNC, CALLS_RENAME};

@@ -10,8 +10,8 @@
 
 #define LEN (48u << 20)
 
-/* Writes more bytes than the slots of one lane hold. Meanwhile io_uring refuses to register ring
- * pieces, from the n-th on. */
+/* Writes more bytes than the slots of one lane hold. Meanwhile io_uring refuses to register the
+ * n-th ring piece and all later ones. */
 static void write_with_refused_piece(const char *name, unsigned nth, struct penstock_report *report,
 				     struct penstock_explanation *known)
 {
@@ -39,9 +39,10 @@ static void write_with_refused_piece(const char *name, unsigned nth, struct pens
 	penstock_device_close(seg.dev);
 }
 
-/* If the first piece is refused, the library does not try the second. In both cases io_uring
- * carries the calls, and the report has the reason. The device keeps its engine reason from the
- * time when it opened, because other threads may be reading that reason. */
+/* If io_uring refuses the first piece, the library does not try the second. Whichever piece
+ * is refused, io_uring still carries the calls, and the report has the reason. The device's
+ * own engine reason stays as it was when the device opened, because other threads may be
+ * reading it. */
 static void refused_piece_is_reported(void **state)
 {
 	const char *name = fixture_name("data", false);

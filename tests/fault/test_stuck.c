@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request in the order of a stream never gets its turn: the stream waits for an event, its
- * context broke, or the lane that watches the stream hangs. Such a request can be cancelled,
- * reach its deadline, or complete when the queue closes. The stream continues once it is
- * released. No test waits for such a request without a limit.
+ * A request in stream order cannot start: its stream waits for an event, the stream's context is
+ * broken, or the lane that watches the stream hangs. Such a request can be cancelled, reach its
+ * deadline, or complete when the queue closes. The stream continues once it is released. No test
+ * waits for such a request without a limit.
  */
 #include "fixture.h"
 #include "request.h"
@@ -18,7 +18,7 @@
 #include "device/cuda_api.h"
 
 #define LEN (256u << 10)
-#define WAIT_NS 20000000000LL /* in ns; only a hang lasts that long */
+#define WAIT_NS 20000000000LL /* timeout in ns; only a hang lasts that long */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -136,8 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane hangs in another request. It watches one request in stream order, and a second one is
- * still in its inbox. Both can be cancelled, and the stream continues. */
+/* The lane hangs in another request. It watches the stream of one request, and a second request
+ * in stream order is still in its inbox. Both requests can be cancelled, and the stream
+ * continues. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
@@ -178,8 +179,8 @@ static void cancel_while_lane_hangs(void **state)
 	penstock_queue_close(more);
 }
 
-/* A lane hangs in a call for one storage and keeps a mapping of that storage. Another storage can
- * close, and so can a device to which the lane never copied. */
+/* A lane hangs in a call for one storage and keeps a mapping of that storage. Meanwhile another
+ * storage can close, and so can a device to which the lane has never copied. */
 static void others_close_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
@@ -232,8 +233,8 @@ static void queue_closes_while_stream_waits(void **state)
 	stream_release();
 }
 
-/* More requests are cancelled than there are semaphores. Each semaphore is free again after the
- * stream has passed it, and not before. */
+/* More requests are cancelled than the library has semaphores. A semaphore becomes free again
+ * when the stream has passed its wait on the semaphore, and not before. */
 static void cancelled_requests_free_their_semaphores(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -256,9 +257,9 @@ static void cancelled_requests_free_their_semaphores(void **state)
 	penstock_queue_close(q);
 }
 
-/* In the driver, unregistering memory waits for all streams of the application and blocks every
- * copy of the process. While a stream waits, neither reads by path mapped nor later reads may
- * unregister memory. */
+/* When the library unregisters memory, the CUDA driver waits for all streams of the application
+ * and meanwhile blocks every memory copy that this process makes. While a stream waits, neither
+ * reads by path mapped nor later reads may unregister memory. */
 static void mapped_reads_do_not_unregister(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -287,8 +288,8 @@ static void *free_thread(void *arg)
 	return (void *)(intptr_t)penstock_free(gpu, arg);
 }
 
-/* In the driver, freeing memory blocks all copies too. So penstock_free first waits for the streams
- * that wait for requests of the library, and then calls the driver. */
+/* When memory is freed, the CUDA driver blocks all copies, too. So penstock_free first waits for
+ * the streams that wait for requests of the library, and only then calls the driver. */
 static void free_waits_for_the_stream(void **state)
 {
 	struct penstock_queue *q;
@@ -301,7 +302,7 @@ static void free_waits_for_the_stream(void **state)
 	stream_hold();
 	submit(q, 0);
 	assert_int_equal(pthread_create(&thread, NULL, free_thread, more), 0);
-	usleep(20000); /* long enough that the other thread probably waits */
+	usleep(20000); /* gives the other thread enough time to start waiting */
 	__atomic_fetch_add(gate, 1, __ATOMIC_RELEASE);
 	assert_completion(q, LEN, PENSTOCK_WHY_NONE);
 	assert_int_equal(pthread_join(thread, &ret), 0);
@@ -318,8 +319,8 @@ static unsigned long unregister_calls(void)
 	return calls("cuMemHostUnregister");
 }
 
-/* Memory that a lane registered for a storage is unregistered when the storage closes, and not
- * before, whichever lane registered it. */
+/* Memory that any lane registered for a storage is unregistered when the storage closes, and not
+ * before. */
 static void unregistered_when_the_storage_closes(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n,
- * with both engines and directions, with and without a required class. If another path may
- * carry the failed chunk, it does, and the report counts the retry with its reason. Otherwise
- * the request fails with the errno and the reason, and the bytes that it reports as moved are
- * right. Afterwards the same storage works.
+ * with both engines and directions, with and without a required class. If another path may carry
+ * the failed chunk, the chunk is retried there, and the report counts the retry and has its
+ * reason. Otherwise the request fails with the errno and the reason, and the bytes that it
+ * reports as moved are right. Afterwards the same storage works.
  */
 #include "fixture.h"
 #include "request.h"
@@ -14,7 +14,7 @@
 #define LEN ((2u << 20) + 1234u)
 #define ALIGNED (2u << 20)
 #define SMALL (64u << 10)
-#define TURNS_MAX 64 /* more turns than any case needs */
+#define TURNS_MAX 64 /* more runs than any case needs */
 #define RINGS_MAX 4  /* number of io_urings of two devices with two lanes each */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -25,15 +25,15 @@ struct scene {
 	const char *path;
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
-	bool warm;   /* whether the file is in the page cache */
-	bool fresh;  /* whether the route is made while the fault is armed */
+	bool warm;   /* true if the file is in the page cache */
+	bool fresh;  /* true if the route is made while the fault is armed */
 	bool durable;
-	bool all_from_nth; /* whether all calls from the n-th on fail */
+	bool all_from_nth; /* true if all calls from the n-th on fail */
 };
 
 static unsigned char *want, *old, *back;
-static bool has_direct_paths; /* whether TMPDIR has direct paths, so that the path of each call is
-				 known */
+/* True if TMPDIR has direct paths; the test then knows the path of each call. */
+static bool has_direct_paths;
 
 /* Reports whether the folder meets a class. Folders on overlays and loop devices meet none. */
 static bool has_class(enum penstock_class require)
@@ -121,8 +121,8 @@ static void transfer_once(struct run *r)
 	r->result = penstock_transfer(&req, &r->report);
 }
 
-/* Checks the bytes: those before offset `stop` are the new ones, and each one after it is the new
- * or the old one. */
+/* Checks the bytes. All bytes before offset `stop` must be new. Each byte after `stop` may be
+ * new or old. */
 static void check_bytes(struct run *r, uint64_t stop)
 {
 	const struct scene *s = r->scene;
@@ -196,14 +196,15 @@ static void check_failed(struct run *r)
 static void check_hit(struct run *r)
 {
 	const struct scene *s = r->scene;
-	/* If the drive failed to write bytes, or had no space for them, they must not go to the
-	 * page cache. */
+	/* If the drive failed to write bytes or had no space for them, the library must not
+	 * write these bytes to the page cache. */
 	bool no_cache =
 		s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
 		(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT || r->how == CALLS_EMPTY) &&
 		strcmp(s->device, "host") != 0;
-	/* If the page cache failed to read bytes, the drive can read them. On a busy machine the
-	 * page cache may have some bytes although they were dropped. */
+	/* If a read through the page cache failed, the library can read the bytes from the
+	 * drive. On a busy machine, some bytes may be in the page cache although they were
+	 * dropped. */
 	bool retry = has_direct_paths && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
 		     (r->direct || s->op == PENSTOCK_READ);
 
@@ -278,7 +279,8 @@ static bool run_once(struct run *r)
 	return r->hits;
 }
 
-/* Lets each call of the transfer fail, one in each run. Returns how many calls failed. */
+/* Runs the transfer once for each of its calls, and makes that call fail. Returns how many calls
+ * failed. */
 static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int how)
 {
 	struct run r = {.scene = s, .kind = kind, .how = how};
@@ -370,7 +372,8 @@ static void failed_chunk_is_retried_in_pieces(void **state)
 	}
 }
 
-/* The pieces of the retry fail too. No other chunk may carry the bytes after the failed piece. */
+/* The pieces of the retry fail, too. Bytes after a failed piece must not be carried by another
+ * chunk. */
 static void pieces_fail_too(void **state)
 {
 	struct scene s = {.device = "host",
@@ -408,8 +411,8 @@ static void requests_with_one_path(void **state)
 	}
 }
 
-/* With a required class, the request fails and reports the bytes moved, or its failed chunk is
- * retried on a path that meets the class. */
+/* For a request with a required class, the failed chunk is retried on a path that meets the
+ * class. If no such path exists, the request fails and reports the bytes moved. */
 static void requests_with_a_class(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -469,7 +472,7 @@ static void failed_syncs(void **state)
 		}
 }
 
-/* A drive fails all calls from the n-th on, or a disk stays full. */
+/* All calls from the n-th on fail, as if a drive had failed or a disk stayed full. */
 static void drive_fails_for_good(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -493,8 +496,8 @@ static void drive_fails_for_good(void **state)
 		}
 }
 
-/* Once the lanes run, no more threads can be created. The lanes make the system calls themselves.
- * */
+/* After the lanes have started, no more threads can be created. The lanes then make the system
+ * calls themselves. */
 static void no_thread_can_be_created(void **state)
 {
 	struct scene s = {.device = "host", .engine = "threads", .len = LEN};
@@ -528,11 +531,11 @@ static void no_thread_can_be_created(void **state)
 	}
 }
 
-/* A device has one io_uring until another lane needs a second one. If the second one is refused,
- * the lane's calls are still made, and the report has the reason. */
+/* A device has one io_uring until another lane needs its own. If this second io_uring is
+ * refused, the lane's calls are still made, and the report has the reason. */
 static void io_urings_are_opened_when_needed(void **state)
 {
-	const uint64_t len = 48u << 20; /* in bytes; more than the slots of one lane hold */
+	const uint64_t len = 48u << 20; /* length in bytes; more than the slots of one lane hold */
 	const char *name = fixture_name("data", false);
 	struct penstock_device *dev, *host;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -542,8 +545,8 @@ static void io_urings_are_opened_when_needed(void **state)
 	unsigned hits = 0;
 
 	(void)state;
-	if (!fixture_has_uring()) /* this test must come before a device opens, because the device
-				     would keep its engine */
+	/* Check this before a device opens, because the device would keep its engine. */
+	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
 	dev = seg.dev = fixture_open_device("cuda:0", "auto", 0);
 	host = fixture_open_device("host", "threads", 0);
@@ -577,7 +580,7 @@ static void io_urings_are_opened_when_needed(void **state)
 	unlink(name);
 }
 
-/* Faults hit io_uring_enter itself. */
+/* Injects faults into io_uring_enter itself. */
 static void failed_io_uring_enter(void **state)
 {
 	static const int hows[] = {EAGAIN, EBUSY, EINTR, ENOMEM};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parsers for object stores: the input is parsed as a URL and as an HTTP answer.
- * libFuzzer runs this target, or replay.c does with its corpus. A failure is a host or port
- * that is not valid in a request, or a server name with control characters, which a terminal
- * would execute.
+ * Fuzzes the parsers for object stores. The input is parsed as a URL and as an HTTP answer.
+ * libFuzzer runs this target, or replay.c does with its corpus. A failure is a request with an
+ * invalid host or port, or a server name with control characters, which a terminal would
+ * execute.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes a whole simulated machine. The input becomes a tree of files (file_tree.h). Topo reads
- * and prints the machine. The block-stack code walks its block devices and decides whether they
- * are direct. libFuzzer runs this target, or replay.c does with its corpus. A failure is an
- * endless walk, or the verdict "direct" for an incomplete stack.
+ * Fuzzes a whole simulated machine. The input becomes a tree of files (file_tree.h). The
+ * topology code reads and prints the machine. The block-stack code walks the machine's block
+ * devices and decides whether transfers to them are direct. libFuzzer runs this target, or
+ * replay.c does with its corpus. A failure is an endless walk, or the verdict "direct" for an
+ * incomplete stack.
  */
 #include "core/machine/topo_print.h"
 #include "core/machine/topo_read.h"

@@ -38,7 +38,7 @@ static void remove_folder(void)
 	rmdir(dir);
 }
 
-/* Creates a folder with one file of tensors, which an index may name. */
+/* Creates a folder with one file of tensors. An index in the fuzz input may name this file. */
 static void make_folder(void)
 {
 	const char *tmp = getenv("TMPDIR");

@@ -2,8 +2,9 @@
 /*
  * The main function of a fuzz target that is built without libFuzzer. The command line names
  * files and folders. This function passes each of these files to the target once, in the order
- * of their names. So every input that ever broke a parser is an ordinary test. tests/run calls
- * the program. It must never succeed without having replayed a file.
+ * of their names. So every input that once broke a parser, and is kept as such a file, is an
+ * ordinary test. tests/run calls the program. It must never succeed without having replayed a
+ * file.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -37,8 +38,8 @@ static int replay_file(const char *name)
 		free(data);
 		return -1;
 	}
-	/* Prints the name before the input is parsed, so that the last line of the log names the
-	 * input that crashed. */
+	/* Prints the file's name before the input is parsed. If the parser crashes, the last
+	 * line of the log names the input. */
 	printf("%s %zu\n", name, got);
 	fflush(stdout);
 	LLVMFuzzerTestOneInput(data, got);

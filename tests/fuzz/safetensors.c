@@ -40,8 +40,8 @@ static void check_header(const struct pst_st *st, uint64_t data_len)
 		require(strcmp(st->pairs[i - 1].key, st->pairs[i].key) < 0);
 }
 
-/* Lets the parser skip any JSON text. It must succeed, or return the text of an error and a
- * position within the input. */
+/* Lets the parser skip the input as any JSON text. The parser must succeed, or return the text
+ * of an error and a position within the input. */
 static void check_skip(const uint8_t *data, size_t len)
 {
 	char *text = malloc(len ? len : 1);

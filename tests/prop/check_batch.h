@@ -2,8 +2,8 @@
 /*
  * Checks a batch of completed requests: the bytes in memory and storage, the results and the
  * reports must match the requests. test_bytes.c includes this file after its request generator.
- * The checks read the storage with system calls, and with the library only if there is no other
- * way.
+ * The checks read the storage with system calls. They use the library only for storages that
+ * system calls cannot read.
  */
 
 /* ---- what was requested ---- */
@@ -50,7 +50,7 @@ static uint64_t before_end(const struct gen *gen, uint64_t end)
 	return sum;
 }
 
-/* Returns the lowest storage offset that has `bytes` of the requested bytes before it. */
+/* Returns the lowest storage offset such that `bytes` of the requested bytes are before it. */
 static uint64_t end_for(const struct gen *gen, uint64_t bytes)
 {
 	uint64_t low = 0, high = env.len; /* the search ends at the end of the storage */
@@ -95,15 +95,15 @@ static void expect_read(const struct gen *gen, uint64_t end)
 	}
 }
 
-/* Fails the case unless the generated request may end with the error that it ended with. */
+/* Fails the case if the generated request must not end with the error that it ended with. */
 static void check_error(const struct gen *gen)
 {
 	int64_t n = gen->result;
 	bool asked = gen->req.path || gen->req.require > PENSTOCK_ANY;
 
 	if (n == -EINVAL && !gen->req.seg_count && gen->req.flags & PENSTOCK_R_DURABLE)
-		return; /* A durable request without segments is refused, because no device can do
-			   its sync. */
+		return; /* A durable request without segments is refused, because no device could
+			 * make its sync. */
 	if (n == -EOPNOTSUPP && asked)
 		return;
 	if ((n == -EIO || n == -EOPNOTSUPP) && gen->faulty)
@@ -117,8 +117,8 @@ static void check_error(const struct gen *gen)
 		  gen->report.size ? gen->report.text : penstock_errmsg());
 }
 
-/* Returns how many bytes longer than env.len the file may be. The tail of a created file may be
- * padded until its commit. */
+/* Returns by how many bytes the file may be longer than env.len. A file that was created may
+ * have a padded tail until its commit. */
 static uint64_t file_slack(void)
 {
 	return env.growing ? 4095 : 0;
@@ -242,8 +242,8 @@ static uint64_t path_bytes(const struct penstock_report *r, const char *name)
 	return 0;
 }
 
-/* Returns how many of the requested bytes the storage has. Counts a byte that is requested twice
- * only once. */
+/* Returns how many of the requested bytes are in the storage. A byte that is requested twice
+ * counts once. */
 static uint64_t bytes_once(const struct gen *gen)
 {
 	uint64_t sum = 0, from = UINT64_MAX, to = 0;
@@ -302,8 +302,8 @@ static void check_sums(const struct gen *gen)
 			  (unsigned long long)r->dram_laid);
 }
 
-/* Checks the number of bytes that the storage moved: each requested byte once, and for reads also
- * the bytes in gaps between them that were read as well. */
+/* Checks the number of bytes that the storage moved. It must count each requested byte once. For
+ * reads, it may also count bytes in the gaps between requested bytes. */
 static void check_moved(const struct gen *gen)
 {
 	uint64_t unique = bytes_once(gen), most = 0;
@@ -340,8 +340,8 @@ static void check_costs(const struct gen *gen)
 	for (unsigned i = 0; i < gen->req.seg_count; i++)
 		if (device_of(&gen->segs[i]) == 0)
 			host += seg_before(&gen->segs[i], env.len + file_slack());
-	/* If the block stack is not on the allow-list, nobody knows how many copies fill the page
-	 * cache. */
+	/* If the block stack is not on the allow-list, it is unknown how many copies are made to
+	 * fill the page cache. */
 	most = cpu + twice + host + (env.listed ? 0 : mapped);
 	low = staged + (host ? 0 : bounce);
 	high = staged + bounce + cached + mapped;

@@ -2,8 +2,9 @@
 /*
  * The environment of the property tests: the host and two stand-in GPUs with random options.
  * Each device has an arena, a block of its memory, and a shadow of that arena with the expected
- * bytes. A random storage has expected bytes too, and a random part of the storage is in the
- * page cache. test_bytes.c includes this file. Expected bytes must never come from the library.
+ * bytes. The environment also has a random storage and the expected bytes of this storage, a
+ * random part of which is in the page cache. test_bytes.c includes this file. Expected bytes
+ * must never come from the library.
  */
 #ifndef PENSTOCK_TEST_WORLD_H
 #define PENSTOCK_TEST_WORLD_H
@@ -44,9 +45,10 @@ static struct {
 	struct penstock_storage *st;
 	enum kind kind;
 	bool writable;
-	bool growing; /* whether the file was created and not yet committed */
-	bool listed;  /* whether the block stack is on the allow-list, so that O_DIRECT transfers
-			 need no CPU copy */
+	bool growing; /* true if the file was created and not yet committed */
+	/* True if the block stack is on the allow-list, so that O_DIRECT transfers need no
+	 * CPU copy. */
+	bool listed;
 	char name[256];
 	int fd; /* the test's own descriptor of the file, -1 for storage in memory ("mem:") */
 	unsigned char *expected; /* the expected bytes of the storage */
@@ -108,8 +110,8 @@ static const unsigned char *random_bytes(size_t len)
 
 /* ---- devices ---- */
 
-/* Opens a device with random options, so that devices with different lanes, slots and engines are
- * used together. */
+/* Opens a device with random options, so that devices with different lanes, slots and engines
+ * carry the same requests. */
 static void open_device(unsigned d)
 {
 	static const size_t slots[] = {0, 64u << 10, 128u << 10, 512u << 10, 1u << 20, 4u << 20};
@@ -254,7 +256,8 @@ static void open_file(void)
 	assert_true(env.fd >= 0);
 }
 
-/* Opens a storage in memory ("mem:") with a random seed. A plain read returns its initial bytes. */
+/* Opens a storage in memory ("mem:") with a random seed. A plain read then returns the initial
+ * bytes of this storage. */
 static void open_memory_storage(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -272,8 +275,8 @@ static void open_memory_storage(void)
 			 env.len);
 }
 
-/* Finds out whether the library has the block stack on its allow-list of stacks without CPU copies.
- * */
+/* Finds out whether the block stack is on the library's allow-list of block stacks that need no
+ * CPU copy. */
 static void find_out_listed(void)
 {
 	struct penstock_explanation out = {.size = sizeof(out)};
@@ -296,7 +299,7 @@ static void randomize_cache(void)
 	if (env.fd < 0 || !env.len || one_in(4))
 		return;
 	if (one_in(3))
-		fdatasync(env.fd); /* otherwise dirty pages would stay in the page cache */
+		fdatasync(env.fd); /* without this, dirty pages would stay in the page cache */
 	if (one_in(3))
 		posix_fadvise(env.fd, 0, 0, POSIX_FADV_DONTNEED);
 	else if (one_in(2) && pread(env.fd, env.back, env.len, 0) < 0)

@@ -21,8 +21,8 @@ struct gen {
 	struct penstock_req req;
 	struct penstock_seg segs[SEGS];
 	char path[96];
-	bool faulty;  /* whether chunks of the request may fail or move fewer bytes */
-	bool stopped; /* whether the request may be cancelled or reach its deadline */
+	bool faulty;  /* true if chunks of the request may fail or move fewer bytes */
+	bool stopped; /* true if the request may be cancelled or reach its deadline */
 	int64_t result;
 	struct penstock_report report;
 };
@@ -32,8 +32,8 @@ static unsigned gen_count;
 /* For each byte of an arena: 1 if it must equal the byte in the shadow, 0 if it may have any value.
  * */
 static unsigned char *compared[DEVICES];
-/* Holds what the storage contained before writes that may fail. Also used as other scratch memory.
- * */
+/* The bytes that the storage contained before writes that may fail. Also used as scratch memory
+ * for other purposes. */
 static unsigned char *scratch;
 static unsigned long bytes_by_path[PENSTOCK_PATHS_MAX], requests, refused, failed;
 static const char *path_names[PENSTOCK_PATHS_MAX];
@@ -83,7 +83,7 @@ static bool place_buffer(struct penstock_seg *seg, unsigned d)
 	uint64_t len = seg->rows > 1 ? seg->rows * seg->buf_pitch : seg->row_len;
 
 	if (align > 1 && !one_in(3))
-		at += seg->off % align; /* aligns the address as the storage offset is aligned */
+		at += seg->off % align; /* gives the address the alignment of the storage offset */
 	if (at + len + seg->room + 64 > ARENA)
 		return false;
 	a->used = at + len + seg->room + 64;
@@ -153,8 +153,8 @@ static uint64_t random_piece_len(uint64_t left)
 	return len < left ? len : left;
 }
 
-/* Cuts one range of the storage into pieces and deals these to the requests, so that pieces of
- * different requests share blocks. */
+/* Cuts one range of the storage into pieces and distributes them among the requests, so that
+ * pieces of different requests share blocks. */
 static void make_writes(int only)
 {
 	uint64_t max = env.kind == MEM || env.kind == CREATED || one_in(2) ? env.len : BYTES_MAX;
@@ -195,8 +195,8 @@ static void random_path(struct gen *gen, bool alone)
 {
 	static const char *const names[] = {"bounce", "staged", "odirect", "mapped", "p2p"};
 	bool read = gen->req.op == PENSTOCK_READ;
-	/* A direct path that a request names also carries the unaligned ends of a write. No other
-	 * request may write to the blocks of these ends. */
+	/* If a request names a direct path, this path also carries the unaligned ends of a
+	 * write. No other request may then write to the blocks of these ends. */
 	const char *name = names[read || alone ? random_below(5) : 0];
 	size_t at = 0;
 
@@ -348,7 +348,8 @@ static void run_batch(void)
 
 /* ---- copies between devices ---- */
 
-/* Length of the destination of one copy. The sources are in the first MiB of an arena. */
+/* Length in bytes of the destination of one copy. The sources of copies are in the first MiB of
+ * an arena. */
 #define COPY_DST_LEN (256u << 10)
 
 static void random_copy(struct penstock_copy_args *c, unsigned index)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Defects that the property tests found. Each case makes the smallest request that showed one
- * defect. The cases use the host, one stand-in GPU and a file on the disk.
+ * Defects that the property tests found. Each case makes the smallest request that reproduces
+ * one of them. The cases use the host, one stand-in GPU and a file on the disk.
  */
 #include "copy.h"
 
@@ -130,8 +130,8 @@ static void expect_result(int64_t got, int64_t want)
 			 got < 0 ? penstock_errmsg() : "");
 }
 
-/* A request has a span (a range that is read as a whole) with a short unaligned end. Another span
- * follows. */
+/* A request has a span (a range that the library reads as a whole) with a short unaligned end. A
+ * second span follows the first. */
 static void short_end_before_another_span(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 4096 + 300}, {.off = 1u << 20}};
@@ -175,8 +175,8 @@ static void copies_through_small_slots(void **state)
 	copy_from_gpu(back, device_mem, 300000);
 }
 
-/* The lanes that carry a request belong to the device of its first segment. The device of its
- * second segment has longer slots. */
+/* Lanes of the first segment's device carry a request. The device of the second segment has
+ * longer slots. */
 static void slots_of_two_lengths(void **state)
 {
 	static const char *const paths[] = {"bounce", "staged"};
@@ -202,8 +202,8 @@ static void slots_of_two_lengths(void **state)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* A lane of the host carries a request whose second segment is on the GPU and is cached. Path
- * mapped then needs a place for its windows on a lane of the host. */
+/* A lane of the host carries a request whose second segment is on the GPU and whose bytes are
+ * cached. Path mapped then keeps its windows on this lane of the host. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
@@ -265,7 +265,7 @@ static void bytes_after_a_write(void **state)
 		memcpy(back, bytes, 9000);
 		memset(back + 9000, 0xdd, 4096);
 		seg.buf = back;
-		/* The path may also refuse the write. */
+		/* The write may also be refused by the path. */
 		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL);
 		assert_int_equal(penstock_commit(st, 0), 0);
 		penstock_close(st);
@@ -296,7 +296,7 @@ static void padded_tail_without_commit(void **state)
 	assert_memory_equal(back, bytes, 20000);
 }
 
-/* A required class applies to every device of a request's segments. */
+/* A required class applies to the devices of all segments of a request. */
 static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
@@ -394,8 +394,8 @@ static void more_copies_than_lanes(void **state)
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
-/* With a write-only descriptor, direct writes cannot be read back. The library must find this out
- * only once, and must not write everything twice from then on. */
+/* With a write-only descriptor, the library cannot read direct writes back. It must find this
+ * out only once. It must not make each later write twice. */
 static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};

@@ -31,8 +31,8 @@ struct file {
 struct open {
 	struct penstock_storage *st; /* NULL: not open */
 	struct file *file;
-	uint64_t length,
-		end; /* length: requested at the open; end: offset after the last byte written */
+	uint64_t length, end; /* length: file length that the open requested; end: offset after the
+			       * last byte written */
 	bool created, replaces, placed, decided, aborted;
 };
 
@@ -172,9 +172,9 @@ static void storage_close(struct open *o)
 
 /* ---- checks ---- */
 
-/* Reports whether an open storage will truncate this file at its commit. Until then, the bytes
- * beyond the file's length in the model are undefined, and a padded tail may make the file longer.
- * */
+/* Reports whether an open storage will truncate this file at its commit. Until the commit, the
+ * model does not define the bytes beyond its length of the file, and a padded tail may make the
+ * file longer. */
 static bool is_growing(const struct open *o, const struct file *file)
 {
 	return o->st && o->file == file && o->created && !o->decided && o->length;

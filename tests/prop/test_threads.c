@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight threads write adjacent ranges of odd lengths to one file at the same time. At every
- * border two ranges share a block, and one may be written with O_DIRECT while the other goes
- * through the page cache. Then the file is read with pread, with the library, and from the
- * drive: every byte must be the one that its thread wrote. Covers both engines; files that are
- * written, reserved, sparse and growing; and buffers whose alignment selects path odirect,
+ * Eight threads write adjacent ranges of odd lengths to one file at the same time. Neighbouring
+ * ranges share a block. One of them may be written with O_DIRECT while the other is written
+ * through the page cache. Then the test reads the file with pread, with the library, and from
+ * the drive. Every byte must be the one that its thread wrote. Covers both engines; files that
+ * are written, reserved, sparse and growing; and buffers whose alignment selects path odirect,
  * staged or bounce. PENSTOCK_SEED repeats the lengths, but not the order in which the threads
  * run.
  */
@@ -23,7 +23,7 @@
 #define THREADS 8
 #define LEN (2u << 20)
 #define PIECES_MAX 1024
-#define GAP 8192 /* bytes between pieces in memory, needed to align them */
+#define GAP 8192 /* bytes between two pieces in memory, so that pieces can be aligned */
 #define BATCH 5	 /* number of requests that one thread has in flight */
 
 enum file { WRITTEN, RESERVED, SPARSE, GROWING, FILES };
@@ -88,7 +88,8 @@ static void make_file(enum file kind)
 		memset(back, 0xdd, LEN);
 		assert_int_equal(write(fd, back, LEN), LEN);
 	} else if (kind == RESERVED && fallocate(fd, 0, 0, LEN)) {
-		/* The file system cannot reserve blocks. */
+		/* If the file system cannot reserve blocks, the test only sets the file's
+		 * length. */
 		assert_int_equal(ftruncate(fd, LEN), 0);
 	} else if (kind == SPARSE) {
 		assert_int_equal(ftruncate(fd, LEN), 0);
@@ -118,8 +119,8 @@ static uint64_t random_length(void)
 	}
 }
 
-/* Divides the file into pieces. In memory, each piece has the alignment of its file offset plus
- * `shift` bytes. If `shift` is -1, each piece gets a random shift. */
+/* Divides the file into pieces. The memory address of each piece has the alignment of its file
+ * offset plus `shift` bytes. If `shift` is -1, each piece has a random shift. */
 static void make_pieces(int shift, const char *path)
 {
 	size_t at = 0;
@@ -228,8 +229,8 @@ static void harvest(struct penstock_queue *q, unsigned *in_flight, unsigned at_l
 	*in_flight -= n > 0 ? (unsigned)n : 0;
 }
 
-/* Writes every eighth piece, so that neighbouring pieces belong to other threads. Every other
- * thread has several requests in flight. */
+/* Writes every eighth piece. Neighbouring pieces belong to other threads. Every second thread
+ * has several requests in flight. */
 static void *thread_main(void *arg)
 {
 	const struct work *work = arg;
@@ -298,7 +299,7 @@ static void check_file(enum file kind)
 
 	assert_true(fd >= 0 && !fstat(fd, &stat));
 	assert_int_equal(stat.st_size, LEN);
-	if (test_marked(fd)) /* the first query of the mark since the file was created */
+	if (test_marked(fd)) /* the first query of the kernel's mark since the file was created */
 		fail_msg("%s file: the page cache kept what a direct write should have dropped",
 			 file_names[kind]);
 	memset(back, 0xee, LEN);
@@ -397,8 +398,8 @@ static void both_engines(const char *device, int shift, const char *path, const 
 	check_files(device, "threads", shift, path, expected_path);
 }
 
-/* Memory addresses and file offsets have the same alignment, so aligned parts are written without a
- * copy. */
+/* Memory addresses and file offsets have the same alignment, so aligned parts are written
+ * without a CPU copy. */
 static void writes_by_odirect(void **state)
 {
 	(void)state;

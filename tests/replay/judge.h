@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of the block stack: create a simple machine, and assert that its stack
- * of block devices is direct, or that it is not direct and the sentence names the reason. Only
- * the tests of the block stack include this file. A verdict without a sentence must always fail
- * the test.
+ * Helpers of the tests of the block stack. They create a simple machine and check the verdict
+ * about its stack of block devices: that it is direct, or that it is not direct and the sentence
+ * names the reason. Only the tests of the block stack include this file. A verdict without a
+ * sentence must always fail the test.
  */
 #ifndef PENSTOCK_JUDGE_H
 #define PENSTOCK_JUDGE_H
@@ -39,8 +39,8 @@ static inline void assert_not(const struct pst_blockstack *stack, const char *wo
 	assert_false(pst_blockstack_direct_ok(stack, NULL, 0));
 }
 
-/* Creates a machine with the file system ext4 on the partition nvme0n1p1 of its only drive,
- * nvme0n1. */
+/* Creates a machine with one drive, nvme0n1, and the file system ext4 on the drive's partition
+ * nvme0n1p1. */
 static inline void plant(struct tree *t)
 {
 	tree_open(t);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of topo: open the topology of the machine below a root folder, and
- * assert how close two devices are. Only the tests of topo include this file. If the topology
- * cannot be opened, the test must always fail.
+ * Helpers of the tests of the topology code. They open the topology of the machine below a root
+ * folder, and check how close two devices are. Only the tests of topo include this file. If the
+ * topology cannot be opened, the test must always fail.
  */
 #ifndef PENSTOCK_NEAR_H
 #define PENSTOCK_NEAR_H

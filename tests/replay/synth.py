@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""synth.py NAME|all FOLDER: imitates machines that are not available. Writes their files of
-/sys and /proc to FOLDER/NAME. Each machine also gets a README that says that it is
-synthesised. The tests call this script and read the files as they would on a real machine.
-The files imitate the output of real kernels; a capture of a real machine is the better
-test. The script must never write outside of FOLDER."""
+"""synth.py NAME|all FOLDER: imitates machines that are not available. Writes the files that
+each machine would have in /sys and /proc to FOLDER/NAME. Also writes a README there, which
+says that the machine is synthesised. The tests call this script and read the files as they
+would on a real machine. The files imitate the output of real kernels; a capture of a real
+machine is the better test. The script must never write outside of FOLDER."""
 
 import os
 import struct
@@ -36,8 +36,8 @@ class Tree:
             self.text(f"{folder}/{name}", f"{value}\n")
 
     def limits(self, memlock, seccomp, caps="1ffffffffff"):
-        """Sets the limits of the process that made the capture: locked memory, seccomp,
-        capabilities."""
+        """Sets the limits of the process that seems to have captured the machine: locked
+        memory, seccomp, capabilities."""
         self.text("proc/self/limits", "Limit                     Soft Limit     "
                   "      Hard Limit           Units\nMax locked memory         "
                   f"{memlock:<20} {memlock:<20} bytes\n")
@@ -109,8 +109,9 @@ class Tree:
         return here
 
     def bridge(self, path, bdf, kind, acs=0, whole=True, **more):
-        """Adds a PCI bridge of the kind root, up or down. If `acs` is None, the bridge has no
-        ACS capability."""
+        """Adds a PCI bridge of the kind "root", "up" or "down" (a root port, or an upstream
+        or downstream port of a switch). If `acs` is None, the bridge has no ACS
+        capability."""
         return self.pci(path, bdf, 0x060400, 0x1000, 0xc010, driver="pcieport",
                         config=bridge_config(kind, acs, whole), **more)
 
@@ -260,7 +261,8 @@ class Tree:
     # --- mounts
 
     def mount(self, point, kind, source, options, dev=None):
-        """Adds a mount. `dev` is the name of its block device, None if it has none."""
+        """Adds a mount. `dev` is the name of the block device that is mounted; None if
+        there is none."""
         number = len(self.mounts) + 22
         dev = self.dev(dev) if dev else f"0:{number}"
         self.mounts.append(f"{number} 1 {dev} / {point} rw,relatime shared:"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the group tests: a job in which several processes, one for each rank, load a model
- * together. Each rank compares every byte of the model with what the test wrote to the file.
- * Each rank puts its result into memory that the test's own process reads.
+ * together. Each rank compares every byte of the model with the byte that the test wrote to the
+ * file. Each rank writes its result to memory that it shares with the test's own process.
  */
 #ifndef PST_TEST_GROUP_H
 #define PST_TEST_GROUP_H
@@ -18,10 +18,11 @@
 #include <time.h>
 
 #define RANKS_MAX 8u
-#define AREAS 4u /* Number of arrays of outcomes. Each job that runs at the same time uses one. */
-#define LIMIT_MS                                                                                   \
-	60000 /* Six times the limit that the header promises, because a test machine may be short \
-		 of CPU time. */
+/* Number of arrays of outcomes. Jobs that run at the same time use different arrays. */
+#define AREAS 4u
+/* Six times the time limit that penstock_weights.h promises, because a test machine may be
+ * short of CPU time. */
+#define LIMIT_MS 60000
 #define ALARM_S 100 /* Time in seconds; only a rank that hangs runs this long. */
 
 /* How one rank's loads ended, in memory shared with the test's own process. */
@@ -29,57 +30,64 @@ struct outcome {
 	int ret;
 	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
 	size_t contexts; /* Number of CUDA contexts that the rank had made. */
-	pid_t child;	 /* Process id of a child that survived the rank and has its sockets. */
+	/* Process ID of a child process that survived the rank and still has the rank's
+	 * sockets open. */
+	pid_t child;
 	char text[PENSTOCK_TEXT_MAX], mismatch[PENSTOCK_TEXT_MAX];
 };
 static struct outcome *outcomes;
 
-/* How the job's bad rank ends. Unless a line says otherwise, that happens after its second read, or
- * after the number of reads in the job's `after`. */
+/* What the job's bad rank does. Unless a comment below says otherwise, the rank does it after
+ * its second read, or after the number of reads in the job's `after`. */
 enum end {
 	DONE,
-	DIES,	  /* SIGKILL kills the rank. */
-	SURVIVED, /* SIGKILL kills the rank, but a child process with its sockets survives. */
-	HANGS,	  /* The rank stops until the other ranks have ended. */
-	FAILS,	  /* The rank's callback cancels the load. */
-	BROKEN,	  /* The rank's first read fails. */
-	CHANGES,  /* The rank changes the file and continues. No rank may get the model then. */
-	POOR,	  /* Before any read, the rank finds that its device has less memory than the model
-		     needs. */
-	BLIND,	  /* Before any read, the rank finds that it cannot map another rank's window. */
-	LEAVES,	  /* The rank closes the group before the second load. */
+	DIES, /* SIGKILL kills the rank. */
+	/* SIGKILL kills the rank, but its child process survives and keeps the sockets open. */
+	SURVIVED,
+	HANGS,	 /* The rank stops until the other ranks have ended. */
+	FAILS,	 /* The rank's callback cancels the load. */
+	BROKEN,	 /* The rank's first read fails. */
+	CHANGES, /* The rank changes the file and continues. Then no rank may get the model. */
+	/* Before any read, the rank finds out that its device has less memory than the model
+	 * needs. */
+	POOR,
+	BLIND,	/* Before any read, the rank finds out that it cannot map another rank's window. */
+	LEAVES, /* The rank closes the group before the second load. */
 };
 
-static bool blind __attribute__((unused)); /* Whether this process is a BLIND rank. */
-static bool stuck __attribute__((unused)); /* Whether this is the rank whose file never opens. */
-/* To this process, a file of this length seems to be on another device. */
+static bool blind __attribute__((unused)); /* True if this process is a BLIND rank. */
+/* True if this process is the rank whose file never opens. */
+static bool stuck __attribute__((unused));
+/* In this process, a file of this length seems to be on another device. */
 static off_t other_device_len __attribute__((unused));
 
-/* A load by several ranks, and what goes wrong in it. */
+/* A load by several ranks, and the fault that occurs in it. */
 struct job {
-	const char *name, *path,
-		*other_path;  /* other_path: file of the last rank, NULL if it is `path`. */
-	unsigned ranks, gpus; /* gpus: number of GPUs, 0 if the ranks load into host memory. */
+	const char *name, *path, *other_path; /* other_path: file that the last rank loads; NULL if
+					       * it also loads `path`. */
+	unsigned ranks, gpus; /* gpus: number of GPUs; 0 if the ranks load into host memory. */
 	struct penstock_group_opts opts;
-	bool shard, into, no_peer; /* no_peer: whether the GPUs cannot reach each other's memory. */
-	unsigned shard_first,
-		shard_ranks;	  /* shard_ranks: size of the tensor parallelism, 0: `ranks`. */
-	uint64_t first, count;	  /* count: number of tensors to load, 0 if all are loaded. */
-	enum end end;		  /* How rank `bad_rank` ends. */
-	unsigned bad_rank, after; /* after: number of reads before it ends, 0 for two reads. */
+	bool shard, into, no_peer; /* no_peer: true if the GPUs cannot reach each other's memory. */
+	unsigned shard_first, shard_ranks; /* shard_ranks: number of ranks of the tensor
+					    * parallelism; 0 means `ranks`. */
+	uint64_t first, count;		   /* count: number of tensors to load; 0 means all. */
+	enum end end;			   /* What rank `bad_rank` does. */
+	unsigned bad_rank, after; /* after: number of reads before `end` happens; 0 means two. */
 	const char *slow_path;	  /* Path that rank `slow` uses for its reads. */
 	const char *broken_path;  /* Path that rank `bad_rank` uses if `end` is BROKEN. */
 	unsigned slow;
-	bool stuck;		/* Whether rank `slow` waits forever for its file to open. */
-	off_t other_device_len; /* To rank `bad_rank`, a file of this length seems to be on another
-				   device. */
-	bool again;		/* Whether a load must succeed in the group after one has failed. */
-	bool left_behind; /* Whether reads complete only after the load, so that each rank waits for
-			     them. */
+	bool stuck; /* True if rank `slow` waits forever for its file to open. */
+	/* In rank `bad_rank`, a file of this length seems to be on another device. */
+	off_t other_device_len;
+	/* True if a second load in the group must succeed after a failed one. */
+	bool again;
+	/* True if reads complete only after the load has ended; each rank then waits for its
+	 * reads. */
+	bool left_behind;
 	pid_t pids[RANKS_MAX];
 };
 
-/* The model has a little more than 2 MiB. The device of a POOR rank has 2 MiB. */
+/* The model has a little more than 2 MiB. The device of a POOR rank has only 2 MiB of memory. */
 static const struct made model[] = {
 	{"model.embed_tokens.weight", "BF16", 16, 2, {1024, 256}},
 	{"model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, {512, 512}},
@@ -238,7 +246,7 @@ static inline void compare_model(struct outcome *o, struct penstock_weights *m,
 	}
 }
 
-/* Loads each tensor, or the rank's part of each tensor, into memory that the rank allocated. */
+/* Loads each tensor, or the rank's part of it, into memory that the rank allocated. */
 static inline int rank_load_into(struct self *self, struct penstock_group *g,
 				 struct penstock_weights *m, struct penstock_device *dev,
 				 const struct penstock_shard_opts *so, struct outcome *o)
@@ -424,8 +432,8 @@ static inline void job_start(struct job *job)
 	}
 }
 
-/* Waits for all ranks. Waits for the bad rank last, so that the other ranks can still look up how
- * its process ended. */
+/* Waits until all ranks have exited. Waits for the bad rank last, so that the other ranks can
+ * still find out how its process ended. */
 static inline void job_wait(const struct job *job)
 {
 	for (unsigned n = 0; n < job->ranks; n++) {
@@ -466,8 +474,9 @@ static inline void check_job_loaded(const struct job *job)
 				 outcomes[i].text, outcomes[i].mismatch);
 		assert_true(outcomes[i].read > 0 || job->opts.reads_max);
 		assert_int_equal(outcomes[i].contexts, job->gpus ? 1 : 0);
-		if (job->gpus) /* The CPU may copy into windows in host memory, but it may not copy
-				  out of device memory. */
+		/* The CPU may copy bytes into windows in host memory, but it may not copy
+		 * bytes out of device memory. */
+		if (job->gpus)
 			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->no_peer);
 		read += outcomes[i].read;
 	}

@@ -9,7 +9,7 @@
 #include "load.h"
 
 static struct penstock_shard_opts
-	shard_opts; /* The rank that is tested, and the number of ranks. */
+	shard_opts; /* The rank whose part the test checks, and the number of ranks. */
 
 static inline unsigned piece_count_of(const char *name)
 {
@@ -22,8 +22,8 @@ static inline unsigned piece_count_of(const char *name)
 	return shard.piece_count;
 }
 
-/* Checks that the library refuses to split the tensor, with these words. If the model has no tensor
- * `name`, the check uses an index that the model does not have. */
+/* Checks that the library refuses to split the tensor and that the message contains `words`. If
+ * the model has no tensor `name`, the check passes an index that is too large. */
 static inline void check_refused(const char *name, const char *words)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};

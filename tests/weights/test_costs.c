@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures what each way to receive a model costs, without the library's own reports. Device
- * memory is measured by devices that have only as much as the header promises. The bytes read
- * are those that the kernel counts. Each case runs in a process of its own.
+ * Measures what each way to receive a model costs, without the library's own reports. To check
+ * the use of device memory, the test gives each device only as much memory as penstock_weights.h
+ * promises to need. The bytes read are counted by the kernel. Each case runs in a new process.
  */
 #include "load.h"
 
@@ -48,8 +48,8 @@ static uint64_t read_by_kernel(void)
 	return at ? strtoull(at + 7, NULL, 10) : 0;
 }
 
-/* Runs `way` on a GPU with `mib` MiB of memory, in a child process, and returns its result. If it
- * failed after bytes were read, returns -1, which no case expects. */
+/* Runs `way` in a child process, on a GPU with `mib` MiB of memory. Returns the result of `way`.
+ * If `way` failed after bytes were read, returns -1, which no case expects. */
 static int run_on_gpu(int (*way)(void), unsigned mib)
 {
 	int status = 0;
@@ -132,10 +132,12 @@ static int iterate(uint64_t window)
 	opts.window = window;
 	ret = penstock_weights_iter_open(w, gpu, &opts, &it);
 	if (ret)
-		return ret; /* after a successful open, no memory may be missing */
+		return ret; /* only the open may fail for lack of memory */
 	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
 		check_tensor(gpu, ptr, list[tensor].name, MIB);
-		if (last != UINT64_MAX) /* as in a loop that still uses the previous tensor */
+		/* Releases each tensor one step late, as a loop that still uses the previous
+		 * tensor. */
+		if (last != UINT64_MAX)
 			penstock_weights_iter_release(it, last);
 		last = tensor;
 	}
@@ -152,9 +154,9 @@ static int use_iterator_long(void)
 	return iterate(2 * MIB);
 }
 
-/* The model has 12 MiB. A load needs these and one page. A load into the caller's memory needs no
- * more than the model. An iterator needs only its window of 4 MiB, or a small window and memory for
- * two long tensors. A group needs two windows of 1 MiB in addition. */
+/* The model has 12 MiB. A load needs 12 MiB and one page. A load into the caller's memory needs
+ * no more than the model. An iterator needs only its window of 4 MiB, or a small window and
+ * memory for two long tensors. A load by a group also needs two windows of 1 MiB. */
 static void test_device_memory(void **state)
 {
 	static const struct {
@@ -176,7 +178,8 @@ static void test_device_memory(void **state)
 
 /* ---- bytes read ---- */
 
-static uint64_t expected_read; /* Expected number of bytes, in hundredths of a tensor. */
+/* Expected number of bytes read, in hundredths of a tensor's length. */
+static uint64_t expected_read;
 
 static int count_reads(void)
 {

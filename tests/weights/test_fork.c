@@ -50,8 +50,9 @@ static void check_child(unsigned count, uint64_t len)
 	assert_int_equal(status, 0);
 }
 
-/* A child process reads a model that its parent opened, before and after the parent has read it,
- * even if the file has been removed. Afterwards the parent can still read the model. */
+/* A child process reads a model that its parent has opened, even if the file has been removed.
+ * The child does so before and after the parent has read the model. Afterwards the parent can
+ * still read it. */
 static void test_child_reads_parents_model(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};

@@ -2,7 +2,7 @@
 /*
  * Tests loads by several processes of one host, through host memory and on the stand-in's GPUs,
  * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one
- * rank may read each byte of the file. This holds even if a rank sees the file with other
+ * rank may read each byte of the file. Both must hold even if a rank sees the file with other
  * device and inode numbers.
  */
 #include "group.h"
@@ -132,8 +132,8 @@ static void test_one_process(void **state)
 	assert_true(outcomes->read * 100 <= file_length(path) * 105);
 }
 
-/* Copies a file with its bytes and times. The copy has another inode number, as the same file has
- * when it is seen through another mount. */
+/* Copies a file with its bytes and times. The copy has another inode number. The same file has
+ * another inode number, too, when a rank sees it through another mount. */
 static const char *copy_as_other_mount(const char *path)
 {
 	const char *other = made_path("mounted.safetensors");

@@ -12,8 +12,8 @@
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* In a blind rank, fails the second mapping that has the length of a window in small_chunks. The
- * first such mapping is the rank's own window. */
+/* In a BLIND rank, makes the second mapping fail that has the length of a window in
+ * small_chunks. The first such mapping is the rank's own window. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;
@@ -30,8 +30,8 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
-/* In a stuck rank, an open by descriptor never returns. The library opens the file by its name to
- * read the header, and through its descriptor to read tensors. */
+/* In a stuck rank, a call that opens the file through a descriptor never returns. The library
+ * opens the file by its name to read the header, and through its descriptor to read tensors. */
 int __wrap_open64(const char *path, int flags, ...)
 {
 	va_list args;
@@ -108,8 +108,8 @@ static void test_rank_dies(void **state)
 	check_death(DIES);
 }
 
-/* A child process of the dead rank keeps its socket open. So the other ranks can only notice that
- * the rank's process has ended. */
+/* A child process of the dead rank keeps the rank's socket open. The other ranks can notice the
+ * death only because the rank's process has ended. */
 static void test_rank_dies_leaving_child(void **state)
 {
 	(void)state;
@@ -117,9 +117,9 @@ static void test_rank_dies_leaving_child(void **state)
 }
 
 /* A read by one rank takes more than an hour, and another rank dies. All ranks must learn which
- * rank died without waiting for the read, whether rank 0 is the dead rank, the slow rank or
- * neither. All ranks can close their objects. In the last job the reads complete later, and the
- * memory of the reads is freed then. */
+ * rank died without waiting for the read. This must hold whether rank 0 is the dead rank, the
+ * slow rank or neither. All ranks can close their objects. In the last job the reads complete
+ * later, and then the memory of the reads is freed. */
 static void test_rank_dies_during_slow_read(void **state)
 {
 	static const struct {
@@ -136,7 +136,7 @@ static void test_rank_dies_during_slow_read(void **state)
 	char text[80];
 
 	(void)state;
-	for (unsigned i = 0; i < AREAS; i++) /* each call writes the file that all jobs read */
+	for (unsigned i = 0; i < AREAS; i++) /* each call writes the file, which all jobs read */
 		jobs[i] = small_chunks(rows[i].name, DIES);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;
@@ -162,8 +162,8 @@ static void test_rank_dies_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* A rank dies while another rank's open of the file never returns. No queue can wait for such an
- * open. */
+/* A rank dies while another rank is blocked in the call that opens the file. No queue can wait
+ * for such a call. */
 static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;
@@ -196,8 +196,8 @@ static void test_rank_dies_during_stuck_open(void **state)
 	outcomes = areas;
 }
 
-/* Returns true if every rank blames only the stopped rank. On a busy machine a rank may be blamed
- * that merely got no CPU time. */
+/* Returns true if every rank reports only the stopped rank as hanging. On a busy machine a rank
+ * may also be reported because it got no CPU time. */
 static bool right_rank_blamed(const struct job *job)
 {
 	char text[40];
@@ -210,8 +210,8 @@ static bool right_rank_blamed(const struct job *job)
 	return true;
 }
 
-/* Tests a stopped rank with this time limit. Returns false if a rank was blamed that merely got no
- * CPU time. */
+/* Tests a stopped rank with this time limit. Returns false if another rank was reported because
+ * it got no CPU time. */
 static bool check_hangs(unsigned stall_ms)
 {
 	struct job jobs[] = {small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS)};
@@ -245,9 +245,9 @@ static bool check_hangs(unsigned stall_ms)
 	return right;
 }
 
-/* A stopped rank is reported as hanging, and is told so when it resumes. The first limit is short,
- * because the test waits for all of it. If the machine is too busy for that limit, the test repeats
- * with ten times the limit. */
+/* The other ranks report a stopped rank as hanging, and the stopped rank gets that error when it
+ * resumes. The first time limit is short, because the test waits for all of it. If the machine
+ * is too busy for that limit, the test repeats with ten times the limit. */
 static void test_rank_hangs(void **state)
 {
 	(void)state;
@@ -299,7 +299,7 @@ enum fate { WELL, WRONG_OPTIONS, NO_MEMORY, AT_A_READ };
 
 struct turn {
 	enum fate fate;
-	unsigned reads; /* Number of reads before the fate, if `fate` is AT_A_READ. */
+	unsigned reads; /* Number of reads before the rank fails, if `fate` is AT_A_READ. */
 };
 
 static struct turn draw_turn(uint64_t seed, unsigned round, unsigned rank)
@@ -386,8 +386,8 @@ static int run_random_loads(const struct job *job, unsigned rank, uint64_t seed,
 	return 0;
 }
 
-/* After a failed load its group is still usable. Each load ends with the same code on all ranks,
- * the code of a rank that failed, and then the next load starts. */
+/* After a failed load the group can still be used. The failed load ends with the same code on
+ * all ranks, which is the code of a rank that failed. Then the next load starts. */
 static void test_random_failures(void **state)
 {
 	struct job job = small_chunks("again", DONE);
@@ -440,8 +440,8 @@ static void test_random_failures(void **state)
 }
 
 /* A read by one rank takes more than an hour, and another rank's read fails. All ranks must get
- * that failure, with its file and reason, without waiting for the slow read, whichever rank is rank
- * 0. */
+ * the second rank's failure, with its file and reason, without waiting for the slow read. This
+ * must hold whichever rank is rank 0. */
 static void test_rank_fails_during_slow_read(void **state)
 {
 	static const struct {

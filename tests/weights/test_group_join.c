@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how a group forms, and what a failed attempt leaves behind: ranks with contradicting
- * options, a process of another user at either end of the socket, a rank 0 that was killed
- * while it waited, two groups of one name, and a rank 0 that has no descriptor left.
+ * Tests how a group forms, and which files and processes a failed attempt leaves behind. The
+ * cases are ranks with contradicting options, a process of another user at either end of the
+ * socket, a rank 0 that was killed while it waited, two groups of one name, and a rank 0 that
+ * has no descriptor left.
  */
 #include "group.h"
 
@@ -264,7 +265,7 @@ static struct sockaddr_un socket_address(const char *path)
 }
 
 /* Forks a process that connects to the group's socket and sends a message that no rank of this
- * version sends. Then it waits until the connection ends. */
+ * version sends. The process then waits until the connection is closed. */
 static pid_t fork_intruder(const char *path, bool other_user)
 {
 	pid_t pid = fork();
@@ -355,7 +356,8 @@ static void test_impostor_listens(void **state)
 /* ---- a process of this user that sends invalid messages ---- */
 
 /* Plays rank 0 for a rank that joins. Answers the rank's hello message with `said_len` bytes. If
- * `facts` is true, answers its facts at the first barrier that way instead. */
+ * `facts` is true, answers the hello message correctly, and answers the rank's facts at the
+ * first barrier with `said_len` bytes. */
 static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool facts)
 {
 	struct hello {
@@ -371,7 +373,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	alarm(ALARM_S);
-	unlink(addr.sun_path); /* a test that was killed may have left it */
+	unlink(addr.sun_path); /* removes a socket that a killed test may have left */
 	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 		_exit(1);
 	link.sock = accept(sock, NULL, NULL);
@@ -384,7 +386,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
 		pst_link_send(&link, UINT64_MAX, &answer,
-			      &said); /* sends the rank's own facts back, but cut short */
+			      &said); /* sends the rank's own facts back, but not all of them */
 	}
 	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
@@ -436,8 +438,8 @@ static void test_bad_answers(void **state)
 	penstock_device_close(host);
 }
 
-/* A packet has two descriptors, which no rank sends. One descriptor is passed on, and the other is
- * closed. */
+/* A packet has two descriptors; no rank sends such a packet. The rank uses one descriptor and
+ * closes the other. */
 static void test_two_descriptors(void **state)
 {
 	struct {

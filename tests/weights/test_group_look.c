@@ -53,9 +53,9 @@ static int run_canceller(const struct job *job, unsigned rank, struct outcome *o
 	return ret;
 }
 
-/* All rows run at the same time, because each waits a little for reads that hang. The rank that
- * cancels has the slow read itself, or it waits at the barrier for another rank that has it. Each
- * of these ranks is rank 0 in some row. */
+/* All rows run at the same time, because each row waits a little for reads that hang. The rank
+ * that cancels either makes the slow read itself, or waits at the barrier for another rank that
+ * makes it. Each of these ranks is rank 0 in some row. */
 static const struct {
 	const char *name;
 	unsigned bad_rank, slow;
@@ -67,7 +67,8 @@ static void check_row(unsigned row, unsigned rank, const struct outcome *o, int 
 {
 	bool own = rank == rows[row].bad_rank;
 
-	/* If rank 0 does not answer a rank's cancellation in time, that rank leaves the group. */
+	/* If rank 0 does not answer in time that a rank has cancelled, this rank leaves the
+	 * group. */
 	if (status || *o->mismatch || !o->ret || (own && o->ret != -ECANCELED) ||
 	    (!own && !strstr(o->text, "cancelled") && !strstr(o->text, "it closed the group")))
 		fail_msg("%s, rank %u: status %#x, %d, %s %s", rows[row].name, rank, status, o->ret,
@@ -157,7 +158,7 @@ static int run_random_cancels(const struct job *job, unsigned rank, uint64_t see
 	return 0;
 }
 
-/* At whatever time a rank cancels, the load ends with the same code on all ranks, and the next load
+/* Whenever a rank cancels, the load ends with the same code on all ranks, and then the next load
  * starts. */
 static void test_random_cancels(void **state)
 {
@@ -197,7 +198,7 @@ static void test_random_cancels(void **state)
 	munmap(rets, RANKS * sizeof(*rets));
 }
 
-/* A rank waits for another rank that never joins. The callback ends that wait. */
+/* A rank waits for another rank that never joins. The rank's callback ends this wait. */
 static void test_cancel_join(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -216,7 +217,8 @@ static void test_cancel_join(void **state)
 	}
 }
 
-/* A host waits for its turn to start reading. The callback ends that wait. */
+/* A host waits before it starts to read, so that hosts start at different times. The callback
+ * ends this wait. */
 static void test_cancel_jitter(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that every wait of a group ends, whatever other ranks do: the wait for a rank that
- * never arrives, for a listening socket whose backlog is full, for room to send descriptors,
- * and for a stopped rank while a caller cancels or another rank dies.
+ * Tests that every wait in a group ends, whatever other ranks do. A rank waits for a rank that
+ * never arrives, for a listening socket whose backlog is full, or for room to send descriptors.
+ * A rank also waits for a stopped rank while a caller cancels or another rank dies.
  */
 #include "group.h"
 
@@ -76,7 +76,7 @@ static int run_late_rank(unsigned rank, struct outcome *o)
 	return late;
 }
 
-/* Rank 1 has waited for rank 0 for almost the whole time limit when rank 0 arrives. Rank 2 never
+/* Rank 0 arrives when rank 1 has waited for it for almost the whole time limit. Rank 2 never
  * arrives, and rank 0 must still report that. */
 static void test_rank_waited_long(void **state)
 {
@@ -139,8 +139,8 @@ int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags);
 
 static bool too_many, narrow;
 
-/* Fails every second sendmsg that passes a descriptor. The kernel fails such calls for users other
- * than root if too many descriptors are in flight. */
+/* Makes every second sendmsg that passes a descriptor fail. For users other than root, the
+ * kernel fails such calls if too many descriptors are in flight. */
 ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 {
 	static bool fails;
@@ -185,8 +185,8 @@ static void test_too_many_descriptors(void **state)
 #define LATE "fault:bounce?delay_us=4000000000" /* More than an hour. */
 #define RANKS 6u
 
-/* Rank `stops` stops when its callback is called first. Rank `off` cancels once that has an effect.
- * */
+/* Rank `stops` stops at the first call of its callback. Rank `off` cancels as soon as a cancel
+ * has an effect. */
 static const struct {
 	const char *name;
 	unsigned ranks, stops;
@@ -196,8 +196,8 @@ static const struct {
 } rows[] = {
 	/* Rank 0 is stopped. Rank 1 has a slow read and cancels, but cannot tell rank 0. */
 	{"stop-0", 2, 0, 1, RANKS, "cancelled"},
-	/* Rank 1 is stopped and its socket is full, so rank 0 blocks while it sends to rank 1. The
-	 * other ranks wait for the messages that rank 0 would send to them afterwards. */
+	/* Rank 1 is stopped and its socket is full, so rank 0 blocks while it sends to rank 1.
+	 * The other ranks wait for messages that rank 0 would send to them after that. */
 	{"stop-1", RANKS, 1, 0, RANKS, "rank 0 was cancelled"},
 	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' is lost: it closed"},
 	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' is lost: its process"},
@@ -266,7 +266,8 @@ static void row_start(unsigned row, pid_t *pids)
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* an alarm would not end a stopped process */
+		/* Without this, nothing would end a stopped process: an alarm does not. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		shared += row;
 		_exit(run_beside_stopped(&at, &outcomes[row * RANKS_MAX + r]));
 	}

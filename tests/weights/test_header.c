@@ -112,8 +112,8 @@ static void test_dtypes(void **state)
 	"{\"a\":{" D ",\"shape\":[4],\"data_offsets\":" a "}," \
 	"\"b\":{" D ",\"shape\":[4],\"data_offsets\":" b "}}"
 
-/* Invalid headers, and words of the message for each. Each header is followed by 4 bytes of data.
- * */
+/* Invalid headers, and for each header words that the message must contain. Each header is
+ * followed by 4 bytes of data. */
 static const struct {
 	const char *json, *words;
 } bad_headers[] = {
@@ -201,7 +201,8 @@ static void test_bad_headers(void **state)
 	}
 }
 
-/* If a header is cut short anywhere, it is refused, and no byte after the cut is read. */
+/* A header that is cut short at any byte is refused, and the parser reads no byte after the
+ * cut. */
 static void test_truncated(void **state)
 {
 	static const char json[] = "{\"__metadata__\":{\"\\u00e4\":\"\xc3\xa4\"},"
@@ -296,7 +297,7 @@ static void test_length(void **state)
 	}
 }
 
-/* The header has 200,000 tensors. With a quadratic algorithm the parser would seem to hang. */
+/* The header has 200,000 tensors. A parser with a quadratic algorithm would seem to hang. */
 static void test_many_tensors(void **state)
 {
 	enum { MANY = 200000 };

@@ -16,7 +16,7 @@ struct seen {
 	uint64_t first_off[RANKS_MAX],
 		first_count; /* first_off: offset of each rank's first request. */
 };
-static struct seen *seen; /* What the ranks of this host saw, in memory that they share. */
+static struct seen *seen; /* What the ranks of this host observed, in memory that they share. */
 
 int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 			   unsigned count, uint64_t *ids);
@@ -109,8 +109,8 @@ static void test_two_hosts(void **state)
 	run_two_hosts(4, 0);
 }
 
-/* Returns how many bytes a host needs if it has the first half of the ranks: half of each tensor
- * that is split by rows, and all other tensors. */
+/* Returns how many bytes a host needs that runs the first half of the ranks: half of each tensor
+ * that is split by rows, and all of each other tensor. */
 static uint64_t half_host_bytes(void)
 {
 	uint64_t sum = 0;
@@ -179,9 +179,9 @@ static void test_few_tensors(void **state)
 	free(seen);
 }
 
-/* Loads a model as one of two ranks. The model is so large that the ranks need several messages to
- * exchange the bitmap of needed granules. Each rank wants one small tensor, and holes of 40 GiB
- * surround these. */
+/* Loads a model as one of two ranks. The model is so large that the bitmap of needed granules
+ * does not fit into one message between the ranks. Each rank loads one small tensor. Holes of 40
+ * GiB surround these tensors. */
 static int load_one_end(unsigned rank, const char *path, struct outcome *o)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -266,8 +266,8 @@ static void test_large_model(void **state)
 	free(seen);
 }
 
-/* A lower limit of reads at the same time first reduces the number of rounds ahead, then the number
- * of readers. All ranks still get their tensors. */
+/* With a lower limit of simultaneous reads, the library first uses fewer rounds at the same
+ * time, and then fewer readers. All ranks still get their tensors. */
 static void test_reads_max(void **state)
 {
 	(void)state;
@@ -369,7 +369,7 @@ static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* Checks that the plan reads the needed granules of a chunk, each of them once, and no others. */
+/* Checks that the plan reads each needed granule of a chunk exactly once, and no other granule. */
 static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
 			bool *taken)
 {
@@ -393,9 +393,9 @@ static void check_chunk(const struct pst_group_plan *p, const struct pst_group_c
 	assert_true(runs <= p->runs_max && c->skip + c->end - c->begin <= p->chunk);
 }
 
-/* Checks that all needed granules are read once, that the readers' numbers of bytes differ by one
- * chunk at most, and that no store gets more than reads_max requests in rounds that may be in
- * flight at the same time. */
+/* Checks that each needed granule is read once, and that the readers' numbers of bytes differ by
+ * one chunk at most. Also checks that no store gets more than reads_max requests in rounds that
+ * may be in flight at the same time. */
 static void check_plan(const struct drawn *d, const struct pst_group_plan *p)
 {
 	bool *taken = calloc(p->count * p->granules + 1, 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the iterator, on the host and on the stand-in's CUDA device. It must return every byte
- * in file order, use no more device memory than promised, and report a full window or a failed
- * read.
+ * in file order, use no more device memory than promised, and report when the window is full or
+ * a read fails.
  */
 #include "load.h"
 
@@ -67,8 +67,8 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 		uint64_t two = 2 * (largest + 8192);
 
-		/* One loop releases each tensor one step late. Another uses a window in which every
-		 * tensor counts as short. */
+		/* One loop releases each tensor one step late. Another loop uses a window so
+		 * large that every tensor counts as short. */
 		iterate(dev, 0, 0, 1u << 30);
 		iterate(dev, 1, 1, (1u << 18) + two);
 		iterate(dev, 1u << 20, 1, (1u << 20) + two);
@@ -178,8 +178,8 @@ static void test_empty_tensor_in_full_window(void **state)
 	}
 }
 
-/* One tensor is a little longer than a quarter of the window. No other tensor makes the window
- * larger. */
+/* One tensor is a little longer than a quarter of the window. No other tensor forces the library
+ * to make the window larger. */
 static void test_just_too_long(void **state)
 {
 	struct made m = {"m", "U8", 8, 1, {0}};
@@ -255,8 +255,9 @@ static void test_file_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* An allocator that returns unaligned memory at one of its calls. That memory must be freed once,
- * and the iterator must fail at its open or at the tensor that needs the memory. */
+/* An allocator that returns unaligned memory at one of its calls. This memory must be freed
+ * once. The iterator must fail, either when it is opened or at the tensor that needs the
+ * memory. */
 static unsigned unaligned_calls, unaligned_call;
 static char *unaligned_ptr;
 

@@ -32,8 +32,8 @@ static void load_all_dtypes(unsigned pad, uint64_t align)
 	for (unsigned n = 1; n <= 2; n++) {
 		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
 			fail_msg("%s", penstock_errmsg());
-		/* The file is read once for all devices. The rest of a page at most may be read in
-		 * addition. */
+		/* The file is read once for all devices. In addition, less than a page may be
+		 * read. */
 		assert_int_equal(report.bytes, n * sum);
 		assert_true(report.read >= sum && report.read < sum + 4096);
 		assert_int_equal(report.device_bytes, held_most);
@@ -73,8 +73,8 @@ static void test_load(void **state)
 	load_all_dtypes(0, 256);
 }
 
-/* In a file as programs write it, the tensors are contiguous. The load needs memory for their bytes
- * and for less than a page more. */
+/* In a file as most programs write it, the tensors are contiguous. A load then needs memory for
+ * their bytes and less than one more page. */
 static void test_load_contiguous(void **state)
 {
 	static const struct made list[] = {
@@ -98,8 +98,8 @@ static void test_load_contiguous(void **state)
 	}
 }
 
-/* A long tensor has the same offset within a page in memory as in the file, so that direct paths
- * can write to its memory. */
+/* A long tensor has the same offset within a page in memory as in the file. Direct paths can
+ * therefore write to its memory. */
 static void test_page_offset(void **state)
 {
 	static const struct made list[] = {{"odd", "U8", 8, 1, {777}},
@@ -154,8 +154,8 @@ static void test_each(void **state)
 	assert_int_equal(request_count, 20);
 	assert_int_equal(report.bytes, 1600000);
 	penstock_loaded_free(loaded);
-	/* No request ends between two destinations of the same bytes, because these bytes would
-	 * then be read twice. */
+	/* The same bytes have two destinations, on two devices. No request carries them to only
+	 * one of these, because the bytes would then be read twice. */
 	assert_int_equal(penstock_weights_load(w, both, 2, &opts, &report, &loaded), 0);
 	assert_int_equal(report.bytes, 3200000);
 	assert_true(report.read < 1700000);
@@ -408,7 +408,7 @@ static void test_file_changes(void **state)
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
 	opts.path = NULL;
-	/* The previous load has opened the file. This line cuts off the file's end. */
+	/* The file is open since the previous load. This line cuts off the file's end. */
 	assert_int_equal(truncate(path, (2 << 20) + 5000), 0);
 	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENODATA);
 	penstock_weights_get_place(&place);
@@ -437,8 +437,8 @@ static void test_file_changes(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
 }
 
-/* An open model does not notice that its file was removed or replaced. But a model with too many
- * files to keep open fails then. */
+/* An open model keeps its file open, so a load succeeds although the file was removed or
+ * replaced. But a model with too many files to keep open fails then. */
 static void test_replaced(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -468,7 +468,7 @@ static void test_replaced(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
 }
 
-/* The library notices a change of one nanosecond in the file's time, and a change of its length
+/* The library notices a change of the file's time by one nanosecond, and a change of its length
  * alone. */
 static void test_small_changes(void **state)
 {

@@ -53,7 +53,7 @@ static void open_sparse_model(void)
 }
 
 /* Checks that most of the file was not read, and that the callback was not called again after it
- * had cancelled. */
+ * had cancelled the load. */
 static void check_cancelled(int ret, uint64_t read)
 {
 	assert_int_equal(ret, -ECANCELED);

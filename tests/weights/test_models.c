@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests which files a model consists of (one file, an index, directories, a Hugging Face cache,
- * a list of files), and the messages if these are wrong.
+ * a list of files), and the messages if a file of a model is missing or wrong.
  */
 #include "make.h"
 
@@ -177,8 +177,8 @@ static void test_directory(void **state)
 		   "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
 	check_opens(dir, "bc");
 	check_opens(made_path("dir/model.safetensors.index.json"), "bc");
-	/* A file may have tensors that the index does not list for it: old ones, or copies of
-	 * another file's tensors. */
+	/* A file may have tensors that the index does not assign to it: old tensors, or copies
+	 * of tensors in another file. */
 	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){a, b, c}, 3, 0);
 	check_opens(dir, "bc");
 	write_model(dir, "part-3.safetensors", &c);
@@ -191,8 +191,8 @@ static void test_directory(void **state)
 	check_fails(dir, EINVAL, "2 indices", "dir", "");
 }
 
-/* Options of a later version of the library have members that this version does not know. These
- * must be zero. */
+/* Options of a later version of the library have members that this version does not know. Such
+ * members must be zero. */
 static void test_later_options(void **state)
 {
 	struct {

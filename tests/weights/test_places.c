@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests random models, whole and split for a rank by every rule, in requests of random lengths.
- * Each byte must be in its place, each tensor must be aligned, and nothing may be written
- * outside of the allocation, which guard bytes surround.
+ * Tests random models, both whole and split for a rank by each rule, with requests of random
+ * lengths. Each byte must be in its place, and each tensor must be aligned. Nothing may be
+ * written outside of the allocation, which is surrounded by guard bytes.
  */
 #include "load.h"
 

@@ -2,12 +2,13 @@
 /*
  * Tests tensor parallelism of quantized layers: packed weights, zero points, and scales for
  * tensors, rows, blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and
- * block-wise FP8. The tests compare a rank's part with halves that are listed here.
+ * block-wise FP8. Each test compares the part that a rank gets with the expected half of the
+ * tensor, which is written out in this file.
  */
 #include "shard.h"
 
-/* Scales belong to blocks of 128 rows, which a rank counts from the first row of its part. A part
- * that begins inside of a block and continues into the next block is refused. */
+/* Each scale belongs to a block of 128 rows. A rank counts the blocks from the first row of its
+ * part. A part that begins inside of a block and continues into the next block is refused. */
 static void test_blocks(void **state)
 {
 	static const struct made list[] = {
@@ -26,7 +27,8 @@ static void test_blocks(void **state)
 	shard_opts.rank = 1;
 	assert_int_equal(piece_count_of("a.up_proj.weight_scale_inv"), 1);
 	assert_int_equal(piece_count_of("a.gate_up_proj.weight_scale_inv"), 2);
-	shard_opts.ranks = 8; /* each rank gets 192 rows, or 64 rows of each half */
+	/* Each rank gets 192 rows, or 64 rows of each half of a fused tensor. */
+	shard_opts.ranks = 8;
 	check_refused("a.up_proj.weight_scale_inv", "blocks of 128");
 	check_refused("a.gate_up_proj.weight_scale_inv", "blocks of 128");
 	shard_opts.ranks = 24; /* each rank gets 64 rows, which are half a block */
@@ -36,8 +38,9 @@ static void test_blocks(void **state)
 	assert_int_equal(shard.pieces[0].first, 11);
 }
 
-/* Tensors with elements of 4 bits in words of 32, groups of 16 inputs, and 2 key-value heads. Rank
- * 1 of 2 gets the second half of dimension `dim`, or the whole tensor if `dim` is -1. */
+/* Tensors with elements of 4 bits that are packed in words of 32 bits, with groups of 16 inputs
+ * and 2 key-value heads. Rank 1 of 2 gets the second half of dimension `dim`, or the whole
+ * tensor if `dim` is -1. */
 static const struct {
 	struct made made;
 	int dim;
@@ -73,8 +76,8 @@ static const struct {
 	{{"l.4.down_proj.weight_packed", "I32", 32, 2, {64, 16}}, 1},
 	{{"l.4.down_proj.weight_scale", "BF16", 16, 2, {64, 8}}, -1},
 	{{"l.4.down_proj.weight_g_idx", "I32", 32, 1, {128}}, 0},
-	/* 8-bit elements with one scale for the tensor, and 4-bit elements with one scale for every
-	 * 16. */
+	/* 8-bit elements with one scale for the tensor, and 4-bit elements with one scale for
+	 * every 16 elements. */
 	{{"l.5.q_proj.weight", "F8_E4M3", 8, 2, {128, 64}}, 0},
 	{{"l.5.q_proj.weight_scale", "F32", 32, 1, {1}}, -1},
 	{{"l.5.q_proj.input_scale", "F32", 32, 1, {1}}, -1},

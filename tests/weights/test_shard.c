@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests tensor parallelism. Each rank's part of models with the shapes of known families is
- * compared with heads, rows and blocks that are listed here. Tensors that cannot be split are
- * refused. A rank reads no more than its part, and all ranks together read no more than the
- * file.
+ * Tests tensor parallelism. The models have the shapes of known families. Each rank's part is
+ * compared with the expected heads, rows and blocks, which are written out in this file. Tensors
+ * that cannot be split are refused. A rank reads no more than its part, and all ranks together
+ * read no more than the file.
  */
 #include "shard.h"
 
@@ -32,8 +32,8 @@ static const struct made family[] = {
 	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
-/* Lists the indices of dimension *dim that a rank gets, in order, and returns their number. Returns
- * -1 if the rank gets the whole tensor. */
+/* Lists in order the indices of dimension *dim that a rank gets, and returns their number.
+ * Returns -1 if the rank gets the whole tensor. */
 static int expected_selection(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
 			      unsigned *list)
 {
@@ -48,13 +48,13 @@ static int expected_selection(const struct made *m, unsigned rank, unsigned rank
 	    strstr(m->name, "o_proj.bias"))
 		return -1;
 	if (strstr(m->name, "embed")) {
-		unsigned each = 128 / ranks; /* vLLM and SGLang pad embeddings like this. */
+		unsigned each = 128 / ranks; /* vLLM and SGLang pad embeddings in this way. */
 
 		for (unsigned i = rank * each; i < (rank + 1) * each && i < 101; i++)
 			list[n++] = i;
 	} else if (strstr(m->name, "scale_inv")) {
-		/* 512 columns have blocks of 128. A rank gets its own blocks, or the one block that
-		 * contains its part. */
+		/* The 512 columns form blocks of 128 columns. A rank gets its own blocks, or the
+		 * one block that contains its part. */
 		*dim = 1;
 		TAKE(rank * 4 / ranks, ranks <= 4 ? 4 / ranks : 1);
 	} else if (strstr(m->name, "experts.gate_up")) {
@@ -82,7 +82,8 @@ static int expected_selection(const struct made *m, unsigned rank, unsigned rank
 	return (int)n;
 }
 
-/* Compares the rank's part element by element, computing each place as in a row-major array. */
+/* Compares the rank's part element by element. Computes the place of each element as in a
+ * row-major array. */
 static void compare_selection(const struct made *m, unsigned dim, const unsigned *list, unsigned n,
 			      const unsigned char *got)
 {
@@ -157,7 +158,7 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
-/* If all files of tensors are on other drives, config.json is beside the index. */
+/* All files of tensors are on other drives. The library must find config.json beside the index. */
 static void test_config_beside_index(void **state)
 {
 	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
@@ -186,7 +187,8 @@ static void test_config_beside_index(void **state)
 		assert_int_equal(shard.pieces[0].first, 8);
 		penstock_weights_close(w);
 		w = NULL;
-		unlink(made_path("home/model.safetensors.index.json")); /* for the second turn */
+		/* Removes the index for the second iteration. */
+		unlink(made_path("home/model.safetensors.index.json"));
 	}
 }
 
@@ -295,7 +297,7 @@ static void test_refusals(void **state)
 	check_refused("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
 	shard_opts.rank = 0;
 	check_refused("no such name", "tensor 17");
-	/* The options have fewer experts than the model. No rank would get the last experts. */
+	/* The options have fewer experts than the model, so no rank would get the last experts. */
 	shard_opts.expert_ranks = 2;
 	shard_opts.experts = 2;
 	check_refused("model.layers.1.mlp.experts.3.up_proj.weight",
@@ -303,7 +305,7 @@ static void test_refusals(void **state)
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
 	shard_opts.ranks = 2;
 	check_refused("model.layers.0.self_attn.k_proj.weight", "not known");
-	/* A row has only one byte, and a rank would get half of it. */
+	/* A row has only one byte, and a rank would get half of this byte. */
 	made_file(made_path("nibbles.safetensors"), &nibbles, 1, 0);
 	open_model(made_path("nibbles.safetensors"));
 	check_refused(nibbles.name, "whole bytes");
@@ -408,8 +410,8 @@ static void test_other_tower_heads(void **state)
 	}
 }
 
-/* A rank reads its part of dimension 0 and little more. If one call loads the parts of all ranks,
- * the file is read once, whichever dimension is split. */
+/* A rank whose part is a range of dimension 0 reads little more than this part. If one call
+ * loads the parts of all ranks, the file is read once, whichever dimension is split. */
 static void test_bytes_read(void **state)
 {
 	static const struct made list[] = {
@@ -456,9 +458,9 @@ static void test_bytes_read(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* In memory, a rank's part may happen to follow another tensor at the page offset that the part has
- * in the file. Loading the part must not overwrite that tensor, nor the bytes in front of the
- * allocation. */
+/* In memory, a rank's part may directly follow another tensor, if the tensor's end has the page
+ * offset that the part has in the file. Loading the part must not overwrite that tensor, nor the
+ * bytes in front of the allocation. */
 static void test_neighbours(void **state)
 {
 	static struct made list[] = {
@@ -478,8 +480,9 @@ static void test_neighbours(void **state)
 		made_file(path, list, 2, pad);
 		open_model(path);
 		assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
-		if (f.data_off % 64) { /* the header's length stays the same, because the shapes
-					  keep their number of digits */
+		/* The new shapes have the same number of digits, so the header's length stays
+		 * the same. */
+		if (f.data_off % 64) {
 			pad += 64 - f.data_off % 64;
 			rows--;
 			continue;

@@ -3,7 +3,7 @@
  * Some public functions of penstock_weights.h copy a caller's struct, whose member `size` tells
  * its version. Each of them must refuse a garbage `size` without reading past the struct. The
  * test places each struct at the end of a page, and the next page is not readable: a read past
- * the struct is a SIGSEGV.
+ * the struct ends with SIGSEGV.
  */
 #include "load.h"
 
@@ -130,7 +130,7 @@ static void test_results(void **state)
 	penstock_weights_get_place(AT_PAGE_END(place));
 }
 
-/* Tests the largest `size` that is accepted, and the first one that is not. */
+/* Tests the largest `size` that is accepted, and the smallest `size` that is not. */
 static void test_largest(void **state)
 {
 	static struct {

@@ -33,7 +33,7 @@ static void test_same_reason(void **state)
 	}
 }
 
-/* Checks the reasons themselves, with one errno for each row of the table. */
+/* Checks the reasons in the table itself, with one errno for each row. */
 static void test_table(void **state)
 {
 	static const struct {
@@ -55,8 +55,8 @@ static void test_table(void **state)
 		assert_int_equal(pst_why_from_errno(rows[i].code), rows[i].why);
 }
 
-/* Both public open functions report the same reason for an errno of the kernel: ELOOP, from the
- * open of a name. */
+/* penstock_open and the open function of models report the same reason for an errno of the
+ * kernel. The test uses ELOOP, which the kernel returns for the name. */
 static void test_both_open(void **state)
 {
 	const char *tmp = getenv("TMPDIR");

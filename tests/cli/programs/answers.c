@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints which libcufile the program got, "penstock" or "another", and then the library's file
- * name. If built with LINKED, the program is linked to a libcufile. Otherwise it opens one by
- * name if its first argument is "name", or by the path in its second argument if the first is
- * "path". The suite tests/cli/run compiles and runs it. It must not include a header of
- * Penstock, because the programs that it stands for do not.
+ * name. If LINKED is defined, the program is linked to a libcufile. Otherwise it opens the
+ * library libcufile by its name if the first argument is "name". If the first argument is
+ * "path", it opens the library at the path in the second argument. The suite tests/cli/run
+ * compiles and runs it. It must not include a header of Penstock, because the programs that it
+ * stands for do not.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,13 +16,13 @@ typedef long use_count_fn(void);
 long cuFileUseCount(void);
 #endif
 #ifdef THROUGH
-void *open_through(const char *name); /* in through.c, whose object calls dlopen */
+void *open_through(const char *name); /* defined in through.c, whose object calls dlopen */
 #else
 #define open_through(name) dlopen(name, RTLD_NOW | RTLD_LOCAL)
 #endif
 
-/* Prints which library contains the function `call`. Another libcufile may be loaded beside ours,
- * so Penstock's marker counts only if it is in the same object as `call`. */
+/* Prints which library contains the function `call`. Another libcufile may be loaded beside
+ * Penstock's. So Penstock's marker counts only if it is in the same object as `call`. */
 static int print_library(void *lib, use_count_fn *call)
 {
 	Dl_info called, marked;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A library to preload into a cmocka program. The program then runs only the cases whose names
- * match the patterns in $CASES, with * and ? as in a shell. For programs in which some cases
- * need more GPUs than the machine has.
+ * match one of the patterns in $CASES, with * and ? as in a shell. tests/gpu/weights/run uses it
+ * for programs in which some cases need more GPUs than the machine has.
  */
 #include <stdlib.h>
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests loading and saving torch tensors on a real GPU, and compares the results with
 safetensors.torch: each dtype, slices, parameters with gaps between rows, iterators, files
-saved from GPU memory, and in whose memory the tensors lie. Prints TAP; the script `run` in
-this folder runs it."""
+saved from GPU memory, and which allocator owns the memory of the tensors. Prints TAP; the
+script `run` in this folder runs it."""
 
 import gc
 import os
@@ -99,7 +99,7 @@ class Gpu(unittest.TestCase):
 
     def test_iterate(self):
         """The window of an iterator may be much smaller than the file. The caller may queue
-        copies from the window."""
+        copies out of the window on a stream."""
         got = {}
         for name, value in penstock.iterate(FILE, device=DEVICE, window=1 << 20):
             got[name] = value.clone()
