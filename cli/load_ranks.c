@@ -157,7 +157,7 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 #define GRACE_S 5
 /* Number of seconds after which a rank that still runs is killed, once another rank has failed.
  * Ranks learn of a failure through the group and exit, so a rank that still runs is stopped or
- * hangs, and the command would wait for it for ever. */
+ * hangs, and the command would never return. */
 #define END_S 8
 
 static volatile sig_atomic_t ticked;

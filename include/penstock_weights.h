@@ -588,7 +588,7 @@ struct penstock_shard {
  * out		receives the pieces, as far as out->size reaches
  *
  * Errors:
- * -EINVAL	the tensor cannot be split between so many ranks, or the number of heads or
+ * -EINVAL	the tensor cannot be split between this number of ranks, or the number of heads or
  * 		experts is needed but not known, or a number in `opts` is out of range
  */
 PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,

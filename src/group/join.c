@@ -135,7 +135,7 @@ static int check_peer(struct pst_link *link)
 	return 0;
 }
 
-/* Opens a socket. It is non-blocking, because connect would otherwise block for ever if rank 0
+/* Opens a socket. It is non-blocking, because connect would otherwise never return if rank 0
  * is stopped and its backlog is full. */
 static int open_socket(const char *path)
 {

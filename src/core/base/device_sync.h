@@ -4,7 +4,7 @@
  * memory, and sometimes one that creates a stream, waits until every stream of the device is idle.
  * Until then, no copy that this process has queued runs. A stream that waits for a request of this
  * library does not become idle until the request's copies have run. So such a driver call must
- * never run while a stream waits for a request: both would wait for ever.
+ * never run while a stream waits for a request: neither would ever return.
  */
 #ifndef PST_CORE_DEVICE_SYNC_H
 #define PST_CORE_DEVICE_SYNC_H
