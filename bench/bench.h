@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Declarations that the files of the benchmark share: the run, one measured sample, and the
- * tools that measurements use. The meter (meter.c) takes times and CPU times and writes the CSV.
- * drive.c makes raw O_DIRECT calls and controls the page cache. gpu.c makes raw driver calls.
- * The benchmark uses only functions of the library that penstock.h declares.
+ * tools that measurements use. The meter (meter.c) measures elapsed time and CPU time, and writes
+ * the CSV. drive.c makes raw O_DIRECT calls and controls the page cache. gpu.c makes raw driver
+ * calls. The benchmark uses only functions of the library that penstock.h declares.
  */
 #ifndef BENCH_H
 #define BENCH_H

@@ -26,7 +26,7 @@ def show(model, device):
 
 
 def part(model, device):
-    """Reads two rows of the first tensor that has rows, but no other tensor data."""
+    """Reads only two rows, of the first tensor with two dimensions or more."""
     with penstock.safe_open(model, framework="dlpack", device=device) as f:
         for name in f.keys():
             piece = f.get_slice(name)

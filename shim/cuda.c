@@ -22,8 +22,8 @@ enum {
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
-	/* The query would make the legacy default stream wait for a stream that is being
-	 * captured. */
+	/* The driver refuses a call that would make the legacy default stream wait for a stream
+	 * that is being captured. */
 	CAPTURE_IMPLICIT = 906,
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,

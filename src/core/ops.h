@@ -444,8 +444,8 @@ struct pst_path_ops {
 	/* Optional. Frees the path's state for a route, which is route->path_priv[index]. */
 	void (*route_close)(struct pst_route *route, unsigned index);
 	/* Optional. Called when a storage or a device is about to close; the other argument is
-	 * NULL. The path drops the lane's cached state of it. Returns the cache_bits of all
-	 * storages of which the path still caches state on this lane. */
+	 * NULL. The path drops what this lane caches of it. Returns a mask: the cache_bit of
+	 * every storage for which the path still caches something on this lane. */
 	uint64_t (*invalidate)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
 			       const struct penstock_device *dev);
 };

@@ -6,7 +6,7 @@
 #include "group/barrier.h"
 
 /* Maximum number of files whose hashes are compared one by one. The hashes of all further files
- * are combined into the last. */
+ * are combined into one hash, which is the last entry. */
 #define PST_FILES_COMPARED 3072u
 
 /* Returns a hash of the stat fields that identify a file and its state: the device, the inode,

@@ -424,8 +424,8 @@ static int64_t expert_of(const char *name)
 }
 
 /* Splits the tensors of experts between the expert ranks. Returns 1 if the tensor belongs to
- * experts, which needs no further split; 0 if it does not; < 0 on error. *none becomes true if
- * this rank needs no part of the tensor. */
+ * experts and so needs no further split, 0 if it belongs to no expert, < 0 on error. Sets *none
+ * to true if this rank needs no part of the tensor. */
 static int cut_experts(struct cut *c, bool *none)
 {
 	const struct penstock_shard_opts *o = c->o;

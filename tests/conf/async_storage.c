@@ -42,8 +42,9 @@ struct async_remote {
 /* The private state of one open storage. */
 struct object {
 	struct async_remote *remote;
-	unsigned char *bytes; /* a writer's own copy of the object, or the published object that a
-			       * reader keeps */
+	/* A writer's own copy of the object; for a reader, the object that was published when the
+	 * reader opened it. */
+	unsigned char *bytes;
 	/* exact: length that the writer announced at the open, 0 if it announced none. */
 	uint64_t len, exact;
 	unsigned drains; /* writes in flight */

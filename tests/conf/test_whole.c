@@ -317,8 +317,8 @@ static unsigned make_cut_segments(struct penstock_seg segs[3], void *mem, unsign
 	return (unsigned)at;
 }
 
-/* No chunk boundary may leave a single byte of a segment, of a row that is read together with
- * its gap, or of the end of a file. */
+/* A request must never be split so that a single byte is left for the next chunk: neither at the
+ * end of a segment, nor of a file, nor of a row that is read together with the gap after it. */
 static void no_chunk_leaves_a_single_byte(void **state)
 {
 	struct penstock_seg segs[3];

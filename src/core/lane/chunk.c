@@ -3,9 +3,9 @@
  * A chunk's life on its lane: how it is taken from the pool, transferred to or from the storage,
  * copied, and completed. A chunk that failed on one path is retried on the next path that the
  * request's class allows. Reports count the CPU copies and memory traffic of the failed try, but
- * not its bytes. Paths and the lane's loop call these functions, on the lane's thread only. They
- * must never allocate memory, with one exception: a borrowed lane opens a copy queue at its
- * first copy to a device.
+ * do not count its bytes as transferred. Paths and the lane's loop call these functions, on the
+ * lane's thread only. They must never allocate memory, with one exception: a lane that a caller's
+ * thread has borrowed opens a copy queue at its first copy to a device.
  */
 #include "core/lane/chunk.h"
 

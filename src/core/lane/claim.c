@@ -298,7 +298,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 }
 
 /* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the
- * bytes. Also returns -1 if the chosen path could not detect that bytes are not cached. */
+ * bytes, or if the chosen path cannot tell when a byte is missing from the page cache. */
 static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
 		       uint32_t *pad)
 {

@@ -451,7 +451,7 @@ static int lane_abandon(struct pst_lane *lane)
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
-			/* All bytes of the request are written, so nothing is left to abandon. */
+			/* In phase SYNC all bytes are written, so nothing is left to abandon. */
 			bool syncs = req->phase == PST_PHASE_SYNC;
 
 			if (!syncs && pst_claim_abandon(req)) {
