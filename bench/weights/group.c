@@ -2,9 +2,10 @@
 /*
  * Measures several processes that load one model together, each into its own GPU. Each GPU gets
  * either the whole model or its shard for tensor parallelism. Measures the first load of the
- * processes and several later loads. If registrations are kept, the later loads use the
- * registrations of the first load. Compares all loaded bytes with the file. With --dies one
- * rank is killed during the load, and the errors of the other ranks must name the killed rank.
+ * processes and several later loads. The first load registers the model
+ * file with the CUDA driver. If the group keeps registrations, the later loads reuse them. Compares
+ * all loaded bytes with the file. With --dies one rank is killed during the load, and the errors of
+ * the other ranks must name the killed rank.
  */
 #include <fcntl.h>
 #include <signal.h>

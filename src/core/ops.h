@@ -357,10 +357,9 @@ struct pst_device_ops {
 	 * library does so itself. */
 	int (*order_writes)(struct penstock_device *dev, struct pst_err *err);
 
-	/* For stream-ordered requests. stream_write makes the stream store `value` to *semaphore
-	 * when it gets there. stream_wait makes the stream wait until *semaphore is at least
-	 * `value`. Semaphores are zeroed host memory from semaphores_alloc, so that lanes can poll
-	 * them. */
+	/* For stream-ordered requests. stream_write queues a store of `value` to *semaphore on the
+	 * stream. stream_wait makes the stream wait until *semaphore is at least `value`.
+	 * Semaphores are zeroed host memory from semaphores_alloc, so that lanes can poll them. */
 	int (*semaphores_alloc)(struct penstock_device *dev, size_t count, uint64_t **out,
 				struct pst_err *err);
 	void (*semaphores_free)(struct penstock_device *dev, uint64_t *semaphores);

@@ -128,8 +128,9 @@ static void uring_close(struct pst_engine *handle)
 	free(engine);
 }
 
-/* Registers the first piece of the ring and reserves an entry for a later piece. Kernels before
- * 5.13 cannot reserve entries, and a later piece stays unregistered there. */
+/* Registers the first part of the lane's slots as a buffer with io_uring, and reserves the next
+ * entry of the kernel's buffer table for a second part. Kernels before 5.13 cannot reserve
+ * entries; there, the second part is not registered. */
 static int pieces_register_first(struct uring_engine *engine)
 {
 	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);

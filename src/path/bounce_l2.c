@@ -85,8 +85,8 @@ static void bounce_l2_copied(struct pst_chunk *chunk, int result)
 	pst_chunk_done(chunk, result);
 }
 
-/* Queues the copy of the bytes that were read to the device, or completes the chunk if no byte
- * was read. */
+/* After the read, queues the copy from the slot to the device. If no byte was read, completes
+ * the chunk instead. */
 static int bounce_l2_copy(struct pst_chunk *chunk)
 {
 	if (chunk->moved)

@@ -17,8 +17,9 @@
 #include "core/lane/inbox.h"
 
 #define THREADS 2
-#define GATHER 4	  /* number of waiting transfers among which a thread prefers to choose */
-#define GATHER_NS 200000u /* time that a thread waits until GATHER transfers are waiting, in ns */
+#define GATHER 4	  /* a thread waits until this many transfers are queued, then starts one */
+#define GATHER_NS 200000u /* longest time that a thread waits for GATHER queued transfers, in ns \
+			   */
 #define PATIENCE_S 60
 #define BEGUN_MAX 2048
 

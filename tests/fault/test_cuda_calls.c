@@ -15,8 +15,8 @@
 #define LEN ((2u << 20) + 777u)
 /* Length in bytes; so long that the library chooses path mapped by itself. */
 #define WARM_LEN (9u << 20)
-/* Maximum number of calls that fail in turn for one function; half of them are its last
- * calls. */
+/* Maximum number of test runs for one function. In each run, another call of the function fails:
+ * its first calls in one half of the runs, its last calls in the other half. */
 #define TURNS_MAX 4
 
 static const char *const symbols[] = {

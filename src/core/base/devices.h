@@ -21,8 +21,8 @@ struct pst_device_hooks {
 	 * blocks until all lanes have dropped that state. */
 	void (*invalidate)(struct penstock_device *dev, struct penstock_storage *st,
 			   struct penstock_device *closing);
-	/* Runs the loop of each inline lane that belongs to this device and to the calling
-	 * thread once. */
+	/* Runs one turn of each inline lane of this device that the calling thread owns. An
+	 * inline lane (queue/inline_lane.h) is a lane without a thread of its own. */
 	void (*help)(struct penstock_device *dev);
 };
 
@@ -44,7 +44,7 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 
 /* Makes the lanes of every pump drop their cached state of a storage that is being closed. */
 void pst_devices_invalidate(struct penstock_storage *st);
-/* Runs the loop of each inline lane of the calling thread once, for all devices. */
+/* Runs one turn of each inline lane that the calling thread owns, for all devices. */
 void pst_devices_help(void);
 
 /* Prevent devices from being closed, or permit it again. Bit i of the mask stands for the device

@@ -10,7 +10,8 @@ struct pst_claim {
 	struct pst_route *route;
 	unsigned span;	   /* index of a span of the request */
 	uint64_t off, len; /* offset and length in the storage */
-	/* Number of bytes after `len` that move too; their memory is the segment's `room`. */
+	/* Number of bytes after `len` that are read too, so that whole blocks are read. Their
+	 * memory is the spare memory (`room`) after the segment's buffer. */
 	uint32_t pad;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */

@@ -78,8 +78,8 @@ struct lone_request {
 	bool completed;
 };
 
-/* Runs in place of the usual completion of a chunk (its on_done), and records that the test's
- * chunk is complete. */
+/* Runs in place of the usual completion of a chunk (its on_done), and records that the
+ * chunk of the canary is complete. */
 static void lone_done(struct pst_chunk *chunk, int result)
 {
 	struct lone_request *lone =
