@@ -572,7 +572,7 @@ enum penstock_class {
 				   * caller's memory */
 };
 
-/* What the library prefers if several paths have the required class. */
+/* If several paths have the required class, the library chooses between them by the effort. */
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
 	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
@@ -910,8 +910,8 @@ struct penstock_report_path {
 	uint64_t reserved[2];
 };
 
-/* What happened to the bytes of one request. The library sets all members, also `size`, and
- * counts bytes for each chunk. */
+/* The report of one request: the paths that its bytes took, and the work that they cost. The
+ * library sets all members, also `size`. It counts the bytes when a chunk completes. */
 struct penstock_report {
 	size_t size;
 	int64_t result; /* result, as in penstock_done */

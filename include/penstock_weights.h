@@ -349,7 +349,7 @@ struct penstock_load_opts {
 			NULL, NULL, NULL, NULL, 0, 0, NULL, NULL                                  \
 	}
 
-/* What a load or save did, summed over all its requests. */
+/* The report of one load or save. Its numbers are sums over all requests of the load or save. */
 struct penstock_load_report {
 	size_t size;
 	/* Number of delivered bytes. Bytes that go to several destinations count once for each

@@ -151,8 +151,8 @@ static int threads_sum(struct shim_run *r, struct worker *w, unsigned threads, s
 }
 
 /* Measures reads by `threads` threads at the same time. `first` is true if this process has not
- * used so many threads at once before. Then the measurement includes what a side creates once
- * for each thread. */
+ * used this number of threads before. The measurement then includes the time in which the library
+ * creates the objects that it keeps for each thread. */
 static int threads_measure(struct shim_run *r, unsigned threads, size_t len, bool random,
 			   bool first, unsigned rep)
 {

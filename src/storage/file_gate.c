@@ -178,8 +178,8 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	struct write_places p = places_of(io);
 	bool may;
 
-	/* Writes of an inline lane are not counted, because other writes would wait for the
-	 * lane's owner, who may not call the library again for a long time. */
+	/* The gate does not count the writes of an inline lane. Other writes would wait for
+	 * such a write, and it continues only when the lane's owner calls the library again. */
 	if (io->lane->kind == PST_LANE_INLINE)
 		return true;
 	own->held = true;

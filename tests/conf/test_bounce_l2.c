@@ -25,8 +25,8 @@ static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
 
-/* What the wrapped pread does: PLAIN calls the kernel, SHORT returns fewer bytes, INTERRUPTED
- * fails with EINTR, REFUSED fails with EIO. */
+/* Selects the behaviour of the wrapped pread. PLAIN: it calls the kernel. SHORT: it returns fewer
+ * bytes. INTERRUPTED: it fails with EINTR. REFUSED: it fails with EIO. */
 static enum { PLAIN, SHORT, INTERRUPTED, REFUSED } reads;
 static _Atomic unsigned calls;
 

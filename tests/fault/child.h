@@ -13,8 +13,9 @@
 /* How the scenario ended, as the child process reports it to its parent. */
 struct child_result {
 	int ret; /* what the scenario returned while the failure was injected */
-	/* What is in use at the end: heap blocks, bytes of mappings, descriptors, and (live)
-	 * objects of the stand-in driver. */
+	/* Resources that are in use at the end of the scenario. blocks: number of heap blocks.
+	 * mapped: bytes of mappings. fds: number of descriptors. live: number of objects of the
+	 * stand-in driver. */
 	long blocks, mapped, fds, live;
 	char text[400]; /* why the case fails; empty if it passes */
 };

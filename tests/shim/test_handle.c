@@ -192,7 +192,8 @@ static void invalid_handles(void **state)
 	}
 }
 
-/* Registers so many files at once that the table needs a second page, and reads each file. */
+/* Registers 300 files at the same time and reads each file. The table of handles needs a second
+ * page for so many files. */
 static void many_files(void **state)
 {
 	enum { COUNT = 300 };

@@ -68,7 +68,8 @@ static void dm_tables(void **state)
 	tree_close(&t);
 }
 
-/* For an ordinary user, who may not query the table, the uuid decides. */
+/* An ordinary user may not query the device-mapper table. The library then decides by the uuid of
+ * the device. */
 static void dm_uuids(void **state)
 {
 	static const struct {

@@ -37,8 +37,8 @@ struct outcome {
 };
 static struct outcome *outcomes;
 
-/* What the job's bad rank does. Unless a comment below says otherwise, the rank does it after
- * its second read, or after the number of reads in the job's `after`. */
+/* The fault of the job's bad rank. The fault occurs after the number of reads in the job's `after`,
+ * or after the second read if `after` is 0. A comment below names each exception. */
 enum end {
 	DONE,
 	DIES, /* SIGKILL kills the rank. */
