@@ -4,6 +4,7 @@
  * tools that measurements use. The meter (meter.c) measures elapsed time and CPU time, and writes
  * the CSV. drive.c makes raw O_DIRECT calls and controls the page cache. gpu.c makes raw driver
  * calls. The benchmark uses only functions of the library that penstock.h declares.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef BENCH_H
 #define BENCH_H

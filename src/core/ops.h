@@ -3,8 +3,8 @@
  * The four tables of functions that backends implement, and the structs that these functions
  * exchange. A storage holds the bytes, a device is their destination or source. A path decides
  * which memory the bytes pass through, and an engine makes the system calls. Read penstock.h
- * first, this file second and core/backends.c third. ARCHITECTURE.md follows one read through
- * the four tables.
+ * first, this file second and core/backends.c third. ARCHITECTURE.md explains the project's words
+ * in its section Words, and follows one read through the four tables.
  *
  * Core calls backends through these tables only and knows no backend by name. A backend uses
  * this file and core's helpers, and must never use another backend. A path moves bytes to and

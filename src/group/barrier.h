@@ -3,6 +3,7 @@
  * Barriers of a group. At a barrier all ranks wait for each other, can exchange a few bytes, and
  * learn whether a rank failed or is lost. All ranks must call the functions marked "collective" in
  * the same order. Only one thread of a rank may call these functions at a time.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_GROUP_BARRIER_H
 #define PST_GROUP_BARRIER_H

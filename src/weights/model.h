@@ -2,6 +2,7 @@
 /*
  * The structs of an open model. open.c fills them in; all files of src/weights and src/group read
  * them. The functions that work on them are declared in open.h, file.h, find.h and config.h.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_WEIGHTS_MODEL_H
 #define PST_WEIGHTS_MODEL_H
