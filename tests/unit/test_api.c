@@ -72,7 +72,7 @@ static void messages_belong_to_the_thread(void **state)
 
 	(void)state;
 	assert_int_equal(penstock_open("/no/such/file", NULL, &st), -ENOENT);
-	assert_ptr_equal(st, &st); /* Outputs are written on success only. */
+	assert_ptr_equal(st, &st); /* The failed call has not written its output. */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_non_null(strstr(penstock_errmsg(), "/no/such/file"));
 	snprintf(before, sizeof(before), "%s", penstock_errmsg());

@@ -188,8 +188,8 @@ static void small_copies_are_paired(void **state)
 	}
 }
 
-/* The driver refuses one call for two blocks in different allocations. So the copier pairs only
- * blocks of one allocation, and all blocks arrive. */
+/* The driver refuses one call that copies two blocks in different allocations. So the copier
+ * combines two blocks in one call only if they are in one allocation, and all blocks arrive. */
 static void pairs_stay_in_one_allocation(void **state)
 {
 	char *other = device_alloc(dev, HOST), *to[BLOCKS];

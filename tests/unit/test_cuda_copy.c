@@ -267,8 +267,8 @@ static void *semaphore_set_later(void *arg)
 	return arg;
 }
 
-/* While a hardware queue is blocked, more tickets are open than there are events. To record the
- * 513th ticket the copier waits for the first one. */
+/* While a hardware queue is blocked, the copier has more open tickets than it has events. To record
+ * the 513th ticket, it waits for the first one. */
 static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
@@ -386,8 +386,8 @@ static void failed_copies_report_errors(void **state)
 		   ops->copy_peer(dev, dev, &one, &err));
 }
 
-/* If the copier cannot record an event for the last ticket before it queues another copy, it waits
- * until all open tickets are done, not only the first one. */
+/* The copier records no event for the last ticket until it queues another copy. If it then cannot
+ * record the event, it waits until all open tickets are done, not only the first one. */
 static void ticket_without_event_is_waited_for(void **state)
 {
 	static const char *const fails[] = {"cuEventRecord:1:999", "cuEventCreate:1:2"};

@@ -56,7 +56,8 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Prepares a write. `at` is its offset and `len` its length, both in places of the file. */
+/* Prepares a write at offset `at` with length `len`. Both are given in places, the 2 MiB units of
+ * the gate. */
 static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, double at, double len)
 {
 	double place = (double)files[file].place_bytes;
@@ -76,7 +77,8 @@ static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double
 	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* Checks that the gate has released exactly the writes in bitmap `want` to the lane. */
+/* Checks that the gate has let exactly the waiting writes in bitmap `want` start, on the test's
+ * lane. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -94,13 +96,13 @@ static void expect_back(uint64_t want)
 static void direct_and_cached_exclude_each_other(void **state)
 {
 	(void)state;
-	/* Two direct writes in the same place pass. */
+	/* Two direct writes in the same place may be in flight together. */
 	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	/* Cached writes in the next place and in the previous place pass. */
+	/* Cached writes in the next place and in the previous place may start beside them. */
 	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
-	/* A cached write in the same place of another file passes. */
+	/* A cached write in the same place of another file may start, too. */
 	assert_true(gate_enter(4, 1, false, 1.5, 0.1));
 	/* A cached write in the same place of the same file has to wait. */
 	assert_false(gate_enter(5, 0, false, 1, 0.001));
@@ -108,7 +110,7 @@ static void direct_and_cached_exclude_each_other(void **state)
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	/* A second cached write in the same place passes. */
+	/* A second cached write in the same place may start beside the first one. */
 	assert_true(gate_enter(6, 0, false, 1.99, 0.001));
 	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
@@ -198,7 +200,7 @@ static void forked_child_has_an_empty_gate(void **state)
 
 /* ---- many threads ---- */
 
-/* Number of cached and of direct writes that have passed the gate and are in flight. */
+/* Numbers of cached and of direct writes that the gate has let start and that are in flight. */
 static _Atomic int inside[2];
 static _Atomic bool overlapped;
 

@@ -24,8 +24,8 @@ static uint64_t fake_now(void)
 }
 
 /* Simulates a drive that reads `mib` MiB with at most `calls` calls in flight. The next call starts
- * when one completes. long_rate and short_rate are the drive's speeds for long and short calls, in
- * MB/s. */
+ * when one completes. long_rate and short_rate are the drive's speeds with calls of 1 MiB and of
+ * 512 KiB, in MB/s. */
 static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, unsigned calls)
 {
 	uint64_t inflight[16], begun_count = 0, ended_count = 0, bytes = 0, left = mib * MIB;
@@ -108,7 +108,8 @@ static void turns_that_measure_nothing(void **state)
 		clock_ns += 3000000;
 	}
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 50; i++) { /* The caller requests 64 KiB at a time. */
+	/* The caller requests 64 KiB at a time, which is too short to be measured. */
+	for (unsigned i = 0; i < 50; i++) {
 		pst_io_size_started(&grain, 65536, 0, fake_now);
 		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
