@@ -176,8 +176,8 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is on no drive, this gate has no line, because the lines of the file
-	 * layer report that. */
+	/* If the file is on no drive, this gate has no line. The lines of the file layer then
+	 * report that there is no drive. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {

@@ -50,7 +50,7 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	/* Reads are never held at the gate, so this check saves them the call. */
+	/* The gate never makes a read wait, so a read skips the call. */
 	if (pst_file_io(io)->held)
 		pst_gate_leave(io);
 	io->done(io);
@@ -189,7 +189,7 @@ static int io_carry(struct pst_io *io)
 			return lane->engine_ops->submit(lane->engine, call);
 		}
 		call->engine_why = PENSTOCK_WHY_NONE;
-		/* The name of the engine that reports give for a call on this thread. */
+		/* Reports then name engine "threads" for a call that this thread made. */
 		call->engine = "threads";
 		call->result = pst_call_now(call);
 	} while (call_take_result(io));
@@ -202,7 +202,7 @@ static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);
 
-	if (ret == -EAGAIN) { /* The engine is full. */
+	if (ret == -EAGAIN) { /* The engine has its maximum number of calls in flight. */
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);
 	}
@@ -219,7 +219,8 @@ static void call_done(struct pst_call *call)
 		io_continue(io);
 }
 
-/* Starts a write that waited at the gate. The gate calls this function when the write may start. */
+/* Starts a write that had to wait at the gate (file_gate.c). The gate calls this function as soon
+ * as the write may start. */
 static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
@@ -269,8 +270,8 @@ static int file_sync(struct pst_io *io)
 	io->iov = &io->one;
 	io->iov_count = 0;
 	ret = file_start(io, PST_IO_SYNC);
-	/* The engine is full, and the caller will not submit the sync again, so make the call
-	 * on this thread. */
+	/* The engine has its maximum number of calls in flight, and the caller will not submit the
+	 * sync again. So make the call on this thread. */
 	if (ret == -EAGAIN) {
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);

@@ -112,8 +112,8 @@ static void places_leave(const struct write_places *p, uint64_t end)
 					  memory_order_seq_cst);
 }
 
-/* Tries to count the write at all of its places. Returns true if it is counted. If the write
- * must wait, returns false and counts it nowhere. */
+/* Tries to count the write in the counters of all places that it touches. Returns true if it is
+ * counted. If a write of the other kind is in flight there, returns false and counts it nowhere. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {

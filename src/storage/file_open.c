@@ -504,8 +504,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (ret)
 		return ret;
 	file->committed = true;
-	/* From this point on, other processes may use the file under its name, so no write may
-	 * pad its last block any more. */
+	/* From this point on, other processes may use the file under its name. So no later write
+	 * may pad its last block. */
 	st->facts.growing = false;
 	return 0;
 }

@@ -34,9 +34,9 @@ struct pst_tensor_entry {
 };
 
 /*
- * The descriptor and the storage of one file. The storage is opened when the file is read for the
- * first time. After fork, the child inherits the descriptor but must not use its parent's storage,
- * so it opens its own.
+ * The descriptor and the storage of one file. The storage is opened when tensors of the file are
+ * read for the first time. After a fork, the child inherits the descriptor but must not use its
+ * parent's storage, so it opens its own.
  */
 struct pst_file_source {
 	struct penstock_storage *st;

@@ -315,8 +315,8 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	while (ended < submitted || (!load->failed && submitted < batches->count)) {
 		int n;
 
-		/* Polls the caller before each submission, because the first request of a file
-		 * opens the file, which may take long. */
+		/* Calls the caller's callback before each submission, because the first request of
+		 * a file opens the file, which may take long. */
 		while (!pst_load_poll_caller(load) && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
 			struct load_batch *b = &batches->list[submitted];

@@ -62,7 +62,7 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 enum layout {
 	ROWS, /* [out, in]; a bias is just [out]. */
 	/* [in, out]. One element may pack several values, and one row may stand for a group of
-	 * inputs. */
+	 * inputs (quantized models). */
 	COLUMNS,
 	INPUTS, /* One value for each input. */
 	SHAPE,	/* A few numbers about the whole tensor, instead of a weight. */
@@ -93,7 +93,8 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 				(unsigned long long)length, c->dim, ranks);
 }
 
-/* Fails if the query heads cannot be shared evenly. A rank cannot use a part of a head. */
+/* Fails if the query heads cannot be shared evenly between the ranks. A rank cannot use a part of a
+ * head. */
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
@@ -271,7 +272,7 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
 			break;
 		if (!last)
-			return 0; /* A bias is needed whole. */
+			return 0; /* Every rank needs the whole bias. */
 		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
 	}
 	if (!is_scale(c->t->name))

@@ -78,7 +78,7 @@ static void several_buffers_in_place(void **state)
 	seg_add(&host, 4096, 8192, 1 << 20);
 	expect_chunks("odirect 0+4096 odirect 4096+8192");
 	req.seg_count = 0;
-	/* A second segment reads the same bytes into another buffer. */
+	/* Two segments read the same bytes into different buffers. */
 	seg_add(&host, 0, 4096, 65536);
 	seg_add(&host, 0, 8192, 1 << 20);
 	expect_chunks("staged 0+8192");

@@ -101,7 +101,7 @@ static void table_set(unsigned index, struct penstock_device *dev)
 	pthread_rwlock_unlock(&table_lock);
 }
 
-/* Called with device_lock held. */
+/* Opens a device that is not open yet, and adds it to the table. Called with device_lock held. */
 static int device_add(const char *name, const struct penstock_device_opts *opts,
 		      const struct pst_device_hooks *hooks, struct penstock_device **out,
 		      struct pst_err *err)
@@ -167,7 +167,8 @@ static bool pump_runs(const struct penstock_device *dev)
 	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
 }
 
-/* Called with device_lock held. */
+/* Makes the lanes of all other devices drop what they have cached about the closing device. Called
+ * with device_lock held. */
 static void invalidate_others(struct penstock_device *closing)
 {
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)

@@ -106,9 +106,9 @@ static void queue_free(struct penstock_queue *q)
 	free(q);
 }
 
-/* Returns the address that `returned` has in a closed queue: the address just after the pool. A
- * thread that finds this mark does not return its request, but drops its reference to the queue's
- * memory. */
+/* Returns the value that marks a queue as closed when it is stored in q->returned: the address just
+ * after the pool. A thread that finds this mark does not return its request, but drops its
+ * reference to the queue's memory. */
 static struct pst_request *queue_closed_mark(struct penstock_queue *q)
 {
 	return q->requests + q->pool_count;

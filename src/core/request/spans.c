@@ -76,7 +76,8 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 	return 0;
 }
 
-/* Returns whether segment `seg` may become a part of the span. */
+/* Returns whether segment `seg` may become a part of the span, because it touches or overlaps the
+ * span. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -587,7 +588,7 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage follows, and it may lie inside a row. */
+		/* Only the last byte of the storage follows, and that byte may lie inside a row. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];

@@ -72,7 +72,9 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		state->proven = -1; /* verify_write reads the path's first chunks back */
+		/* a write path is tested later: verify_write reads back the first chunks that it
+		 * has written */
+		state->proven = -1;
 }
 
 static void route_make_plans(struct pst_route *route)
@@ -128,7 +130,8 @@ static void route_log(const struct pst_route *route)
 		const struct pst_path_state *state = &route->paths[i];
 
 		if (pst_paths[i]->wrap || pst_paths[i]->traits.synchronous)
-			/* not logged, because requests use this path only if they name it */
+			/* requests use this path only if they name it, so its result is not logged
+			 */
 			continue;
 		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
 			route->op == PENSTOCK_READ ? "from" : "to",
@@ -179,7 +182,7 @@ static int route_create(struct penstock_storage *st, struct penstock_device *dev
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* the old route belonged to a closed device with the same index */
+	if (old) /* the old route belonged to a closed device whose index the new device has */
 		route_drop(old);
 	*out = route;
 	return 0;
