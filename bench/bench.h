@@ -189,8 +189,8 @@ struct transfer {
 	const char *path; /* Name of the only path to use; NULL if the library chooses. */
 	unsigned flags;	  /* PENSTOCK_O_* flags for penstock_open. */
 	bool opened;	  /* Whether the file is opened before the measurement starts. */
-	/* Whether the same bytes are read once before the measurement, so that the measured
-	 * read finds registrations of the first read. */
+	/* Whether the same bytes are read once before the measurement, so that the measured read
+	 * can use the registrations that the first read made. */
 	bool again;
 };
 

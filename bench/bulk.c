@@ -17,8 +17,8 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-/* Number of bytes of the first window and of the largest window, as in the library's path
- * `mapped`. */
+/* Number of bytes of the first and of the largest window (registered piece of the file), as in the
+ * library's path `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB

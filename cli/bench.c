@@ -25,9 +25,10 @@ struct bench_state {
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random, step;
-	bool by_cache; /* whether uncached bytes go through the page cache */
+	/* whether a cold run reads the file's uncached bytes through the page cache */
+	bool by_cache;
 	double *begun; /* for each slot: start time of its request */
-	/* `slots[i]` is i; its address is the `user` of the request in slot i */
+	/* slots[i] is i, and its address is the `user` value of the request in slot i */
 	unsigned *slots, slots_busy;
 	struct bench_result *out;
 	double until;

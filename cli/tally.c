@@ -29,7 +29,7 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->chunks += report->chunks;
 	if (report->bytes || !t->engine)
 		t->engine = report->engine;
-	/* keeps the reason of the latest report that has a reason */
+	/* keeps the reason of the latest report that has one */
 	if (report->engine_why != PENSTOCK_WHY_NONE)
 		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {

@@ -52,7 +52,7 @@ struct batch {
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Signalled when a call has left a batch and no other call is using it. */
+/* Signalled when the last call that uses a batch has left it. */
 static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER;
 static struct batch *batches;
 
@@ -169,7 +169,7 @@ static void batch_cancel(struct batch *b)
 /* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
 static void batch_destroy(struct batch *b)
 {
-	batch_cancel(b); /* so that a thread that waits for events of this batch returns */
+	batch_cancel(b); /* makes a thread return that waits for events of this batch */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
 		pthread_cond_wait(&call_left, &list_lock);

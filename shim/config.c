@@ -26,7 +26,8 @@
 /* Size of the buffer for the path of a key. A longer path is truncated and then matches no
  * known key. */
 #define KEY_PATH_MAX 256u
-/* Largest number of notes; at most half are of level INFO, so that errors have room. */
+/* Largest number of notes (messages that are logged later); at most half are of level INFO, so that
+ * errors have room. */
 #define NOTES_MAX 256u
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -97,7 +98,7 @@ static unsigned note_count;
 /* Hashes of all notes so far, so that a second open of the driver repeats no note. */
 static uint64_t noted[NOTES_MAX * 2];
 static unsigned noted_count;
-static bool any_lost; /* whether an error was dropped because `notes` was full */
+static bool any_lost; /* whether a note was dropped because `notes` was full */
 
 static bool is_noted(uint64_t hash)
 {

@@ -105,7 +105,7 @@ static bool driver_loaded(void)
 		symbol_find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
 		symbol_find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
 		atomic_store_explicit(&loaded, true, memory_order_release);
-		lib = NULL; /* keeps the library open, because `api` points into it */
+		lib = NULL; /* keeps the library open, because `api` has addresses in it */
 	}
 	pthread_mutex_unlock(&load_lock);
 	if (lib)

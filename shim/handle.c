@@ -454,14 +454,15 @@ void shim_files_forked(void)
 		struct shim_file *f = file_at(i);
 		uint64_t state = atomic_load(&f->state);
 
-		/* Makes the handle invalid in the child. Does not close the storage, which
-		 * belongs to the parent. */
+		/* Makes the handle invalid in the child of a fork. Does not close the storage,
+		 * which belongs to the parent. */
 		atomic_store(&f->state, state & ~(LIVE | CLOSING | ENDING | USERS));
 		f->st = NULL;
 		f->next_free = free_files;
 		free_files = f;
 	}
-	/* Not freed, because another thread may have been reallocating it during the fork. */
+	/* Not freed, because another thread of the parent may have been reallocating it during the
+	 * fork. */
 	by_fd = NULL;
 	by_fd_count = 0;
 }

@@ -132,7 +132,8 @@ static bool first_use_logged(const char *name, const char *path, const char *why
 	if (shim_log_to_file())
 		return true;
 	new_name = hash_add(names, NAMES_MAX, shim_hash(kind, name));
-	new_kind = hash_add(kinds, KINDS_MAX, kind); /* added even if the name is new */
+	/* also adds the kind of the first use (its path and reason), even if the name is new */
+	new_kind = hash_add(kinds, KINDS_MAX, kind);
 	return new_name || new_kind;
 }
 

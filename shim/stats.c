@@ -31,7 +31,8 @@ struct gpu {
 static struct {
 	/* Number of failures at index 0, of successes at 1. */
 	_Atomic uint64_t ops[SHIM_COUNTED][2];
-	struct direction io[4]; /* for reads, writes, readv and writev */
+	/* counters of cuFileRead, cuFileWrite, cuFileReadv and cuFileWritev */
+	struct direction io[4];
 	_Atomic uint64_t batch_bytes[2], batch_last[2];
 	_Atomic uint64_t batch_submit_us, batch_complete_us;
 	_Atomic uint64_t hist[2][CUF_HIST_BINS];
@@ -42,10 +43,10 @@ _Atomic int shim_stats_level;
 
 /* Guards the variables below. A thread that holds it takes no other lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int level;	      /* level that the program or the configuration chose */
-static bool level_set;	      /* whether the program chose the level with cuFileSetStatsLevel */
-static bool started;	      /* whether statistics are collected if the level is not 0 */
-static uint64_t since_ns;     /* start of the current period of collection */
+static int level;	  /* level that the program or the configuration chose */
+static bool level_set;	  /* whether the program chose the level with cuFileSetStatsLevel */
+static bool started;	  /* whether statistics are collected, provided that the level is not 0 */
+static uint64_t since_ns; /* start of the current period of collection */
 static uint64_t collected_ns; /* total length of the earlier periods of collection */
 
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)

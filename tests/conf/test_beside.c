@@ -176,7 +176,7 @@ struct work {
 #define READERS 2
 #define ROUNDS 6
 
-/* Writes every fourth piece of the file. Piece boundaries are not page boundaries, so some pages
+/* Writes every fourth piece of the file. A piece does not begin at a page boundary, so some pages
  * contain bytes of two pieces. */
 static void *write_pieces(void *arg)
 {

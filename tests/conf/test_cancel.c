@@ -51,9 +51,8 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* Cancels a request that has the maximum number of chunks of a lane in flight, and more
- * chunks that have not started. It completes with -ECANCELED while the store still holds all
- * transfers. */
+/* Cancels a request that has as many chunks in flight as a lane may have, and more chunks that have
+ * not started. It completes with -ECANCELED while the store still holds all transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;

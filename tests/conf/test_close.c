@@ -176,8 +176,8 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* A thread that calls a one-call function drives a lane itself. This thread must sleep while the
- * store holds its transfer, even after closing another device has notified all lanes. */
+/* A thread that calls a one-call function runs a borrowed lane itself. This thread must sleep while
+ * the store holds its transfer, even after closing another device has notified all lanes. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;
@@ -255,7 +255,7 @@ static void device_close_does_not_block_other_devices(void **state)
 struct stream {
 	const struct pst_cuda *api;
 	struct pst_cu_stream *stream;
-	uint64_t *gate; /* the stream waits until *gate is 1 */
+	uint64_t *gate; /* the stream waits until *gate is 1; the test sets it at the end */
 	char *mem;
 	int64_t *results;
 };

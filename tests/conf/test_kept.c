@@ -16,7 +16,8 @@
 #include "penstock.h"
 #include "request.h"
 
-#define LEN (4u << 20) /* longer than any read that the caller's thread carries itself */
+/* longer than any read that the caller's thread carries itself, so the device's lane carries it */
+#define LEN (4u << 20)
 
 static unsigned long (*calls)(const char *name);
 static struct penstock_device *host, *gpu;

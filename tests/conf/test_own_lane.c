@@ -16,8 +16,8 @@
 /* ---- bytes ---- */
 
 /* Reads the file in pieces of random lengths into memory, and compares the result with the file.
- * About one piece in eight is too long for the inline lane. If `path` is NULL, the library
- * chooses the path. */
+ * About one piece in eight is too long for the inline lane, so the device's lane reads it. If
+ * `path` is NULL, the library chooses the path. */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;

@@ -53,7 +53,7 @@ static void sys_remove(void)
 		printf("# %s is left behind\n", root);
 }
 
-/* A copy of the device's function table, in which order_writes is replaced. */
+/* A copy of the device's function table, in which the test replaces order_writes. */
 static struct pst_device_ops ops;
 static _Atomic unsigned ordered, refusals;
 
@@ -177,7 +177,8 @@ static void read_by_p2p(void **state)
 	open_file_and_alloc(PENSTOCK_READ);
 	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not report which extents are written");
-	/* Checks the same for a file whose residency the kernel does not report. */
+	/* Checks the same for a file of which the kernel does not report whether its bytes are
+	 * cached. */
 	atomic_store(&st->residency_probe, PST_PROBE_COLD);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).meets, PENSTOCK_DIRECT);

@@ -93,7 +93,7 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* A new device gets the same index in the device table as a closed device had. */
+/* A new device gets the index in the table of devices that a closed device had. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");

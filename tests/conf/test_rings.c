@@ -80,8 +80,8 @@ static void set_driver_failures(const char *calls)
 	assert_int_equal(set(calls), 0);
 }
 
-/* Returns how many ring pieces all lanes together have pinned since the last call with `again`
- * set to true. */
+/* Returns how many pieces of rings all lanes together have pinned since the count started. If
+ * `again` is true, this call starts a new count. */
 static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);

@@ -143,7 +143,7 @@ static void late_length_and_offset(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A late length shortens each row, even if the rows are contiguous. */
+/* A late length (which the stream supplies) shortens each row, even if the rows are contiguous. */
 static void late_length_applies_to_each_row(void **state)
 {
 	static struct late_length_and_offset want = {300, 0};
@@ -184,8 +184,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset must stay within the allocation of the segment, because the next allocation
- * in memory may belong to another user. */
+/* A late buffer offset (which the stream supplies) must stay within the allocation of the segment,
+ * because the next allocation in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -293,8 +293,8 @@ static int count_sync(struct pst_io *io)
 	return real_ops->sync(io);
 }
 
-/* A durable write in stream order is synced even if its path moves no bytes, because a lane
- * carries the request. */
+/* A durable write in stream order is synced even if its path moves no bytes, because a lane carries
+ * the request and makes the sync. */
 static void null_path_in_stream_order_syncs(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -334,8 +334,8 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* If no semaphore is left, a request is refused, but the stream already has a wait for this
- * request. The stream must continue. Later requests must get semaphores again, and each must
+/* If no semaphore is left, the library refuses a request after it has already queued a wait for it
+ * on the stream. The stream must continue. Later requests must get semaphores again, and each must
  * wait for its own stream. */
 static void refused_requests_free_their_semaphores(void **state)
 {

@@ -124,7 +124,7 @@ static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, 
 	return out->n != -EOPNOTSUPP || !path;
 }
 
-/* Checks that path fault hides the damage: the transfer reports full success although some bytes
+/* Checks that path fault lies as intended: the transfer reports full success although some bytes
  * are wrong. */
 static void check_lie(struct penstock_device *dev, enum penstock_op op, const char *path,
 		      const char *args)
@@ -152,8 +152,8 @@ static void every_lie_corrupts_bytes(void **state)
 		}
 }
 
-/* Returns true if, according to the allow-list, path odirect is DMA by the drive on this file
- * system. */
+/* Returns true if the file system is on the library's allow-list, so that path odirect counts as
+ * DMA by the drive. */
 static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};

@@ -56,8 +56,8 @@ static void make_noop(const struct io_uring *ring, struct io_uring_sqe *sqe, int
 	sqe->user_data = data;
 }
 
-/* Applies the armed fault to the entries that wait for submission. The wrapper handles each entry
- * only once. */
+/* Applies the injected fault to the io_uring entries that wait for submission. The wrapper handles
+ * each entry only once. */
 static void apply_faults(struct io_uring *ring)
 {
 	for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {

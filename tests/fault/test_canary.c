@@ -153,7 +153,7 @@ static void proven_path_is_used(void **state)
 	assert_true(bytes_right());
 }
 
-/* With either engine, no byte of the canary read arrives. The canary counts every word as
+/* With either engine, no byte of the canary (a test read) arrives. The library counts every word as
  * wrong. */
 static void no_byte_arrives(void **state)
 {
@@ -167,7 +167,8 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read is the canary read; the first is the reference read. */
+		/* The second read is the canary read. The first is the reference read, which goes
+		 * through host memory. */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -187,7 +188,8 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* If the reference read delivers nothing, the canary's comparison fails, too. */
+/* If the reference read (through host memory) delivers nothing, the canary's comparison fails, too.
+ */
 static void reference_read_lies(void **state)
 {
 	(void)state;
@@ -507,7 +509,8 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* After a failed proof, the library reads every later write of the route back. */
+/* After a write that was found not to have arrived, the library reads every later write of the
+ * route back. */
 static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;

@@ -144,8 +144,8 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Makes the lane hang: it blocks in request 0 until requests 1 to `count` are on its lists, and
- * then blocks in request 1. */
+/* Makes the lane hang: it blocks in the system call of request 0 until requests 1 to `count` are on
+ * its lists, and then blocks in the system call of request 1. */
 static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
@@ -297,7 +297,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the hanging lane. */
+	/* The library may have given this request to the lane that hangs, so cancel it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;

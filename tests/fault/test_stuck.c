@@ -136,9 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane hangs in another request. It watches the stream of one request, and a second request
- * in stream order is still in its inbox. Both requests can be cancelled, and the stream
- * continues. */
+/* The lane hangs in another request. One request in stream order waits for its stream, which the
+ * lane polls. A second one is still in the lane's inbox. Both requests can be cancelled, and the
+ * stream continues. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];

@@ -26,7 +26,7 @@ struct scene {
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
 	bool warm;   /* true if the file is in the page cache */
-	bool fresh;  /* true if the route is made while the fault is armed */
+	bool fresh;  /* true if the route is made (and its paths are tested) while a call fails */
 	bool durable;
 	bool all_from_nth; /* true if all calls from the n-th on fail */
 };
@@ -435,8 +435,8 @@ static void requests_with_a_class(void **state)
 		}
 }
 
-/* Faults hit the canary's own calls: its reads when the route is made, and the read-back of the
- * first write. */
+/* Faults hit the calls of the canary itself: its test reads when the route is made, and the reads
+ * that check the first write. */
 static void failed_canary_calls(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};

@@ -203,7 +203,8 @@ static void slots_of_two_lengths(void **state)
 }
 
 /* A lane of the host carries a request whose second segment is on the GPU and whose bytes are
- * cached. Path mapped then keeps its windows on this lane of the host. */
+ * cached. Path mapped then keeps its windows (registered pieces of the page cache) on this lane of
+ * the host. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
