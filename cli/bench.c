@@ -182,7 +182,7 @@ static uint64_t next_offset(struct bench_state *r)
 
 	if (!r->a->random) {
 		n = r->next++;
-		/* visits every block once, far from the previous block */
+		/* the run visits every block once; successive blocks are far apart */
 	} else if (r->by_cache) {
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;
@@ -332,7 +332,7 @@ static int cold_path_find(struct bench_state *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	/* for the path "fault:PATH", use the name PATH */
+	/* For the path "fault:PATH", PATH decides whether the page cache is used. */
 	if (path && !strncmp(path, "fault", 5)) {
 		path = path[5] == ':' ? inner : NULL;
 		if (path)
@@ -409,7 +409,7 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	out->length = r.length;
 	penstock_queue_close(r.q);
 	if (a->write && out->error[0])
-		abort_storage(r.st); /* removes the file if this run created it */
+		abort_storage(r.st); /* removes the file, but only if this run created it */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);

@@ -268,7 +268,7 @@ static int thread_bind(int node, char *error)
 	if (fd >= 0)
 		close(fd);
 	if (fd < 0 && !node && access("/sys/devices/system/node", F_OK))
-		/* a kernel without NUMA support has only node 0 */
+		/* A kernel without NUMA support cannot bind threads, but it has only node 0. */
 		return 0;
 	CPU_ZERO(&cpus);
 	for (const char *at = text; sscanf(at, "%u%n", &first, &used) == 1; at += *at == ',') {

@@ -55,7 +55,7 @@ void tally_merge(struct tally *t, const struct tally *other)
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
-		return; /* nothing was added to `other` */
+		return; /* no request was added to `other` */
 	r.path_count = other->path_count;
 	for (unsigned i = 0; i < other->path_count; i++)
 		r.paths[i] = (struct penstock_report_path){.name = other->names[i],

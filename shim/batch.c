@@ -417,7 +417,8 @@ static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
 
 		for (int i = 0; i < n; i++)
 			done_harvest(b, &done[i], &events[have++]);
-		/* Fewer completions than n_max mean that the queue is empty. */
+		/* Fewer completions than n_max were returned, so the queue has no more completed
+		 * requests. */
 		if (n < (int)n_max && (have >= min || n <= 0 || left == 0))
 			break;
 	}
@@ -450,7 +451,7 @@ static void batch_status(struct batch *b, unsigned min, unsigned *nr, struct cuf
 		*nr = 0;
 		return;
 	}
-	if (timeout_ns > 0) { /* subtracts the time that the wait for the lock took */
+	if (timeout_ns > 0) { /* reduces the timeout by the time that the wait for the lock took */
 		now = shim_now_ns();
 		timeout_ns = until > now ? (int64_t)(until - now) : 0;
 	}

@@ -155,7 +155,7 @@ struct value {
 	enum value_type type;
 	/* Path of the value: member names from the root, joined by dots; "" for the root. */
 	const char *path;
-	int index; /* position in the array, -1 if the value is not in an array */
+	int index; /* index in the array that contains the value; -1 if no array contains it */
 	unsigned line;
 	bool flag;	 /* the value if `type` is VALUE_BOOL */
 	bool whole;	 /* whether `number` is the exact value, a whole number */
@@ -362,7 +362,7 @@ static bool members_read(struct walk *w, bool object)
 
 void shim_config_text(struct shim_config *config, char *text, size_t len)
 {
-	/* Byte order mark, which some editors write before UTF-8 text. */
+	/* Byte order mark, which some editors write before UTF-8 text; it is skipped. */
 	static const char mark[] = "\xef\xbb\xbf";
 	struct shim_config *fresh = malloc(sizeof(*fresh));
 	struct walk w = {.in = {.text = text, .len = len, .lenient = true}, .config = fresh};
@@ -494,7 +494,8 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. */
+	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So it gets
+	 * a note of its own. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {

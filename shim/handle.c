@@ -197,7 +197,7 @@ static int descr_check(const struct cuf_descr *descr, struct stat *stat)
 		return CUF_INVALID_VALUE;
 	flags = fcntl(descr->handle.fd, F_GETFL);
 	if (flags < 0 || fstat(descr->handle.fd, stat))
-		return CUF_INVALID_VALUE; /* the descriptor is not open */
+		return CUF_INVALID_VALUE; /* `fd` is not an open descriptor */
 	if (flags & O_PATH)
 		return CUF_INVALID_FILE_OPEN_FLAG;
 	if (!S_ISREG(stat->st_mode) && !S_ISBLK(stat->st_mode))

@@ -40,8 +40,7 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 
 	m->file = shim_file_enter(fh);
 	if (!m->file) {
-		/* The call opens the driver although the handle is wrong, as in NVIDIA's
-		 * library. */
+		/* A call with a wrong handle opens the driver, too, as in NVIDIA's library. */
 		code = shim_need();
 		return code ? code : CUF_HANDLE_NOT_REGISTERED;
 	}

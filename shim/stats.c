@@ -216,7 +216,8 @@ void shim_count_unmap(int ordinal, size_t len)
 	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
 		return;
 	ADD(counters.gpus[ordinal].map_free, 1);
-	/* map_bytes does not include a buffer that was registered before collection started. */
+	/* map_bytes does not include a buffer that was registered before collection started, so the
+	 * subtraction must not go below 0. */
 	if (GET(counters.gpus[ordinal].map_bytes) >= len)
 		ADD(counters.gpus[ordinal].map_bytes, -(uint64_t)len);
 }

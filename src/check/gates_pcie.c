@@ -110,7 +110,7 @@ static bool device_route(const struct pst_check_facts *f, const struct pst_check
 	for (i = 0; i < f->drive_count; i++) {
 		struct pci_route r;
 
-		/* Skip the drive if it is the device itself. */
+		/* The device can be a drive itself; skip this drive. */
 		if (!f->drives[i].pci || f->drives[i].pci == device->pci)
 			continue;
 		r = route_between(f, device, &f->drives[i]);

@@ -27,7 +27,7 @@ struct orphan {
 
 static void orphan_end(struct orphan *o)
 {
-	/* Closing the queue waits for its reads. */
+	/* penstock_queue_close waits for the reads that are in flight. */
 	penstock_queue_close(o->q);
 	if (o->mapped)
 		munmap(o->ptr, o->len);

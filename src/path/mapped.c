@@ -342,8 +342,8 @@ static bool mapped_idle(struct pst_lane *lane, unsigned index)
 		struct penstock_device *dev = w->dev;
 
 		if (!pst_device_sync_begin(dev))
-			/* mapped_idle runs again after the next chunk, which sets
-			 * lane->trim_due. */
+			/* A stream waits, so the window stays registered. mapped_idle runs again
+			 * after the next chunk, which sets lane->trim_due. */
 			return false;
 		window_drop(s, w);
 		pst_device_sync_end(dev);
@@ -457,7 +457,7 @@ static struct mapped_window *window_find(const struct mapped_lane *s, const stru
 		if (!w->reusable || w->st != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
 		if (!ctime_equal(&w->ctime, &stat->st_ctim)) {
-			/* The caller had declared the file immutable, but it has changed. */
+			/* The file has changed, although the caller had declared it immutable. */
 			w->reusable = false;
 			continue;
 		}

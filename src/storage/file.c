@@ -149,7 +149,7 @@ static bool call_take_result(struct pst_io *io)
 			 * the file. */
 			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			/* If a drive was unplugged, its reads return 0 at once. */
+			/* An unplugged drive returns 0 bytes for every read. */
 			io_fail(io, -ENODEV);
 		else
 			io_end(io, (int64_t)so_far);

@@ -147,7 +147,8 @@ static bool waiters_admit(const struct pst_io *self)
 	struct pst_io **link = &waiters, *io;
 	bool may = false;
 
-	if (!++admit_round) { /* The round number has wrapped around. */
+	/* The round number has wrapped around to 0, so forget all earlier rounds. */
+	if (!++admit_round) {
 		memset(waits_in_round, 0, sizeof(waits_in_round));
 		admit_round = 1;
 	}

@@ -109,7 +109,8 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	penstock_close(left);
-	if (left == st && !kept) /* Another thread has set sources[index] first. */
+	/* Another thread has set sources[index] first, so this thread's storage is not used. */
+	if (left == st && !kept)
 		close(source.fd);
 	return 0;
 }

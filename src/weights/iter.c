@@ -48,7 +48,8 @@ struct penstock_weights_iter {
 	struct penstock_queue *q;
 	char *window;
 	uint64_t window_len, batch_most;
-	struct batch batches[BATCHES_MAX]; /* In file order, starting with `oldest`. */
+	/* The batches in the window, in file order, starting with `oldest`. */
+	struct batch batches[BATCHES_MAX];
 	unsigned oldest, batch_count, own_count;
 	/* Number of the model's tensors that have already been put into batches. */
 	uint64_t planned;
@@ -110,7 +111,8 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	for (unsigned i = 0; i < it->batch_count; i++) {
 		const struct batch *b = batch_at(it, i);
 
-		if (b->has_own_memory || !b->len) /* A batch of empty tensors occupies no memory. */
+		/* A batch whose tensors are all empty occupies no memory in the window. */
+		if (b->has_own_memory || !b->len)
 			continue;
 		oldest = oldest ? oldest : b;
 		newest = b;
@@ -146,7 +148,8 @@ static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 	b->mem = it->window;
 	if (!b->len)
 		return 1;
-	if (!is_long_tensor(it, b->first)) { /* A long tensor is alone in its batch. */
+	/* A long tensor is alone in its batch and gets an allocation of its own. */
+	if (!is_long_tensor(it, b->first)) {
 		if (!iter_window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;

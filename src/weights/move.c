@@ -181,7 +181,7 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 
 	pst_load_add_report(load, done->result, r);
 	if (load->failed)
-		return; /* Only the first failure is reported. */
+		return; /* The load reports only its first failure. */
 	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
 	if (done->result < 0)
 		load->failed = pst_weights_fail(

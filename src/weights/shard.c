@@ -239,7 +239,7 @@ static bool has_sibling(const struct cut *c, const char *tail)
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		/* Tools write this tensor only for layers with scattered groups. */
+		/* Tools write this tensor only for layers whose groups are scattered. */
 		return 1;
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
@@ -278,7 +278,7 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 	if (!is_scale(c->t->name))
 		return 1;
 	if (c->t->shape[c->dim] <= 1)
-		return 0; /* The whole weight has only one scale. */
+		return 0; /* One scale applies to the whole weight, so every rank needs it. */
 	if (inputs)
 		mixed = groups_are_mixed(c);
 	return mixed < 0 ? mixed : !mixed;
@@ -371,7 +371,8 @@ static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
-		c->part_count = 0; /* The whole weight has only one scale. */
+		/* One scale applies to the whole weight, so every rank needs it. */
+		c->part_count = 0;
 		return 0;
 	}
 	scales = c->t->shape[c->dim];

@@ -368,8 +368,8 @@ static void waiting_for_detached_requests(void **state)
 		else
 			assert_int_equal(got, 0);
 		assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
-		/* Closing the queue cancels the requests that have not started. The other
-		 * requests complete. */
+		/* Closing the queue cancels the requests that have not started. The requests that
+		 * have started complete. */
 		for (unsigned i = 0; i < 3; i++)
 			assert_true(s.results[i] == PIECE ||
 				    (closes && s.results[i] == -ECANCELED));

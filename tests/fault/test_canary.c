@@ -60,8 +60,9 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route. Meanwhile the n-th read reports success without delivering its bytes; if
- * `nth` is 0, every read delivers. Returns the number of reads. */
+/* Opens the route, for which the library runs the canary (a test read of each direct path).
+ * Meanwhile the n-th read reports success without delivering its bytes; if `nth` is 0, every read
+ * delivers. Returns the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
@@ -177,7 +178,8 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* All words but the last one arrive. The canary compares every word, so it fails. */
+/* All words but the last one arrive. The library compares every word, so the canary finds the
+ * error. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;

@@ -16,7 +16,7 @@ struct seen {
 	uint64_t first_off[RANKS_MAX],
 		first_count; /* first_off: offset of each rank's first request. */
 };
-static struct seen *seen; /* What the ranks of this host observed, in memory that they share. */
+static struct seen *seen; /* Observations of the ranks of this host, in memory that they share. */
 
 int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 			   unsigned count, uint64_t *ids);

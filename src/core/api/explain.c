@@ -16,7 +16,7 @@
 /* The properties of the request that decide which paths can carry it. */
 struct range {
 	uint64_t off, len, room;
-	uint32_t edge; /* the storage's edge_align: writes are split at multiples of it */
+	uint32_t edge; /* the storage's edge_align: the library splits writes at multiples of it */
 	bool rows;     /* whether the segment has several rows */
 };
 

@@ -184,7 +184,8 @@ void pst_device_close(struct penstock_device *dev)
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			pst_backoff(&times);
-		/* After this call no stream waits for a request of this device. */
+		/* Waits for the requests of this device, so that afterwards no stream waits for one
+		 * of them. */
 		if (pump_runs(dev))
 			dev->hooks->stop(dev);
 		invalidate_others(dev);
@@ -256,7 +257,7 @@ struct penstock_device *pst_device_find(const void *ptr)
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			/* The host device owns every pointer that no other device owns. */
+			/* Memory that no other device owns belongs to the host device. */
 			host = dev;
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;

@@ -171,7 +171,7 @@ static void member_invalidate(struct pst_pump_member *member, struct penstock_st
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* the lane caches nothing about this storage or device */
+		return; /* the lane has cached nothing about this storage or device */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {

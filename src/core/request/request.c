@@ -302,8 +302,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
  * not known if the residency of bytes could not be queried, or if the caller named the path. */
 struct found {
 	bool known;
-	bool cached; /* paths that use the page cache carried bytes */
-	bool other;  /* paths that avoid the page cache carried bytes */
+	bool cached; /* whether paths that use the page cache carried bytes */
+	bool other;  /* whether paths that avoid the page cache carried bytes */
 };
 
 static struct found req_found(const struct pst_request *req)
@@ -389,8 +389,8 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			/* Leave out null and fault unless they carried bytes: they would confuse
-			 * the reader. */
+			/* Leave out paths null and fault unless they carried bytes: users cannot do
+			 * anything with them. */
 			continue;
 		report->path_count++;
 		if (row->bytes > most) {

@@ -80,7 +80,7 @@ void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes)
 
 	chunk->timed_ns = 0;
 	if (bytes <= 0)
-		return; /* a failed call does not show the residency */
+		return; /* a failed call does not show whether the bytes were cached */
 	if (took_us <= WARM_BASE_US + (uint64_t)bytes / WARM_BYTES_US) {
 		chunk->residency = PST_WARM;
 		atomic_store_explicit(probe, PST_PROBE_WARM, memory_order_relaxed);

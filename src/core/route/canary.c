@@ -211,7 +211,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The next drive holds the bytes that are one stripe length further on. */
+		/* The bytes that lie one stripe length further on are on the next drive. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;

@@ -228,7 +228,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		/* The old route stays in use, and the next request runs the tests again. */
+		/* The function keeps the old route. The next request runs the tests again. */
 		return;
 	route->st = old->st;
 	route->dev = old->dev;
@@ -244,7 +244,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		/* the path's state from the last test; no request uses it */
+		/* Frees the path's state that the last test made; no request uses it. */
 		if (marked[i] && old->path_priv[i]) {
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;
