@@ -17,10 +17,10 @@
 #include "core/lane/inbox.h"
 
 #define THREADS 2
-#define GATHER 4 /* a thread waits until this many transfers are queued, then starts one */
-#define GATHER_NS                                                                      \
-	200000u /* longest time that a thread waits for GATHER queued transfers, in ns \
-		 */
+/* A thread waits until this many transfers are queued, and then starts one of them. */
+#define GATHER 4
+/* Longest time in ns that a thread waits until GATHER transfers are queued. */
+#define GATHER_NS 200000u
 #define PATIENCE_S 60
 #define BEGUN_MAX 2048
 
@@ -192,7 +192,8 @@ static void *serve_transfers(void *arg)
 		}
 		pthread_mutex_unlock(&remote->lock);
 		io->engine = "async";
-		pst_io_done(io, result); /* the thread must not use `io` after this call */
+		/* after this call, the library may reuse `io`, so this thread must not use it */
+		pst_io_done(io, result);
 		pthread_mutex_lock(&remote->lock);
 	}
 	pthread_mutex_unlock(&remote->lock);

@@ -471,7 +471,7 @@ static void deadline_passes_while_waiting_for_slots(void **state)
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
 	req = test_request(st, &seg, 1, PENSTOCK_READ);
-	/* Each of these requests needs more slots than a lane has. */
+	/* Each of these requests needs more slots than a lane has, so the later ones must wait. */
 	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 16 * lanes), 0);

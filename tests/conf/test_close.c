@@ -55,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* gives a close that does not wait enough time to return */
+	usleep(30000); /* gives a close that wrongly does not wait enough time to return */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);
@@ -236,7 +236,7 @@ static void device_close_does_not_block_other_devices(void **state)
 	close_function = close_gpu;
 	atomic_store(&prepared, false);
 	thread_start(&threads[0], close_thread, NULL);
-	usleep(30000); /* gives the closing thread enough time to start waiting */
+	usleep(30000); /* gives the thread that closes the device enough time to start waiting */
 	thread_start(&threads[1], prepare_host, other);
 	while (!atomic_load(&prepared) && test_now_ns() < until)
 		sched_yield();
@@ -314,8 +314,8 @@ static void detached_requests_free_their_entries(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			/* The queue entries of detached requests become free although nobody
-			 * harvests. */
+			/* The entries of detached requests become free although no thread harvests
+			 * them. */
 			sched_yield();
 		assert_int_equal(ret, 1);
 	}
@@ -359,7 +359,7 @@ static void waiting_for_detached_requests(void **state)
 		 * in flight. */
 		assert_int_equal(async_await(remote, 1), 0);
 		thread_start(&thread, closes ? close_thread : wait_thread, &got);
-		usleep(30000); /* gives the thread enough time to fall asleep */
+		usleep(30000); /* gives the waiting thread enough time to fall asleep */
 		assert_false(atomic_load(&closed));
 		async_release(remote);
 		pthread_join(thread, NULL);

@@ -140,7 +140,8 @@ static void nothing_kept_unless_immutable(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(read_all() > 0);
 		assert_true(read_all() > 0);
-		overwrite_file(); /* the next read must return the new bytes */
+		/* changes the file's bytes; the next read must return the new bytes */
+		overwrite_file();
 	}
 }
 

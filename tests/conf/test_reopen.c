@@ -37,7 +37,7 @@ static int setup(void **state)
 		bytes[i] = (unsigned char)test_random(&seed);
 	test_file_name(name, sizeof(name), "penstock-reopen");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC,
-		  0600); /* writing the file also puts it into the page cache */
+		  0600); /* the write also puts the file into the page cache */
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
 	return close(fd);

@@ -174,7 +174,7 @@ static void late_length_applies_to_each_row(void **state)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	for (unsigned row = 0; row < 4; row++)
 		assert_memory_equal(back + row * 1000, bytes + row * 1000, 300);
-	want.row_len = 1001; /* more than one row, less than all rows */
+	want.row_len = 1001; /* a length between one row and all rows */
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
@@ -353,7 +353,8 @@ static void refused_requests_free_their_semaphores(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		return; /* The machine's own driver cannot fail on demand. */
+		/* The rest needs a failure on demand, which only the stand-in driver offers. */
+		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
@@ -398,7 +399,7 @@ static void invalid_stream_requests_are_refused(void **state)
 	req.late = &late;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
 	req.stream = (void *)0x1;
-	/* The host device has no streams. */
+	/* The host device has no streams, so it refuses the request. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "streams"));
 	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);

@@ -204,7 +204,7 @@ static void swap_keeps_every_byte(void **state)
 	}
 	assert_int_equal(got, want);
 	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
-	assert_int_equal(o.wrong, LEN); /* with op=write the fault does not affect reads */
+	assert_int_equal(o.wrong, LEN); /* with op=write, path fault injects no faults into reads */
 }
 
 static void injected_errors_are_reported(void **state)

@@ -136,7 +136,7 @@ static void quick_probe_reads_through_cache(void **state)
 		sum = read_all_and_count_cached(&report);
 		assert_true(sum > 0);
 		if (atomic_load(&st->residency_probe) == PST_PROBE_WARM && sum == LEN)
-			return; /* every chunk was quick */
+			return; /* every chunk was quick and came through the page cache */
 	}
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
@@ -152,7 +152,8 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	assert_in_range(sum, 1, LEN / 2); /* each lane has two chunks of CHUNK_MAX in flight */
+	/* before the slow chunk is noticed, each lane may have two chunks of CHUNK_MAX in flight */
+	assert_in_range(sum, 1, LEN / 2);
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
@@ -166,7 +167,9 @@ static void failed_probe_finds_nothing(void **state)
 	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&st->residency_probe,
-			     PST_PROBE_WARM); /* the library tries the page cache first */
+			     /* the library takes the file as cached, so it tries the page cache
+			      * first */
+			     PST_PROBE_WARM);
 		calls_arm(CALLS_FILL, 1, EIO);
 		read_all_and_count_cached(&report);
 		assert_int_equal(calls_disarm(), 1);

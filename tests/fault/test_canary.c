@@ -500,7 +500,7 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	open_for_writing(4);
 	assert_int_equal(write_direct(0, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 1);
-	/* This piece is on the first drive again. */
+	/* This piece is on the first drive again, which has passed its test. */
 	assert_int_equal(write_direct(4, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 0);
 	assert_int_equal(write_direct(1, 2, false, &reads), 2 * CANARY_LEN);

@@ -210,7 +210,7 @@ static void others_close_while_lane_hangs(void **state)
 	calls_disarm();
 	alarm(WAIT_NS / 1000000000);
 	assert_int_equal(penstock_transfer(&other, NULL),
-			 LEN); /* this thread carries the request */
+			 LEN); /* the calling thread carries a read of this length itself */
 	assert_true(atomic_load(&other.storage->cached_by_lanes));
 	penstock_close(other.storage);
 	penstock_device_close(host);

@@ -295,7 +295,8 @@ static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
 		test_copy(r.dev, r.mem, r.host, want, s->len);
-	run_once(&r); /* a run without a fault opens the descriptors that stay open */
+	/* makes a run without a fault, which opens the descriptors that then stay open */
+	run_once(&r);
 	if (has_direct_paths && !s->warm && strcmp(s->engine, "auto") != 0)
 		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");
 	for (r.nth = 1; r.nth <= TURNS_MAX && run_once(&r); r.nth++)
@@ -323,7 +324,8 @@ static void fail_data_calls(const char *device, const char *engine)
 		unsigned n = fail_every_call(&read, CALLS_FILL, read_hows[i]);
 
 		assert_true(n >=
-			    (has_direct_paths ? 3 : 1)); /* two long calls and one for the tail */
+			    /* a direct path makes two long calls and one for the unaligned tail */
+			    (has_direct_paths ? 3 : 1));
 		hits += n;
 	}
 	for (unsigned i = 0; i < COUNT(write_hows); i++) {

@@ -162,9 +162,10 @@ static void flags_fix_values(void **state)
 static void wrong_late_values(void **state)
 {
 	static const struct values wrong[] = {
-		{5001, 0, 0},		 /* more bytes than the call allowed */
-		{10, -1, 0},		 /* offset before the start of the file */
-		{10, 0, (off_t)1 << 40}, /* buffer offset outside of any allocation */
+		{5001, 0, 0}, /* the program stores a larger length than the call allowed */
+		{10, -1, 0},  /* the program stores a negative file offset */
+		/* the program stores a buffer offset outside of any allocation */
+		{10, 0, (off_t)1 << 40},
 	};
 	struct pst_cu_stream *stream = cu_stream();
 

@@ -115,7 +115,7 @@ struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kin
 	op_put(stream->last);
 	stream->last = op;
 	op->refs++;
-	op->refs++; /* The stream's list holds this reference. */
+	op->refs++; /* this reference belongs to the stream's list of operations */
 	if (stream->tail)
 		stream->tail->next = op;
 	else

@@ -114,7 +114,8 @@ static void chunks_fit_slots(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	seg_add(&gpu, 1000, 2 * SLOT, 4096);
 	expect_chunks("staged 1000+1048088 staged 1049088+1048576 staged 2097664+488");
-	st.facts.chunk_best = 65536; /* The chunk length that the drive prefers. */
+	/* the drive prefers calls of this length, so chunks have this length */
+	st.facts.chunk_best = 65536;
 	route_probe(&gpu, PENSTOCK_READ);
 	segs[0].off = 0;
 	segs[0].row_len = 100000;
@@ -183,7 +184,8 @@ static void long_warm_runs_are_mapped(void **state)
 	seg_add(&gpu, 0, 64 * MIB, 4096);
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
-	req.effort = PENSTOCK_FAST; /* For this effort, path bounce comes first. */
+	/* With effort FAST, the plan for cached bytes begins with path bounce. */
+	req.effort = PENSTOCK_FAST;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
 	req.effort = PENSTOCK_THRIFTY;
@@ -250,7 +252,7 @@ static void residency_queries_cover_long_runs(void **state)
 	req.effort = PENSTOCK_FAST;
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
-	assert_true(queries <= claimed_count); /* At most one query per chunk. */
+	assert_true(queries <= claimed_count); /* at most one residency query for each chunk */
 	/* No query covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
 	assert_int_equal(queried_end, 100 * MIB);
@@ -383,7 +385,7 @@ static void written_chunks_share_no_page(void **state)
 	req.require = PENSTOCK_DIRECT;
 	expect_chunks("odirect 0+5120 odirect 5120+7168");
 	req.require = PENSTOCK_ANY;
-	st.facts.edge_align = 4 * SLOT; /* The alignment exceeds every chunk. */
+	st.facts.edge_align = 4 * SLOT; /* no chunk is as long as this alignment */
 	segs[1].row_len = 4 * SLOT - 5120;
 	pump.slot_bytes = 16384;
 	route_probe(&gpu, PENSTOCK_WRITE);
@@ -420,9 +422,11 @@ static void tails_of_growing_files_are_padded(void **state)
 	req.require = PENSTOCK_ANY;
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 0+10000~240");
-	st.facts.length = 10001; /* The file has one byte after this write. */
+	/* the file has one byte after the end of this write, so the tail must not be padded */
+	st.facts.length = 10001;
 	expect_chunks("staged 0+8192 bounce 8192+1808");
-	req.forced = pst_path_index("staged"); /* A path chosen by name is not padded either. */
+	/* if the request names the path, its tail is not padded either */
+	req.forced = pst_path_index("staged");
 	expect_refusal();
 }
 
@@ -499,7 +503,7 @@ static void no_claim_after_cancel_or_deadline(void **state)
 	atomic_store(&req.cancelled, 0);
 	claims_reset();
 	assert_true(claim_next());
-	req.deadline_ns = 1; /* This deadline has passed. */
+	req.deadline_ns = 1; /* a deadline that has passed */
 	assert_false(claim_next());
 	assert_int_equal(atomic_load(&req.failed), -ETIME);
 	assert_int_equal(req.err.why, PENSTOCK_WHY_DEADLINE);
@@ -517,7 +521,8 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	expect_retry("bounce");
 	expect_retry("none");
-	req.require = PENSTOCK_DIRECT; /* Only a path of this class may retry. */
+	/* only a path of class PENSTOCK_DIRECT may retry the chunk */
+	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	expect_retry("none");
 	req.require = PENSTOCK_ANY;

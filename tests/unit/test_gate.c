@@ -128,7 +128,8 @@ static void write_across_several_places(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, false, 1, 0.1));
 	assert_true(gate_enter(1, 0, false, 3, 0.1));
-	assert_false(gate_enter(2, 0, true, 0.5, 3)); /* This write covers places 0 to 3. */
+	/* this direct write covers places 0 to 3, so it has to wait */
+	assert_false(gate_enter(2, 0, true, 0.5, 3));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	assert_true(gate_enter(3, 0, true, 4, 0.5));
@@ -150,9 +151,11 @@ static void waiting_write_is_not_overtaken(void **state)
 	/* This direct write came after a waiting cached write, so it waits too. */
 	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
 	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
-	assert_true(gate_enter(4, 0, true, 1, 0.1)); /* This write is in another place. */
+	/* no write is in flight in this other place, so the write may start */
+	assert_true(gate_enter(4, 0, true, 1, 0.1));
 	pst_gate_leave(&ios[0]);
-	expect_back(1u << 1); /* Write 3 came after write 2 and still waits. */
+	/* only write 1 may start; write 3 came after write 2, and both still wait */
+	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 2);
 	pst_gate_leave(&ios[2]);
