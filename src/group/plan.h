@@ -16,7 +16,8 @@
 
 /* The range of a file that holds the model's tensors. */
 struct pst_plan_file {
-	/* base: `begin`, rounded down to a multiple of the page size. */
+	/* The range is from `begin` to `end` - 1. `base` is `begin`, rounded down to a multiple of
+	 * the page size. */
 	uint64_t base, begin, end;
 	uint64_t first; /* Index of the file's first chunk. */
 	unsigned store; /* Number of the store (file system) that holds the file. */

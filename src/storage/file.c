@@ -32,7 +32,7 @@ static struct pst_io *call_io(struct pst_call *call)
 				 offsetof(struct pst_io, priv));
 }
 
-/* Moves the start of the io's memory forward by `done` bytes. */
+/* Advances the start of the transfer's memory by `done` bytes. */
 static void iov_advance(struct pst_io *io, uint64_t done)
 {
 	while (done && io->iov_count) {
@@ -78,8 +78,8 @@ static void written_end_raise(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* Prepares the repeat of a call that moved nothing. If the call was already repeated too often,
- * fails the io and returns false. */
+/* Prepares the repeat of a system call that moved nothing. If the call was already repeated too
+ * often, fails the transfer and returns false. */
 static bool io_retry(struct pst_io *io, int code)
 {
 	const struct timespec pause = {0, RETRY_PAUSE_NS};
@@ -119,9 +119,9 @@ static bool write_recheck(struct pst_io *io)
 	return true;
 }
 
-/* Evaluates the result of a call. If the io is complete, has failed or has reached the end of
- * the file, ends the io and returns false. If another call is needed, because this one was
- * short or must be repeated, returns true. */
+/* Evaluates the result of a system call. If the transfer is complete, has failed or has reached the
+ * end of the file, ends the transfer and returns false. If another call is needed, because this one
+ * was short or must be repeated, returns true. */
 static bool call_take_result(struct pst_io *io)
 {
 	struct pst_call *call = &pst_file_io(io)->call;
@@ -172,8 +172,8 @@ static bool call_take_result(struct pst_io *io)
 	return true;
 }
 
-/* Submits the rest of the io to the lane's engine. With PST_IO_NOW makes the calls on this
- * thread. */
+/* Submits the rest of the transfer to the lane's engine. If the flag PST_IO_NOW is set, makes the
+ * system calls on this thread instead. */
 static int io_carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
@@ -196,8 +196,8 @@ static int io_carry(struct pst_io *io)
 	return 0;
 }
 
-/* Moves the rest of an io that has started. If the engine is full, makes plain calls, because
- * the path will not submit the io again. */
+/* Moves the rest of a transfer that has started. If the engine is full, makes the system calls on
+ * this thread, because the path will not submit the transfer again. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);
@@ -210,7 +210,7 @@ static void io_continue(struct pst_io *io)
 		io_fail(io, ret);
 }
 
-/* The engine calls this when it has completed a call of the io. */
+/* The engine calls this when it has completed a system call of the transfer. */
 static void call_done(struct pst_call *call)
 {
 	struct pst_io *io = call_io(call);

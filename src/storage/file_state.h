@@ -69,7 +69,7 @@ struct pst_file_io {
 	unsigned remade; /* Number of times that the write was repeated (file_sync.c). */
 	/* Whether the gate counts this write as in flight, so that other writes may wait for it. */
 	bool held;
-	/* The io's own `done` while the write waits at the gate. */
+	/* The transfer's own function `done`, kept here while the write waits at the gate. */
 	void (*then)(struct pst_io *io);
 };
 _Static_assert(sizeof(struct pst_file_io) <= PST_IO_PRIV, "room");

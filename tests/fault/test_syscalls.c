@@ -392,8 +392,8 @@ static void pieces_fail_too(void **state)
 	}
 }
 
-/* Reads of cached bytes, requests that name a path, and requests of one chunk have no other path.
- * */
+/* Tests failed calls of requests that have only one path: reads of cached bytes, requests that name
+ * a path, and requests of one chunk. */
 static void requests_with_one_path(void **state)
 {
 	struct scene warm = {.device = "host", .engine = "auto", .len = LEN, .warm = true};

@@ -20,7 +20,8 @@
 #define WARM_BASE_US 10u
 /* a call of fewer bytes is not timed, because its duration shows nothing */
 #define PROBE_BYTES_MIN (64u << 10)
-/* Number of bytes from one probe to the next. A probe of 256 KiB is less than 0.5 % of them. */
+/* Number of bytes from one residency probe to the next. A probe of 256 KiB is less than 0.5 % of
+ * them. */
 #define AGAIN (64u << 20)
 
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st)
