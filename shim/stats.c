@@ -43,10 +43,11 @@ _Atomic int shim_stats_level;
 
 /* Guards the variables below. A thread that holds it takes no other lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int level;	  /* level that the program or the configuration chose */
-static bool level_set;	  /* whether the program chose the level with cuFileSetStatsLevel */
-static bool started;	  /* whether statistics are collected, provided that the level is not 0 */
-static uint64_t since_ns; /* start of the current period of collection */
+static int level;      /* level that the program or the configuration chose */
+static bool level_set; /* whether the program chose the level with cuFileSetStatsLevel */
+/* whether collection is switched on; if the level is 0, nothing is collected all the same */
+static bool started;
+static uint64_t since_ns;     /* start of the current period of collection */
 static uint64_t collected_ns; /* total length of the earlier periods of collection */
 
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)

@@ -239,7 +239,8 @@ static bool has_sibling(const struct cut *c, const char *tail)
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		/* Tools write this tensor only for layers whose groups are scattered. */
+		/* The tools that quantize models write the tensor weight_g_idx only for layers
+		 * whose groups are scattered. */
 		return 1;
 	if (!has_sibling(c, ".g_idx"))
 		return 0;

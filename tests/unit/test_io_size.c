@@ -94,7 +94,7 @@ static void changed_speed_changes_the_choice(void **state)
 	assert_int_equal(long_bytes, 0);
 	drive_read(3000, 8000, 5000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);
-	/* The library reads the clock once or twice for each measurement. */
+	/* The library reads the clock once or twice for each measurement, not for each call. */
 	assert_true(clock_reads > 90 && clock_reads < 130);
 }
 
