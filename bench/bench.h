@@ -4,6 +4,7 @@
  * tools that measurements use. The meter (meter.c) measures elapsed time and CPU time, and writes
  * the CSV. drive.c makes raw O_DIRECT calls and controls the page cache. gpu.c makes raw driver
  * calls. The benchmark uses only functions of the library that penstock.h declares.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -188,8 +189,8 @@ struct transfer {
 	const char *path; /* Name of the only path to use; NULL if the library chooses. */
 	unsigned flags;	  /* PENSTOCK_O_* flags for penstock_open. */
 	bool opened;	  /* Whether the file is opened before the measurement starts. */
-	/* Whether the same bytes are read once before the measurement, so that the measured
-	 * read finds registrations of the first read. */
+	/* Whether the same bytes are read once before the measurement, so that the measured read
+	 * can use the registrations that the first read made. */
 	bool again;
 };
 

@@ -17,8 +17,8 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-/* Number of bytes of the first window and of the largest window, as in the library's path
- * `mapped`. */
+/* Number of bytes of the first and of the largest window (registered piece of the file), as in the
+ * library's path `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
@@ -371,8 +371,9 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				continue; /* For more than 1 GiB, the time of penstock_open is
-					   * negligible. */
+				/* For more than 1 GiB, opening the file takes a negligible part of
+				 * the time, so leave this row out. */
+				continue;
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",
 				 way & 1 ? "" : " from open");

@@ -76,7 +76,7 @@ static const struct bench_section *section_find(const char *name)
 	return NULL;
 }
 
-/* Calls penstock_prepare, which starts the device's lanes, and allocates pinned memory.
+/* Calls penstock_prepare, which starts the device's lanes. It also allocates pinned memory.
  * Otherwise the first measurement would include both. */
 static int pump_warm_up(struct bench *b)
 {

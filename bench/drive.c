@@ -15,8 +15,8 @@
 
 #include "bench.h"
 
-#define BUFFER (64u << 20) /* Length in bytes, enough for the way with the most calls in flight. \
-			    */
+/* Length in bytes, enough for the way with the most calls in flight. */
+#define BUFFER (64u << 20)
 #define THREADS_MAX 32
 #define WARM_THREADS 8
 #define WARM_BLOCK (8u << 20)

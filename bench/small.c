@@ -55,8 +55,8 @@ static void percentiles(struct latencies *l, struct sample *s)
 /* ---- random reads ---- */
 
 struct random_run {
-	/* `queues` has a queue that uses the device's lanes, and a queue with an inline lane.
-	 * `q` is the queue of the two that is measured. */
+	/* `queues` has two queues: one that uses the device's lanes, and one with an inline lane.
+	 * `q` is the one that is measured. */
 	struct penstock_queue *q, *queues[2];
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];

@@ -10,7 +10,8 @@ import statistics
 import sys
 from collections import defaultdict
 
-# (group, name, name of the limit, minimum ratio to the limit, maximum CPU-s/GB, text)
+# The targets that the table checks: (group, name of the measurement, name of its limit, minimum
+# ratio to the limit, maximum CPU-s/GB, text in the table). None means no target.
 TARGETS = (
     ("warm", "fast", "limit", 0.95, 0.18, "warm file → GPU, `fast`"),
     ("warm", "thrifty", "limit", 0.88, 0.04, "warm file → GPU, `thrifty`"),

@@ -22,7 +22,8 @@ int fail(int code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	/* a file name in the text can contain newlines and escape sequences */
+	/* A file name in the text can contain newlines and escape sequences, so replace control
+	 * characters. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
@@ -56,7 +57,7 @@ const char *advice(enum penstock_why why)
 		return ": install the GPU's driver, or use the device host";
 	case PENSTOCK_WHY_REQUIRE:
 		return ": 'penstock explain' shows what would open such a path";
-	default: /* the message already names an action, or no action helps */
+	default: /* the message already says what to do, or nothing can be done */
 		return "";
 	}
 }
@@ -134,7 +135,7 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	/* a word at a larger distance is not a typing error */
+	/* A word whose distance is larger is not a typing error, so it is not suggested. */
 	unsigned least = half < 2 ? half + 1 : 3;
 
 	for (unsigned i = 0; words[i]; i++) {

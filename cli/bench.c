@@ -25,9 +25,10 @@ struct bench_state {
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random, step;
-	bool by_cache; /* whether uncached bytes go through the page cache */
+	/* whether a cold run reads the file's uncached bytes through the page cache */
+	bool by_cache;
 	double *begun; /* for each slot: start time of its request */
-	/* `slots[i]` is i; its address is the `user` of the request in slot i */
+	/* slots[i] is i, and its address is the `user` value of the request in slot i */
 	unsigned *slots, slots_busy;
 	struct bench_result *out;
 	double until;
@@ -181,7 +182,7 @@ static uint64_t next_offset(struct bench_state *r)
 
 	if (!r->a->random) {
 		n = r->next++;
-		/* visits every block once, far from the previous block */
+		/* the run visits every block once; successive blocks are far apart */
 	} else if (r->by_cache) {
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;
@@ -331,7 +332,7 @@ static int cold_path_find(struct bench_state *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	/* for the path "fault:PATH", use the name PATH */
+	/* For the path "fault:PATH", PATH decides whether the page cache is used. */
 	if (path && !strncmp(path, "fault", 5)) {
 		path = path[5] == ':' ? inner : NULL;
 		if (path)
@@ -408,7 +409,7 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	out->length = r.length;
 	penstock_queue_close(r.q);
 	if (a->write && out->error[0])
-		abort_storage(r.st); /* removes the file if this run created it */
+		abort_storage(r.st); /* removes the file, but only if this run created it */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);

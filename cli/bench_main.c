@@ -325,7 +325,8 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *what = NULL, *file = storage_path(a->storage);
-	/* lstat() also finds a symbolic link that points nowhere, which must not be removed */
+	/* lstat() also finds a symbolic link that points nowhere. Such a link existed before, so it
+	 * must not be removed. */
 	struct stat found;
 	bool created = file && lstat(file, &found);
 	int held, ret = 0;
@@ -351,7 +352,7 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	if (held >= 0)
 		close(held);
 	if (ret && created)
-		unlink(file); /* an earlier round created the file */
+		unlink(file); /* removes the file that an earlier round created */
 	if (ret)
 		return ret;
 	qsort(ours, count, sizeof(*ours), compare_doubles);

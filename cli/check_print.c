@@ -67,7 +67,7 @@ static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 {
 	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
 	bool paint = colours_are_wanted(f);
-	/* A gate that no path needs gets no colour. */
+	/* A gate that no path of Penstock needs gets no colour. */
 	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
 
 	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",

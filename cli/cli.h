@@ -3,6 +3,7 @@
  * Includes the headers that the subcommands share, and declares the tables of the subcommands. Each
  * subcommand's file ends with its table; main.c lists the tables. The command `penstock` uses only
  * the public API of the library, and src/check.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PENSTOCK_CLI_H
 #define PENSTOCK_CLI_H

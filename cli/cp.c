@@ -188,7 +188,7 @@ static void via_open(struct copy *c)
 		copy_fail_device(c);
 		return;
 	}
-	/* If the device has too little memory, tries fewer blocks, then shorter blocks. */
+	/* If the device has too little memory, tries fewer blocks, and then shorter blocks. */
 	while (penstock_alloc(c->dev, each * count, &mem)) {
 		if (count > 2)
 			count /= 2;
@@ -242,7 +242,8 @@ static unsigned copy_permissions(const struct copy *c)
 	struct stat stat_buf;
 
 	if (dst && !lstat(dst, &stat_buf) && S_ISREG(stat_buf.st_mode))
-		/* only the owner may read it until it replaces the destination */
+		/* The copy has a temporary name. Until it replaces the destination, only its owner
+		 * may read it. */
 		return c->temp ? 0600 : 0;
 	if (!src || stat(src, &stat_buf) || !S_ISREG(stat_buf.st_mode))
 		return 0;

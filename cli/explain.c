@@ -175,7 +175,7 @@ static int explain_main(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
-	/* as much free space after the buffer as in cp.c */
+	/* spare memory after the buffer, as much as in cp.c */
 	seg.room = 4096;
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;

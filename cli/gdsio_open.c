@@ -50,7 +50,7 @@ static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const ch
 	struct stat st;
 
 	if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
-		return 0; /* open(2) later reports a file that does not exist */
+		return 0; /* open(2) later reports that the file does not exist */
 	return gdsio_fail(r->error, "%s is %s", p->name,
 			  S_ISDIR(st.st_mode) ? "a directory: use -D for a directory, -f for a file"
 					      : "neither a regular file nor a block device: name "
@@ -266,7 +266,8 @@ static int job_open(struct gdsio_run *r, unsigned j)
 	const struct gdsio_job *job = &r->a->jobs[j];
 	struct flow *flows = &r->flows[r->flow_count];
 	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
-	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* one thread submits all flows */
+	/* true if one thread submits the transfers of all flows */
+	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch;
 	int ret = job_device_open(r, j);
 
 	for (unsigned i = 0; !ret && i < count; i++) {

@@ -82,7 +82,7 @@ static int transfer_prepare(struct worker *w, struct flow *f)
 		gdsio_pattern(f->host, f->n, f->off, a->seed);
 		return gdsio_copy(w->r, f, true, f->n, w->result.error);
 	}
-	/* The random bytes of -F come from a separate generator state, so that a seed (-k)
+	/* The random bytes of -F come from a random generator of their own, so that a seed (-k)
 	 * leads to the same offsets with and without -F. */
 	if (a->refill) {
 		uint64_t state = f->state;
@@ -268,7 +268,7 @@ static int thread_bind(int node, char *error)
 	if (fd >= 0)
 		close(fd);
 	if (fd < 0 && !node && access("/sys/devices/system/node", F_OK))
-		/* a kernel without NUMA support has only node 0 */
+		/* A kernel without NUMA support cannot bind threads, but it has only node 0. */
 		return 0;
 	CPU_ZERO(&cpus);
 	for (const char *at = text; sscanf(at, "%u%n", &first, &used) == 1; at += *at == ',') {

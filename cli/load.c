@@ -273,7 +273,7 @@ static int load_main(int argc, char **argv)
 	load_close(&l);
 	free(a.devices.text);
 	free(a.stripes.text);
-	return ret < 0 ? EXIT_DONE : ret; /* -1: the help was printed. */
+	return ret < 0 ? EXIT_DONE : ret; /* -1 means that the help was printed */
 }
 
 const struct command cmd_load = {

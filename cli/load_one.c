@@ -102,7 +102,8 @@ static void load_tensors(struct loading *l)
 		load_note_lib(l);
 	}
 	l->took = seconds() - l->start;
-	/* Only l->report also counts the copies from the group's windows. */
+	/* l->report has the copies from the group's windows (buffers that one rank fills and all
+	 * ranks copy from); the reports of single requests do not. */
 	if (l->group) {
 		l->tally.cpu_copied = l->report.cpu_copied;
 		l->tally.dram_laid = l->report.dram_laid;

@@ -30,7 +30,8 @@ static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	/* The address of a Unix socket has at most 107 bytes. */
+	/* The address of a Unix socket has at most 107 bytes, so the folder's path must be short.
+	 */
 	snprintf(dir, len, "%s/penstock-load-XXXXXX",
 		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
 	a->group.dir = mkdtemp(dir);
@@ -71,7 +72,7 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
-	/* While the rank waits for others to join, a signal ends it. */
+	/* Until the rank has joined the group, a signal ends its process. */
 	load_catch_signals(false, false);
 	if (load_stopped)
 		raise((int)load_stopped);
@@ -128,7 +129,7 @@ static void signal_ranks(const struct ranks *r, int signal, bool joined)
 			kill(r->pids[i], signal);
 }
 
-/* Records that a rank's process ended abnormally. Ranks that have joined the group learn this
+/* Records that a rank's process ended abnormally. Ranks that have joined the group learn of this
  * through the group. Ranks that still wait for others to join get SIGTERM. */
 static void note_death(struct ranks *r, unsigned rank, int status)
 {

@@ -49,7 +49,7 @@ static void reserve_std_fds(void)
  * subcommand itself succeeded. */
 static int output_close(int code)
 {
-	/* whether an earlier write failed; its errno is no longer known */
+	/* whether an earlier write failed; the errno of that write is no longer known */
 	bool lost = ferror(stdout);
 
 	errno = flush_output();

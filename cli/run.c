@@ -318,7 +318,8 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->library, p->library);
 	if (!ret)
-		/* this library depends on libcufile.so.0, in which dlsym() finds the marker */
+		/* This library depends on libcufile.so.0, so dlsym() finds the marker through it.
+		 */
 		ret = library_try(p->name);
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->name, p->library);

@@ -32,7 +32,7 @@ static void signal_record(int signal)
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	if (stop_signal && now.tv_sec - stop_signal_s >= TWICE_S) {
 		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
-		raise(signal); /* the signal takes effect when this handler returns */
+		raise(signal); /* the signal ends the process when this handler returns */
 	}
 	if (!stop_signal) {
 		stop_signal_s = (sig_atomic_t)now.tv_sec;

@@ -29,7 +29,7 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->chunks += report->chunks;
 	if (report->bytes || !t->engine)
 		t->engine = report->engine;
-	/* keeps the reason of the latest report that has a reason */
+	/* keeps the reason of the latest report that has one */
 	if (report->engine_why != PENSTOCK_WHY_NONE)
 		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {
@@ -55,7 +55,7 @@ void tally_merge(struct tally *t, const struct tally *other)
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
-		return; /* nothing was added to `other` */
+		return; /* no request was added to `other` */
 	r.path_count = other->path_count;
 	for (unsigned i = 0; i < other->path_count; i++)
 		r.paths[i] = (struct penstock_report_path){.name = other->names[i],

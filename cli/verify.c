@@ -68,7 +68,7 @@ static int open_cold(const char *name, bool *from_drive)
 		return fd;
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	if (direct < 0 || file_is_in_memory(direct)) {
-		*from_drive = false; /* the bytes may come from memory */
+		*from_drive = false; /* neither way worked, so the bytes may come from memory */
 		if (direct >= 0)
 			close(direct);
 		return fd;

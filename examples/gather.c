@@ -61,7 +61,7 @@ static void make_requests(struct gather *g)
 		g->reqs[i].storage = g->st;
 		g->reqs[i].segs = g->segs[i];
 		g->reqs[i].seg_count = PARTS;
-		g->reqs[i].flags = PENSTOCK_R_EXACT; /* A short read is an error. */
+		g->reqs[i].flags = PENSTOCK_R_EXACT; /* A read that ends early shall fail. */
 	}
 }
 
@@ -86,7 +86,9 @@ static int run_requests(struct gather *g)
 		for (int i = 0; i < n; i++)
 			if (done[i].result < 0) {
 				fprintf(stderr, "request: %s\n", done[i].report->text);
-				return 1; /* penstock_queue_close waits for the other requests. */
+				/* The caller closes the queue, which waits for the requests in
+				 * flight. */
+				return 1;
 			}
 		completed += (unsigned)n;
 	}

@@ -38,7 +38,8 @@ static int child(int from_parent, const char *file, const char *device)
 	/* struct penstock_export can be sent as plain bytes. If memory.fd were not -1, the parent
 	 * would also have to send that descriptor over a Unix socket (SCM_RIGHTS). */
 	if (read(from_parent, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
-		return 1; /* The parent failed and has printed the reason. */
+		/* The parent has failed and printed the reason, so this process says nothing. */
+		return 1;
 	if (penstock_device_open(device, NULL, &dev) < 0 ||
 	    penstock_import_memory(dev, &memory, &mem) < 0 || penstock_open(file, NULL, &st) < 0)
 		return fail("child");

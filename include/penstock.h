@@ -48,10 +48,14 @@
  *		otherwise the function fails with -E2BIG. An unknown flag fails with -EINVAL.
  *		In an array, the first element's `size` is the distance between elements. If
  *		the library fills in a struct, it writes at most `size` bytes.
- * Terms	A lane is a library thread that moves data for one device. It splits requests
- *		into chunks. The ring is a device's pinned staging memory, divided into slots.
- *		A route is a storage, a device and a direction. The canary is a test read that
- *		proves that a direct path delivers the bytes.
+ * Terms	A path is one way for the bytes between a storage and a device. "penstock explain"
+ *		lists the paths. A route is a storage, a device and a direction. A class is what
+ *		a caller requires of the paths (enum penstock_class). An engine makes the system
+ *		calls: io_uring or plain calls. A lane is a library thread that moves data for
+ *		one device. It splits requests into chunks. The ring is a device's pinned
+ *		staging memory, divided into slots. The canary is a test read that proves that a
+ *		direct path delivers the bytes. To harvest is to take completed requests from a
+ *		queue.
  */
 #ifndef PENSTOCK_H
 #define PENSTOCK_H

@@ -52,7 +52,7 @@ struct batch {
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Signalled when a call has left a batch and no other call is using it. */
+/* Signalled when the last call that uses a batch has left it. */
 static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER;
 static struct batch *batches;
 
@@ -169,7 +169,7 @@ static void batch_cancel(struct batch *b)
 /* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
 static void batch_destroy(struct batch *b)
 {
-	batch_cancel(b); /* so that a thread that waits for events of this batch returns */
+	batch_cancel(b); /* makes a thread return that waits for events of this batch */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
 		pthread_cond_wait(&call_left, &list_lock);
@@ -417,7 +417,8 @@ static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
 
 		for (int i = 0; i < n; i++)
 			done_harvest(b, &done[i], &events[have++]);
-		/* Fewer completions than n_max mean that the queue is empty. */
+		/* Fewer completions than n_max were returned, so the queue has no more completed
+		 * requests. */
 		if (n < (int)n_max && (have >= min || n <= 0 || left == 0))
 			break;
 	}
@@ -450,7 +451,7 @@ static void batch_status(struct batch *b, unsigned min, unsigned *nr, struct cuf
 		*nr = 0;
 		return;
 	}
-	if (timeout_ns > 0) { /* subtracts the time that the wait for the lock took */
+	if (timeout_ns > 0) { /* reduces the timeout by the time that the wait for the lock took */
 		now = shim_now_ns();
 		timeout_ns = until > now ? (int64_t)(until - now) : 0;
 	}

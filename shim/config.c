@@ -26,7 +26,8 @@
 /* Size of the buffer for the path of a key. A longer path is truncated and then matches no
  * known key. */
 #define KEY_PATH_MAX 256u
-/* Largest number of notes; at most half are of level INFO, so that errors have room. */
+/* Largest number of notes (messages that are logged later); at most half are of level INFO, so that
+ * errors have room. */
 #define NOTES_MAX 256u
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -97,7 +98,7 @@ static unsigned note_count;
 /* Hashes of all notes so far, so that a second open of the driver repeats no note. */
 static uint64_t noted[NOTES_MAX * 2];
 static unsigned noted_count;
-static bool any_lost; /* whether an error was dropped because `notes` was full */
+static bool any_lost; /* whether a note was dropped because `notes` was full */
 
 static bool is_noted(uint64_t hash)
 {
@@ -154,7 +155,7 @@ struct value {
 	enum value_type type;
 	/* Path of the value: member names from the root, joined by dots; "" for the root. */
 	const char *path;
-	int index; /* position in the array, -1 if the value is not in an array */
+	int index; /* index in the array that contains the value; -1 if no array contains it */
 	unsigned line;
 	bool flag;	 /* the value if `type` is VALUE_BOOL */
 	bool whole;	 /* whether `number` is the exact value, a whole number */
@@ -361,7 +362,7 @@ static bool members_read(struct walk *w, bool object)
 
 void shim_config_text(struct shim_config *config, char *text, size_t len)
 {
-	/* Byte order mark, which some editors write before UTF-8 text. */
+	/* Byte order mark, which some editors write before UTF-8 text; it is skipped. */
 	static const char mark[] = "\xef\xbb\xbf";
 	struct shim_config *fresh = malloc(sizeof(*fresh));
 	struct walk w = {.in = {.text = text, .len = len, .lenient = true}, .config = fresh};
@@ -493,7 +494,8 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. */
+	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So it gets
+	 * a note of its own. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {

@@ -74,7 +74,7 @@ static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
  */
 static bool driver_loaded(void)
 {
-	/* Number of objects loaded when the last search failed. */
+	/* Number of objects that the process had loaded when the last search failed. */
 	static _Atomic unsigned long long failed;
 	unsigned long long loads = 0;
 	const char *name;
@@ -105,7 +105,7 @@ static bool driver_loaded(void)
 		symbol_find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
 		symbol_find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
 		atomic_store_explicit(&loaded, true, memory_order_release);
-		lib = NULL; /* keeps the library open, because `api` points into it */
+		lib = NULL; /* keeps the library open, because `api` has addresses in it */
 	}
 	pthread_mutex_unlock(&load_lock);
 	if (lib)
@@ -154,10 +154,10 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 	if (rc == NOT_INITIALIZED)
 		return 0;
 	if (rc != OK)
-		/* The context that the memory belongs to has failed or was destroyed. */
+		/* The CUDA context that the memory belongs to has failed or was destroyed. */
 		return CUF_INVALID_CONTEXT_ERROR;
 	if (!type && len)
-		/* The address range is reserved, but no memory is mapped there. */
+		/* The program has reserved the address range, but mapped no memory there. */
 		return CUF_CUDA_POINTER_INVALID;
 	if (type != MEMORY_DEVICE)
 		return 0;

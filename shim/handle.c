@@ -197,7 +197,7 @@ static int descr_check(const struct cuf_descr *descr, struct stat *stat)
 		return CUF_INVALID_VALUE;
 	flags = fcntl(descr->handle.fd, F_GETFL);
 	if (flags < 0 || fstat(descr->handle.fd, stat))
-		return CUF_INVALID_VALUE; /* the descriptor is not open */
+		return CUF_INVALID_VALUE; /* `fd` is not an open descriptor */
 	if (flags & O_PATH)
 		return CUF_INVALID_FILE_OPEN_FLAG;
 	if (!S_ISREG(stat->st_mode) && !S_ISBLK(stat->st_mode))
@@ -454,14 +454,15 @@ void shim_files_forked(void)
 		struct shim_file *f = file_at(i);
 		uint64_t state = atomic_load(&f->state);
 
-		/* Makes the handle invalid in the child. Does not close the storage, which
-		 * belongs to the parent. */
+		/* Makes the handle invalid in the child of a fork. Does not close the storage,
+		 * which belongs to the parent. */
 		atomic_store(&f->state, state & ~(LIVE | CLOSING | ENDING | USERS));
 		f->st = NULL;
 		f->next_free = free_files;
 		free_files = f;
 	}
-	/* Not freed, because another thread may have been reallocating it during the fork. */
+	/* Not freed, because another thread of the parent may have been reallocating it during the
+	 * fork. */
 	by_fd = NULL;
 	by_fd_count = 0;
 }

@@ -94,7 +94,8 @@ static int log_open(const char *path)
 
 void shim_log_setup(const char *level, const char *file, const char *dir)
 {
-	/* Descriptor of the log file; never closed, because another thread may be writing to it. */
+	/* Descriptor of the log file. It is never closed, because another thread may be writing to
+	 * it. */
 	static int kept = -1;
 	int number = shim_log_level(level), fd = -1;
 	char in_dir[PATH_MAX];

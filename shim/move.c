@@ -40,8 +40,7 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 
 	m->file = shim_file_enter(fh);
 	if (!m->file) {
-		/* The call opens the driver although the handle is wrong, as in NVIDIA's
-		 * library. */
+		/* A call with a wrong handle opens the driver, too, as in NVIDIA's library. */
 		code = shim_need();
 		return code ? code : CUF_HANDLE_NOT_REGISTERED;
 	}
@@ -132,7 +131,8 @@ static bool first_use_logged(const char *name, const char *path, const char *why
 	if (shim_log_to_file())
 		return true;
 	new_name = hash_add(names, NAMES_MAX, shim_hash(kind, name));
-	new_kind = hash_add(kinds, KINDS_MAX, kind); /* added even if the name is new */
+	/* also adds the kind of the first use (its path and reason), even if the name is new */
+	new_kind = hash_add(kinds, KINDS_MAX, kind);
 	return new_name || new_kind;
 }
 

@@ -20,7 +20,7 @@
 
 /* shim.lock guards all variables of this file. */
 static struct shim_config staged;
-/* Whether `staged` contains the values of cufile.json and the environment. */
+/* Whether `staged` already contains the values of cufile.json and the environment. */
 static bool staged_loaded;
 static bool size_set[CUF_SIZE_PARAMS], flag_set[CUF_BOOL_PARAMS], text_set[CUF_STRING_PARAMS];
 static bool posix_set, gpu_set;

@@ -4,6 +4,7 @@
  * driver.c clears it.
  * Lock order: shim.lock, then the locks of batch.c and async.c, then all other locks. While a
  * thread holds one of these other locks, it takes no further lock.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H

@@ -31,7 +31,8 @@ struct gpu {
 static struct {
 	/* Number of failures at index 0, of successes at 1. */
 	_Atomic uint64_t ops[SHIM_COUNTED][2];
-	struct direction io[4]; /* for reads, writes, readv and writev */
+	/* counters of cuFileRead, cuFileWrite, cuFileReadv and cuFileWritev */
+	struct direction io[4];
 	_Atomic uint64_t batch_bytes[2], batch_last[2];
 	_Atomic uint64_t batch_submit_us, batch_complete_us;
 	_Atomic uint64_t hist[2][CUF_HIST_BINS];
@@ -42,9 +43,10 @@ _Atomic int shim_stats_level;
 
 /* Guards the variables below. A thread that holds it takes no other lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int level;	      /* level that the program or the configuration chose */
-static bool level_set;	      /* whether the program chose the level with cuFileSetStatsLevel */
-static bool started;	      /* whether statistics are collected if the level is not 0 */
+static int level;      /* level that the program or the configuration chose */
+static bool level_set; /* whether the program chose the level with cuFileSetStatsLevel */
+/* whether collection is switched on; if the level is 0, nothing is collected all the same */
+static bool started;
 static uint64_t since_ns;     /* start of the current period of collection */
 static uint64_t collected_ns; /* total length of the earlier periods of collection */
 
@@ -215,7 +217,8 @@ void shim_count_unmap(int ordinal, size_t len)
 	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
 		return;
 	ADD(counters.gpus[ordinal].map_free, 1);
-	/* map_bytes does not include a buffer that was registered before collection started. */
+	/* map_bytes does not include a buffer that was registered before collection started, so the
+	 * subtraction must not go below 0. */
 	if (GET(counters.gpus[ordinal].map_bytes) >= len)
 		ADD(counters.gpus[ordinal].map_bytes, -(uint64_t)len);
 }

@@ -4,6 +4,7 @@
  * requires. It provides skips with a reason, the seed of random tests, a clock, and a function
  * that makes the library load the stand-in CUDA driver. tests/run counts the cases from a
  * program's output. Nothing here may hide a failure by retrying or waiting.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PENSTOCK_TEST_H
 #define PENSTOCK_TEST_H

@@ -177,8 +177,9 @@ static int threads_measure(struct shim_run *r, unsigned threads, size_t len, boo
 				       .until_ns = (uint64_t)(r->b.seconds * 1e9),
 				       .ns = malloc(TIMES_MAX * sizeof(uint32_t))};
 		if (!w[i].ns || pthread_create(&w[i].thread, NULL, worker_main, &w[i]))
-			exit(1); /* Without this thread, the other threads would wait at the barrier
-				  * forever. */
+			/* Ends the process, because the other threads would wait at the barrier for
+			 * this thread forever. */
+			exit(1);
 	}
 	meter_start(&m);
 	pthread_barrier_wait(&start);

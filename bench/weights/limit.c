@@ -20,8 +20,9 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-#define SLOT_MAX (64u << 20) /* Largest number of bytes of a slot in the window on the GPU. */
-#define PIECE (4u << 20)     /* Number of bytes that a thread copies at a time. */
+/* Largest number of bytes of a slot in a rank's window on its GPU. */
+#define SLOT_MAX (64u << 20)
+#define PIECE (4u << 20) /* Number of bytes that a thread copies at a time. */
 #define THREADS_MAX 16u
 
 struct feeder {
@@ -120,8 +121,8 @@ static pst_cu_ptr slot_address(const struct limit *l, const void *base, uint64_t
 	return (uintptr_t)base + n % SLOTS * l->slot;
 }
 
-/* Queues copies from the windows of all ranks. The copies do not wait until the windows have
- * been filled. */
+/* Queues copies from the windows of all ranks (buffers that each rank fills). The copies do not
+ * wait until the windows have been filled. */
 static int copy_windows(struct limit *l, uint64_t n)
 {
 	int rc = 0;

@@ -2,6 +2,7 @@
 /*
  * Declares the check behind `penstock check`. Only the command includes this header. result.h
  * has the types of the result. The library itself does not use the folder src/check.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_CHECK_CHECK_H
 #define PST_CHECK_CHECK_H

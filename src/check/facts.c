@@ -144,7 +144,7 @@ int pst_kernel_p2pdma(const struct pst_check_facts *f)
 	int config = pst_kernel_config(f, "PCI_P2PDMA");
 	size_t i;
 
-	/* A device that has published memory proves that the kernel supports P2PDMA. */
+	/* If a device has published memory for peer-to-peer DMA, the kernel supports P2PDMA. */
 	for (i = 0; i < f->topo->pci_count; i++)
 		if (f->topo->pci[i].p2pmem_bytes)
 			return 1;

@@ -70,10 +70,11 @@ struct pst_check_facts {
 	/* Facts about the target. */
 	bool is_url, has_file, is_block;
 	struct pst_blockstack stack;
-	char point[256];	   /* mount point */
-	uint32_t dio_mem, dio_off; /* alignment that O_DIRECT needs; 0 if unknown */
-	bool dio_none;		   /* whether the file system reports that it has no O_DIRECT */
-	bool dio_told;		   /* whether the kernel reports the alignment */
+	char point[256]; /* mount point */
+	/* alignment that O_DIRECT needs, of memory addresses and of file offsets; 0 if unknown */
+	uint32_t dio_mem, dio_off;
+	bool dio_none; /* whether the file system reports that it has no O_DIRECT */
+	bool dio_told; /* whether the kernel reports the alignment that O_DIRECT needs */
 
 	struct pst_check_endpoint endpoint;
 

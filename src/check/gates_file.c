@@ -20,7 +20,7 @@
  * measurement can tell whether the CPU copies the bytes. */
 static const struct {
 	enum pst_check_state state;
-	const char *can, *todo; /* `todo` is "" if no action helps */
+	const char *can, *todo; /* `todo` is the action to take; "" if no action helps */
 } systems[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = {PST_CHECK_UNKNOWN, "not on the list of direct file systems",
 			  "put the files on ext4 or xfs"},

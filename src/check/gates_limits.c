@@ -171,7 +171,7 @@ static void inspect_cgroup(const struct pst_check_facts *f, struct pst_check_lin
 
 	if (!f->has_file && !f->is_url)
 		return;
-	/* If there is no limit, version 1 of control groups reports several exabytes. */
+	/* If there is no limit, version 1 of control groups reports a limit of several exabytes. */
 	if (group_value(f, "", "memory.max", text, sizeof(text)) ||
 	    group_value(f, "memory", "memory.limit_in_bytes", text, sizeof(text)))
 		bounded = sscanf(text, "%20llu", &memory) == 1 && memory < 1ULL << 50;

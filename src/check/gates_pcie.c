@@ -110,7 +110,7 @@ static bool device_route(const struct pst_check_facts *f, const struct pst_check
 	for (i = 0; i < f->drive_count; i++) {
 		struct pci_route r;
 
-		/* Skip the drive if it is the device itself. */
+		/* The device can be a drive itself; skip this drive. */
 		if (!f->drives[i].pci || f->drives[i].pci == device->pci)
 			continue;
 		r = route_between(f, device, &f->drives[i]);
@@ -176,8 +176,8 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is on no drive, this gate has no line, because the lines of the file
-	 * layer report that. */
+	/* If the file is on no drive, this gate has no line. The lines of the file layer then
+	 * report that there is no drive. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {

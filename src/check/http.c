@@ -114,7 +114,7 @@ int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *
 		if (n && text[at + n - 1] == '\r')
 			n--;
 		if (!n)
-			break; /* The body follows an empty line. */
+			break; /* An empty line ends the head; the body follows. */
 		header_parse(text + at, n, &answer);
 		at += skip;
 	}

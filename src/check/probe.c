@@ -44,7 +44,7 @@ struct probe {
 	uint64_t step; /* length of one request in bytes */
 	uint64_t len;  /* length of the scratch file, or of the part of the target to read */
 	int fd;
-	/* whether the probe reads the target itself instead of a scratch file; it must then
+	/* whether the probe reads the user's target itself instead of a scratch file; it must then
 	 * never write */
 	bool foreign;
 };
@@ -241,7 +241,7 @@ static void alignment_read(struct probe *p)
 
 /* ---- one path -------------------------------------------------------------------- */
 
-/* Returns the length of the request at offset `off`. */
+/* Returns the length of the probe's request at offset `off`. */
 static uint64_t step_len(const struct probe *p, uint64_t off)
 {
 	return p->len - off < p->step ? p->len - off : p->step;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A pull parser for JSON: its caller states which token must come next. Called by the readers of
- * model files in src/job, and by the cuFile drop-in (shim/), which reads cufile.json. The parser
- * unescapes strings in place, so it writes to the text, which the caller owns. It must never
- * read past the end of the text, allocate memory or recurse.
+ * model files in src/weights, and by the cuFile drop-in (shim/), which reads cufile.json. The
+ * parser unescapes strings in place, so it writes to the text, which the caller owns. It must
+ * never read past the end of the text, allocate memory or recurse.
  */
 #ifndef PST_COMMON_JSON_H
 #define PST_COMMON_JSON_H

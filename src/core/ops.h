@@ -3,8 +3,8 @@
  * The four tables of functions that backends implement, and the structs that these functions
  * exchange. A storage holds the bytes, a device is their destination or source. A path decides
  * which memory the bytes pass through, and an engine makes the system calls. Read penstock.h
- * first, this file second and core/backends.c third. ARCHITECTURE.md follows one read through
- * the four tables.
+ * first, this file second and core/backends.c third. ARCHITECTURE.md explains the project's words
+ * in its section Words, and follows one read through the four tables.
  *
  * Core calls backends through these tables only and knows no backend by name. A backend uses
  * this file and core's helpers, and must never use another backend. A path moves bytes to and
@@ -63,10 +63,11 @@ struct pst_storage_facts {
 	bool fd_blocks; /* `fd` has O_DIRECT, too (see why_fd), so it can move only whole blocks */
 	/* The page cache has large folios, so registering its memory takes little time. */
 	bool mapped_quick;
-	/* The file system is on the list of those whose O_DIRECT uses the drive's DMA. */
+	/* The file system and its drives are on the allow-list: there, an O_DIRECT call is DMA by
+	 * the drive. */
 	bool listed;
-	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths */
-	uint32_t mem_align; /* alignment of O_DIRECT addresses */
+	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths, in bytes */
+	uint32_t mem_align; /* alignment of the memory addresses of O_DIRECT calls, in bytes */
 	/* Alignment at which writes are split: the larger of page and file-system block. */
 	uint32_t edge_align;
 	uint32_t chunk_best; /* preferred length of one system call; 0 if there is none */
@@ -94,13 +95,16 @@ struct penstock_storage {
 	_Atomic unsigned inflight; /* number of requests in flight */
 	/* Number of failed syncs; each may have lost bytes of any write in flight. */
 	_Atomic unsigned losses;
-	/* Number of bytes in flight between the storage's drives and memory. */
+	/* Number of bytes in flight between the storage's drives and memory, without the page
+	 * cache. */
 	_Atomic uint64_t direct_bytes;
 	struct pst_io_size io_size;   /* preferred size of O_DIRECT reads */
 	_Atomic bool cached_by_lanes; /* a lane may have cached state of this storage */
-	uint64_t cache_bit; /* the storage's bit in pst_lane.caches, shared by every 64th storage */
+	/* the storage's bit in the mask pst_lane.caches; every 64th storage has the same bit */
+	uint64_t cache_bit;
 	_Atomic int residency_probe; /* enum pst_residency_probe */
-	/* Number of bytes claimed since the last residency probe began. */
+	/* Number of bytes that lanes have claimed since the last residency probe (a read whose
+	 * duration shows whether bytes are cached) began. */
 	_Atomic uint64_t unprobed_bytes;
 	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	/* Routes to open devices, indexed by operation and device index. */
@@ -246,14 +250,17 @@ struct penstock_device {
 	char name[32];
 	/* The device's pump; NULL until the first route to the device is made. */
 	_Atomic(struct pst_pump *) pump;
-	/* Number of requests that use this device, but run on another device's pump. */
+	/* Number of requests that use this device, but that the lanes of another device carry. */
 	_Atomic unsigned guests;
 	/* Only core/base/device_sync.c uses the next three members. */
 	_Atomic unsigned streams_waiting; /* number of streams that wait for requests */
 	/* Number of running driver calls that wait for all streams of the device. */
 	_Atomic unsigned syncs;
-	_Atomic uint64_t sync_first_ns; /* no further stream may start to wait before this time */
-	_Atomic(void *) scratch; /* memory that core/base/scratch.c keeps; NULL if it keeps none */
+	/* time before which no further stream may start to wait for a request */
+	_Atomic uint64_t sync_first_ns;
+	/* memory that core/base/scratch.c keeps for the next test transfer; NULL if it keeps none
+	 */
+	_Atomic(void *) scratch;
 	/* Number of bytes of page cache that path mapped has registered. */
 	_Atomic uint64_t page_cache;
 };
@@ -279,9 +286,9 @@ struct pst_rect {
 	/* Number of the registered piece of the ring that contains the host memory. The driver
 	 * refuses a copy that spans two pieces. */
 	unsigned piece;
-	/* If this is not NULL, the copier may delay the copy until record(), to submit many copies
-	 * at once. If the driver then refuses the copy, the copier stores the error here, before
-	 * query() reports the ticket. */
+	/* If this is not NULL, the copier may delay the copy until record() is called, so that it
+	 * can submit many copies at once. If the driver then refuses the copy, the copier stores
+	 * the error here, before query() reports the ticket as done. */
 	int *refused;
 };
 
@@ -393,23 +400,25 @@ struct pst_path_facts {
 	enum penstock_class class_; /* the highest class that the path meets on this route */
 	uint32_t off_align; /* alignment of a chunk's storage offset and length; 1 if none */
 	uint32_t mem_align; /* alignment of a chunk's device address; 1 if none */
-	/* A chunk must lie in one row of a segment, and moves directly to or from its buffer. */
+	/* A chunk must lie in one row of a segment, because the path moves bytes directly to or
+	 * from the segment's buffer. */
 	bool exact;
-	bool slotted;	    /* a chunk must fit in a slot of its lane */
+	bool slotted;	    /* a chunk must fit in a slot of its lane's ring */
 	uint64_t chunk_max; /* maximum length of a chunk; a probe sets 0 for no limit */
 	/* Approximate length of the first and the last chunks of a request. Chunks grow after the
 	 * first ones and shrink before the last ones. 0 if all chunks may be chunk_max long. */
 	uint64_t chunk_first;
-	/* Chunks are not longer than the storage's preferred I/O size (pst_io_size). */
+	/* The length of a chunk is limited by the storage's preferred length of a call
+	 * (pst_io_size). */
 	bool io_size;
-	/* Minimum length from which on no other path is faster; 0 if no other path is faster at
-	 * any length. */
+	/* Minimum length of a chunk from which on this path is at least as fast as every other
+	 * path; 0 for any length. */
 	uint64_t chunk_quick;
 	/* Number of bytes that the path has pinned; NULL if it pins none. */
 	const _Atomic uint64_t *held;
 	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
 	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
-	bool quick;	   /* false if the path shall be used only if no quick path can be used */
+	bool quick;	   /* false if a plan shall use the path only after all quick paths */
 	/* A success of this path is trusted only after a canary has compared bytes. */
 	bool canary;
 };
@@ -459,17 +468,20 @@ struct pst_chunk {
 	struct pst_route *route;
 	unsigned span;	   /* index of its span in the request */
 	uint64_t off, len; /* offset and length in the storage */
-	/* Number of bytes after the first `len` bytes. They move when those are done
+	/* Number of bytes after the first `len` bytes. The chunk moves them when those are done
 	 * (chunk_continue). */
 	uint64_t rest;
 	uint8_t path;	   /* index in pst_paths */
-	uint8_t tries;	   /* number of paths on which it failed */
+	uint8_t tries;	   /* number of paths on which the chunk has failed */
 	uint8_t residency; /* enum pst_residency, set by its claim or a residency probe */
-	/* Number of bytes after `len` that move too; their memory is the segment's `room`. */
+	/* Number of bytes after `len` that move too, to complete a block; their memory is the spare
+	 * memory (`room`) after the segment's buffer. */
 	uint32_t pad;
-	const char *engine;    /* name of the engine that carried it; static */
-	struct pst_slot *slot; /* NULL if it has none */
-	uint64_t direct_bytes; /* number of bytes that it adds to the storage's direct_bytes */
+	const char *engine; /* name of the engine that carried it; static */
+	/* slot of the lane's ring that the chunk uses; NULL if it uses none */
+	struct pst_slot *slot;
+	/* number of bytes by which the chunk has raised the storage's direct_bytes */
+	uint64_t direct_bytes;
 	struct pst_io io;
 	bool io_started; /* `io` is in progress, so the storage owns it */
 	/* For path staged: number of bytes in the slot before the chunk's first byte. */
@@ -479,18 +491,20 @@ struct pst_chunk {
 	/* Number of bytes that its transfers have written to host memory so far. */
 	uint64_t dram_laid;
 	uint64_t start_ns;
-	/* The duration of its call, or of start(), shows whether its bytes were cached. */
+	/* The duration of the chunk's call, or of start(), shows whether its bytes were cached. */
 	bool timed;
 	uint64_t timed_ns; /* time at which that call began; 0 if it is not running */
 	int refused;	   /* error of a copy that a copier delayed; 0 if there is none */
-	unsigned waits;	   /* number of copiers that have not completed its copies yet */
+	/* number of copiers (copy queues) that have not completed the chunk's copies yet */
+	unsigned waits;
 	struct pst_err err;
 	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);
 	/* The path's next step, called when all copies of the chunk are done. */
 	void (*after_copies)(struct pst_chunk *chunk, int result);
-	void *priv;		/* the path's state */
-	struct pst_chunk *next; /* next chunk in the list of free or deferred chunks */
+	void *priv; /* the path's state */
+	/* next chunk in the list of free chunks, or of chunks that wait for a slot */
+	struct pst_chunk *next;
 };
 
 /* ---- engine ----------------------------------------------------------------- */

@@ -162,7 +162,7 @@ static int peermem_free(struct penstock_device *dev, void *ptr, struct pst_err *
 	pthread_mutex_lock(&mem->lock);
 	i = alloc_find(mem, ptr);
 	if (i >= 0 && mem->allocs[i].base != ptr)
-		i = -1; /* `ptr` points into the middle of an allocation. */
+		i = -1; /* `ptr` points into the middle of an allocation, so it cannot be freed. */
 	if (i >= 0) {
 		munmap(ptr, mem->allocs[i].len);
 		mem->allocs[i].base = NULL;

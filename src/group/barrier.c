@@ -21,7 +21,8 @@
 
 /* Time in ms that the barrier after a failed load waits for ranks that are still copying. */
 #define LAST_BARRIER_MS 3000
-#define POLL_MS 100 /* Time in ms between two calls of the caller's callback. */
+/* Time in ms between two calls of the callback by which this rank's caller can cancel. */
+#define POLL_MS 100
 /* Rank 0 gives up a rank that has not arrived after stall_ms, and tells the other ranks.
  * Therefore the other ranks wait longer than rank 0: by GRACE_MS plus 1 / GRACE_PART of
  * stall_ms. */

@@ -3,6 +3,7 @@
  * Barriers of a group. At a barrier all ranks wait for each other, can exchange a few bytes, and
  * learn whether a rank failed or is lost. All ranks must call the functions marked "collective" in
  * the same order. Only one thread of a rank may call these functions at a time.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_GROUP_BARRIER_H
 #define PST_GROUP_BARRIER_H
@@ -20,7 +21,8 @@ struct penstock_group {
 		enum penstock_why why;
 		char text[PENSTOCK_TEXT_MAX]; /* What happened to the lost rank. */
 	} lost;
-	/* Load whose caller is polled while this rank waits; NULL if there is none. */
+	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
+	 * callback from time to time. NULL if there is none. */
 	struct pst_load *progress;
 	/* Result of the next barrier, if the barrier is already known to fail. */
 	struct pst_packet early;
@@ -56,11 +58,12 @@ int pst_group_barrier(struct penstock_group *g, int status);
  * rank's caller cancels its load. A rank calls this function from time to time while it waits
  * for something other than a barrier. If it fails, the next barrier fails too. Does not wait. */
 int pst_group_poll(struct penstock_group *g);
-/* Sets the load whose caller is polled while this rank waits. NULL ends the polling. */
+/* Sets the load whose caller's callback is called while this rank waits. NULL ends these calls. */
 void pst_group_set_progress(struct penstock_group *g, struct pst_load *load);
 /* Calls the callback by which this rank's caller can cancel its load. Returns 0 or -ECANCELED. */
 int pst_group_poll_caller(struct penstock_group *g);
-/* Returns the time at which a wait until `until_ms` must be interrupted to poll the caller. */
+/* Returns the time at which a wait until `until_ms` must be interrupted to call the caller's
+ * callback. */
 uint64_t pst_group_next_poll_ms(const struct penstock_group *g, uint64_t until_ms);
 
 /*

@@ -298,7 +298,8 @@ static int lock_name(const char *path, char *lock_path, size_t size)
 		}
 		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
 			return fd;
-		/* The previous holder removed the lock file while this process waited for it. */
+		/* The previous holder removed the lock file while this process waited for the lock,
+		 * so open it again. */
 		close(fd);
 	}
 }
@@ -313,7 +314,7 @@ static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr
 		return held;
 	sock = open_socket(addr->sun_path);
 	ret = sock < 0 ? sock : 0;
-	unlink(addr->sun_path); /* A killed process may have left the name. */
+	unlink(addr->sun_path); /* a killed process may have left a socket of this name */
 	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
 		     listen(sock, (int)PST_GROUP_MAX)))
 		ret = join_fail_errno(errno, addr->sun_path, "cannot listen");

@@ -179,7 +179,8 @@ int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet
 		if (ret || !until_ms)
 			return ret;
 		if (ended)
-			/* The process has exited, and all packets that it sent have been read. */
+			/* The process has exited, and this process has read all packets that it
+			 * sent. */
 			return -EPIPE;
 		if (!n && !ms)
 			return -ETIMEDOUT;
@@ -226,7 +227,7 @@ static int exit_status_of(pid_t pid)
 	text[n] = '\0';
 	at = strrchr(text, ')');
 	if (!at || at[1] != ' ' || at[2] != 'Z')
-		/* The pid belongs to another process, or the process has not exited yet. */
+		/* The pid belongs to another process, or the process has not exited. */
 		return -1;
 	while (at && field++ < 52) /* Field 52 is exit_code, see proc(5). */
 		at = strchr(at + 1, ' ');

@@ -54,7 +54,9 @@ struct group_move {
 	struct pst_windows windows;
 	struct penstock_queue *q;
 	struct read_round *rounds; /* One element for each window of this rank. */
-	struct pst_extent *runs;   /* Scratch list of the runs that one read consists of. */
+	/* Memory for the list of runs (contiguous needed ranges of the file) that one read consists
+	 * of. */
+	struct pst_extent *runs;
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
 	uint64_t started; /* Number of rounds whose read has been submitted. */
@@ -68,7 +70,8 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* ---- the same model on every rank ---- */
 
-/* Returns how many bytes of the need bitmap, starting at byte `at`, one exchange carries. */
+/* Returns how many bytes of the need bitmap, starting at byte `at`, fit into one exchange of
+ * messages. */
 static size_t need_len(const struct group_move *m, size_t at)
 {
 	size_t left = pst_group_plan_need_bytes(&m->plan) - at;

@@ -27,7 +27,7 @@ struct orphan {
 
 static void orphan_end(struct orphan *o)
 {
-	/* Closing the queue waits for its reads. */
+	/* penstock_queue_close waits for the reads that are in flight. */
 	penstock_queue_close(o->q);
 	if (o->mapped)
 		munmap(o->ptr, o->len);
@@ -69,8 +69,8 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		if (orphan_start(o))
 			return;
 	}
-	/* A thread could not be started or a reference could not be taken, so the caller itself
-	 * waits. Freeing the memory while a read writes to it would be worse. */
+	/* No thread could be started, or no reference could be taken. So the caller itself waits
+	 * for the reads: to free the memory while a read writes to it would be worse. */
 	free(o);
 	orphan_end(&here);
 }

@@ -21,13 +21,13 @@
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
-/* In p->order: marks that the reader has no chunk in this round. */
+/* Element of p->order for a reader that reads no chunk in this round. */
 #define NOTHING UINT64_MAX
 /* Number of bits in a small model's need bitmap, which one exchange can carry. */
 #define BITS_FEW (PST_NEED_BYTES * 8u)
 #define BITS_MOST (BITS_FEW * 16u)
-/* Length in bytes of a granule of a large model. A granule is longer if the model would
- * otherwise need more than BITS_MOST bits. */
+/* Length in bytes of a granule (the bytes for which one bit of the need bitmap stands) of a large
+ * model. A granule is longer if the model would otherwise need more than BITS_MOST bits. */
 #define GRANULE (256u << 10)
 
 /* ---- chunks ---- */
@@ -62,8 +62,9 @@ static uint64_t choose_chunk(const struct pst_group_plan *p)
 	return chunk < p->settings->window ? chunk : p->settings->window;
 }
 
-/* Chooses the length of a granule. With shorter granules, fewer bytes are read that no rank
- * needs, but the need bitmap, which all ranks exchange, is larger. */
+/* Chooses the length of a granule, the number of bytes for which one bit of the need bitmap stands.
+ * With shorter granules, the ranks read fewer bytes that no rank needs. But the need bitmap, which
+ * all ranks exchange, is larger. */
 static int choose_granule(struct pst_group_plan *p)
 {
 	uint64_t bits = p->count * p->chunk / GRANULE;
@@ -205,7 +206,8 @@ size_t pst_group_plan_need_bytes(const struct pst_group_plan *p)
 	return (size_t)(p->count * p->granules / 8 + 1);
 }
 
-/* Returns the index of the bit in p->need that stands for the offset `off` of a file. */
+/* Returns the index of the bit in the need bitmap (p->need) that stands for offset `off` of a file.
+ */
 static uint64_t need_bit(const struct pst_group_plan *p, const struct pst_plan_file *file,
 			 uint64_t off)
 {
@@ -228,8 +230,8 @@ void pst_group_plan_add_need(struct pst_group_plan *p, const struct pst_extents 
 	}
 }
 
-/* Computes the number of bytes to read of each chunk, and the largest number of runs in one
- * chunk. */
+/* Computes for each chunk the number of bytes to read, and the largest number of runs (contiguous
+ * needed ranges) in one chunk. */
 static void measure_chunks(struct pst_group_plan *p)
 {
 	p->runs_max = 0;
@@ -252,8 +254,8 @@ static unsigned store_of_chunk(const struct pst_group_plan *p, uint64_t c)
 	return p->files[file_of_chunk(p, c)].store;
 }
 
-/* Returns the index of the first needed chunk of `store` at or after chunk `c`, or p->count if
- * there is none. */
+/* Returns the index of the first chunk at or after chunk `c` that belongs to `store` (a file
+ * system) and that some rank needs. Returns p->count if there is none. */
 static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint64_t c)
 {
 	while (c < p->count && (!p->lens[c] || store_of_chunk(p, c) != store))
@@ -311,7 +313,9 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	uint64_t most = 0;
 
 	for (unsigned s = 0; s < p->store_count; s++)
-		p->stores[s].left = 0; /* In this function `left` counts chunks in flight. */
+		/* In this function, the member `left` of a store counts the store's chunks in
+		 * flight. */
+		p->stores[s].left = 0;
 	for (uint64_t i = 0; i < count; i++) {
 		struct pst_plan_store *store =
 			&p->stores[store_of_chunk(p, needed_at(p, count, i))];

@@ -10,15 +10,17 @@
 #include "weights/extent.h"
 #include "weights/model.h"
 
-/* Number of bytes of the need bitmap that ranks exchange at one barrier. */
+/* Number of bytes of the need bitmap (which parts of the files a rank needs) that ranks exchange at
+ * one barrier. */
 #define PST_NEED_BYTES 16384u
 
 /* The range of a file that holds the model's tensors. */
 struct pst_plan_file {
-	/* base: `begin`, rounded down to a multiple of the page size. */
+	/* The range is from `begin` to `end` - 1. `base` is `begin`, rounded down to a multiple of
+	 * the page size. */
 	uint64_t base, begin, end;
 	uint64_t first; /* Index of the file's first chunk. */
-	unsigned store; /* Number of the store that holds the file. */
+	unsigned store; /* Number of the store (file system) that holds the file. */
 };
 
 /* A file system that holds files of the model. This struct is used only while a plan is
@@ -36,13 +38,14 @@ struct pst_group_plan {
 	unsigned file_count, store_count, ranks;
 	const struct pst_group_settings *settings;
 	uint64_t chunk, count; /* Length of a chunk in bytes, and the number of chunks. */
-	uint64_t granule;      /* Number of bytes for which one bit of `need` stands. */
-	uint64_t granules;     /* Number of granules in a chunk. */
+	/* Number of bytes of a granule: one bit of `need` stands for one granule. */
+	uint64_t granule;
+	uint64_t granules; /* Number of granules in each chunk. */
 	/* Bitmap of the granules that this rank needs. After the exchange, bitmap of the
 	 * granules that any rank needs. */
 	unsigned char *need;
 	uint64_t *lens;	   /* For each chunk: number of bytes to read. */
-	unsigned runs_max; /* Largest number of runs in one chunk. */
+	unsigned runs_max; /* Largest number of runs (contiguous needed ranges) in one chunk. */
 	/* Indices of chunks, sorted by round, then by reader; each round has `readers` elements. */
 	uint64_t *order;
 	/* Indices of the needed chunks, before they are assigned to readers. */
@@ -98,11 +101,11 @@ uint32_t pst_group_plan_delay(uint32_t jitter_ms, unsigned host, unsigned hosts,
  * in the same way get the same hash. */
 uint64_t pst_group_plan_hash_tensors(const struct pst_group_plan *p,
 				     const struct penstock_weights *w);
-/* Returns a hash of the information which files share a store. It may differ between ranks in
- * different mount namespaces. */
+/* Returns a hash of the numbers that tell which files are in the same store (file system). It may
+ * differ between ranks in different mount namespaces. */
 uint64_t pst_group_plan_hash_stores(const struct pst_group_plan *p);
-/* Treats all files as files of one store. Used if the ranks do not agree on which files share a
- * store. */
+/* Treats all files as files of one store (file system). Used if the ranks do not agree on which
+ * files share a store. */
 void pst_group_plan_merge_stores(struct pst_group_plan *p);
 
 #endif

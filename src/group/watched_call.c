@@ -20,8 +20,8 @@
 struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	/* `done`: the call has returned. `left`: the rank no longer waits for the call. When
-	 * both are true, the struct is freed. */
+	/* `done`: the call has returned. `left`: the rank no longer waits for the call. The side
+	 * that sets the second of the two frees the struct. */
 	bool done, left;
 	int (*work)(struct penstock_weights *w, unsigned which);
 	struct penstock_weights *w;

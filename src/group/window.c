@@ -84,8 +84,8 @@ static void others_unmap(struct pst_windows *ws)
 	}
 }
 
-/* Shares device memory as windows. Returns 1 if every rank has all windows, 0 if a rank lacks
- * one, < 0 on error. */
+/* Tries to share device memory as windows. Returns 1 if every rank can reach all windows, 0 if some
+ * rank cannot, or a negative error. */
 static int share_device(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 			struct pst_message *messages)
 {

@@ -209,7 +209,8 @@ static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
 		return completed;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
-		/* A signal interrupted the read, and the next wait reads the counter. */
+		/* A signal interrupted the read of the eventfd. Its counter stays, and the next
+		 * wait reads it. */
 		return 0;
 	return threads_poll(handle);
 }

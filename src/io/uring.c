@@ -300,7 +300,8 @@ static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
 	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
-		uring_flush(engine); /* If the submission fails, the next poll tries again. */
+		/* If the submission fails, the next poll submits the calls again. */
+		uring_flush(engine);
 	return 0;
 }
 

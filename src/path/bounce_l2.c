@@ -77,7 +77,7 @@ bool pst_bounce_l2_suits(const struct pst_chunk *chunk)
 	       req->op == PENSTOCK_READ && req->total >= REQUEST_MIN && req->total <= REQUEST_MAX &&
 	       chunk->len >= CHUNK_MIN && req_is_alone(req) && chunk->residency == PST_WARM &&
 	       !chunk->timed &&
-	       req->st->facts.fd >= 0; /* PST_IO_NOW works only for a storage with a descriptor. */
+	       req->st->facts.fd >= 0; /* reads with PST_IO_NOW need a storage with a descriptor */
 }
 
 static void bounce_l2_copied(struct pst_chunk *chunk, int result)

@@ -54,8 +54,8 @@ struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	/* One more than the number of the operation that gets no faults; 0 if both operations
-	 * get faults. */
+	/* Number of the operation (enum penstock_op) that gets no faults, plus 1; 0 if both
+	 * operations get faults. */
 	uint8_t spared;
 };
 _Static_assert(sizeof(struct fault_spec) <= sizeof(((struct pst_request *)NULL)->wrap_state),
@@ -276,7 +276,8 @@ static struct fault_work *work_get(struct pst_chunk *chunk)
 	if (w)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
-		/* This reference is held until the lane closes, so that `req` is never released. */
+		/* The lane keeps this reference until it closes, so `req` is never released before.
+		 */
 		atomic_store(&w->req.refs, 1);
 	if (w) {
 		w->chunk = chunk;

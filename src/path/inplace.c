@@ -71,8 +71,8 @@ static void inplace_moved(struct pst_io *io)
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	if (!io->st->facts.listed)
 		chunk->cpu_copied += chunk->moved;
-	/* The drive has finished writing to device memory. Without the call of order_writes,
-	 * the device might not see all bytes yet. */
+	/* The drive has finished writing to device memory. Without the call of order_writes, a
+	 * later read by the device might not see all bytes yet. */
 	if (!ret && io->op == PST_IO_FILL && dev->ops->order_writes)
 		ret = dev->ops->order_writes(dev, &chunk->err);
 	pst_chunk_done(chunk, ret);

@@ -56,7 +56,7 @@
  * rank that loads its part of a model, they cover 16 GiB. */
 #define WINDOWS_MAX 2048
 #define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
-/* With each device, at most 1/HELD_SHARE of the machine's memory is registered. */
+/* With each device, the library registers at most 1/HELD_SHARE of the machine's memory. */
 #define HELD_SHARE 4
 
 struct mapped_window {
@@ -80,9 +80,9 @@ struct mapped_lane {
 	 * for the first time. */
 	pthread_t closer;
 	bool has_closer;
-	_Atomic bool resting; /* True while the lane has nothing to register. */
-	/* Protects the members below. No other lock is taken under it, and it is never held
-	 * during a driver call. */
+	_Atomic bool resting; /* True while the lane has no window to register. */
+	/* Protects the members below. A thread that holds it takes no other lock and makes no
+	 * driver call. */
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	struct mapped_window *due, *closed;
@@ -318,7 +318,7 @@ static void closer_stop(struct mapped_lane *s)
 
 /* ---- windows of a lane ---- */
 
-/* Returns the oldest window whose storage has closed, or NULL if there is none. */
+/* Returns the oldest registered window whose storage has closed, or NULL if there is none. */
 static struct mapped_window *window_oldest_orphan(const struct mapped_lane *s)
 {
 	struct mapped_window *found = NULL;
@@ -342,8 +342,8 @@ static bool mapped_idle(struct pst_lane *lane, unsigned index)
 		struct penstock_device *dev = w->dev;
 
 		if (!pst_device_sync_begin(dev))
-			/* mapped_idle runs again after the next chunk, which sets
-			 * lane->trim_due. */
+			/* A stream waits, so the window stays registered. mapped_idle runs again
+			 * after the next chunk, which sets lane->trim_due. */
 			return false;
 		window_drop(s, w);
 		pst_device_sync_end(dev);
@@ -457,7 +457,7 @@ static struct mapped_window *window_find(const struct mapped_lane *s, const stru
 		if (!w->reusable || w->st != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
 		if (!ctime_equal(&w->ctime, &stat->st_ctim)) {
-			/* The caller had declared the file immutable, but it has changed. */
+			/* The file has changed, although the caller had declared it immutable. */
 			w->reusable = false;
 			continue;
 		}

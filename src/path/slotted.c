@@ -233,7 +233,8 @@ static void bounce_host_done(struct pst_io *io)
 	}
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	chunk->cpu_copied += chunk->moved;
-	/* If the bytes were not cached, the call also wrote them to the page cache. */
+	/* If the bytes were not cached, the kernel has also written them to the page cache during
+	 * this call. */
 	chunk->dram_laid += cold ? chunk->moved : 0;
 	pst_chunk_done(chunk, ret);
 }

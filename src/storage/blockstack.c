@@ -32,8 +32,8 @@ struct stack_walk {
 	char link[PST_SYSFS_PATH_MAX];
 };
 
-/* Marks the stack as incomplete, with a reason. If there are several reasons, the first
- * one is kept. */
+/* Marks the block stack as incomplete, with a reason. If there are several reasons, the first one
+ * is kept. */
 __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blockstack *stack,
 							     const char *fmt, ...)
 {

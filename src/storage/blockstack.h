@@ -65,7 +65,7 @@ struct pst_layer {
 	enum pst_layer_kind kind;
 	/* Number of layers above this one; 0 if the file system is directly on this layer. */
 	uint8_t depth;
-	int8_t above; /* Index of the layer above; -1 if the file system is above. */
+	int8_t above; /* Index of the layer above; -1 if the file system is directly above. */
 };
 
 struct pst_stack_drive {
@@ -76,7 +76,7 @@ struct pst_stack_drive {
 	char bdf[PST_BDF_LEN]; /* PCI address; "" if there is none or it is unknown. */
 	char model[48];
 	int numa;  /* NUMA node; -1 if it is unknown. */
-	int layer; /* Index of the drive's layer. */
+	int layer; /* Index in `layers` of the drive's own layer. */
 	/* 1 if the drive is rotational, 0 if it is not, -1 if that is unknown. */
 	int rotational;
 	uint32_t logical_block; /* Bytes of a logical block; 0 if that is unknown. */

@@ -15,8 +15,8 @@
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* For each file system, the reason why it fails. NULL means that the file system passes if its
- * mount options pass, too. */
+/* For each file system, the reason why it is not on the allow-list. NULL means that it is on the
+ * list, provided that its mount options pass, too. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,
@@ -40,7 +40,7 @@ static const char *const fs_why[PST_FS_KINDS] = {
 
 static const struct {
 	const char *name;
-	const char *why; /* Reason why the layer fails; NULL if it passes. */
+	const char *why; /* reason why the layer is not on the allow-list; NULL if it is */
 } layers[PST_LAYER_KINDS] = {
 	[PST_LAYER_UNKNOWN] = {"unknown", "this kind of block device is not known"},
 	[PST_LAYER_PARTITION] = {"partition", NULL},
@@ -73,12 +73,13 @@ static const struct {
 	[PST_LAYER_NVME] = {"nvme", NULL},
 };
 
-/* Verdicts for pairs of layer and transport. A pair that is not in this table fails. */
+/* The allow-list of pairs of layer and transport. A pair that is not in this table is not allowed.
+ */
 static const struct {
 	enum pst_layer_kind kind;
 	const char *transport;
-	const char *why; /* Reason why the pair fails; NULL if it passes. */
-	/* True if the pair passes only if no RDMA device is implemented in software. */
+	const char *why; /* reason why the pair is not allowed; NULL if it is allowed */
+	/* true if the pair is allowed only if no RDMA device is implemented in software */
 	bool rdma;
 } transports[] = {
 	{PST_LAYER_NVME, "pcie", NULL, false},

@@ -199,7 +199,8 @@ void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 	else if (!strncmp(uuid, "mpath-", 6))
 		out->kind = PST_LAYER_DM_MULTIPATH;
 	else if (digits && uuid[4 + digits] == '-')
-		out->kind = PST_LAYER_LINEAR; /* The device is a partition made by kpartx. */
+		/* The program kpartx made this device; such a device is a partition. */
+		out->kind = PST_LAYER_LINEAR;
 	else
 		snprintf(out->detail, sizeof(out->detail), "%.*s",
 			 (int)(strcspn(uuid, "-") < 23 ? strcspn(uuid, "-") : 23), uuid);

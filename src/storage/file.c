@@ -32,7 +32,7 @@ static struct pst_io *call_io(struct pst_call *call)
 				 offsetof(struct pst_io, priv));
 }
 
-/* Moves the start of the io's memory forward by `done` bytes. */
+/* Advances the start of the transfer's memory by `done` bytes. */
 static void iov_advance(struct pst_io *io, uint64_t done)
 {
 	while (done && io->iov_count) {
@@ -50,7 +50,7 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	/* Reads are never held at the gate, so this check saves them the call. */
+	/* The gate never makes a read wait, so a read skips the call. */
 	if (pst_file_io(io)->held)
 		pst_gate_leave(io);
 	io->done(io);
@@ -78,8 +78,8 @@ static void written_end_raise(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* Prepares the repeat of a call that moved nothing. If the call was already repeated too often,
- * fails the io and returns false. */
+/* Prepares the repeat of a system call that moved nothing. If the call was already repeated too
+ * often, fails the transfer and returns false. */
 static bool io_retry(struct pst_io *io, int code)
 {
 	const struct timespec pause = {0, RETRY_PAUSE_NS};
@@ -119,9 +119,9 @@ static bool write_recheck(struct pst_io *io)
 	return true;
 }
 
-/* Evaluates the result of a call. If the io is complete, has failed or has reached the end of
- * the file, ends the io and returns false. If another call is needed, because this one was
- * short or must be repeated, returns true. */
+/* Evaluates the result of a system call. If the transfer is complete, has failed or has reached the
+ * end of the file, ends the transfer and returns false. If another call is needed, because this one
+ * was short or must be repeated, returns true. */
 static bool call_take_result(struct pst_io *io)
 {
 	struct pst_call *call = &pst_file_io(io)->call;
@@ -149,7 +149,7 @@ static bool call_take_result(struct pst_io *io)
 			 * the file. */
 			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			/* If a drive was unplugged, its reads return 0 at once. */
+			/* An unplugged drive returns 0 bytes for every read. */
 			io_fail(io, -ENODEV);
 		else
 			io_end(io, (int64_t)so_far);
@@ -172,8 +172,8 @@ static bool call_take_result(struct pst_io *io)
 	return true;
 }
 
-/* Submits the rest of the io to the lane's engine. With PST_IO_NOW makes the calls on this
- * thread. */
+/* Submits the rest of the transfer to the lane's engine. If the flag PST_IO_NOW is set, makes the
+ * system calls on this thread instead. */
 static int io_carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
@@ -189,20 +189,20 @@ static int io_carry(struct pst_io *io)
 			return lane->engine_ops->submit(lane->engine, call);
 		}
 		call->engine_why = PENSTOCK_WHY_NONE;
-		/* The name of the engine that reports give for a call on this thread. */
+		/* Reports then name engine "threads" for a call that this thread made. */
 		call->engine = "threads";
 		call->result = pst_call_now(call);
 	} while (call_take_result(io));
 	return 0;
 }
 
-/* Moves the rest of an io that has started. If the engine is full, makes plain calls, because
- * the path will not submit the io again. */
+/* Moves the rest of a transfer that has started. If the engine is full, makes the system calls on
+ * this thread, because the path will not submit the transfer again. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);
 
-	if (ret == -EAGAIN) { /* The engine is full. */
+	if (ret == -EAGAIN) { /* The engine has its maximum number of calls in flight. */
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);
 	}
@@ -210,7 +210,7 @@ static void io_continue(struct pst_io *io)
 		io_fail(io, ret);
 }
 
-/* The engine calls this when it has completed a call of the io. */
+/* The engine calls this when it has completed a system call of the transfer. */
 static void call_done(struct pst_call *call)
 {
 	struct pst_io *io = call_io(call);
@@ -219,7 +219,8 @@ static void call_done(struct pst_call *call)
 		io_continue(io);
 }
 
-/* Starts a write that waited at the gate. The gate calls this function when the write may start. */
+/* Starts a write that had to wait at the gate (file_gate.c). The gate calls this function as soon
+ * as the write may start. */
 static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
@@ -269,8 +270,8 @@ static int file_sync(struct pst_io *io)
 	io->iov = &io->one;
 	io->iov_count = 0;
 	ret = file_start(io, PST_IO_SYNC);
-	/* The engine is full, and the caller will not submit the sync again, so make the call
-	 * on this thread. */
+	/* The engine has its maximum number of calls in flight, and the caller will not submit the
+	 * sync again. So make the call on this thread. */
 	if (ret == -EAGAIN) {
 		io->flags |= PST_IO_NOW;
 		ret = io_carry(io);

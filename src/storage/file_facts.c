@@ -295,8 +295,8 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
 {
-	/* Not on the stack: the struct has 10 KiB, and the calling thread may have a
-	 * stack of 64 KiB. */
+	/* Allocated, because the struct has 10 KiB and the stack of the calling thread may have
+	 * only 64 KiB. */
 	struct pst_blockstack *stack = malloc(sizeof(*stack));
 	int ret = stack ? facts_find(st, root, stack, err)
 			: pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");

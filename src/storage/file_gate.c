@@ -112,8 +112,8 @@ static void places_leave(const struct write_places *p, uint64_t end)
 					  memory_order_seq_cst);
 }
 
-/* Tries to count the write at all of its places. Returns true if it is counted. If the write
- * must wait, returns false and counts it nowhere. */
+/* Tries to count the write in the counters of all places that it touches. Returns true if it is
+ * counted. If a write of the other kind is in flight there, returns false and counts it nowhere. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {
@@ -147,7 +147,8 @@ static bool waiters_admit(const struct pst_io *self)
 	struct pst_io **link = &waiters, *io;
 	bool may = false;
 
-	if (!++admit_round) { /* The round number has wrapped around. */
+	/* The round number has wrapped around to 0, so forget all earlier rounds. */
+	if (!++admit_round) {
 		memset(waits_in_round, 0, sizeof(waits_in_round));
 		admit_round = 1;
 	}

@@ -8,12 +8,12 @@
 /* Sets the members of an open file by which the gate recognises the file. */
 void pst_gate_open(struct pst_file *file, const struct stat *stat);
 /*
- * Returns true if the write may start at once, or false if it must wait. If it must wait, the gate
- * later calls go_on on the write's lane, as soon as the write may start. Until that call, struct
- * pst_file_io keeps the io's own `done`.
+ * Asks the gate whether a write may start. Returns true if it may start at once, or false if it
+ * must wait. In that case the gate later calls go_on on the write's lane, as soon as the write may
+ * start. Until then, struct pst_file_io keeps the write's own function `done`.
  */
 bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io));
-/* Tells the gate that a write has completed or could not start. Ignores an io that the gate has
+/* Tells the gate that a write has completed or could not start. Ignores a write that the gate has
  * not counted. */
 void pst_gate_leave(struct pst_io *io);
 

@@ -190,7 +190,9 @@ static int target_check(const char *path, bool follow, struct stat *old, struct 
 					      "follow links",
 					      pst_path_tail(path));
 		if (stat(path, &there))
-			return 0; /* The link's target does not exist. */
+			/* The link's target does not exist, so nothing forbids replacing the link.
+			 */
+			return 0;
 	}
 	if (S_ISDIR(there.st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
@@ -226,7 +228,8 @@ static int temp_create(struct pst_file *file, const struct penstock_storage_opts
 		return path_fail(err, errno, "cannot create a file in the folder of", file->path);
 	file->created = file->replace = true;
 	if (!file->keeps_owner && !fstat(file->fd, &stat))
-		/* The kernel has applied the umask to the file's mode. */
+		/* The new file's mode has only the permissions that the umask allows; keep only
+		 * these. */
 		file->mode &= stat.st_mode;
 	return 0;
 }
@@ -285,7 +288,8 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 				      "descriptor %d can be neither reopened nor duplicated: %m",
 				      fd);
 	file->fd_borrowed = true;
-	/* Linux ignores the offset of a write if the descriptor has O_APPEND (pwrite(2), BUGS). */
+	/* With O_APPEND, Linux ignores the offset of a write (pwrite(2), BUGS), so the storage
+	 * cannot be written. */
 	file->appends = flags & O_APPEND && (flags & O_ACCMODE) != O_RDONLY;
 	if (file->appends)
 		pst_fail_errno(&st->facts.why_no_write, EOPNOTSUPP, PENSTOCK_WHY_REOPEN,
@@ -504,8 +508,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (ret)
 		return ret;
 	file->committed = true;
-	/* From this point on, other processes may use the file under its name, so no write may
-	 * pad its last block any more. */
+	/* From this point on, other processes may use the file under its name. So no later write
+	 * may pad its last block. */
 	st->facts.growing = false;
 	return 0;
 }
@@ -518,7 +522,9 @@ int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
 	if (ret)
 		return ret;
 	file->aborted |= file->created && !file->committed;
-	file->committed = true; /* After a commit, close must not remove the file. */
+	/* The file is gone. Mark it as committed, so that close does not remove a file of this
+	 * name. */
+	file->committed = true;
 	return 0;
 }
 
@@ -530,7 +536,7 @@ void pst_file_close(struct penstock_storage *st)
 
 	if (file->replace)
 		created_remove_logged(file);
-	/* Removes the padding after the last byte. */
+	/* Removes the reserved or padded bytes after the last byte. */
 	else if (length_truncate(file, end < file->length ? end : file->length, &err))
 		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	file_free(file);

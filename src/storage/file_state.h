@@ -27,7 +27,7 @@ struct pst_file {
 	bool aborted; /* Whether the file was aborted. Commit then fails. */
 	/* Length that the caller gave when it created the file; 0 if the caller gave none. */
 	uint64_t length;
-	/* End of the last byte that was written, including padding. */
+	/* Offset after the last byte that was written, including padding. */
 	_Atomic uint64_t written_end;
 	bool is_block;
 	uint64_t block_length;
@@ -54,7 +54,8 @@ struct pst_file {
 	/* True if an error of syncfs always means that the page cache has lost data of the file
 	 * system. */
 	bool tells_loss;
-	/* For file_gate.c: the identity of the file, and the number of bytes of a place. */
+	/* For file_gate.c: a number that identifies the file, and the length of a place (the unit
+	 * of the gate) in bytes. */
 	uint64_t place_key, place_bytes;
 };
 
@@ -66,9 +67,9 @@ struct pst_file_io {
 	 * (file_sync.c). */
 	unsigned errors;
 	unsigned remade; /* Number of times that the write was repeated (file_sync.c). */
-	/* Whether the gate counts this write, so that other writes may wait for it. */
+	/* Whether the gate counts this write as in flight, so that other writes may wait for it. */
 	bool held;
-	/* The io's own `done` while the write waits at the gate. */
+	/* The transfer's own function `done`, kept here while the write waits at the gate. */
 	void (*then)(struct pst_io *io);
 };
 _Static_assert(sizeof(struct pst_file_io) <= PST_IO_PRIV, "room");

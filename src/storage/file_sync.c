@@ -84,8 +84,8 @@ bool pst_file_forgive(struct pst_file *file, int code)
 	if (code != EIO || !file->tells_loss)
 		return false;
 	errors = errors_poll(file);
-	/* If errors_seen has not risen, no write-back failed: the drive itself refused the
-	 * flush. */
+	/* The kernel has reported no write-back error since then: the drive itself refused to flush
+	 * its cache. */
 	if (errors == atomic_load(&file->errors_forgiven))
 		return false;
 	/* syncfs is slow, because it writes all files of the file system. But without it, the

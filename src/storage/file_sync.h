@@ -5,7 +5,8 @@
 
 #include "storage/file_state.h"
 
-/* Records how many errors the kernel has reported for the file, before a direct transfer starts. */
+/* Stores in the transfer's struct how many write-back errors the kernel has reported for the file
+ * so far. Called before a direct write starts. */
 static inline void pst_file_direct_begin(struct pst_io *io)
 {
 	const struct pst_file *file = io->st->priv;

@@ -171,7 +171,8 @@ static bool line_split(struct text_span rest, struct mount_line *line)
 	line->id = field_next(&rest);
 	field_next(&rest); /* Parent mount. */
 	line->dev = field_next(&rest);
-	field_next(&rest); /* The directory within the file system that is mounted. */
+	/* Skips the field with the directory within the file system that is mounted. */
+	field_next(&rest);
 	line->point = field_next(&rest);
 	line->flags = field_next(&rest);
 	do {

@@ -33,13 +33,14 @@ int pst_weights_no_memory(const char *what);
  * the place to them, and returns -|code|. */
 int pst_weights_fail_lib(int code, const char *file, const char *tensor, uint64_t off);
 
-/* A copy of one thread's message and place, so that another thread can report them. */
+/* A copy of one thread's error: its message and its place (file, tensor, offset), so that another
+ * thread can report them. */
 struct pst_weights_error {
 	enum penstock_why why;
 	char text[PENSTOCK_TEXT_MAX];
 	struct penstock_weights_place place;
 };
-/* Copies this thread's message and place into `error`. */
+/* Copies this thread's message and place (file, tensor, offset) into `error`. */
 void pst_weights_error_save(struct pst_weights_error *error);
 /* Makes `error` this thread's message and place, and returns -|code|. */
 int pst_weights_error_restore(int code, const struct pst_weights_error *error);

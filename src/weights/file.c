@@ -101,14 +101,16 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		/* The storage that the parent process opened, or NULL. */
+		/* The storage that was opened by the parent process and inherited by a fork, or
+		 * NULL. */
 		left = w->sources[index].st;
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	penstock_close(left);
-	if (left == st && !kept) /* Another thread has set sources[index] first. */
+	/* Another thread has set sources[index] first, so this thread's storage is not used. */
+	if (left == st && !kept)
 		close(source.fd);
 	return 0;
 }

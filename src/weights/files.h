@@ -14,12 +14,12 @@
 /* A row of an index: the name of a tensor, and the file that holds the tensor. */
 struct pst_index_row {
 	const char *tensor, *file; /* Both point into the text of the index. */
-	unsigned at;		   /* Index of the file in pst_file_list.paths. */
+	unsigned at;		   /* Index of the row's file in pst_file_list.paths. */
 };
 
 struct pst_file_list {
-	/* Directory that holds the index or the files of the first model; NULL if the first
-	 * model was named as a single file. */
+	/* Directory of the index or of the files of the first model; NULL if the caller named that
+	 * model as a single file. */
 	char *home;
 	char **paths;
 	unsigned count, capacity;

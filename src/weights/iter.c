@@ -36,8 +36,8 @@ struct batch {
 	struct pst_extents extents;
 	uint64_t id; /* Id of the batch's request. */
 	uint64_t *offs;
-	/* One flag for each tensor: whether the caller has received the tensor and not yet
-	 * released it. */
+	/* One flag for each tensor of the batch: whether the caller has received the tensor and not
+	 * yet released it. */
 	bool *out;
 	bool done;
 };
@@ -48,10 +48,12 @@ struct penstock_weights_iter {
 	struct penstock_queue *q;
 	char *window;
 	uint64_t window_len, batch_most;
-	struct batch batches[BATCHES_MAX]; /* In file order, starting with `oldest`. */
+	/* The batches in the window, in file order, starting with `oldest`. */
+	struct batch batches[BATCHES_MAX];
 	unsigned oldest, batch_count, own_count;
-	uint64_t planned; /* Number of tensors already put into batches. */
-	uint64_t next;	  /* Index of the next tensor to give to the caller. */
+	/* Number of the model's tensors that have already been put into batches. */
+	uint64_t planned;
+	uint64_t next; /* Index of the next tensor to give to the caller. */
 };
 
 static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
@@ -109,7 +111,8 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	for (unsigned i = 0; i < it->batch_count; i++) {
 		const struct batch *b = batch_at(it, i);
 
-		if (b->has_own_memory || !b->len) /* A batch of empty tensors occupies no memory. */
+		/* A batch whose tensors are all empty occupies no memory in the window. */
+		if (b->has_own_memory || !b->len)
 			continue;
 		oldest = oldest ? oldest : b;
 		newest = b;
@@ -145,7 +148,8 @@ static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 	b->mem = it->window;
 	if (!b->len)
 		return 1;
-	if (!is_long_tensor(it, b->first)) { /* A long tensor is alone in its batch. */
+	/* A long tensor is alone in its batch and gets an allocation of its own. */
+	if (!is_long_tensor(it, b->first)) {
 		if (!iter_window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
@@ -180,8 +184,9 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	/* True for all stretches to which pst_place_tensors gave whole pages. All other
-	 * stretches are so short that pst_place_widen ignores own_pages for them. */
+	/* All long stretches (tensors that are contiguous in their file) have got whole pages from
+	 * pst_place_tensors. Other stretches are so short that pst_place_widen ignores own_pages
+	 * for them. */
 	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];
@@ -197,7 +202,8 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	if (ret)
 		return ret;
 	it->load.lead += pst_place_widen(&b->extents);
-	b->done = !b->extents.count; /* Nothing to read if all tensors of the batch are empty. */
+	/* If all tensors of the batch are empty, there is nothing to read. */
+	b->done = !b->extents.count;
 	return b->done ? 0
 		       : pst_load_submit(&it->load, it->q, b->extents.list, b->extents.count, b,
 					 &b->id);
@@ -226,7 +232,7 @@ static int iter_read_ahead(struct penstock_weights_iter *it)
 	if (ret > 0)
 		ret = iter_batch_submit(it, b);
 	else if (!ret)
-		ret = 1; /* The next call tries this batch again. */
+		ret = 1; /* A later call tries again to make this batch. */
 	if (ret) {
 		batch_free(it, b);
 		return ret < 0 ? ret : 0;

@@ -15,7 +15,7 @@
 #include "weights/err.h"
 #include "weights/place.h"
 
-/* Stands for the offset of a tensor of which this rank needs no part. */
+/* Offset in memory of a tensor of which this rank needs no part. */
 #define NOWHERE UINT64_MAX
 
 /* ---- pieces ---- */
@@ -247,8 +247,9 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* True for all stretches to which pst_place_tensors gave whole pages. All other
-	 * stretches are so short that pst_place_widen ignores own_pages for them. */
+	/* All long stretches (tensors that are contiguous in their file) have got whole pages from
+	 * pst_place_tensors. Other stretches are so short that pst_place_widen ignores own_pages
+	 * for them. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */

@@ -2,6 +2,7 @@
 /*
  * The structs of an open model. open.c fills them in; all files of src/weights and src/group read
  * them. The functions that work on them are declared in open.h, file.h, find.h and config.h.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_WEIGHTS_MODEL_H
 #define PST_WEIGHTS_MODEL_H
@@ -33,9 +34,9 @@ struct pst_tensor_entry {
 };
 
 /*
- * The descriptor and the storage of one file. The storage is opened when the file is read for the
- * first time. After fork, the child inherits the descriptor but must not use its parent's storage,
- * so it opens its own.
+ * The descriptor and the storage of one file. The storage is opened when tensors of the file are
+ * read for the first time. After a fork, the child inherits the descriptor but must not use its
+ * parent's storage, so it opens its own.
  */
 struct pst_file_source {
 	struct penstock_storage *st;

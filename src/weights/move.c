@@ -181,7 +181,7 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 
 	pst_load_add_report(load, done->result, r);
 	if (load->failed)
-		return; /* Only the first failure is reported. */
+		return; /* The load reports only its first failure. */
 	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
 	if (done->result < 0)
 		load->failed = pst_weights_fail(
@@ -315,8 +315,8 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	while (ended < submitted || (!load->failed && submitted < batches->count)) {
 		int n;
 
-		/* Polls the caller before each submission, because the first request of a file
-		 * opens the file, which may take long. */
+		/* Calls the caller's callback before each submission, because the first request of
+		 * a file opens the file, which may take long. */
 		while (!pst_load_poll_caller(load) && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
 			struct load_batch *b = &batches->list[submitted];

@@ -54,8 +54,8 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 /* Calls opts.look if 100 ms have passed since its last call. If opts.look asks to cancel,
  * load->failed becomes -ECANCELED. Returns load->failed. */
 int pst_load_poll_caller(struct pst_load *load);
-/* Returns how long the caller may wait for completions before it must call pst_load_poll_caller
- * again, in ns; -1 if it may wait without limit. */
+/* Returns for how many ns a wait for completions may last until pst_load_poll_caller must be called
+ * again; -1 if there is no limit. */
 int64_t pst_load_wait_ns(const struct pst_load *load);
 
 /* Fails with -ESTALE if any file of the extents has changed since its header was read. May

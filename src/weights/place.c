@@ -9,16 +9,16 @@
 #include "weights/place.h"
 
 #define PAGE 4096u
-/* Length in bytes from which a stretch keeps its offset within a page. For a shorter stretch,
- * direct paths would gain nothing. */
+/* Minimum length in bytes of a stretch (tensors that are contiguous in their file) that keeps its
+ * offset within a page. For a shorter stretch, direct paths would gain nothing. */
 #define SHORT_STRETCH 65536u
 #define SHORT_ALIGN 64u
 
 struct stretch {
 	uint64_t first, end; /* Indices of its tensors: from `first` to end - 1. */
 	uint64_t off, len;   /* Offset and length in the file, in bytes. */
-	/* Remainder of the tensors' file offsets modulo the alignment; it is the same for all
-	 * tensors of a stretch. */
+	/* Remainder of the tensors' file offsets modulo the alignment; all tensors of a stretch
+	 * have the same remainder. */
 	uint64_t shift;
 	uint64_t align; /* Largest alignment that any of its tensors needs. */
 };
@@ -120,9 +120,10 @@ uint64_t pst_place_widen(struct pst_extents *extents)
 		if (seg->rows > 1 || seg->row_len < SHORT_STRETCH ||
 		    (uintptr_t)seg->buf % PAGE != before)
 			continue;
-		/* If request_bytes has cut a stretch into extents, the last page of an extent
-		 * also holds the beginning of the next extent, so only the last extent may be
-		 * widened at its end. */
+		/* A stretch (tensors that are contiguous in their file) may have been cut into
+		 * extents of request_bytes. The last page of such an extent also holds the
+		 * beginning of the next extent. So only the last extent of a stretch may be widened
+		 * at its end. */
 		if (extents->list[i].own_last &&
 		    (i + 1 == extents->count || !is_next(&extents->list[i], &extents->list[i + 1])))
 			seg->room = -(seg->off + seg->row_len) % PAGE;

@@ -62,7 +62,7 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 enum layout {
 	ROWS, /* [out, in]; a bias is just [out]. */
 	/* [in, out]. One element may pack several values, and one row may stand for a group of
-	 * inputs. */
+	 * inputs (quantized models). */
 	COLUMNS,
 	INPUTS, /* One value for each input. */
 	SHAPE,	/* A few numbers about the whole tensor, instead of a weight. */
@@ -93,7 +93,8 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 				(unsigned long long)length, c->dim, ranks);
 }
 
-/* Fails if the query heads cannot be shared evenly. A rank cannot use a part of a head. */
+/* Fails if the query heads cannot be shared evenly between the ranks. A rank cannot use a part of a
+ * head. */
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
@@ -238,7 +239,8 @@ static bool has_sibling(const struct cut *c, const char *tail)
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		/* Tools write this tensor only for layers with scattered groups. */
+		/* The tools that quantize models write the tensor weight_g_idx only for layers
+		 * whose groups are scattered. */
 		return 1;
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
@@ -271,13 +273,13 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
 			break;
 		if (!last)
-			return 0; /* A bias is needed whole. */
+			return 0; /* Every rank needs the whole bias. */
 		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
 	}
 	if (!is_scale(c->t->name))
 		return 1;
 	if (c->t->shape[c->dim] <= 1)
-		return 0; /* The whole weight has only one scale. */
+		return 0; /* One scale applies to the whole weight, so every rank needs it. */
 	if (inputs)
 		mixed = groups_are_mixed(c);
 	return mixed < 0 ? mixed : !mixed;
@@ -370,7 +372,8 @@ static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
-		c->part_count = 0; /* The whole weight has only one scale. */
+		/* One scale applies to the whole weight, so every rank needs it. */
+		c->part_count = 0;
 		return 0;
 	}
 	scales = c->t->shape[c->dim];

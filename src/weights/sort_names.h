@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct pst_named {
-	uint64_t head; /* Used by the sort only. */
+	uint64_t head; /* A number made of bytes of the name; pst_sort_names sets it. */
 	const char *name;
 	uint32_t at; /* Set by the caller: position of the name before the sort. */
 };

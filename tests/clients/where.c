@@ -44,8 +44,11 @@ __attribute__((constructor)) static void signals_watch(void)
 	struct sigaction was;
 	void *frame;
 
-	backtrace(&frame, 1);	 /* loads libgcc, which a signal handler must not do */
-	sigaltstack(&own, NULL); /* for the first thread, which also runs the exit */
+	/* makes glibc load libgcc before a signal arrives, because a signal handler must not load
+	 * it */
+	backtrace(&frame, 1);
+	/* gives the handler a stack of its own on the first thread, which also runs the exit */
+	sigaltstack(&own, NULL);
 	for (size_t i = 0; i < sizeof(watched) / sizeof(watched[0]); i++)
 		if (!sigaction(watched[i], NULL, &was) && was.sa_handler == SIG_DFL)
 			sigaction(watched[i], &action, NULL);

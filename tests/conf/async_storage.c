@@ -17,9 +17,10 @@
 #include "core/lane/inbox.h"
 
 #define THREADS 2
-#define GATHER 4	  /* a thread waits until this many transfers are queued, then starts one */
-#define GATHER_NS 200000u /* longest time that a thread waits for GATHER queued transfers, in ns \
-			   */
+/* A thread waits until this many transfers are queued, and then starts one of them. */
+#define GATHER 4
+/* Longest time in ns that a thread waits until GATHER transfers are queued. */
+#define GATHER_NS 200000u
 #define PATIENCE_S 60
 #define BEGUN_MAX 2048
 
@@ -43,8 +44,8 @@ struct async_remote {
 /* The private state of one open storage. */
 struct object {
 	struct async_remote *remote;
-	/* A writer's own copy of the object; for a reader, the object that was published when the
-	 * reader opened it. */
+	/* For a writer: its own copy of the object, which a commit publishes. For a reader: the
+	 * object that was published when the reader opened it. */
 	unsigned char *bytes;
 	/* exact: length that the writer announced at the open, 0 if it announced none. */
 	uint64_t len, exact;
@@ -191,7 +192,8 @@ static void *serve_transfers(void *arg)
 		}
 		pthread_mutex_unlock(&remote->lock);
 		io->engine = "async";
-		pst_io_done(io, result); /* the thread must not use `io` after this call */
+		/* after this call, the library may reuse `io`, so this thread must not use it */
+		pst_io_done(io, result);
 		pthread_mutex_lock(&remote->lock);
 	}
 	pthread_mutex_unlock(&remote->lock);

@@ -9,7 +9,7 @@
 #ifndef QUEUED_H
 #define QUEUED_H
 
-/* Length in bytes; more than all the chunks that a lane may have in flight. */
+/* Length in bytes. The chunks that a lane may have in flight at once hold fewer bytes. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 

@@ -37,7 +37,8 @@ static char name[256];
 /* ---- the wrapper of pwrite ---- */
 
 static _Atomic bool
-	holding; /* tells the wrapper to stop the next direct write until go_on is posted */
+	/* tells the wrapped pwrite to stop the next direct write until the test posts go_on */
+	holding;
 static sem_t began, go_on;
 static _Atomic unsigned near_cached, together;
 static _Atomic int direct_now;
@@ -176,7 +177,7 @@ struct work {
 #define READERS 2
 #define ROUNDS 6
 
-/* Writes every fourth piece of the file. Piece boundaries are not page boundaries, so some pages
+/* Writes every fourth piece of the file. A piece does not begin at a page boundary, so some pages
  * contain bytes of two pieces. */
 static void *write_pieces(void *arg)
 {

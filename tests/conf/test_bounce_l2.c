@@ -116,7 +116,7 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 	return report->cpu_copied / want;
 }
 
-/* Skips the case unless the storage can find out by itself that the file is cached. */
+/* Skips the case unless the kernel tells the library which bytes of the file are cached. */
 static void require_known_residency(void)
 {
 	enum penstock_why why;
@@ -137,7 +137,7 @@ static void only_medium_fast_requests_use_it(void **state)
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	/* This read is carried by the caller's thread. */
+	/* The caller's thread carries this short read itself. */
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);

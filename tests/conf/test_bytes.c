@@ -213,7 +213,9 @@ static void check_file(const char *device, const char *engine, bool memory)
 
 		printf("# %s %s %s read by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
 		       paths[p] ? paths[p] : "auto", done);
-		if (p < 2) /* path "bounce" and the automatic choice of a path carry every length */
+		/* path "bounce" and the automatic choice of a path must carry a request of every
+		 * length */
+		if (p < 2)
 			assert_int_equal(done, READS);
 	}
 	penstock_close(st);

@@ -197,7 +197,7 @@ static void report_says_why_by_residency(void **state)
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
 	((struct pst_file *)st->priv)->overlay =
-		true; /* The storage reports the residency of files on an overlay as unknown. */
+		true; /* the storage cannot tell for files on an overlay whether bytes are cached */
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");
 	assert_string_equal(why_not(&report, "bounce"), "not-needed");

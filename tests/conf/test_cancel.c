@@ -51,9 +51,8 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* Cancels a request that has the maximum number of chunks of a lane in flight, and more
- * chunks that have not started. It completes with -ECANCELED while the store still holds all
- * transfers. */
+/* Cancels a request that has as many chunks in flight as a lane may have, and more chunks that have
+ * not started. It completes with -ECANCELED while the store still holds all transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;
@@ -472,7 +471,7 @@ static void deadline_passes_while_waiting_for_slots(void **state)
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
 	req = test_request(st, &seg, 1, PENSTOCK_READ);
-	/* Each of these requests needs more slots than a lane has. */
+	/* Each of these requests needs more slots than a lane has, so the later ones must wait. */
 	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 16 * lanes), 0);

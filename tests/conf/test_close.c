@@ -55,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* gives a close that does not wait enough time to return */
+	usleep(30000); /* gives a close that wrongly does not wait enough time to return */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);
@@ -176,8 +176,8 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* A thread that calls a one-call function drives a lane itself. This thread must sleep while the
- * store holds its transfer, even after closing another device has notified all lanes. */
+/* A thread that calls a one-call function runs a borrowed lane itself. This thread must sleep while
+ * the store holds its transfer, even after closing another device has notified all lanes. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;
@@ -236,7 +236,7 @@ static void device_close_does_not_block_other_devices(void **state)
 	close_function = close_gpu;
 	atomic_store(&prepared, false);
 	thread_start(&threads[0], close_thread, NULL);
-	usleep(30000); /* gives the closing thread enough time to start waiting */
+	usleep(30000); /* gives the thread that closes the device enough time to start waiting */
 	thread_start(&threads[1], prepare_host, other);
 	while (!atomic_load(&prepared) && test_now_ns() < until)
 		sched_yield();
@@ -255,7 +255,7 @@ static void device_close_does_not_block_other_devices(void **state)
 struct stream {
 	const struct pst_cuda *api;
 	struct pst_cu_stream *stream;
-	uint64_t *gate; /* the stream waits until *gate is 1 */
+	uint64_t *gate; /* the stream waits until *gate is 1; the test sets it at the end */
 	char *mem;
 	int64_t *results;
 };
@@ -314,8 +314,8 @@ static void detached_requests_free_their_entries(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			/* The queue entries of detached requests become free although nobody
-			 * harvests. */
+			/* The entries of detached requests become free although no thread harvests
+			 * them. */
 			sched_yield();
 		assert_int_equal(ret, 1);
 	}
@@ -359,7 +359,7 @@ static void waiting_for_detached_requests(void **state)
 		 * in flight. */
 		assert_int_equal(async_await(remote, 1), 0);
 		thread_start(&thread, closes ? close_thread : wait_thread, &got);
-		usleep(30000); /* gives the thread enough time to fall asleep */
+		usleep(30000); /* gives the waiting thread enough time to fall asleep */
 		assert_false(atomic_load(&closed));
 		async_release(remote);
 		pthread_join(thread, NULL);
@@ -368,8 +368,8 @@ static void waiting_for_detached_requests(void **state)
 		else
 			assert_int_equal(got, 0);
 		assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
-		/* Closing the queue cancels the requests that have not started. The other
-		 * requests complete. */
+		/* Closing the queue cancels the requests that have not started. The requests that
+		 * have started complete. */
 		for (unsigned i = 0; i < 3; i++)
 			assert_true(s.results[i] == PIECE ||
 				    (closes && s.results[i] == -ECANCELED));

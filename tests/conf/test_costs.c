@@ -63,7 +63,7 @@ static void open_without_descriptors_left(void **state)
 
 	(void)state;
 	begin_case(0, 1);
-	next = dup(0); /* the lowest free descriptor */
+	next = dup(0); /* the number that the next opened descriptor would get */
 	assert_true(next > 0);
 	close(next);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);

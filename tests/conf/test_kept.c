@@ -16,7 +16,8 @@
 #include "penstock.h"
 #include "request.h"
 
-#define LEN (4u << 20) /* longer than any read that the caller's thread carries itself */
+/* longer than any read that the caller's thread carries itself, so the device's lane carries it */
+#define LEN (4u << 20)
 
 static unsigned long (*calls)(const char *name);
 static struct penstock_device *host, *gpu;
@@ -139,7 +140,8 @@ static void nothing_kept_unless_immutable(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(read_all() > 0);
 		assert_true(read_all() > 0);
-		overwrite_file(); /* the next read must return the new bytes */
+		/* changes the file's bytes; the next read must return the new bytes */
+		overwrite_file();
 	}
 }
 

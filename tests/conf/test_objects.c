@@ -112,7 +112,8 @@ static void paths_without_descriptor_are_refused(void **state)
 			req.require = (enum penstock_class)c;
 			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
 			assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-			/* The error message says for each path why the library refuses it. */
+			/* The error message must say for each path why the library refuses it, so
+			 * it is long. */
 			assert_true(strlen(penstock_errmsg()) > 40);
 			assert_int_equal(penstock_explain(&req, &why), 0);
 			assert_int_equal(why.taken, -1);
@@ -240,7 +241,7 @@ static void cancel_in_flight(struct penstock_device *dev, enum penstock_op op)
 	assert_int_equal(done.id, id);
 	async_get_counts(remote, &counts);
 	assert_int_equal(counts.waiting, 0);
-	/* After this point only the caller uses the memory. */
+	/* The request has completed, so only the caller uses the memory. */
 	off = done.report->stop_off;
 	if (done.result < 0) {
 		assert_int_equal(done.result, -ECANCELED);

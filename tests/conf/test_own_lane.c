@@ -16,8 +16,8 @@
 /* ---- bytes ---- */
 
 /* Reads the file in pieces of random lengths into memory, and compares the result with the file.
- * About one piece in eight is too long for the inline lane. If `path` is NULL, the library
- * chooses the path. */
+ * About one piece in eight is too long for the inline lane, so the device's lane reads it. If
+ * `path` is NULL, the library chooses the path. */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
@@ -60,7 +60,7 @@ static void read_pieces(struct penstock_device *dev, const char *path, uint64_t 
 		}
 		have += (unsigned)n;
 	}
-	assert_in_range(most, 1, count - 1); /* both kinds of pieces were read */
+	assert_in_range(most, 1, count - 1); /* checks that both short and long pieces were read */
 	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
 	penstock_free(dev, mem);
@@ -174,7 +174,7 @@ static void completes_exactly_once(void **state)
  * the inline lane. */
 static void works_while_device_lane_is_full(void **state)
 {
-	/* Destination of this read; the other read uses `back`. */
+	/* Destination of this read. The other read goes to `back`. */
 	static unsigned char aside[70000];
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *other;
@@ -247,7 +247,8 @@ static void turn_without_requests_does_not_hang(void **state)
 {
 	(void)state;
 	open_queue(host);
-	/* Each call polls for a moment. If it slept afterwards, nothing would wake it. */
+	/* Each call polls for a moment and must not sleep afterwards, because nothing would wake
+	 * it. */
 	for (unsigned i = 0; i < 100000; i++)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }

@@ -10,9 +10,9 @@
 
 #define SECOND 1000000000ll
 
-/* A request of the inline lane has a segment on a second device. Once the request's transfers
- * are done, this device must be able to close, even before the queue's owner harvests the
- * request. */
+/* A request of the inline lane has a segment on a second device. Once the request's transfers are
+ * done, this device must be able to close, even if the queue's owner has not yet taken the
+ * completed request. */
 static void second_device_does_not_wait_for_owner(void **state)
 {
 	struct penstock_storage *st;
@@ -78,9 +78,9 @@ static void *close_kept_storage(void *arg)
 	return arg;
 }
 
-/* The queue's owner sleeps while it waits for a read of one storage. Another thread closes a
- * second storage, and the inline lane has kept a mapping of this second storage. Closing it must
- * not wait for the read of the first storage. */
+/* The queue's owner sleeps while it waits for a read of one storage. The inline lane has kept a
+ * mapping of a second storage. Another thread closes the second storage, and must not wait for the
+ * read of the first one. */
 static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -135,9 +135,9 @@ static void *read_sleeping(void *mem)
 	return (void *)(intptr_t)penstock_read(sleeping, gpu, mem, 4096, 0);
 }
 
-/* A thread sleeps inside a one-call read, for which it drives a lane itself. This lane kept and
- * dropped a mapping of an earlier storage. Closing a new storage must not wait for the sleeping
- * thread. */
+/* A thread sleeps inside a one-call read, for which it runs a borrowed lane itself. This lane kept
+ * a mapping of an earlier storage, which has closed since. Closing a new storage must not wait for
+ * the sleeping thread. */
 static void storage_close_beside_one_call_thread(void **state)
 {
 	pthread_t threads[2];
@@ -154,7 +154,8 @@ static void storage_close_beside_one_call_thread(void **state)
 	async_hold(remote);
 	assert_int_equal(pthread_create(&threads[0], NULL, read_sleeping, mem + MAX), 0);
 	assert_int_equal(async_await(remote, 1), 0);
-	kept = open_kept(mem); /* gets another entry of the storage table than `sleeping` */
+	/* gets another entry of the storage table than the storage `sleeping` */
+	kept = open_kept(mem);
 	atomic_store(&closed, false);
 	assert_int_equal(pthread_create(&threads[1], NULL, close_kept_storage, NULL), 0);
 	until = pst_now_ns() + 20 * SECOND;

@@ -53,7 +53,7 @@ static void sys_remove(void)
 		printf("# %s is left behind\n", root);
 }
 
-/* A copy of the device's function table, in which order_writes is replaced. */
+/* A copy of the device's function table, in which the test replaces order_writes. */
 static struct pst_device_ops ops;
 static _Atomic unsigned ordered, refusals;
 
@@ -94,7 +94,7 @@ static int setup(void **state)
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open("peermem:" BDF, &opts, &peer) < 0)
 		return -1;
-	ops = *peer->ops; /* The table is replaced before any lane reads it. */
+	ops = *peer->ops; /* The test replaces the table before any lane reads it. */
 	ops.order_writes = count_order_writes;
 	peer->ops = &ops;
 	return 0;
@@ -177,7 +177,8 @@ static void read_by_p2p(void **state)
 	open_file_and_alloc(PENSTOCK_READ);
 	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not report which extents are written");
-	/* Checks the same for a file whose residency the kernel does not report. */
+	/* Checks the same for a file of which the kernel does not report whether its bytes are
+	 * cached. */
 	atomic_store(&st->residency_probe, PST_PROBE_COLD);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
@@ -194,7 +195,8 @@ static void read_by_p2p(void **state)
 		if (!(off % 4096) && len >= 4096)
 			assert_string_equal(report.path, "p2p");
 	}
-	assert_int_equal(report.cpu_copied > 0, 1); /* unaligned reads use another path */
+	/* another path carries unaligned reads, and it copies by the CPU */
+	assert_int_equal(report.cpu_copied > 0, 1);
 }
 
 /* On some devices, a read by the device may overtake bytes that a drive is still writing to the
@@ -255,10 +257,10 @@ static void allocations_of_peer_memory(void **state)
 	assert_int_equal((uintptr_t)mem % 4096, 0);
 	assert_int_equal(penstock_device_of(mem + 99, &found), 0);
 	assert_ptr_equal(found, peer);
-	/* This address is within the allocation, not at its start. */
+	/* This address is inside the allocation, but not at its start, so it cannot be freed. */
 	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL);
 	assert_int_equal(penstock_device_of(mem, &found), 0);
-	assert_ptr_equal(found, peer); /* The allocation still exists. */
+	assert_ptr_equal(found, peer); /* The failed call has freed nothing. */
 	assert_int_equal(penstock_alloc(peer, 4096, &more), 0);
 	assert_int_equal(penstock_free(peer, more), 0);
 	assert_int_equal(penstock_free(peer, more), -EINVAL);

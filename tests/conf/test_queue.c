@@ -62,13 +62,14 @@ static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, uns
 		req->require = PENSTOCK_DIRECT;
 		return -EOPNOTSUPP;
 	case 2:
-		req->op = PENSTOCK_WRITE; /* the storage was opened for reading only */
+		/* a write is refused, because the storage was opened for reading only */
+		req->op = PENSTOCK_WRITE;
 		return -EBADF;
 	case 3:
 		req->path = "no-such-path";
 		return -EINVAL;
 	case 4:
-		req->path = "staged"; /* this path needs a descriptor, and the storage has none */
+		req->path = "staged"; /* path staged needs a descriptor, and the storage has none */
 		return -EOPNOTSUPP;
 	case 5:
 		req->flags = 1u << 30;
@@ -152,7 +153,7 @@ static void full_queue_recovers(void **state)
 		if (round) /* The reports of the previous round are valid until the next harvest. */
 			for (unsigned i = 0; i < 4; i++)
 				assert_int_equal(old[i].report->bytes, 60000 + round - 1);
-		/* A request that has completed but is not harvested keeps its queue entry. */
+		/* A completed request occupies its entry of the queue until it is harvested. */
 		async_release(remote);
 		assert_int_equal(wait_queue(1, 1, -1), 1);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), 1);
@@ -417,7 +418,8 @@ static void misuse_and_resubmit(const struct penstock_done *one)
 		 * on standard error and has no effect. */
 		penstock_queue_close(q);
 	assert_int_equal(penstock_cancel(q, one->id),
-			 -ENOENT); /* allowed in a callback, but the request has completed */
+			 /* a cancel is allowed in a callback, but this request has completed */
+			 -ENOENT);
 	if (++chained < 50)
 		assert_int_equal(penstock_submit(q, &chain, 1, NULL), 1);
 }
@@ -522,11 +524,13 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 	submit_read(0, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
-	fd = penstock_queue_fd(q); /* after the request has completed */
+	/* opens the eventfd only after the request has completed; it must still be readable */
+	fd = penstock_queue_fd(q);
 	assert_int_equal(penstock_queue_fd(q), fd);
 	assert_true(fd_readable(fd, 60000));
 	assert_int_equal(wait_queue(1, 8, -1), 1);
-	assert_false(fd_readable(fd, 0)); /* the harvest made the eventfd unreadable */
+	/* after the harvest, the eventfd is not readable any more */
+	assert_false(fd_readable(fd, 0));
 	for (unsigned round = 0; round < 20; round++) {
 		async_hold(remote);
 		for (unsigned i = 0; i < 3; i++)

@@ -37,7 +37,7 @@ static int setup(void **state)
 		bytes[i] = (unsigned char)test_random(&seed);
 	test_file_name(name, sizeof(name), "penstock-reopen");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC,
-		  0600); /* writing the file also puts it into the page cache */
+		  0600); /* the write also puts the file into the page cache */
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
 	return close(fd);
@@ -93,7 +93,7 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* A new device gets the same index in the device table as a closed device had. */
+/* A new device gets the index in the table of devices that a closed device had. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");

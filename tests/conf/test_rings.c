@@ -80,8 +80,8 @@ static void set_driver_failures(const char *calls)
 	assert_int_equal(set(calls), 0);
 }
 
-/* Returns how many ring pieces all lanes together have pinned since the last call with `again`
- * set to true. */
+/* Returns how many pieces of rings all lanes together have pinned since the count started. If
+ * `again` is true, this call starts a new count. */
 static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);
@@ -214,11 +214,13 @@ static void short_reads_pin_the_rest(void **state)
 	read_short();
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	stderr_capture();
-	/* The second piece is pinned once, not once for each read. */
+	/* The lanes pin the second pieces of their rings once, not once for each read. */
 	for (unsigned i = 0; i < 3; i++)
 		read_short();
 	assert_int_equal(stderr_count_refused(),
-			 0); /* The driver would refuse a copy that spans both pieces of a ring. */
+			 /* no copy may span both pieces of a ring, because the driver would refuse
+			  * it */
+			 0);
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, false);
 }

@@ -48,7 +48,7 @@ static bool blocks_all(const char *tid)
 	snprintf(path, sizeof(path), "/proc/self/task/%.20s/status", tid);
 	f = fopen(path, "re");
 	if (!f)
-		return true; /* the thread has exited */
+		return true; /* the thread has exited, so it cannot run a handler */
 	while (fgets(line, sizeof(line), f))
 		sscanf(line, "SigBlk: %llx", &blocked);
 	fclose(f);
@@ -126,11 +126,11 @@ static void library_threads_block_all_signals(void **state)
 			struct penstock_device *dev = own.own_lane;
 
 			if (penstock_queue_open(k ? NULL : &own, &q))
-				break; /* this engine is refused on this machine */
+				break; /* the kernel refuses this engine on this machine */
 			read_by_path(q, st, dev, "bounce");
 			read_by_path(q, st, dev, "fault:bounce?delay_us=100");
 			drop_page_cache();
-			read_by_path(q, st, dev, NULL); /* starts the engine's threads */
+			read_by_path(q, st, dev, NULL); /* makes the engine start its threads */
 			assert_true(check_other_threads() >= 2);
 			penstock_queue_close(q);
 		}

@@ -339,7 +339,8 @@ static void shared_memory_has_the_sums(void **state)
 	}
 	assert_true(sums.retries > 0 && sums.failed > 0 && sums.refused > 0);
 	assert_int_equal(retries, sums.retries);
-	/* In the counters, every attempt counts as a chunk. */
+	/* The counters count every attempt as a chunk, while the reports count retries separately.
+	 */
 	assert_int_equal(chunks, sums.chunks + sums.retries);
 	assert_int_equal(latencies, chunks);
 	assert_int_equal(cpu_copied, sums.cpu_copied);
@@ -510,7 +511,7 @@ static void idle_child_has_no_counters(void **state)
 	int fd = open("/dev/null", O_WRONLY);
 
 	(void)state;
-	/* This call makes the process a user of the library. */
+	/* After this call, the process counts as a user of the library. */
 	assert_int_equal(penstock_stats(0, 0, fd), 0);
 	close(fd);
 	child = child_start(do_nothing, NULL);

@@ -248,9 +248,11 @@ static void pitched_rows(void **state)
 	remote_create(0);
 	for (unsigned i = 0; i < 2; i++) {
 		check_pitched(i ? gpu : host, 1000, 1500,
-			      600); /* the library also reads such narrow gaps */
-		check_pitched(i ? gpu : host, 5000, 40000, 100);  /* read row by row */
-		check_pitched(i ? gpu : host, 300000, 400000, 9); /* each row has several chunks */
+			      /* rows with gaps so narrow that the library reads the gaps as well */
+			      600);
+		check_pitched(i ? gpu : host, 5000, 40000, 100); /* read row by row */
+		/* rows so long that each is moved as several chunks */
+		check_pitched(i ? gpu : host, 300000, 400000, 9);
 	}
 }
 

@@ -143,7 +143,7 @@ static void late_length_and_offset(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A late length shortens each row, even if the rows are contiguous. */
+/* A late length (which the stream supplies) shortens each row, even if the rows are contiguous. */
 static void late_length_applies_to_each_row(void **state)
 {
 	static struct late_length_and_offset want = {300, 0};
@@ -174,7 +174,7 @@ static void late_length_applies_to_each_row(void **state)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	for (unsigned row = 0; row < 4; row++)
 		assert_memory_equal(back + row * 1000, bytes + row * 1000, 300);
-	want.row_len = 1001; /* more than one row, less than all rows */
+	want.row_len = 1001; /* a length between one row and all rows */
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
@@ -184,8 +184,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset must stay within the allocation of the segment, because the next allocation
- * in memory may belong to another user. */
+/* A late buffer offset (which the stream supplies) must stay within the allocation of the segment,
+ * because the next allocation in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -293,8 +293,8 @@ static int count_sync(struct pst_io *io)
 	return real_ops->sync(io);
 }
 
-/* A durable write in stream order is synced even if its path moves no bytes, because a lane
- * carries the request. */
+/* A durable write in stream order is synced even if its path moves no bytes, because a lane carries
+ * the request and makes the sync. */
 static void null_path_in_stream_order_syncs(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -334,8 +334,8 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* If no semaphore is left, a request is refused, but the stream already has a wait for this
- * request. The stream must continue. Later requests must get semaphores again, and each must
+/* If no semaphore is left, the library refuses a request after it has already queued a wait for it
+ * on the stream. The stream must continue. Later requests must get semaphores again, and each must
  * wait for its own stream. */
 static void refused_requests_free_their_semaphores(void **state)
 {
@@ -353,7 +353,8 @@ static void refused_requests_free_their_semaphores(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		return; /* The machine's own driver cannot fail on demand. */
+		/* The rest needs a failure on demand, which only the stand-in driver offers. */
+		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
@@ -398,7 +399,7 @@ static void invalid_stream_requests_are_refused(void **state)
 	req.late = &late;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
 	req.stream = (void *)0x1;
-	/* The host device has no streams. */
+	/* The host device has no streams, so it refuses the request. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "streams"));
 	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);

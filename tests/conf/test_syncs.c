@@ -166,8 +166,9 @@ static void expect_bytes(void)
 
 static void expect_commit_refused(void)
 {
-	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN); /* the bytes of this write are safe */
-	/* But bytes of earlier writes may be lost. */
+	/* the later write succeeds, because its bytes are safe */
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
+	/* But the commit fails, because bytes of earlier writes may be lost. */
 	assert_int_equal(penstock_commit(st, 1), -EIO);
 	assert_non_null(strstr(penstock_errmsg(), "open it anew"));
 	assert_int_equal(penstock_commit(st, 0), 0);
@@ -198,7 +199,7 @@ static void old_cached_bytes_are_rewritten(void **state)
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
 	assert_int_equal(direct_writes, 4);
 	assert_int_equal(fs_calls, 1);
-	fail_range.left = fail_fsync.left = 1; /* the commit meets the same failures */
+	fail_range.left = fail_fsync.left = 1; /* the commit's syncs fail in the same two ways */
 	fail_fsync.code = EIO;
 	assert_int_equal(penstock_commit(st, 1), 0);
 	assert_int_equal(fs_calls, 2);
@@ -374,7 +375,7 @@ static int open_device(void **state)
 	tmp = tmp ? tmp : "/tmp";
 	snprintf(name, sizeof(name), "%s/penstock-syncs-%d", tmp, (int)getpid());
 	test_use_standin();
-	opts.engine = "threads"; /* this engine uses system calls that the linker can wrap */
+	opts.engine = "threads"; /* engine threads makes system calls that the linker can wrap */
 	mem = aligned_alloc(4096, LEN);
 	sem_init(&both, 0, 0);
 	sem_init(&second, 0, 0);

@@ -114,7 +114,7 @@ static void open_empty(int *fd)
 	assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 }
 
-/* Opens the file again and reports whether path odirect is proven on it. */
+/* Opens the file again and reports whether the canary can prove path odirect on it. */
 static bool file_can_be_proven(void)
 {
 	bool proven;
@@ -251,7 +251,8 @@ static void check_explained(const struct penstock_req *req)
 		assert_int_equal(n, -EOPNOTSUPP);
 	else
 		assert_int_equal(n, seg->row_len);
-	/* If the residency is unknown, a chunk that probes it may use another path. */
+	/* If it is unknown whether the bytes are cached, a chunk that tests this (the residency
+	 * probe) may use another path. */
 	if (e.taken >= 0 && (req->op || !e.resident))
 		assert_string_equal(report.path, e.paths[e.taken].name);
 }

@@ -59,9 +59,9 @@ static void *read_short_and_long(void *arg)
 	return NULL;
 }
 
-/* Several threads read while a stream waits for a held request. The library must create nothing
- * for these threads. Otherwise the driver could wait for that stream while it holds the lock
- * that the stream's own copy needs. */
+/* Several threads read while a stream waits for a request that the test holds back. The library
+ * must create nothing for these threads. Otherwise the driver could wait for that stream while it
+ * holds the lock that the stream's own copy needs. */
 static void reads_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
@@ -94,7 +94,8 @@ static void reads_while_a_stream_waits(void **state)
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
 	}
-	assert_int_equal(penstock_poll(q, &done, 1), 0); /* the stream is still held */
+	/* the stream still waits, because the test has not released it */
+	assert_int_equal(penstock_poll(q, &done, 1), 0);
 	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, 65536);
@@ -223,10 +224,9 @@ static void *copy_on_gpu(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* While a stream is held, one thread closes an inline lane, which frees its ring and its
- * mappings. Another thread makes the first copy between two GPUs, which creates a stream. Both
- * threads wait for the held stream. The held stream's own copies must not wait for these
- * threads. */
+/* While a stream waits, one thread closes an inline lane, which frees its ring and its mappings.
+ * Another thread makes the first copy between two GPUs, which creates a stream. Both threads wait
+ * for the waiting stream. The copies that this stream waits for must not wait for these threads. */
 static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -244,7 +244,8 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
 	seg.buf = mem;
 	req = request(&seg, NULL);
-	req.path = "mapped"; /* The lane keeps this mapping registered. */
+	/* reads by path mapped, so that the lane keeps the mapping registered */
+	req.path = "mapped";
 	if (penstock_submit(q, &req, 1, NULL) == 1)
 		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
 	stream_hold(&h);
@@ -277,7 +278,8 @@ static void one_byte_while_a_stream_waits(void **state)
 	seg.buf = mem;
 	stream_hold(&h);
 	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), -EBUSY);
-	req = request(&seg, h.stream); /* a read of one byte in the order of the held stream */
+	/* a read of one byte in the order of the stream that waits */
+	req = request(&seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	for (unsigned i = 16; i <= 20; i++)
 		assert_int_equal(penstock_read(st, gpu, mem, (1u << i) + 1, 0), (1u << i) + 1);
@@ -288,7 +290,8 @@ static void one_byte_while_a_stream_waits(void **state)
 		if (!i)
 			continue;
 		assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-		req = request(&h.seg, h.stream); /* stream_release waits for this new request */
+		/* stream_release waits for the completion of this new request */
+		req = request(&h.seg, h.stream);
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
 	stream_release(&h);
@@ -337,7 +340,7 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		req.seg_count = 3;
 		req.path = i < 6 ? "bounce" : NULL;
 		assert_int_equal(penstock_transfer(&req, NULL), len);
-		req.stream = h.stream; /* the same read in the order of the held stream */
+		req.stream = h.stream; /* the same read, in the order of the stream that waits */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
 	/* The chunk boundaries fall at the last byte of row 200 and at the first byte of row 189.
@@ -357,7 +360,8 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		assert_true(done.result > 0);
 	}
 	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-	req = request(&h.seg, h.stream); /* stream_release waits for this new request */
+	/* stream_release waits for the completion of this new request */
+	req = request(&h.seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	stream_release(&h);
 	penstock_free(gpu, mem);

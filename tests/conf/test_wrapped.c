@@ -124,7 +124,7 @@ static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, 
 	return out->n != -EOPNOTSUPP || !path;
 }
 
-/* Checks that path fault hides the damage: the transfer reports full success although some bytes
+/* Checks that path fault lies as intended: the transfer reports full success although some bytes
  * are wrong. */
 static void check_lie(struct penstock_device *dev, enum penstock_op op, const char *path,
 		      const char *args)
@@ -152,8 +152,8 @@ static void every_lie_corrupts_bytes(void **state)
 		}
 }
 
-/* Returns true if, according to the allow-list, path odirect is DMA by the drive on this file
- * system. */
+/* Returns true if the file system is on the library's allow-list, so that path odirect counts as
+ * DMA by the drive. */
 static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -204,7 +204,7 @@ static void swap_keeps_every_byte(void **state)
 	}
 	assert_int_equal(got, want);
 	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
-	assert_int_equal(o.wrong, LEN); /* with op=write the fault does not affect reads */
+	assert_int_equal(o.wrong, LEN); /* with op=write, path fault injects no faults into reads */
 }
 
 static void injected_errors_are_reported(void **state)

@@ -24,7 +24,8 @@
 #define SYS_cachestat 451
 #endif
 
-static _Atomic int armed = -1; /* the kind of call that is armed, -1 if none is */
+/* the kind of call that fails next (the armed kind), -1 if none does */
+static _Atomic int armed = -1;
 static unsigned armed_nth;
 static bool all_from_nth;
 static int armed_outcome;

@@ -39,8 +39,8 @@ enum calls_kind {
  * values apply only to CALLS_FILL and CALLS_DRAIN. */
 #define CALLS_SHORT (-1) /* moves about half of the bytes, in whole blocks for O_DIRECT */
 #define CALLS_EMPTY (-2) /* moves no bytes and returns 0 */
-/* The read (CALLS_FILL) reports success, although bytes have not arrived: with CALLS_LIE no
- * byte, with CALLS_LIE_END all bytes but the last CALLS_LIE_LEN. */
+/* The read (CALLS_FILL) reports success although bytes have not arrived. CALLS_LIE: no byte has
+ * arrived. CALLS_LIE_END: all bytes have arrived except the last CALLS_LIE_LEN. */
 #define CALLS_LIE (-3)
 #define CALLS_LIE_END (-4) /* plain calls only */
 #define CALLS_LIE_LEN 8u
@@ -55,8 +55,8 @@ enum calls_kind {
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
 /* Does the same as calls_arm, but all calls from the n-th on fail. */
 void calls_arm_onwards(enum calls_kind kind, unsigned nth, int how);
-/* Disarms, so that all calls pass through again. Returns how many calls got the injected outcome
- * since the arming. */
+/* Ends the injection, so that all calls pass through again. Returns how many calls got the injected
+ * outcome since calls_arm. */
 unsigned calls_disarm(void);
 /* Lets the first `count` calls that CALLS_HANG blocks continue. The other blocked calls stay
  * blocked, even after calls_disarm. */
@@ -64,12 +64,12 @@ void calls_release(unsigned count);
 /* Waits until `count` calls have got the injected outcome. Returns false if that takes more than
  * a minute. */
 bool calls_await_hits(unsigned count);
-/* Return facts since the arming: the number of calls of the armed kind, and whether the last call
+/* Return facts since calls_arm: the number of calls of the armed kind, and whether the last call
  * that got the injected outcome was an O_DIRECT call. */
 unsigned calls_counted(void);
 bool calls_hit_direct(void);
 
-/* Returns how many io_uring calls used registered buffers since the arming. */
+/* Returns how many io_uring calls used registered buffers since calls_arm. */
 unsigned calls_fixed_count(void);
 
 /* Counts an io_uring call that uses a registered buffer. Only calls_uring.c calls this function. */

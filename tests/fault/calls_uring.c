@@ -30,7 +30,8 @@ static int sqe_kind(const struct io_uring_sqe *sqe)
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
 	case IORING_OP_READ_FIXED:
-		/* An entry with smaller user_data belongs to an internal read of the library. */
+		/* The library gives small numbers to its own internal reads; all other entries are
+		 * transfers. */
 		return sqe->user_data > 16 ? CALLS_FILL : -1;
 	case IORING_OP_WRITE:
 	case IORING_OP_WRITE_FIXED:
@@ -56,8 +57,8 @@ static void make_noop(const struct io_uring *ring, struct io_uring_sqe *sqe, int
 	sqe->user_data = data;
 }
 
-/* Applies the armed fault to the entries that wait for submission. The wrapper handles each entry
- * only once. */
+/* Applies the injected fault to the io_uring entries that wait for submission. The wrapper handles
+ * each entry only once. */
 static void apply_faults(struct io_uring *ring)
 {
 	for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {

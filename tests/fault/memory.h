@@ -13,8 +13,8 @@
 void memory_arm(unsigned nth);
 /* Returns the number of allocations since memory_arm. */
 unsigned memory_allocations(void);
-/* Disarms. Returns the number of allocations since memory_arm, and sets *hits to the number that
- * failed. */
+/* Ends the injection. Returns the number of allocations since memory_arm, and sets *hits to the
+ * number that failed. */
 unsigned memory_disarm(unsigned *hits);
 /* Returns the name of the allocator that failed, such as "calloc", and sets *len to the number
  * of bytes that were requested. */

@@ -92,8 +92,9 @@ static uint64_t read_all_and_count_cached(struct penstock_report *report)
 	return bytes_by(report, "bounce") + bytes_by(report, "mapped");
 }
 
-/* The probe is slow. Only the probe's chunk comes through the page cache. All other chunks of
- * this request and all chunks of the next request come from the drive. */
+/* The residency probe (a timed read through the page cache) is slow. Only the probe's chunk comes
+ * through the page cache. All other chunks of this request and all chunks of the next request come
+ * from the drive. */
 static void slow_probe(const char *device)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -119,8 +120,9 @@ static void slow_probe_for_gpu_memory(void **state)
 	slow_probe("cuda:0");
 }
 
-/* If probes are quick, the library takes the file as cached, and all chunks come through the page
- * cache. On a busy machine no chunk may be quick enough. */
+/* If residency probes (timed reads through the page cache) are quick, the library takes the file as
+ * cached, and all chunks come through the page cache. On a busy machine no chunk may be quick
+ * enough. */
 static void quick_probe_reads_through_cache(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -134,7 +136,7 @@ static void quick_probe_reads_through_cache(void **state)
 		sum = read_all_and_count_cached(&report);
 		assert_true(sum > 0);
 		if (atomic_load(&st->residency_probe) == PST_PROBE_WARM && sum == LEN)
-			return; /* every chunk was quick */
+			return; /* every chunk was quick and came through the page cache */
 	}
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
@@ -150,12 +152,13 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	assert_in_range(sum, 1, LEN / 2); /* each lane has two chunks of CHUNK_MAX in flight */
+	/* before the slow chunk is noticed, each lane may have two chunks of CHUNK_MAX in flight */
+	assert_in_range(sum, 1, LEN / 2);
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
-/* If a probe fails, another path reads its bytes, and the library draws no conclusion from the
- * failed probe. */
+/* If the read of a residency probe fails, another path reads its bytes. The library then draws no
+ * conclusion from the probe. */
 static void failed_probe_finds_nothing(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -164,7 +167,9 @@ static void failed_probe_finds_nothing(void **state)
 	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&st->residency_probe,
-			     PST_PROBE_WARM); /* the library tries the page cache first */
+			     /* the library takes the file as cached, so it tries the page cache
+			      * first */
+			     PST_PROBE_WARM);
 		calls_arm(CALLS_FILL, 1, EIO);
 		read_all_and_count_cached(&report);
 		assert_int_equal(calls_disarm(), 1);
@@ -172,8 +177,8 @@ static void failed_probe_finds_nothing(void **state)
 	}
 }
 
-/* A probe has found that a range is cached. Path mapped carries such a range as long as its
- * reads are quick. */
+/* A residency probe has found that a range is cached. Path mapped carries such a range as long as
+ * its reads are quick. */
 static void cached_range_by_path_mapped(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -188,7 +193,8 @@ static void cached_range_by_path_mapped(void **state)
 	read_and_compare(MAPPED_MIN, &report);
 	assert_true(calls_disarm() > 0);
 	assert_int_equal(bytes_by(&report, "mapped"), MAPPED_MIN);
-	/* The report counts the filling of the page cache as a pass over DRAM. */
+	/* The report counts that the bytes were written to host memory once to fill the page cache.
+	 */
 	assert_true(report.dram_laid >= MAPPED_MIN);
 	/* After a long chunk was slow, the next probe reads only a short chunk. */
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_SLOW);

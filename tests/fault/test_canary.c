@@ -60,8 +60,9 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route. Meanwhile the n-th read reports success without delivering its bytes; if
- * `nth` is 0, every read delivers. Returns the number of reads. */
+/* Opens the route, for which the library runs the canary (a test read of each direct path).
+ * Meanwhile the n-th read reports success without delivering its bytes; if `nth` is 0, every read
+ * delivers. Returns the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
@@ -153,7 +154,7 @@ static void proven_path_is_used(void **state)
 	assert_true(bytes_right());
 }
 
-/* With either engine, no byte of the canary read arrives. The canary counts every word as
+/* With either engine, no byte of the canary (a test read) arrives. The library counts every word as
  * wrong. */
 static void no_byte_arrives(void **state)
 {
@@ -167,7 +168,8 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read is the canary read; the first is the reference read. */
+		/* The second read is the canary read. The first is the reference read, which goes
+		 * through host memory. */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -176,7 +178,8 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* All words but the last one arrive. The canary compares every word, so it fails. */
+/* All words but the last one arrive. The library compares every word, so the canary finds the
+ * error. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
@@ -187,7 +190,8 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* If the reference read delivers nothing, the canary's comparison fails, too. */
+/* If the reference read (through host memory) delivers nothing, the canary's comparison fails, too.
+ */
 static void reference_read_lies(void **state)
 {
 	(void)state;
@@ -496,7 +500,7 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	open_for_writing(4);
 	assert_int_equal(write_direct(0, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 1);
-	/* This piece is on the first drive again. */
+	/* This piece is on the first drive again, which has passed its test. */
 	assert_int_equal(write_direct(4, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 0);
 	assert_int_equal(write_direct(1, 2, false, &reads), 2 * CANARY_LEN);
@@ -507,7 +511,8 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* After a failed proof, the library reads every later write of the route back. */
+/* After a write that was found not to have arrived, the library reads every later write of the
+ * route back. */
 static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;

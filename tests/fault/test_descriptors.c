@@ -113,7 +113,7 @@ static void storage_outlives_the_callers_descriptor(void **state)
 		read_right(st);
 		penstock_close(st);
 		assert_true(fcntl(fd, F_GETFD) >=
-			    0); /* this number belongs to the caller's other file */
+			    0); /* the descriptor's number belongs to another file of the caller */
 		close(fd);
 		close(other);
 	}

@@ -70,7 +70,7 @@ static void mount_ext4(void)
 		unlink(image);
 		test_skip("no ext4 on a loop device can be mounted");
 	}
-	unlink(image); /* the image file is freed by the unmount */
+	unlink(image); /* the unmount will free the image file */
 }
 
 static void mount_tmpfs(void)
@@ -166,7 +166,7 @@ static void replace_on_full_disk(struct penstock_device *dev, uint64_t length)
 	} else {
 		assert_int_equal(ret, 0);
 		check_no_space(write_big(st, dev, &report), &report);
-		check_file(1, OLD_LEN); /* no reader sees half of the new file */
+		check_file(1, OLD_LEN); /* checks that the old file is unchanged */
 		penstock_close(st);
 	}
 	check_file(1, OLD_LEN);
@@ -192,7 +192,7 @@ static void create_on_full_disk(struct penstock_device *dev)
 	fd = open(name, O_RDONLY);
 	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &there), 0);
-	/* Pieces of the request after stop_off may still have fitted on the disk. */
+	/* Pieces of the request that lie after stop_off may have been written, too. */
 	if ((uint64_t)there.st_size > BIG || (uint64_t)there.st_size < report.stop_off)
 		fail_msg("the file has %lld bytes, it stopped at %llu", (long long)there.st_size,
 			 (unsigned long long)report.stop_off);
@@ -271,7 +271,7 @@ static void check_full_disk(void (*mount_disk)(void))
 	}
 	assert_int_equal(count_files(), 0);
 	assert_int_equal(umount(mount_point),
-			 0); /* the unmount works only if no descriptor keeps the mount busy */
+			 0); /* checks that no descriptor keeps the mount busy */
 }
 
 static void full_disk_tmpfs(void **state)
@@ -303,7 +303,7 @@ static void *shrink_file(void *arg)
 	for (int i = atomic_load(&s->go); i > 1; i--)
 		sched_yield();
 	if (ftruncate(s->fd, (off_t)s->to))
-		return arg; /* the comparison of bytes fails after this */
+		return arg; /* ends the thread; the comparison of bytes then fails */
 	return NULL;
 }
 
@@ -376,8 +376,8 @@ static void file_shrinks_during_read(void **state)
 			for (unsigned i = 0; i < 12; i++) {
 				const char *path = paths[i % 3];
 
-				/* For a GPU the library would choose path mapped, which another
-				 * case tests. */
+				/* For a GPU, the library would choose path mapped by itself.
+				 * Another case tests that path. */
 				read_while_shrinking(dev, host, mem, d && !path ? "bounce" : path,
 						     &random);
 			}
@@ -518,7 +518,7 @@ static unsigned kill_writer(const char *engine, uint64_t after_us)
 	if (!pid)
 		write_until_killed(engine, pipes[1]);
 	close(pipes[1]);
-	assert_int_equal(read(pipes[0], &got, 1), 1); /* the writer has started */
+	assert_int_equal(read(pipes[0], &got, 1), 1); /* waits until the writer has started */
 	usleep((useconds_t)after_us);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);

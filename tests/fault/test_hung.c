@@ -144,8 +144,8 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Makes the lane hang: it blocks in request 0 until requests 1 to `count` are on its lists, and
- * then blocks in request 1. */
+/* Makes the lane hang: it blocks in the system call of request 0 until requests 1 to `count` are on
+ * its lists, and then blocks in the system call of request 1. */
 static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
@@ -180,7 +180,9 @@ static void release_lane_and_check(int64_t result, unsigned count)
 	calls_release(CALLS_ALL);
 	assert_completion(1, result, PENSTOCK_WHY_NONE);
 	submit(q, REQUESTS - 1, PIECE,
-	       0); /* waits for this request, which comes after all requests on the lane's lists */
+	       /* waits until this last request has completed; by then the lane has handled all
+		* requests on its lists */
+	       0);
 	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
 	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
 	for (unsigned i = 0; i <= count; i++)
@@ -231,7 +233,7 @@ static void deadline_while_lane_hangs(void **state)
 	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
 	assert_int_equal(completions[6], 1);
-	/* The lane has not even taken this request from its inbox. */
+	/* The lane that hangs has not even taken this request from its inbox. */
 	submit(q, 5, PIECE, test_now_ns() + SOON_NS);
 	until = test_now_ns() + WAIT_NS;
 	while (!penstock_poll(q, NULL, 0) && test_now_ns() < until)
@@ -297,7 +299,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the hanging lane. */
+	/* The library may have given this request to the lane that hangs, so cancel it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;
@@ -472,7 +474,7 @@ static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 	} else if (report->result != -ECANCELED) {
 		assert_int_equal(report->result, -ETIME);
 	}
-	memset(at, 0x33, len); /* after the completion the memory belongs to the test again */
+	memset(at, 0x33, len); /* after the completion, only the test may write to the memory */
 }
 
 /* Runs one round of random requests, cancels and deadlines. Returns how many requests completed

@@ -70,7 +70,8 @@ static void compare_device_bytes(struct penstock_device *dev, void *mem, const c
 	if (!strcmp(penstock_device_name(dev), "host")) {
 		memcpy(back, mem, LEN);
 	} else {
-		memory_disarm(&hits); /* allocations of this check do not count */
+		/* ends the injection, because allocations of this check do not count */
+		memory_disarm(&hits);
 		out->hits += hits;
 		if (penstock_device_open("host", NULL, &args.dst_dev) < 0 ||
 		    penstock_copy(&args, 1))

@@ -107,7 +107,8 @@ static void failed_calls_of_an_open(void **state)
 	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
-	read_and_compare(st); /* the library opens descriptors at the first read and keeps them */
+	/* the library opens some descriptors at the first read and then keeps them */
+	read_and_compare(st);
 	penstock_close(st);
 	fds = fixture_open_fds();
 	for (unsigned k = 0; k < COUNT(kinds); k++)
@@ -240,7 +241,7 @@ static int create_file(const struct creation *c, int *step)
 	}
 	if (ret == 0)
 		*step = 3;
-	else if (st && !c->old) /* the abort removes the file that penstock_open created */
+	else if (st && !c->old) /* an abort removes the file if penstock_open has created it */
 		(void)penstock_abort(st);
 	penstock_close(st);
 	return (int)ret;
@@ -473,7 +474,8 @@ static void failed_write_leaves_exact_length(void **state)
 		const bool good = i & 1;
 		struct stat there;
 
-		opts.length = i & 2 ? 4u << 20 : 0; /* reserved bytes do not count as written */
+		/* space that is only reserved does not count as written */
+		opts.length = i & 2 ? 4u << 20 : 0;
 		assert_int_equal(penstock_open(name, &opts, &st), 0);
 		req.storage = st;
 		seg.off = 0;
@@ -545,7 +547,7 @@ static void failed_calls_of_a_pump_start(void **state)
 	unsigned all = 0;
 
 	(void)state;
-	penstock_device_close(host); /* every device below must be opened anew */
+	penstock_device_close(host); /* closes the device, so that the cases below open it anew */
 	fixture_make_file(name, LEN, 1);
 	for (unsigned d = 0; d < COUNT(devices); d++)
 		for (unsigned e = 0; e < COUNT(engines); e++) {

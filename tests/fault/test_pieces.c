@@ -39,10 +39,9 @@ static void write_with_refused_piece(const char *name, unsigned nth, struct pens
 	penstock_device_close(seg.dev);
 }
 
-/* If io_uring refuses the first piece, the library does not try the second. Whichever piece
- * is refused, io_uring still carries the calls, and the report has the reason. The device's
- * own engine reason stays as it was when the device opened, because other threads may be
- * reading it. */
+/* If io_uring refuses the first piece of the ring, the library does not try the second. Whichever
+ * piece is refused, io_uring still carries the calls, and the report has the reason. The reason
+ * that the device got when it opened does not change, because other threads may be reading it. */
 static void refused_piece_is_reported(void **state)
 {
 	const char *name = fixture_name("data", false);

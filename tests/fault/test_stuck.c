@@ -136,9 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane hangs in another request. It watches the stream of one request, and a second request
- * in stream order is still in its inbox. Both requests can be cancelled, and the stream
- * continues. */
+/* The lane hangs in another request. One request in stream order waits for its stream, which the
+ * lane polls. A second one is still in the lane's inbox. Both requests can be cancelled, and the
+ * stream continues. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
@@ -210,7 +210,7 @@ static void others_close_while_lane_hangs(void **state)
 	calls_disarm();
 	alarm(WAIT_NS / 1000000000);
 	assert_int_equal(penstock_transfer(&other, NULL),
-			 LEN); /* this thread carries the request */
+			 LEN); /* the calling thread carries a read of this length itself */
 	assert_true(atomic_load(&other.storage->cached_by_lanes));
 	penstock_close(other.storage);
 	penstock_device_close(host);

@@ -26,7 +26,7 @@ struct scene {
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
 	bool warm;   /* true if the file is in the page cache */
-	bool fresh;  /* true if the route is made while the fault is armed */
+	bool fresh;  /* true if the route is made (and its paths are tested) while a call fails */
 	bool durable;
 	bool all_from_nth; /* true if all calls from the n-th on fail */
 };
@@ -295,7 +295,8 @@ static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
 		test_copy(r.dev, r.mem, r.host, want, s->len);
-	run_once(&r); /* a run without a fault opens the descriptors that stay open */
+	/* makes a run without a fault, which opens the descriptors that then stay open */
+	run_once(&r);
 	if (has_direct_paths && !s->warm && strcmp(s->engine, "auto") != 0)
 		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");
 	for (r.nth = 1; r.nth <= TURNS_MAX && run_once(&r); r.nth++)
@@ -323,7 +324,8 @@ static void fail_data_calls(const char *device, const char *engine)
 		unsigned n = fail_every_call(&read, CALLS_FILL, read_hows[i]);
 
 		assert_true(n >=
-			    (has_direct_paths ? 3 : 1)); /* two long calls and one for the tail */
+			    /* a direct path makes two long calls and one for the unaligned tail */
+			    (has_direct_paths ? 3 : 1));
 		hits += n;
 	}
 	for (unsigned i = 0; i < COUNT(write_hows); i++) {
@@ -390,8 +392,8 @@ static void pieces_fail_too(void **state)
 	}
 }
 
-/* Reads of cached bytes, requests that name a path, and requests of one chunk have no other path.
- * */
+/* Tests failed calls of requests that have only one path: reads of cached bytes, requests that name
+ * a path, and requests of one chunk. */
 static void requests_with_one_path(void **state)
 {
 	struct scene warm = {.device = "host", .engine = "auto", .len = LEN, .warm = true};
@@ -435,8 +437,8 @@ static void requests_with_a_class(void **state)
 		}
 }
 
-/* Faults hit the canary's own calls: its reads when the route is made, and the read-back of the
- * first write. */
+/* Faults hit the calls of the canary itself: its test reads when the route is made, and the reads
+ * that check the first write. */
 static void failed_canary_calls(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};

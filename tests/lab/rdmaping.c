@@ -100,7 +100,7 @@ static int link_open(const char *mode, const char *address, const char *port)
 		die("address");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (!strcmp(mode, "connect")) {
-		/* Tries again while the other end does not yet listen. */
+		/* Tries again as long as the other end does not listen. */
 		for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof(at)); i++) {
 			if (i == TRIES)
 				die("connect");

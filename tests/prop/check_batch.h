@@ -50,7 +50,7 @@ static uint64_t before_end(const struct gen *gen, uint64_t end)
 	return sum;
 }
 
-/* Returns the lowest storage offset such that `bytes` of the requested bytes are before it. */
+/* Returns the lowest storage offset before which `bytes` of the requested bytes lie. */
 static uint64_t end_for(const struct gen *gen, uint64_t bytes)
 {
 	uint64_t low = 0, high = env.len; /* the search ends at the end of the storage */
@@ -323,8 +323,8 @@ static void check_moved(const struct gen *gen)
 			  (unsigned long long)most);
 }
 
-/* Checks how many bytes the CPU copied and how many were written to host memory. Both depend on the
- * paths that carried the bytes. */
+/* Checks how many bytes the CPU copied, and how many bytes were written to host memory on the way.
+ * Both depend on the paths that carried the bytes. */
 static void check_costs(const struct gen *gen)
 {
 	const struct penstock_report *r = &gen->report;

@@ -275,8 +275,8 @@ static void open_memory_storage(void)
 			 env.len);
 }
 
-/* Finds out whether the block stack is on the library's allow-list of block stacks that need no
- * CPU copy. */
+/* Finds out whether the block stack (file system and drives) is on the allow-list, so that the
+ * library counts no CPU copies for O_DIRECT there. */
 static void find_out_listed(void)
 {
 	struct penstock_explanation out = {.size = sizeof(out)};

@@ -179,7 +179,9 @@ static void make_writes(int only)
 			continue;
 		gen->segs[gen->req.seg_count++] = seg;
 		if (gen->req.seg_count > 1 &&
-		    one_in(3)) { /* the segments need not be in order of offset */
+		    /* the order of the segments in a request need not be the order of their offsets
+		     */
+		    one_in(3)) {
 			struct penstock_seg *at = &gen->segs[random_below(gen->req.seg_count)];
 			struct penstock_seg other = *at;
 

@@ -203,7 +203,8 @@ static void slots_of_two_lengths(void **state)
 }
 
 /* A lane of the host carries a request whose second segment is on the GPU and whose bytes are
- * cached. Path mapped then keeps its windows on this lane of the host. */
+ * cached. Path mapped then keeps its windows (registered pieces of the page cache) on this lane of
+ * the host. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
@@ -213,7 +214,7 @@ static void mapped_windows_on_a_host_lane(void **state)
 	(void)state;
 	open_devices(0, 0);
 	make_file(LEN);
-	read_back(LEN); /* the file is cached now */
+	read_back(LEN); /* reads the file back, which puts it into the page cache */
 	open_file(0, 0);
 	segs[0].buf = back;
 	segs[0].dev = host;
@@ -265,7 +266,7 @@ static void bytes_after_a_write(void **state)
 		memcpy(back, bytes, 9000);
 		memset(back + 9000, 0xdd, 4096);
 		seg.buf = back;
-		/* The write may also be refused by the path. */
+		/* The path may refuse the write instead. */
 		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL);
 		assert_int_equal(penstock_commit(st, 0), 0);
 		penstock_close(st);

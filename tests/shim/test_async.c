@@ -46,8 +46,8 @@ static void many_streams(void **state)
 	(void)state;
 	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&back, STREAMS * len, 0));
-	/* Makes a first transfer before the gate blocks a stream: the first transfer sets up the
-	 * pump, and for that it waits until the context is idle. */
+	/* Makes a first transfer before the gate blocks a stream: the first transfer starts the
+	 * device's lanes, and for that it waits until the context is idle. */
 	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
 	for (unsigned i = 0; i < STREAMS; i++) {
 		streams[i] = cu_stream();
@@ -97,8 +97,8 @@ static void set_values(void *arg)
 static unsigned long (*calls)(const char *name);
 static unsigned long calls_before;
 
-/* A host function that blocks the stream until the call under test waits for the stream. The call
- * reads every argument that a flag fixes before it waits. */
+/* A function that the stream runs on the host. It blocks the stream until the call under test waits
+ * for the stream. Before it waits, the call reads every argument that a flag fixes. */
 static void block_until_waited(void *arg)
 {
 	(void)arg;
@@ -162,9 +162,10 @@ static void flags_fix_values(void **state)
 static void wrong_late_values(void **state)
 {
 	static const struct values wrong[] = {
-		{5001, 0, 0},		 /* more bytes than the call allowed */
-		{10, -1, 0},		 /* offset before the start of the file */
-		{10, 0, (off_t)1 << 40}, /* buffer offset outside of any allocation */
+		{5001, 0, 0}, /* the program stores a larger length than the call allowed */
+		{10, -1, 0},  /* the program stores a negative file offset */
+		/* the program stores a buffer offset outside of any allocation */
+		{10, 0, (off_t)1 << 40},
 	};
 	struct pst_cu_stream *stream = cu_stream();
 
@@ -336,10 +337,10 @@ static void more_requests_than_entries(void **state)
 }
 
 /*
- * Tests that no deadlock occurs in this case: a transfer that fails in flight leaves host memory
- * registered with the CUDA driver. When its lane is idle, the lane unregisters this memory, and the
- * CUDA driver then waits for all streams. Meanwhile a stream may start to wait for a transfer of
- * the same lane.
+ * Tests that there is no deadlock. A transfer that fails in flight leaves host memory registered
+ * with the CUDA driver. When its lane is idle, the lane unregisters this memory, and the CUDA
+ * driver then waits for all streams. Meanwhile a stream may start to wait for a transfer of the
+ * same lane.
  */
 static void unregister_beside_a_stream(void **state)
 {

@@ -307,7 +307,7 @@ static void wrong_arguments(void **state)
 	params[1] = bad;
 	params[1].u.batch.base_offset = (off_t)1 << 40;
 	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_CUDA_POINTER_RANGE_ERROR);
-	/* None of the refused submissions started an operation. */
+	/* No refused submission has started an operation, so there is no event. */
 	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, NULL));
 	assert_int_equal(nr, 0);
 	assert_code(cuFileBatchIOGetStatus(batch, 0, NULL, events, NULL), CUF_INVALID_VALUE);

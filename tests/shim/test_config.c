@@ -35,7 +35,7 @@ static int teardown(void **state)
 	unlink(json_path);
 	unlink(log_path);
 	assert_int_equal(chdir("/"), 0);
-	return rmdir(folder); /* fails if a test has left a file in the folder */
+	return rmdir(folder); /* rmdir fails if a test has left a file in the folder */
 }
 
 static void write_json(const char *text)
@@ -443,11 +443,13 @@ static void compat_off(void **state)
 	assert_int_equal(logged("refused, compat mode is off: "), 1);
 	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: tmpfs: tmpfs is "
 			  "memory: "));
-	assert_true(fcntl(memory, F_GETFD) >= 0); /* the refusal left the descriptor open */
+	/* although the registration was refused, the descriptor is still open */
+	assert_true(fcntl(memory, F_GETFD) >= 0);
 	disk = st_make("compat", 65536, O_RDWR);
 	fh = st_register(disk, &code);
 	if (!code) {
-		/* The drive has a direct path to host memory, but none to GPU memory. */
+		/* The drive has a direct path to host memory, but none to GPU memory, so this read
+		 * is refused. */
 		assert_int_equal(cuFileRead(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_int_equal(cuFileWrite(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, (void *)1),

@@ -92,7 +92,7 @@ static void use_file(const char *name, int flags)
 	void *fh;
 
 	if (fd < 0 && flags & O_DIRECT)
-		return; /* this file system does not support O_DIRECT */
+		return; /* the file system does not support O_DIRECT, so there is nothing to test */
 	WANT(fd >= 0);
 	fh = st_register(fd, &code);
 	WANT(!code);
@@ -173,7 +173,7 @@ static int register_each_time(void)
 	make_folder(folder);
 	WANT(!chdir(folder) && !cuFileDriverOpen().err);
 	WANT(!cuFileDriverSetMaxDirectIOSize(16384).err);
-	/* SIZE_MAX is documented to mean no limit. */
+	/* The documentation says that SIZE_MAX means no limit. */
 	WANT(!cuFileDriverSetMaxPinnedMemSize(SIZE_MAX).err);
 	WANT(!cuFileBufRegister(dev, LEN, 0).err);
 	before = dup(fd);
@@ -259,7 +259,8 @@ static int failed_opens(void)
 			WANT(!fstat(open_fds[i], &is) && is.st_ino == was[i].st_ino &&
 			     is.st_dev == was[i].st_dev);
 	}
-	WANT(!code); /* the registration succeeded under the last limit, which is large enough */
+	/* checks that the registration succeeded under the last limit, which is large enough */
+	WANT(!code);
 	return GOOD;
 }
 

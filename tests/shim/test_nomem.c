@@ -90,7 +90,7 @@ static void fail_each(int (*run)(void), unsigned at_least)
 /* Opens the driver, registers a file and reads once. */
 static int use_file(void)
 {
-	static int next = 100; /* larger than the number of every earlier descriptor */
+	static int next = 100; /* a descriptor number that no earlier descriptor had */
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fcntl(fd, F_DUPFD, next)}};
 	void *fh = NULL;
 	int code = cuFileHandleRegister(&fh, &descr).err;
@@ -111,9 +111,9 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	/* One of the allocations is the first page of the table of files. */
+	/* One of the allocations in this function is the first page of the table of files. */
 	fail_each(use_file, 1);
-	fail_in = 1; /* the allocation that fails is the list by_fd */
+	fail_in = 1; /* makes the next allocation fail, which is the list by_fd */
 	code = use_file();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);

@@ -98,7 +98,8 @@ static void counters_clear(void)
 static void reads_and_writes(void **state)
 {
 	(void)state;
-	/* Makes the first transfers, which set up the pump and log the first use of the file. */
+	/* Makes the first transfers, which start the device's lanes and log the first use of the
+	 * file. */
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(cuFileRead(fh, buf, LEN, 0, 0), LEN);
 		assert_int_equal(cuFileWrite(fh, buf, 4096, 0, 0), 4096);
@@ -200,7 +201,8 @@ static void overhead(void **state)
 	assert_int_equal(cuFileRead(fh, buf, 4096, 0, 0), 4096);
 	stubbed = true;
 	for (unsigned i = 0; i < 2 * ROUNDS; i++) {
-		void *to = i & 1 ? want : buf; /* only buf is registered */
+		/* only `buf` is registered, so every second read uses unregistered memory */
+		void *to = i & 1 ? want : buf;
 		uint64_t start = cpu_ns(), ns;
 
 		for (unsigned k = 0; k < CALLS; k++)

@@ -107,7 +107,8 @@ static void counters(void **state)
 	assert_int_equal(s.l1.buf_register_ops.err, 1);
 	assert_true(s.l1.read_bw_bytes_per_sec > 0 && s.l1.write_bw_bytes_per_sec > 0);
 	assert_true(s.l1.read_lat_sum_us >= s.l1.read_lat_avg_us);
-	/* The bins of the histogram end at 4 KiB, 8 KiB, 16 KiB, ... */
+	/* The histogram has a bin for reads of up to 4 KiB, one for up to 8 KiB, one for up to 16
+	 * KiB, and so on. */
 	assert_int_equal(s.hist.read_size_kb[0], 1);
 	assert_int_equal(s.hist.read_size_kb[4], 2);
 	assert_int_equal(s.hist.write_size_kb[1], 1);
@@ -278,7 +279,8 @@ static void latencies_and_rates(void **state)
 		nr = 1;
 		assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, &event, NULL));
 		s = stats_get();
-		elapsed = now_us() - begin - 2; /* each of the two times may be rounded by 1 us */
+		/* subtracts 2 us, because each of the two times may be rounded by 1 us */
+		elapsed = now_us() - begin - 2;
 	} while (elapsed < 20000000 &&
 		 (elapsed < 10000 || !s.gpus.gpu[0].read_utilization ||
 		  !s.gpus.gpu[0].write_utilization || !s.l1.batch_submit_lat_sum_us));

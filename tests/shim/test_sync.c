@@ -134,7 +134,7 @@ static bool writers_have_flags(int fd, int flags)
 		if ((has & O_SYNC) != flags)
 			return false;
 	}
-	assert_true(count > 1); /* the library has a descriptor besides the caller's */
+	assert_true(count > 1); /* checks that the library has a descriptor besides the caller's */
 	return true;
 }
 
@@ -174,7 +174,7 @@ static void wrong_arguments(void **state)
 	assert_int_equal(cuFileRead(fh, (void *)-8, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileWrite(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileRead(fh, buf, 0, 0, 0), 0);
-	/* This read starts past the end of the file. */
+	/* This read starts past the end of the file, so it returns 0 bytes. */
 	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0);
 	ro = open(st_path, O_RDONLY);
 	readonly = st_register(ro, NULL);

@@ -102,7 +102,9 @@ static struct answer known_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const
 		return answer_long(r->map_start);
 	case PST_CU_PTR_BLOCK_ID:
 		return answer_long(r->block_id);
-	default: /* The memory pool. The device's default pool, the only one, has no handle. */
+	/* The attribute is the memory pool. The device has only its default pool, which has no
+	 * handle. */
+	default:
 		return answer_long(0);
 	}
 }

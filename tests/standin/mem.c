@@ -50,7 +50,8 @@ static struct block *block_place_small(int dev, size_t len, pst_cu_ptr *start)
 		b = block_place(dev, BLOCK_SIZE, &d->small_start);
 		if (!b)
 			return NULL;
-		b->refs = 0; /* Only the allocations inside the block hold references to it. */
+		/* the block itself counts no reference; each allocation inside it holds one */
+		b->refs = 0;
 		d->small = b;
 	}
 	*start = d->small_start + b->used;

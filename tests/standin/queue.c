@@ -95,8 +95,8 @@ static void queue_enter(struct op *op, struct queue *queue)
 	op->queue = queue;
 }
 
-/* Queues an operation. The caller keeps its own reference, and must pass the operation to
- * op_wait or op_put. */
+/* Queues an operation on the stream. The caller keeps its own reference, and must pass the
+ * operation to op_wait or op_put. */
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind)
 {
 	struct queue *queue = queue_of(stream, kind);
@@ -115,7 +115,7 @@ struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kin
 	op_put(stream->last);
 	stream->last = op;
 	op->refs++;
-	op->refs++; /* The stream's list holds this reference. */
+	op->refs++; /* this reference belongs to the stream's list of operations */
 	if (stream->tail)
 		stream->tail->next = op;
 	else
@@ -285,8 +285,8 @@ static void helpers_start(void)
 
 /* --- streams --- */
 
-/* Sleeps for a random time. It is the splitmix64 hash of the seed and the operation's sequence
- * number, so that the same seed and the same order always cause the same delays. */
+/* Sleeps for a random time, which it computes with the hash splitmix64 from the seed and the
+ * operation's sequence number. So the same seed and the same order always cause the same delays. */
 static void op_delay(const struct op *op)
 {
 	uint64_t x = standin.seed + op->seq * 0x9e3779b97f4a7c15ULL;

@@ -142,7 +142,8 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		standin.live.allocs++; /* Balances the decrement in mem_free_locked. */
+		/* mem_free_locked will decrement this count, so increment it here */
+		standin.live.allocs++;
 		mem_free_locked(r);
 	}
 	unlock();

@@ -57,7 +57,8 @@ enum need {
 	NEED_OBJECT = 2, /* The call names a stream or event; needs a context if STRICT is set. */
 	NEED_NOTHING = 4,
 	NEED_EVEN_BROKEN = 8, /* The call frees something, and does so even in a broken context. */
-	NEED_TURN = 16,	      /* The call waits while another thread waits for an idle context. */
+	/* While another thread waits for an idle context (as in cuMemFree), this call blocks. */
+	NEED_TURN = 16,
 	/* A capture may forbid the call; that depends on the capture modes. */
 	NEED_UNCAPTURED = 32,
 };
@@ -110,7 +111,8 @@ struct op {
 	struct pst_cu_stream *stream;
 	struct queue *queue; /* Hardware queue of the operation; NULL if it uses none. */
 	struct op *next;     /* Next operation of the stream. */
-	/* Next operation in the list of semaphore waits or of host functions. */
+	/* Next operation in the list of operations that a thread polls: waits for semaphores, or
+	 * host functions. */
 	struct op *poll_next;
 	struct op **deps;
 	size_t dep_count;
@@ -140,7 +142,8 @@ struct pst_cu_stream {
 	struct pst_cu_ctx *ctx;
 	unsigned int flags;
 	int priority;
-	unsigned int index; /* Number that selects the stream's hardware queue of each kind. */
+	/* Number that determines which hardware queue of each kind the stream uses. */
+	unsigned int index;
 	enum queue_kind last_queue;
 	/* Whether the program has destroyed the stream; the thread then exits after the last
 	 * operation. */

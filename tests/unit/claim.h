@@ -24,9 +24,11 @@
 #define MIB (1ull << 20)
 #define SLOT MIB
 
-static enum pst_residency tiles[TILES]; /* Residency of each tile in the simulated page cache. */
+/* For each tile (a part of the file) whether it is in the simulated page cache. */
+static enum pst_residency tiles[TILES];
 static uint64_t queried_end, longest_query;
-static unsigned queries; /* Number of residency queries since the last reset. */
+/* Number of times that the library asked whether bytes are cached, since the last reset. */
+static unsigned queries;
 static struct penstock_storage st;
 static struct penstock_device host, gpu;
 static struct pst_pump pump;

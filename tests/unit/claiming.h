@@ -58,7 +58,8 @@ static bool claim_next(void)
 	return true;
 }
 
-/* Claims every chunk of the request: first the aligned bodies, then the edges, as lanes do. */
+/* Claims every chunk of the request: first the aligned bodies, then the unaligned edges, as lanes
+ * do. */
 static void claim_all(void)
 {
 	uint64_t end = 0;
@@ -72,7 +73,8 @@ static void claim_all(void)
 		;
 	for (unsigned i = 0; i < req.span_count; i++)
 		end = spans[i].off + spans[i].len > end ? spans[i].off + spans[i].len : end;
-	assert_true(queried_end <= end); /* No query went beyond the request. */
+	/* No residency query (is this range cached?) went beyond the end of the request. */
+	assert_true(queried_end <= end);
 }
 
 /* Claims the whole request and compares the chunks with `want`, such as "staged 1000+24 odirect

@@ -16,7 +16,9 @@ static struct pst_cu_ctx *prim;
 static char *host, *mem;
 static uint64_t *semaphores;
 #define HOST (4 * MIB)
-#define BIG (MIB / 2) /* Copies of this size use the hardware queue of their direction. */
+/* Copies of this size to or from the device use the hardware queue for their direction, not the
+ * compute queue. */
+#define BIG (MIB / 2)
 
 static inline int copier_setup(void **state)
 {

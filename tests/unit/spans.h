@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a request
- * on it. The fixture checks that every byte of the buffers receives the right byte of the storage
- * exactly once, for any length of the chunks. Included by test_spans.c and test_spans_any.c. The
- * fixture compares addresses only and moves no bytes.
+ * Fixture for the tests of spans.c, which turns the segments of a request into spans (contiguous
+ * ranges of storage): a simulated storage with routes to three devices, and a request on it. The
+ * fixture checks that every byte of the buffers receives the right byte of the storage exactly
+ * once, for any length of the chunks. Included by test_spans.c and test_spans_any.c. The fixture
+ * compares addresses only and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CUT_H
 #define PENSTOCK_TEST_CUT_H
@@ -31,7 +32,8 @@ static struct penstock_seg segs[SEGS_MAX];
 static struct pst_span spans[SPANS_MAX];
 static struct pst_request req;
 static struct pst_err err;
-static char arena[ARENA];   /* Only its addresses are used. */
+/* The simulated device memory. Only its addresses are used; no byte is written. */
+static char arena[ARENA];
 static uint32_t got[ARENA]; /* Storage offset of the byte that each arena byte received. */
 static uint32_t want[ARENA];
 
@@ -150,7 +152,7 @@ static int part_record(void *arg, const struct pst_part *part)
 			size_t to = at + r * part->mem_pitch + b;
 			uint64_t from = part->at + r * part->pitch + b;
 
-			assert_true(from < chunk.len); /* The part is inside the chunk. */
+			assert_true(from < chunk.len); /* The part starts inside the chunk. */
 			assert_true(to < ARENA);
 			if (got[to] != UNTOUCHED)
 				fail_msg("buffer byte %zu is written twice", to);
@@ -223,8 +225,9 @@ static void check_bytes(uint64_t *random, uint64_t max)
 	assert_int_equal(bytes, wanted);
 }
 
-/* Checks the positions of the request's bytes: each byte of a span has one position, spans follow
- * each other without gaps, and bodies precede edges. */
+/* Checks the numbers that the library gives to the request's bytes: each byte of a span has one
+ * number, spans follow each other without gaps, and the aligned bodies of a write precede its
+ * unaligned edges. */
 static void check_numbers(void)
 {
 	uint64_t at = 0;

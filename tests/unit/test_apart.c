@@ -257,7 +257,8 @@ static void fork_while_locks_are_held(void **state)
 		char byte;
 		pid_t pid;
 
-		usleep(300); /* Each fork interrupts the busy thread at another point. */
+		/* waits a moment, so that each fork interrupts the busy thread at another point */
+		usleep(300);
 		pid = fork();
 		if (!pid) {
 			alarm(20);
@@ -268,7 +269,8 @@ static void fork_while_locks_are_held(void **state)
 		}
 		failed += waitpid(pid, &status, 0) != pid || status;
 		if (failed)
-			/* Each further child would also hang until its alarm after 20 s. */
+			/* Stop here: each further child would also hang until its alarm after 20 s.
+			 */
 			break;
 	}
 	enough = true;

@@ -72,7 +72,7 @@ static void messages_belong_to_the_thread(void **state)
 
 	(void)state;
 	assert_int_equal(penstock_open("/no/such/file", NULL, &st), -ENOENT);
-	assert_ptr_equal(st, &st); /* Outputs are written on success only. */
+	assert_ptr_equal(st, &st); /* The failed call has not written its output. */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_non_null(strstr(penstock_errmsg(), "/no/such/file"));
 	snprintf(before, sizeof(before), "%s", penstock_errmsg());
@@ -80,7 +80,8 @@ static void messages_belong_to_the_thread(void **state)
 	pthread_join(thread, &thread_error);
 	if (thread_error)
 		fail_msg("%s", (char *)thread_error);
-	penstock_close(test_file_open(0)); /* A successful call keeps the message. */
+	/* a call that succeeds does not change the message of the last failure */
+	penstock_close(test_file_open(0));
 	assert_string_equal(penstock_errmsg(), before);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_int_equal(penstock_open("/", NULL, &st), -EISDIR);
@@ -334,7 +335,8 @@ static void expect_class_refused(struct penstock_req *req, struct penstock_devic
 	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
 	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	e.paths[i].text[100] = 0; /* The message may quote only 100 bytes of the text. */
+	/* shortens the text to 100 bytes, because the message may quote only so much of it */
+	e.paths[i].text[100] = 0;
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
 		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
 			 e.paths[i].text);
@@ -376,7 +378,7 @@ static void late_sizes(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	req.stream = (void *)2; /* CUDA's per-thread default stream. */
+	req.stream = (void *)2; /* this handle names CUDA's per-thread default stream */
 	req.late = &late.s;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -E2BIG);
 	late.s.size = 0;
@@ -404,7 +406,8 @@ static void harvest_without_capacity(void **state)
 	req.seg_count = 1;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	seg.buf = &bytes[1]; /* Two requests must not write the same byte. */
+	/* this request writes to other memory, because two requests must not write the same byte */
+	seg.buf = &bytes[1];
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
 	assert_int_equal(penstock_poll(q, &done, 0), 0);
@@ -430,7 +433,7 @@ static void unknown_flags(void **state)
 	opts.flags = 0x80000000u | PENSTOCK_O_CREATE;
 	assert_int_equal(unlink(file_name), 0);
 	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
-	/* penstock_open refused the unknown flag before it created the file. */
+	/* penstock_open refused the unknown flag before it would have created the file. */
 	assert_int_equal(access(file_name, F_OK), -1);
 	assert_ptr_equal(st, &st);
 	close(fd);
@@ -462,7 +465,7 @@ static void copies_between_host_buffers(void **state)
 		assert_int_equal(to[i], i < 24 && i % 8 < 4 ? i / 8 * 16 + i % 8 : 0xee);
 	one.src_pitch = 3;
 	assert_int_equal(penstock_copy(&one, 1), -EINVAL);
-	one.rows = 1; /* Pitches are ignored for a single row. */
+	one.rows = 1; /* with a single row, the wrong pitches are ignored */
 	assert_int_equal(penstock_copy(&one, 1), 0);
 	one.row_len = 0;
 	assert_int_equal(penstock_copy(&one, 1), 0);

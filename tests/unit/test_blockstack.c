@@ -65,7 +65,7 @@ static void mount_options(void **state)
 	assert_direct(&stack);
 	stack.mount.data = PST_DATA_NOT_SAID;
 	assert_not(&stack, "whether it journals data is not known");
-	stack.mount.fs = PST_FS_XFS; /* XFS never journals data. */
+	stack.mount.fs = PST_FS_XFS; /* XFS never journals data, so the data mode does not matter */
 	assert_direct(&stack);
 	stack.mount.fs = PST_FS_EXT4;
 	stack.mount.data = PST_DATA_JOURNAL;
@@ -80,7 +80,8 @@ static void mount_options(void **state)
 	stack = direct_stack();
 	stack.mounted = false;
 	assert_not(&stack, "mount table");
-	stack.mount.fs = PST_FS_RAW_BLOCK; /* A raw block device has no mount. */
+	/* a raw block device has no mount, so mount options do not matter */
+	stack.mount.fs = PST_FS_RAW_BLOCK;
 	assert_direct(&stack);
 	stack = direct_stack();
 	stack.mount.no_recovery = stack.mount.read_only = true;
@@ -181,7 +182,7 @@ static void incomplete_stack_is_not_direct(void **state)
 	stack.complete = false;
 	snprintf(stack.lost, sizeof(stack.lost), "md0 is stacked on itself");
 	assert_not(&stack, "md0 is stacked on itself");
-	/* A known reason is reported rather than an unknown property. */
+	/* The reason names a known fault rather than an unknown property. */
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "dm-crypt");
 	stack = direct_stack();

@@ -72,7 +72,7 @@ static void md_levels(void **state)
 		else
 			assert_not(&stack, "md0");
 		assert_int_equal(stack.stripe_bytes,
-				 /* The levels raid0 and raid10 have stripes. */
+				 /* the arrays of levels raid0 and raid10 have stripes of 64 KiB */
 				 i == 1 || i == 3 ? 65536 : 0);
 	}
 	/* A RAID array without members. */
@@ -116,7 +116,8 @@ static void nvme_multipath(void **state)
 	plant_nvme_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
 	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
 	plant_nvme_path(&t, "nvme7", "nvme3c7n1",
-			"tcp\n"); /* This is a path of another namespace. */
+			/* this NVMe path leads to another namespace, so it does not count */
+			"tcp\n");
 	tree_text(&t, "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme-x", "");
 	tree_disk(&t, "virtual/nvme-fabrics/ctl/nvme-x/nvme3c-xn2", NULL);
 	stack = walk(&t, 259, 9);
@@ -264,7 +265,7 @@ static void too_many_layers(void **state)
 	stack = walk(&t, 254, 0);
 	assert_int_equal(stack.layer_count, PST_STACK_DEPTH_MAX);
 	assert_not(&stack, "more layers");
-	/* The stack below dm-30 is within the limit of the depth. */
+	/* The stack that begins at dm-30 is short enough for the limit of the depth. */
 	stack = walk(&t, 254, 30);
 	assert_direct(&stack);
 	tree_close(&t);
@@ -322,7 +323,8 @@ static void missing_layers(void **state)
 	tree_remove(&t, "sys/class/block/nvme0n1");
 	plant_md(&t, "raid0\n", "nvme0n1", "vdz");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "nvme0n1 is not in"); /* The reason names the first missing layer. */
+	/* the reason names the first layer that is not on the list */
+	assert_not(&stack, "nvme0n1 is not in");
 	stack = walk(&t, 0, 0);
 	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
 	tree_remove(&t, "proc/self/mountinfo");
@@ -445,7 +447,7 @@ static void data_journal_by_default(void **state)
 	stack = walk(&t, 0, 0);
 	assert_direct(&stack);
 	assert_int_equal(stack.mount.data, PST_DATA_NO_JOURNAL);
-	/* The options of another device are ignored. */
+	/* This file has the options of another device, so the library ignores it. */
 	tree_remove(&t, "proc/fs/ext4/nvme0n1p1");
 	tree_text(&t, "proc/fs/ext4/nvme0n1/options", "rw\ndata=ordered\n");
 	stack = walk(&t, 0, 0);
@@ -468,11 +470,13 @@ static void btrfs_source_device(void **state)
 	pst_blockstack_text(&stack, text, sizeof(text));
 	assert_string_equal(text, "btrfs on nvme0n1p1 on nvme0n1 (nvme pcie)");
 	assert_not(&stack, "btrfs");
-	/* A device-mapper name in the source is not resolved. */
+	/* The mount's source names a device-mapper device by its name, which the library does not
+	 * resolve. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/mapper/a rw\n");
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
 	assert_int_equal(stack.layer_count, 0);
-	/* For other file systems the source in the mount table is not used. */
+	/* For file systems other than btrfs, the library does not use the source in the mount
+	 * table. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - zfs /dev/nvme0n1p1 rw\n");
 	in.fs_magic = 0;
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);

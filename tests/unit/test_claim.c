@@ -41,7 +41,8 @@ static void misaligned_buffer_is_staged(void **state)
 	seg_add(&host, 4096, 8192, 8192 + 256);
 	expect_chunks("staged 4096+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	req.require = PENSTOCK_DIRECT; /* No path that meets this class is left. */
+	/* The request requires a class that no path left in the plan meets. */
+	req.require = PENSTOCK_DIRECT;
 	expect_refusal();
 }
 
@@ -53,7 +54,8 @@ static void unaligned_ends_are_staged(void **state)
 	route_probe(&host, PENSTOCK_READ);
 	seg_add(&host, 1000, 10000, 65536 + 1000);
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
-	segs[0].room = 264; /* The room ends at 11264, a multiple of 512. */
+	/* The spare memory after the buffer (`room`) ends at 11264, a multiple of 512. */
+	segs[0].room = 264;
 	expect_chunks("staged 1000+24 odirect 1024+9976~264");
 	segs[0].room = 263;
 	expect_chunks("staged 1000+24 odirect 1024+9728 staged 10752+248");
@@ -76,7 +78,8 @@ static void several_buffers_in_place(void **state)
 	seg_add(&host, 4096, 8192, 1 << 20);
 	expect_chunks("odirect 0+4096 odirect 4096+8192");
 	req.seg_count = 0;
-	seg_add(&host, 0, 4096, 65536); /* The next segment reads these bytes, too. */
+	/* Two segments read the same bytes into different buffers. */
+	seg_add(&host, 0, 4096, 65536);
 	seg_add(&host, 0, 8192, 1 << 20);
 	expect_chunks("staged 0+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
@@ -98,7 +101,8 @@ static void rows_in_place(void **state)
 	seg->pitch = 65536;
 	seg->buf_pitch = 4096;
 	expect_chunks("odirect 0+4096 odirect 65536+4096 odirect 131072+4096");
-	segs[0].buf_pitch = 4096 + 256; /* The second row is not aligned in memory. */
+	/* In memory, the second row does not start at a multiple of the required alignment. */
+	segs[0].buf_pitch = 4096 + 256;
 	expect_chunks("odirect 0+4096 staged 65536+4096 odirect 131072+4096");
 }
 
@@ -110,14 +114,15 @@ static void chunks_fit_slots(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	seg_add(&gpu, 1000, 2 * SLOT, 4096);
 	expect_chunks("staged 1000+1048088 staged 1049088+1048576 staged 2097664+488");
-	st.facts.chunk_best = 65536; /* The chunk length that the drive prefers. */
+	/* the drive prefers calls of this length, so chunks have this length */
+	st.facts.chunk_best = 65536;
 	route_probe(&gpu, PENSTOCK_READ);
 	segs[0].off = 0;
 	segs[0].row_len = 100000;
 	expect_chunks("staged 0+65536 staged 65536+34464");
 }
 
-/* A request runs on the lanes of its first device. Their slots may be shorter than those of other
+/* The lanes of its first device carry a request. Their slots may be shorter than those of the other
  * devices. */
 static void chunks_fit_the_lane_of_the_first_device(void **state)
 {
@@ -156,7 +161,8 @@ static void warm_and_cold_in_one_request(void **state)
 				    first == PST_WARM ? "bounce" : "staged");
 	}
 	assert_true(claimed_count >= 5);
-	/* For so few bytes, registering a window takes longer than copying by path bounce. */
+	/* For so few bytes, registering a window (a piece of the page cache) with the driver takes
+	 * longer than copying by path bounce. */
 	expect_path_why("mapped", PENSTOCK_WHY_NOT_QUICK);
 }
 
@@ -178,7 +184,8 @@ static void long_warm_runs_are_mapped(void **state)
 	seg_add(&gpu, 0, 64 * MIB, 4096);
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
-	req.effort = PENSTOCK_FAST; /* For this effort, path bounce comes first. */
+	/* With effort FAST, the plan for cached bytes begins with path bounce. */
+	req.effort = PENSTOCK_FAST;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
 	req.effort = PENSTOCK_THRIFTY;
@@ -200,7 +207,8 @@ static void caller_thread_uses_one_long_chunk(void **state)
 	seg_add(&gpu, 0, MIB / 2, 4096);
 	path_state("bounce")->facts.chunk_first = MIB / 4;
 	expect_chunks("bounce 0+262144 bounce 262144+262144");
-	/* A request that runs on the caller's thread uses the pump's spare slots. */
+	/* A request that the caller's thread carries uses the slots of a spare lane, which the
+	 * thread borrows. */
 	req.alone = true;
 	pump.spare[0].slot_bytes = MIB / 2;
 	expect_chunks("bounce 0+524288");
@@ -244,21 +252,23 @@ static void residency_queries_cover_long_runs(void **state)
 	req.effort = PENSTOCK_FAST;
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
-	assert_true(queries <= claimed_count); /* At most one query per chunk. */
+	assert_true(queries <= claimed_count); /* at most one residency query for each chunk */
 	/* No query covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
 	assert_int_equal(queried_end, 100 * MIB);
 	queries = 0;
 	route_probe(&host, PENSTOCK_READ);
 	segs[0].dev = &host;
-	/* No path of class PENSTOCK_DIRECT uses the page cache, so there is no query. */
+	/* Paths of class PENSTOCK_DIRECT do not use the page cache, so the library does not ask
+	 * whether bytes are cached. */
 	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	assert_true(claimed_count > 0);
 	assert_int_equal(queries, 0);
 }
 
-/* A short remainder at the end of a span does not shorten the residency query in the next span. */
+/* A short remainder at the end of a span does not shorten the residency query (are these bytes
+ * cached?) in the next span. */
 static void short_end_does_not_limit_next_query(void **state)
 {
 	(void)state;
@@ -346,7 +356,8 @@ static void write_edges_use_the_page_cache(void **state)
 	seg_add(&host, 4000, 10000, 65536 + 4000);
 	expect_chunks("odirect 4096+8192 bounce 4000+96 bounce 12288+1712");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	assert_int_equal(queries, 0); /* A write queries no residency. */
+	/* For a write, the library does not ask whether bytes are cached. */
+	assert_int_equal(queries, 0);
 	/* Path staged writes from its own slots, so the buffer need not be aligned. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
@@ -374,7 +385,7 @@ static void written_chunks_share_no_page(void **state)
 	req.require = PENSTOCK_DIRECT;
 	expect_chunks("odirect 0+5120 odirect 5120+7168");
 	req.require = PENSTOCK_ANY;
-	st.facts.edge_align = 4 * SLOT; /* The alignment exceeds every chunk. */
+	st.facts.edge_align = 4 * SLOT; /* no chunk is as long as this alignment */
 	segs[1].row_len = 4 * SLOT - 5120;
 	pump.slot_bytes = 16384;
 	route_probe(&gpu, PENSTOCK_WRITE);
@@ -411,9 +422,11 @@ static void tails_of_growing_files_are_padded(void **state)
 	req.require = PENSTOCK_ANY;
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 0+10000~240");
-	st.facts.length = 10001; /* The file has one byte after this write. */
+	/* the file has one byte after the end of this write, so the tail must not be padded */
+	st.facts.length = 10001;
 	expect_chunks("staged 0+8192 bounce 8192+1808");
-	req.forced = pst_path_index("staged"); /* A path chosen by name is not padded either. */
+	/* if the request names the path, its tail is not padded either */
+	req.forced = pst_path_index("staged");
 	expect_refusal();
 }
 
@@ -490,7 +503,7 @@ static void no_claim_after_cancel_or_deadline(void **state)
 	atomic_store(&req.cancelled, 0);
 	claims_reset();
 	assert_true(claim_next());
-	req.deadline_ns = 1; /* This deadline has passed. */
+	req.deadline_ns = 1; /* a deadline that has passed */
 	assert_false(claim_next());
 	assert_int_equal(atomic_load(&req.failed), -ETIME);
 	assert_int_equal(req.err.why, PENSTOCK_WHY_DEADLINE);
@@ -508,12 +521,14 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	expect_retry("bounce");
 	expect_retry("none");
-	req.require = PENSTOCK_DIRECT; /* Only a path of this class may retry. */
+	/* only a path of class PENSTOCK_DIRECT may retry the chunk */
+	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	expect_retry("none");
 	req.require = PENSTOCK_ANY;
 	route_probe(&host, PENSTOCK_WRITE);
-	segs[0].row_len = 100; /* A write shorter than a block is an edge. */
+	/* A write shorter than a block has no aligned body; all of it is an edge. */
+	segs[0].row_len = 100;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
 	expect_retry("none");
@@ -526,7 +541,7 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	assert_int_equal(claimed[0].pad, 412);
 	expect_retry("bounce");
-	assert_int_equal(claimed[0].pad, 0); /* Path bounce needs no padding. */
+	assert_int_equal(claimed[0].pad, 0); /* Path bounce needs no padding to a whole block. */
 	claim_all();
 	/* After an I/O error of the drive another direct path retries the chunk. */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;

@@ -419,13 +419,13 @@ static int importer(void)
 	*(void **)&to_host = lib_symbol("cuMemcpyDtoH_v2");
 	export_from_env(&in);
 	bad = in;
-	bad.bytes[0] ^= 1; /* Damages the magic number. */
+	bad.bytes[0] ^= 1; /* damages the magic number of the export */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
 	bad = in;
-	bad.bytes[20] ^= 1; /* Changes the identity of the GPU. */
+	bad.bytes[20] ^= 1; /* changes the identity of the GPU in the export */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EXDEV);
 	bad = in;
-	bad.bytes[38] ^= 0x80; /* Makes the offset 8 MiB too high. */
+	bad.bytes[38] ^= 0x80; /* makes the offset in the export 8 MiB too high */
 	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
 	EXPECT_EQ(none == &in, 1);
 	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), 0);
@@ -462,7 +462,7 @@ static int importer(void)
 		standin_fail(NULL);
 		cu->cuIpcCloseMemHandle(got.base);
 	}
-	device_close(dev); /* The device closes while one import is open. */
+	device_close(dev); /* closes the device while one import is open */
 	return 0;
 }
 

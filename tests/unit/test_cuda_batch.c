@@ -72,7 +72,8 @@ static void refused_batch_is_queued_one_by_one(void **state)
 	standin_only();
 	memset(host, 0x11, 3 * 32768);
 	memset(host + MIB, 0, 3 * 32768);
-	assert_int_equal(queue_out(host + MIB, mem, 32768), 0); /* This copy is not deferred. */
+	/* the copier queues this copy at once */
+	assert_int_equal(queue_out(host + MIB, mem, 32768), 0);
 	copies_wait();
 	for (int i = 0; i < 3; i++) {
 		struct pst_rect r = flat_rect(mem + i * 32768, host + i * 32768, 32768);
@@ -188,8 +189,8 @@ static void small_copies_are_paired(void **state)
 	}
 }
 
-/* The driver refuses one call for two blocks in different allocations. So the copier pairs only
- * blocks of one allocation, and all blocks arrive. */
+/* The driver refuses one call that copies two blocks in different allocations. So the copier
+ * combines two blocks in one call only if they are in one allocation, and all blocks arrive. */
 static void pairs_stay_in_one_allocation(void **state)
 {
 	char *other = device_alloc(dev, HOST), *to[BLOCKS];

@@ -216,7 +216,7 @@ static void known_ticket_makes_no_driver_call(void **state)
 	uint64_t ticket;
 
 	(void)state;
-	assert_int_equal(ticket_record(), 0); /* No copy has been queued yet. */
+	assert_int_equal(ticket_record(), 0); /* no copy has been queued, so the ticket is done */
 	assert_int_equal(ops->query(cp, 0), 1);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
@@ -267,8 +267,8 @@ static void *semaphore_set_later(void *arg)
 	return arg;
 }
 
-/* While a hardware queue is blocked, more tickets are open than there are events. To record the
- * 513th ticket the copier waits for the first one. */
+/* While a hardware queue is blocked, the copier has more open tickets than it has events. To record
+ * the 513th ticket, it waits for the first one. */
 static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
@@ -276,7 +276,7 @@ static void more_tickets_than_events(void **state)
 	pthread_t thread;
 
 	(void)state;
-	copies_wait(); /* A queued copy may still read `host`. */
+	copies_wait(); /* waits, because a queued copy may still read `host` */
 	for (int i = 0; i < 26000; i++)
 		host[i] = (char)(i % 251);
 	s = stream_hold(TO_DEVICE);
@@ -351,10 +351,11 @@ static void failed_copies_report_errors(void **state)
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, queue_out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, queue_in(mem, host, BIG));
-	for (unsigned i = 0; i < 20; i++) /* Needs more events than the copier opened with. */
+	/* needs more events than the copier created when it was opened */
+	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
-	/* After these copies the copier has as many events as it may create. */
+	/* After these copies, the copier has created as many events as it may create. */
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventRecord:1:999", -EIO, copy_and_record());
@@ -386,8 +387,8 @@ static void failed_copies_report_errors(void **state)
 		   ops->copy_peer(dev, dev, &one, &err));
 }
 
-/* If the copier cannot record an event for the last ticket before it queues another copy, it waits
- * until all open tickets are done, not only the first one. */
+/* The copier records no event for the last ticket until it queues another copy. If it then cannot
+ * record the event, it waits until all open tickets are done, not only the first one. */
 static void ticket_without_event_is_waited_for(void **state)
 {
 	static const char *const fails[] = {"cuEventRecord:1:999", "cuEventCreate:1:2"};
@@ -501,7 +502,8 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(ops->semaphores_alloc(d, 8, &w, &err));
 	KEEPS_CONTEXT(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
 	KEEPS_CONTEXT(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
-	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0)); /* This call waits for the stream. */
+	/* the driver waits for the stream in this call */
+	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0));
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
 	KEEPS_CONTEXT(ops->free(d, m, &err));

@@ -80,7 +80,8 @@ static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst
 {
 	for (int i = 0; i < 512; i++)
 		EXPECT_EQ(semaphore_load(&w[i]), 0);
-	EXPECT_EQ(ops->stream_wait(d, s, &w[0], 2, &err), 0); /* This wait blocks the stream. */
+	/* the stream is blocked until the semaphore is at least 2 */
+	EXPECT_EQ(ops->stream_wait(d, s, &w[0], 2, &err), 0);
 	EXPECT_EQ(ops->stream_write(d, s, &w[1], 7, &err), 0);
 	EXPECT_EQ(ops->stream_wait(d, s, &w[2], 5, &err), 0);
 	EXPECT_EQ(ops->stream_write(d, s, &w[3], 1ull << 40, &err), 0);
@@ -200,7 +201,8 @@ static void failed_stream_calls_leave_nothing(void **state)
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	assert_int_equal(semaphore_load(&semaphores[0]), 0);
-	assert_true(stream_idle_within(s, prim, SOON_MS)); /* No failed call queued an operation. */
+	/* the stream is idle, so no failed call has queued an operation */
+	assert_true(stream_idle_within(s, prim, SOON_MS));
 	assert_true(ops->stream_write(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
 	ctx_stream_destroy(s, prim);
 }

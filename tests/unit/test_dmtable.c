@@ -202,16 +202,17 @@ static void garbled_answers(void **state)
 	a.head.flags = 0;
 	a.head.data_start = sizeof(a) + 1;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	a.head.data_start = sizeof(a) - sizeof(spec); /* Leaves no space for parameters. */
+	/* the answer has no space for the parameters of a target */
+	a.head.data_start = sizeof(a) - sizeof(spec);
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
 	a.head.data_start = sizeof(a.head);
-	/* The second target is outside the answer. */
+	/* The answer says that there is a second target, but it would be outside of the answer. */
 	a.head.target_count = 2;
 	memcpy(&spec, a.data, sizeof(spec));
 	spec.next = UINT32_MAX;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	/* The first target points to itself as the second target. */
+	/* The first target's offset of the next target points to the first target itself. */
 	spec.next = 0;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);

@@ -56,7 +56,8 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Prepares a write. `at` is its offset and `len` its length, both in places of the file. */
+/* Prepares a write at offset `at` with length `len`. Both are given in places, the 2 MiB units of
+ * the gate. */
 static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, double at, double len)
 {
 	double place = (double)files[file].place_bytes;
@@ -76,7 +77,8 @@ static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double
 	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* Checks that the gate has released exactly the writes in bitmap `want` to the lane. */
+/* Checks that the gate has let exactly the waiting writes in bitmap `want` start, on the test's
+ * lane. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -94,13 +96,13 @@ static void expect_back(uint64_t want)
 static void direct_and_cached_exclude_each_other(void **state)
 {
 	(void)state;
-	/* Two direct writes in the same place pass. */
+	/* Two direct writes in the same place may be in flight together. */
 	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	/* Cached writes in the next place and in the previous place pass. */
+	/* Cached writes in the next place and in the previous place may start beside them. */
 	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
-	/* A cached write in the same place of another file passes. */
+	/* A cached write in the same place of another file may start, too. */
 	assert_true(gate_enter(4, 1, false, 1.5, 0.1));
 	/* A cached write in the same place of the same file has to wait. */
 	assert_false(gate_enter(5, 0, false, 1, 0.001));
@@ -108,7 +110,7 @@ static void direct_and_cached_exclude_each_other(void **state)
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	/* A second cached write in the same place passes. */
+	/* A second cached write in the same place may start beside the first one. */
 	assert_true(gate_enter(6, 0, false, 1.99, 0.001));
 	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
@@ -126,7 +128,8 @@ static void write_across_several_places(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, false, 1, 0.1));
 	assert_true(gate_enter(1, 0, false, 3, 0.1));
-	assert_false(gate_enter(2, 0, true, 0.5, 3)); /* This write covers places 0 to 3. */
+	/* this direct write covers places 0 to 3, so it has to wait */
+	assert_false(gate_enter(2, 0, true, 0.5, 3));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	assert_true(gate_enter(3, 0, true, 4, 0.5));
@@ -148,9 +151,11 @@ static void waiting_write_is_not_overtaken(void **state)
 	/* This direct write came after a waiting cached write, so it waits too. */
 	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
 	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
-	assert_true(gate_enter(4, 0, true, 1, 0.1)); /* This write is in another place. */
+	/* no write is in flight in this other place, so the write may start */
+	assert_true(gate_enter(4, 0, true, 1, 0.1));
 	pst_gate_leave(&ios[0]);
-	expect_back(1u << 1); /* Write 3 came after write 2 and still waits. */
+	/* only write 1 may start; write 3 came after write 2, and both still wait */
+	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 2);
 	pst_gate_leave(&ios[2]);
@@ -198,7 +203,7 @@ static void forked_child_has_an_empty_gate(void **state)
 
 /* ---- many threads ---- */
 
-/* Number of cached and of direct writes that have passed the gate and are in flight. */
+/* Numbers of cached and of direct writes that the gate has let start and that are in flight. */
 static _Atomic int inside[2];
 static _Atomic bool overlapped;
 

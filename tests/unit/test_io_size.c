@@ -24,8 +24,8 @@ static uint64_t fake_now(void)
 }
 
 /* Simulates a drive that reads `mib` MiB with at most `calls` calls in flight. The next call starts
- * when one completes. long_rate and short_rate are the drive's speeds for long and short calls, in
- * MB/s. */
+ * when one completes. long_rate and short_rate are the drive's speeds with calls of 1 MiB and of
+ * 512 KiB, in MB/s. */
 static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, unsigned calls)
 {
 	uint64_t inflight[16], begun_count = 0, ended_count = 0, bytes = 0, left = mib * MIB;
@@ -70,7 +70,7 @@ static void faster_length_is_kept(void **state)
 	grain_reset(NULL);
 	drive_read(512, 2000, 2700, 16);
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
-	assert_true(long_bytes > 0); /* The library has measured long calls. */
+	assert_true(long_bytes > 0); /* the library has also tried long calls */
 	grain_reset(NULL);
 	/* The rates differ by no more than the error of a measurement, so the size stays SHORT. */
 	drive_read(512, 3050, 3000, 16);
@@ -90,30 +90,33 @@ static void changed_speed_changes_the_choice(void **state)
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	long_bytes = 0;
 	drive_read(3000, 4000, 5000, 16);
-	/* The library measured no long calls in the last 3000 MiB. */
+	/* The library tried no long calls in the last 3000 MiB. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(3000, 8000, 5000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);
-	/* The library reads the clock once or twice for each measurement. */
+	/* The library reads the clock once or twice for each measurement, not for each call. */
 	assert_true(clock_reads > 90 && clock_reads < 130);
 }
 
 static void turns_that_measure_nothing(void **state)
 {
 	(void)state;
-	drive_read(512, 4000, 2000, 4); /* With 4 calls in flight nothing is measured. */
+	/* with only 4 calls in flight, the library measures nothing */
+	drive_read(512, 4000, 2000, 4);
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 8; i++) { /* A pause makes each measurement invalid. */
+	/* the pause after each read makes the measurement invalid */
+	for (unsigned i = 0; i < 8; i++) {
 		drive_read(40, 4000, 2000, 16);
 		clock_ns += 3000000;
 	}
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 50; i++) { /* The caller requests 64 KiB at a time. */
+	/* The caller requests 64 KiB at a time, which is too short to be measured. */
+	for (unsigned i = 0; i < 50; i++) {
 		pst_io_size_started(&grain, 65536, 0, fake_now);
 		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
 	clock_ns += 3000000;
-	drive_read(60, 4000, 2000, 16); /* Too few bytes for a measurement. */
+	drive_read(60, 4000, 2000, 16); /* too few bytes for a whole measurement */
 	assert_int_equal(long_bytes, 0);
 	drive_read(512, 4000, 2000, 16);
 	assert_int_equal(pst_io_size_get(&grain), MIB);

@@ -76,7 +76,8 @@ static void mount_options(void **state)
 	assert_int_equal(mount.data, PST_DATA_WRITEBACK);
 	assert_true(mount.no_recovery && mount.read_only);
 	assert_true(mount_find(TABLE, 23, NULL, 0, 0).dax);
-	/* With dax=inode each file has a DAX setting of its own. */
+	/* With the option dax=inode, each file has its own DAX setting, so the mount does not have
+	 * DAX. */
 	assert_false(mount_find(TABLE, 29, NULL, 0, 0).dax);
 	assert_true(mount_find(TABLE, 24, NULL, 0, 0).real_time);
 	assert_int_equal(mount_find(TABLE, 27, NULL, 0, 0).fs, PST_FS_NFS);

@@ -25,7 +25,7 @@ static void past_deadline_fails(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	/* In the second round the device's lanes have been started. */
+	/* In the second round, the device's lanes already run. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.deadline_ns = 1;
 		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
@@ -154,7 +154,8 @@ static void abort_keeps_a_file_that_took_the_name(void **state)
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	close(open(other, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(rename(other, made), 0);
-	assert_int_equal(penstock_abort(st), 0); /* The created file no longer exists. */
+	/* the abort succeeds although the created file no longer exists */
+	assert_int_equal(penstock_abort(st), 0);
 	penstock_close(st);
 	assert_int_equal(unlink(made), 0);
 }
@@ -202,7 +203,8 @@ static void two_writers_of_one_file(void **state)
 		unlink(file_name);
 		assert_int_equal(penstock_open(file_name, &opts, &first), 0);
 		assert_int_equal(penstock_write(first, host, bytes, half, 0), half);
-		/* Without this commit the second penstock_open would not find the file. */
+		/* Without this commit, the file would not have its name yet, and the second
+		 * penstock_open would not find it. */
 		if (opts.length || opts.flags == PENSTOCK_O_REPLACE)
 			assert_int_equal(penstock_commit(first, 0), 0);
 		opts.flags = PENSTOCK_O_CREATE;
@@ -258,12 +260,14 @@ static void replacement_permissions(void **state)
 	(void)state;
 	replace_and_check_mode(-1, 0, 0640, 0);
 	replace_and_check_mode(-1, 0664, 0640, 0);
-	replace_and_check_mode(-1, 0444, 0440, 0); /* The requested mode forbids writing. */
+	/* the requested mode 0444 forbids writing, and the file is written nevertheless */
+	replace_and_check_mode(-1, 0444, 0440, 0);
 	replace_and_check_mode(0600, 0, 0600, other);
 	replace_and_check_mode(0444, 0, 0444, other);
-	/* The umask is not applied to the mode of the replaced file. */
+	/* the new file gets the mode of the replaced file; the umask is not applied */
 	replace_and_check_mode(0666, 0, 0666, other);
-	replace_and_check_mode(04755, 0, 0755, other); /* The set-user-ID bit is dropped. */
+	/* the new file does not get the set-user-ID bit of the replaced file */
+	replace_and_check_mode(04755, 0, 0755, other);
 	replace_and_check_mode(0600, 0644, 0640, geteuid());
 	umask(mask);
 }

@@ -363,7 +363,7 @@ static void reasons_of_a_write(void **state)
 		expect_why("mapped", (enum pst_residency)r, PENSTOCK_WHY_NOT_WRITE);
 	}
 	path_close("mapped", PENSTOCK_WHY_NO_READONLY_REG);
-	/* NOT_WRITE takes precedence over the reason that the probe found. */
+	/* The reason NOT_WRITE takes precedence over the reason that the path's probe found. */
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_WRITE);
 }
 
@@ -374,12 +374,14 @@ static void reasons_of_class_and_speed(void **state)
 	expect_why("mapped", PST_WARM, PENSTOCK_WHY_NOT_QUICK);
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_QUICK);
 	in.require = PENSTOCK_DIRECT;
-	/* If the class forbids a slow path, the reason is the class. */
+	/* If the required class forbids a path that is also slow, the report gives the class as the
+	 * reason. */
 	expect_why("mapped", PST_WARM, PENSTOCK_WHY_REQUIRE);
 	expect_why("staged", PST_COLD, PENSTOCK_WHY_REQUIRE);
 	expect_why("bounce", PST_WARM, PENSTOCK_WHY_REQUIRE);
 	path_close("staged", PENSTOCK_WHY_NO_ODIRECT);
-	/* If the probe closed the path, its reason takes precedence over the class. */
+	/* If the path's probe found the path unusable, the probe's reason takes precedence over the
+	 * class. */
 	expect_why("staged", PST_COLD, PENSTOCK_WHY_NO_ODIRECT);
 }
 

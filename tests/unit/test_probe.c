@@ -59,7 +59,7 @@ static void gpu_paths(void **state)
 static void missing_storage_features_close_paths(void **state)
 {
 	(void)state;
-	/* Off the allow-list O_DIRECT works, but the CPU may copy. */
+	/* If the block stack is not on the allow-list, O_DIRECT works, but the CPU may copy. */
 	st.facts.listed = false;
 	gpu.facts.peer_pages = true;
 	route_probe(&gpu, PENSTOCK_READ);

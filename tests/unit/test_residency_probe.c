@@ -95,8 +95,8 @@ static void requests_that_are_not_probed(void **state)
 	req.require = PENSTOCK_NO_CPU_COPY;
 	expect_chunks("staged 0+1048576");
 	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
-	/* If a request names its path, chunks are timed only if that path reads through the page
-	 * cache. */
+	/* If a request names its path, the library times chunks only if that path reads through the
+	 * page cache. */
 	req.require = PENSTOCK_ANY;
 	req.forced = pst_path_index("staged");
 	expect_chunks("staged 0+1048576");
@@ -126,7 +126,7 @@ static void verdict_follows_duration(void **state)
 	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	timed_chunk_complete(LONG, -EIO);
 	timed_chunk_complete(LONG, 0);
-	/* A chunk that failed or moved no bytes implies nothing. */
+	/* A chunk that failed or moved no bytes does not show whether bytes are cached. */
 	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	assert_int_equal(timed_chunk_complete(QUICK, MIB).residency, PST_WARM);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
@@ -142,7 +142,8 @@ static void verdict_follows_duration(void **state)
 	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	timed_chunk_complete(QUICK, MIB);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
-	/* The first probe decides alone. It is quick if its time is short for its length. */
+	/* The first probe decides alone. It counts as quick (cached) if its time is short for its
+	 * length. */
 	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	timed_chunk_complete(500, 1ll << 40);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);

@@ -59,7 +59,8 @@ static void slot_sizes(void **state)
 	assert_int_equal(available(SLOT), BIG);
 	assert_int_equal(available(MIB), BIG * 4);
 	assert_int_equal(available(MIB + 1), BIG);
-	/* When the small slots are in use, parts of big slots serve short requests. */
+	/* When all small slots are in use, the lane divides big slots into parts for short
+	 * requests. */
 	assert_int_equal(available(4096), SMALL + BIG * 4);
 	assert_int_equal(available(SLOT), BIG);
 	assert_null(pst_slot_get(&slots, SLOT + 1));
@@ -97,7 +98,8 @@ static void no_overlap_in_random_order(void **state)
 	assert_int_equal(available(MIB), BIG * 4);
 }
 
-/* While a lane waits for a whole slot, no part is handed out until the lane can get that slot. */
+/* While a lane waits for a whole big slot, it gives out no part of a big slot until it has got that
+ * slot. */
 static void whole_slot_is_not_starved(void **state)
 {
 	struct pst_slot *parts[BIG * 4], *big;

@@ -95,7 +95,8 @@ static void touching_segments_of_two_devices(void **state)
 	seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
 	check_all();
 	assert_int_equal(req.span_count, 1);
-	/* The span is shared: no route reads directly into the memory of two devices. */
+	/* The span is shared: a path cannot read one range directly into the memory of two devices.
+	 */
 	assert_true(spans[0].shared);
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		setup(state);
@@ -383,7 +384,8 @@ static int room_sum(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* A segment's room follows its last row. Only the part with the end of that row has slack. */
+/* The spare memory of a segment (`room`) follows its last row. Only the part with the end of that
+ * row has such spare memory (`slack`). */
 static void room_follows_the_last_row(void **state)
 {
 	struct pst_part part;
@@ -421,7 +423,8 @@ static void room_follows_the_last_row(void **state)
 	assert_int_equal(part.slack, 9);
 }
 
-/* If a request names its path, that path moves the whole request, including unaligned ends. */
+/* If a request names its path, that path moves the whole request, including the unaligned ends of a
+ * write. */
 static void named_paths_get_no_edges(void **state)
 {
 	(void)state;

@@ -288,7 +288,7 @@ static int last_release(void)
 		  PST_CU_INVALID_VALUE);
 	if (is_standin()) {
 		control.live(&live);
-		EXPECT_EQ(live.lost, 2); /* The memory and the stream are lost. */
+		EXPECT_EQ(live.lost, 2); /* The two lost objects are the memory and the stream. */
 		EXPECT_EQ(live.allocs, 0);
 	}
 	return 0;

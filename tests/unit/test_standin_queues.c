@@ -115,7 +115,8 @@ static bool op_completes_beside_wait(op_fn *earlier, op_fn *op, bool over, bool 
 	return completed;
 }
 
-/* The expected results are those of the table in tests/standin/README.md. */
+/* The expected results are those of the table in tests/standin/README.md: which operations a
+ * waiting stream blocks. */
 static void wait_blocks_its_hardware_queue(void **state)
 {
 	(void)state;

@@ -49,8 +49,10 @@ static void dgx_machine(void **state)
 	assert_near(topo, "0000:13:00.0", "0000:19:00.0", "PXB");
 	/* Two drives below the second switch. */
 	assert_near(topo, "0000:19:00.0", "0000:1a:00.0", "PIX");
-	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");  /* Below another root port. */
-	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE"); /* Below another host bridge. */
+	/* This device is below another root port. */
+	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");
+	/* This device is below another host bridge. */
+	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE");
 	assert_near(topo, "0000:13:00.0", "0000:73:00.0", "SYS");
 	dev = pst_topo_pci(topo, "0000:13:00.0");
 	assert_non_null(dev);

@@ -162,7 +162,8 @@ static void acs_between_devices(void **state)
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), -ENODATA);
 	pst_topo_close(topo);
 	for (i = 0; i < 4; i++)
-		plant_acs(&t, ports[i], 0x53); /* All ACS bits that redirect nothing. */
+		/* These are all ACS bits that redirect no peer-to-peer traffic. */
+		plant_acs(&t, ports[i], 0x53);
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 0);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:0a:00.0"), -ENODEV);
@@ -179,7 +180,8 @@ static void acs_between_devices(void **state)
 		}
 		plant_acs(&t, ports[i], 0);
 	}
-	/* One bridge redirects, and ACS of another bridge is unknown. The result is 1. */
+	/* One bridge redirects, and ACS of another bridge is unknown. The result is 1 (redirected).
+	 */
 	plant_acs(&t, ports[0], 0x04);
 	tree_remove(&t, "sys/devices/" SWITCH "/0000:02:01.0/config");
 	topo = topo_at(t.root);

@@ -78,7 +78,8 @@ static void copy_all(struct penstock_device *to, void *dst, struct penstock_devi
 		_exit(4);
 }
 
-/* An application's stream that waits for a request of the library. The request waits for a gate. */
+/* An application's stream that waits for a request of the library. The request waits for a
+ * semaphore (a gate) that the test sets. */
 struct held {
 	struct penstock_seg seg;
 	struct penstock_storage *mem;

@@ -55,7 +55,8 @@ enum end {
 	LEAVES, /* The rank closes the group before the second load. */
 };
 
-static bool blind __attribute__((unused)); /* True if this process is a BLIND rank. */
+/* True if this process is a rank of kind BLIND, which cannot map another rank's window. */
+static bool blind __attribute__((unused));
 /* True if this process is the rank whose file never opens. */
 static bool stuck __attribute__((unused));
 /* In this process, a file of this length seems to be on another device. */
@@ -71,7 +72,7 @@ struct job {
 	unsigned shard_first, shard_ranks; /* shard_ranks: number of ranks of the tensor
 					    * parallelism; 0 means `ranks`. */
 	uint64_t first, count;		   /* count: number of tensors to load; 0 means all. */
-	enum end end;			   /* What rank `bad_rank` does. */
+	enum end end;			   /* Fault of rank `bad_rank`. */
 	unsigned bad_rank, after; /* after: number of reads before `end` happens; 0 means two. */
 	const char *slow_path;	  /* Path that rank `slow` uses for its reads. */
 	const char *broken_path;  /* Path that rank `bad_rank` uses if `end` is BROKEN. */

@@ -16,7 +16,7 @@ static void test_message(void **state)
 	assert_int_equal(penstock_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, "%s: %m", "x"), -ENOENT);
 	assert_string_equal(penstock_errmsg(), "x: No such file or directory");
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* The previous message may be an argument of the call that sets the new message. */
+	/* An argument of the call that sets the new message may point to the previous message. */
 	assert_int_equal(
 		penstock_fail(-EBADMSG, PENSTOCK_WHY_MALFORMED, "y: %s", penstock_errmsg()),
 		-EBADMSG);

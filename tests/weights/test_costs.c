@@ -135,7 +135,7 @@ static int iterate(uint64_t window)
 		return ret; /* only the open may fail for lack of memory */
 	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
 		check_tensor(gpu, ptr, list[tensor].name, MIB);
-		/* Releases each tensor one step late, as a loop that still uses the previous
+		/* Releases each tensor one step late, like a loop that still uses the previous
 		 * tensor. */
 		if (last != UINT64_MAX)
 			penstock_weights_iter_release(it, last);

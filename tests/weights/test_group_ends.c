@@ -12,8 +12,8 @@
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* In a BLIND rank, makes the second mapping fail that has the length of a window in
- * small_chunks. The first such mapping is the rank's own window. */
+/* In a rank of kind BLIND, the second mapping that has the length of a window in small_chunks
+ * fails. The first such mapping is the rank's own window. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;
@@ -30,8 +30,9 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
-/* In a stuck rank, a call that opens the file through a descriptor never returns. The library
- * opens the file by its name to read the header, and through its descriptor to read tensors. */
+/* Makes open calls hang in a rank whose file never opens (`stuck`). Only calls that open the file
+ * through a descriptor hang: the library opens the file by its name to read the header, and through
+ * its descriptor to read tensors. */
 int __wrap_open64(const char *path, int flags, ...)
 {
 	va_list args;

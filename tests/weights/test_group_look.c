@@ -53,9 +53,9 @@ static int run_canceller(const struct job *job, unsigned rank, struct outcome *o
 	return ret;
 }
 
-/* All rows run at the same time, because each row waits a little for reads that hang. The rank
- * that cancels either makes the slow read itself, or waits at the barrier for another rank that
- * makes it. Each of these ranks is rank 0 in some row. */
+/* All rows of this table run at the same time, because each row waits a little for reads that hang.
+ * The rank that cancels either makes the slow read itself, or waits at the barrier for another rank
+ * that makes it. Each of these ranks is rank 0 in some row. */
 static const struct {
 	const char *name;
 	unsigned bad_rank, slow;

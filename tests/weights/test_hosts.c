@@ -16,7 +16,7 @@ struct seen {
 	uint64_t first_off[RANKS_MAX],
 		first_count; /* first_off: offset of each rank's first request. */
 };
-static struct seen *seen; /* What the ranks of this host observed, in memory that they share. */
+static struct seen *seen; /* Observations of the ranks of this host, in memory that they share. */
 
 int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 			   unsigned count, uint64_t *ids);
@@ -179,9 +179,9 @@ static void test_few_tensors(void **state)
 	free(seen);
 }
 
-/* Loads a model as one of two ranks. The model is so large that the bitmap of needed granules
- * does not fit into one message between the ranks. Each rank loads one small tensor. Holes of 40
- * GiB surround these tensors. */
+/* Loads a model as one of two ranks. The model is so large that the need bitmap (which parts of the
+ * file a rank needs) does not fit into one message between the ranks. Each rank loads one small
+ * tensor. Holes of 40 GiB surround these tensors. */
 static int load_one_end(unsigned rank, const char *path, struct outcome *o)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -260,14 +260,14 @@ static void test_large_model(void **state)
 		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
 		assert_int_equal(status, 0);
 	}
-	/* One bit of the bitmap stands for 256 KiB of the file, and one message for 32 GiB. */
+	/* One bit of the need bitmap stands for 256 KiB of the file, and one message for 32 GiB. */
 	assert_true(outcomes[0].read + outcomes[1].read <= 2 * (256 << 10));
 	unlink(path);
 	free(seen);
 }
 
-/* With a lower limit of simultaneous reads, the library first uses fewer rounds at the same
- * time, and then fewer readers. All ranks still get their tensors. */
+/* With a lower limit of simultaneous reads, the library first reduces the number of rounds in
+ * flight, and then the number of ranks that read. All ranks still get their tensors. */
 static void test_reads_max(void **state)
 {
 	(void)state;
@@ -369,7 +369,8 @@ static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* Checks that the plan reads each needed granule of a chunk exactly once, and no other granule. */
+/* Checks that the plan reads each needed granule (the bytes for which one bit of the need bitmap
+ * stands) of a chunk exactly once, and no other granule. */
 static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
 			bool *taken)
 {
@@ -393,9 +394,9 @@ static void check_chunk(const struct pst_group_plan *p, const struct pst_group_c
 	assert_true(runs <= p->runs_max && c->skip + c->end - c->begin <= p->chunk);
 }
 
-/* Checks that each needed granule is read once, and that the readers' numbers of bytes differ by
- * one chunk at most. Also checks that no store gets more than reads_max requests in rounds that
- * may be in flight at the same time. */
+/* Checks that the plan reads each needed granule once, and that the readers' numbers of bytes
+ * differ by one chunk at most. Also checks that no store (file system) gets more than reads_max
+ * requests in rounds that may be in flight at the same time. */
 static void check_plan(const struct drawn *d, const struct pst_group_plan *p)
 {
 	bool *taken = calloc(p->count * p->granules + 1, 1);

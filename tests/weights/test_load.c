@@ -32,8 +32,7 @@ static void load_all_dtypes(unsigned pad, uint64_t align)
 	for (unsigned n = 1; n <= 2; n++) {
 		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
 			fail_msg("%s", penstock_errmsg());
-		/* The file is read once for all devices. In addition, less than a page may be
-		 * read. */
+		/* The file is read once for all devices. Up to one page more may be read. */
 		assert_int_equal(report.bytes, n * sum);
 		assert_true(report.read >= sum && report.read < sum + 4096);
 		assert_int_equal(report.device_bytes, held_most);

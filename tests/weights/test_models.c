@@ -333,7 +333,8 @@ static void test_cache(void **state)
 	write_text(repo, "refs/main", "c0ffee\n");
 	check_opens("own/tiny", "b");
 	check_fails("own/none", ENOENT, "No such file", "own/none", "");
-	/* The current directory has a file with the name of the model's owner. */
+	/* The current directory has a file that is named like the model's owner. The library must
+	 * still find the model in the cache. */
 	tree = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	made_dir(made_path("beside"));
 	write_text(made_path("beside"), "own", "");

@@ -66,8 +66,8 @@ static void test_all_dtypes(void **state)
 	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), 0);
 	assert_string_equal(key, "quote\"\n");
 	assert_string_equal(value, "\xc3\xa4\\\x01\x1f");
-	/* In a file of more than a megabyte, the data begin at a page boundary, and all tensors are
-	 * aligned. */
+	/* In a file of more than a megabyte, the tensors' data begin at a page boundary, and all
+	 * tensors are aligned. */
 	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
 	assert_int_equal(f.data_off % 4096, 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);

@@ -192,7 +192,7 @@ static void test_config_beside_index(void **state)
 	}
 }
 
-/* The caller's options give the numbers, and config.json is missing. */
+/* The caller's options give the number of attention heads, because the model has no config.json. */
 static void test_caller_numbers(void **state)
 {
 	(void)state;

@@ -16,7 +16,7 @@
 /* The properties of the request that decide which paths can carry it. */
 struct range {
 	uint64_t off, len, room;
-	uint32_t edge; /* the storage's edge_align: writes are split at multiples of it */
+	uint32_t edge; /* the storage's edge_align: the library splits writes at multiples of it */
 	bool rows;     /* whether the segment has several rows */
 };
 
@@ -71,7 +71,8 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 	return whole ? found : -1;
 }
 
-/* Sets the reason in a path's row, and the text that penstock_why_text has for this reason. */
+/* Sets the reason in the result row of a path, and the sentence that penstock_why_text has for this
+ * reason. */
 static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
 	row->why = why;
@@ -101,8 +102,8 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* Returns general advice how to make a path usable that is unusable for this reason. Called if
- * the path's probe has given no advice. */
+/* Returns general advice on making usable a path that is not usable for this reason. Called if the
+ * path's probe has given no advice. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
@@ -203,7 +204,8 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		/* No page cache, or the range is so long that a request for it would be refused. */
+		/* The storage has no page cache, or the range is so long that a request for it
+		 * would be refused. */
 		return 0;
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:

@@ -88,7 +88,8 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_register)
-		return 0; /* copies of this device need no pinned memory */
+		/* copies of this device need no pinned memory, so there is nothing to pin */
+		return 0;
 	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
 }
 

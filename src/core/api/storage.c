@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_storage_open, _commit, _abort, _close and _get_info. Opening a URL tries the
- * kinds of storage in the backends' table, in order, until one accepts the URL. This file must
- * never name a backend, and no request passes through it.
+ * Implements penstock_open, penstock_open_fd, penstock_commit, penstock_abort, penstock_close,
+ * penstock_storage_length and penstock_storage_get_info. Opening a URL tries the kinds of storage
+ * in the backends' table, in order, until one accepts the URL. This file must never name a backend,
+ * and no request passes through it.
  */
 #include "core/api/storage.h"
 
@@ -147,7 +148,7 @@ void penstock_close(struct penstock_storage *st)
 		pst_devices_help();
 		pst_backoff(&times);
 	}
-	/* only lanes that cache something of the storage need to wake */
+	/* Wake the lanes only if a lane has cached state of this storage. */
 	if (atomic_load(&st->cached_by_lanes))
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);

@@ -141,7 +141,8 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 		return pst_err_publish(&err);
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
-	/* Borrowing a lane opens it, so that the first transfer need not open one. */
+	/* Borrows a lane and returns it. The first borrowing opens the lane, so that the first
+	 * transfer need not do that. */
 	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
 		pst_pump_return(lane);

@@ -101,7 +101,7 @@ static void table_set(unsigned index, struct penstock_device *dev)
 	pthread_rwlock_unlock(&table_lock);
 }
 
-/* Called with device_lock held. */
+/* Opens a device that is not open yet, and adds it to the table. Called with device_lock held. */
 static int device_add(const char *name, const struct penstock_device_opts *opts,
 		      const struct pst_device_hooks *hooks, struct penstock_device **out,
 		      struct pst_err *err)
@@ -167,7 +167,8 @@ static bool pump_runs(const struct penstock_device *dev)
 	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
 }
 
-/* Called with device_lock held. */
+/* Makes the lanes of all other devices drop what they have cached about the closing device. Called
+ * with device_lock held. */
 static void invalidate_others(struct penstock_device *closing)
 {
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
@@ -183,7 +184,8 @@ void pst_device_close(struct penstock_device *dev)
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			pst_backoff(&times);
-		/* After this call no stream waits for a request of this device. */
+		/* Waits for the requests of this device, so that afterwards no stream waits for one
+		 * of them. */
 		if (pump_runs(dev))
 			dev->hooks->stop(dev);
 		invalidate_others(dev);
@@ -255,7 +257,7 @@ struct penstock_device *pst_device_find(const void *ptr)
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			/* The host device owns every pointer that no other device owns. */
+			/* Memory that no other device owns belongs to the host device. */
 			host = dev;
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;

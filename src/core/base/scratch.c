@@ -27,7 +27,8 @@ void pst_scratch_put(struct penstock_device *dev, void *mem)
 	if (!pst_device_sync_begin(dev)) {
 		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
 			return;
-		/* The device already keeps the memory of another test. */
+		/* The device already keeps the memory of another test, so free this memory, and
+		 * wait until that is possible. */
 		pst_device_sync_await(dev);
 	}
 	dev->ops->free(dev, mem, NULL);

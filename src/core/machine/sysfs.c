@@ -176,7 +176,8 @@ int pst_number_parse(const char *text, int64_t *out)
 	char *end;
 	long long value;
 
-	/* strtoll would accept leading blanks and, after 0x, a sign. */
+	/* Check the first character, because strtoll would accept leading blanks and, after 0x, a
+	 * sign. */
 	if (!strchr(hex ? "0123456789abcdefABCDEF" : "-0123456789", digits[0]) || !digits[0])
 		return -EINVAL;
 	errno = 0;

@@ -198,7 +198,7 @@ int pst_topo_cpus_near(const struct pst_topo *topo, const char *bdf, struct pst_
 		return pst_cpus_parse(topo->pci[index].cpulist, out);
 	node = pci_node(topo, index);
 	for (i = 0; node >= 0 && i < topo->node_count; i++) {
-		/* A node may have memory only, and no CPUs. */
+		/* A node may have memory but no CPUs. */
 		if (topo->nodes[i].id != node || !pst_cpus_count(&topo->nodes[i].cpus))
 			continue;
 		*out = topo->nodes[i].cpus;

@@ -272,7 +272,7 @@ static void pci_device_read(struct pst_topo *topo, const struct pst_sysfs *fs, s
 	dev->numa = (int32_t)pci_number_read(fs, dev->bdf, "numa_node", 0, INT32_MAX, -1);
 	dev->link_mts = link_speed_read(fs, dev->bdf, "current_link_speed");
 	dev->link_mts_max = link_speed_read(fs, dev->bdf, "max_link_speed");
-	/* If a device does not answer, its width reads as 255. */
+	/* If a device does not answer, its link width reads as 255. */
 	dev->link_width = (uint16_t)pci_number_read(fs, dev->bdf, "current_link_width", 0, 32, 0);
 	dev->link_width_max = (uint16_t)pci_number_read(fs, dev->bdf, "max_link_width", 0, 32, 0);
 	dev->p2pmem_bytes = (uint64_t)pci_number_read(fs, dev->bdf, "p2pmem/size", 0, INT64_MAX, 0);
@@ -539,7 +539,8 @@ static void nvme_drives_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 			       "sys/class/nvme/%s/transport", name);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/class/nvme/%s/model", name);
 		pst_sysfs_text(fs, end->state, sizeof(end->state), "sys/class/nvme/%s/state", name);
-		/* The path of an NVMe drive over fabrics (a network) contains no PCI device. */
+		/* If the path contains no PCI device, the drive is an NVMe drive over fabrics (a
+		 * network). */
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/class/nvme/%s", name) > 0 &&
 		    pst_path_bdf(link, bdf))
 			end_place(topo, end, bdf);
@@ -680,7 +681,7 @@ static int topo_read(const char *root, const char *near, struct pst_topo **out, 
 	if (!ret && !near)
 		ret = ends_read(topo, &fs);
 	if (!ret && topo->no_memory)
-		ret = -ENOMEM; /* an incomplete topology would look like a complete one */
+		ret = -ENOMEM; /* an incomplete topology would look like a complete one, so fail */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)

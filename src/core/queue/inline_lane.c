@@ -16,7 +16,8 @@
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 
-#define SMALL_SLOTS PST_LANE_CHUNKS /* one slot for each chunk that can be in flight */
+/* the lane has one small slot for each chunk that can be in flight */
+#define SMALL_SLOTS PST_LANE_CHUNKS
 #define BIG_SLOTS 2
 
 struct pst_inline_lane {
@@ -170,13 +171,13 @@ static void member_invalidate(struct pst_pump_member *member, struct penstock_st
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* the lane caches nothing about this storage or device */
+		return; /* the lane has cached nothing about this storage or device */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {
 			pst_lane_invalidate(&il->lane, st, closing);
-			/* Trim on this thread, because the owner may not run a turn for a
-			 * long time. */
+			/* Release the lane's unused resources (trim) on this thread, because the
+			 * owner may not run a turn for a long time. */
 			while (il->lane.trim_due && !il->lane.busy)
 				pst_lane_trim(&il->lane);
 			atomic_store_explicit(&il->lane.invalidate_due, false,

@@ -92,7 +92,7 @@ static void req_completed(struct pst_request *req)
 	if (req->semaphores)
 		pst_stream_release(req);
 	pst_devices_release(req->other_devices);
-	if (req->home_lane) /* after this subtraction the pump may close */
+	if (req->home_lane) /* as soon as this count is 0, another thread may close the pump */
 		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
 	queue_push(req->q, req);
@@ -106,9 +106,9 @@ static void queue_free(struct penstock_queue *q)
 	free(q);
 }
 
-/* Returns the address that `returned` has in a closed queue: the address just after the pool. A
- * thread that finds this mark does not return its request, but drops its reference to the queue's
- * memory. */
+/* Returns the value that marks a queue as closed when it is stored in q->returned: the address just
+ * after the pool. A thread that finds this mark does not return its request, but drops its
+ * reference to the queue's memory. */
 static struct pst_request *queue_closed_mark(struct penstock_queue *q)
 {
 	return q->requests + q->pool_count;
@@ -236,7 +236,8 @@ static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns
 
 	while (deadline_ns && (!first || deadline_ns < first))
 		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
-			/* the thread that waits may sleep until after this deadline */
+			/* The thread that waits on the queue may have gone to sleep for longer than
+			 * this deadline. */
 			if (atomic_load(&q->asleep))
 				queue_signal_fd(q);
 			break;
@@ -670,7 +671,7 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	uint64_t now = pst_now_ns();
 
 	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
-	/* this store also orders the store to `asleep` before the reads below */
+	/* This store comes after the store to `asleep`, and both come before the reads below. */
 	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	until_ns = queue_wait_end(q, until_ns);
 	if (until_ns) {
@@ -685,7 +686,7 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
-		/* penstock_queue_fd was called after the check above */
+		/* Another thread called penstock_queue_fd after the check above. */
 		if (atomic_load(&q->watched))
 			atomic_store(&q->armed, true);
 	}

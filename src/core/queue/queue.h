@@ -30,7 +30,7 @@ struct penstock_queue {
 	struct pst_request **ready_end;
 	/* list of requests that the last harvest returned, and that the next harvest frees */
 	struct pst_request *harvested;
-	/* number of threads that run queue_push; penstock_queue_close waits for them */
+	/* number of threads that are inside queue_push; penstock_queue_close waits until it is 0 */
 	_Atomic unsigned pushing;
 	_Atomic unsigned outliving; /* number of references to the memory of a closed queue */
 	/* a time not later than any deadline of a request in flight; 0 if no request has a
@@ -39,7 +39,7 @@ struct penstock_queue {
 	/* eventfd; a completion makes it readable if `armed` is set */
 	int fd;
 	_Atomic bool armed;   /* whether a completion must make fd readable */
-	_Atomic bool asleep;  /* whether a thread sleeps in penstock_wait */
+	_Atomic bool asleep;  /* whether a completion must make `fd` readable */
 	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
 	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
 	bool in_callback, mute;

@@ -19,7 +19,8 @@
  * to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
-/* The two lengths. The first is used at the start, and stays in use unless the second is better. */
+/* The two lengths of a call. The first is used at the start, and stays in use unless the second is
+ * faster. */
 const uint32_t pst_io_sizes[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
 /* Returns the index of the length for the next window: a length without a known rate if there is

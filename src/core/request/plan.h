@@ -14,7 +14,8 @@
 
 /* The state of one path on one route. */
 struct pst_path_state {
-	/* True if its probe passed and, if the path needs a canary read, that passed, too. */
+	/* True if the path's probe succeeded and the path, if it needs a canary read, has also
+	 * passed that. */
 	bool usable;
 	/* 1 if a canary has proven the path, 0 if it needs no canary, -1 if it is not proven. */
 	int8_t proven;
@@ -39,7 +40,8 @@ struct pst_plan_in {
 struct pst_plan {
 	uint8_t count[PST_RESIDENCIES];
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
-	/* A listed path uses the page cache, so lanes query the residency of each chunk. */
+	/* Some path in the lists uses the page cache, so lanes ask for each chunk whether its bytes
+	 * are cached. */
 	bool residency_matters;
 };
 
@@ -58,15 +60,16 @@ struct pst_route {
 	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
 	 * calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	/* For each path: the negated reason if a write was read back and had not arrived, else
-	 * 0. */
+	/* For each path: 0, or the negated reason if a chunk that it wrote was read back and had
+	 * not arrived. */
 	_Atomic int write_proof[PST_PATHS_MAX];
 	/* For each path: bit i is set if a write to drive i was read back and had arrived. */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX];
 	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
 	/* A path could not be tested, because the storage had no written bytes. */
 	bool unproven;
-	/* Number that the storage's function `stamp` returned before the last test. */
+	/* The number that the storage's function `stamp` returned before the last test; it changes
+	 * when the storage may have been written. */
 	_Atomic uint64_t stamp;
 	/* Earliest time of the next test; 0 if it may run at any time. */
 	_Atomic uint64_t retest_after_ns;

@@ -108,7 +108,9 @@ void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err)
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
-		return; /* lanes have claimed all bytes and will complete them */
+		/* lanes have claimed all bytes, and complete the request when these bytes are done
+		 */
+		return;
 	req_record_failure(req, pos, err);
 	pst_req_last_bytes_done(req, rest);
 }
@@ -171,7 +173,7 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->phase == PST_PHASE_NEW)
-		/* The bytes moved without a lane, so no lane could sync them. */
+		/* No lane carried the request, so no lane could make the sync either. */
 		return PST_PHASE_DONE;
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
@@ -205,7 +207,7 @@ void pst_req_begin_phase(struct pst_request *req)
 
 /* ---- completion ---- */
 
-/* Counts the requested bytes before the first storage byte that did not arrive. */
+/* Counts the requested bytes that lie before the first storage byte that did not arrive. */
 static int64_t req_reach(const struct pst_request *req)
 {
 	uint64_t end = atomic_load(&req->end_at), sum = 0;
@@ -300,8 +302,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
  * not known if the residency of bytes could not be queried, or if the caller named the path. */
 struct found {
 	bool known;
-	bool cached; /* paths that use the page cache carried bytes */
-	bool other;  /* paths that avoid the page cache carried bytes */
+	bool cached; /* whether paths that use the page cache carried bytes */
+	bool other;  /* whether paths that avoid the page cache carried bytes */
 };
 
 static struct found req_found(const struct pst_request *req)
@@ -387,8 +389,8 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			/* Leave out null and fault unless they carried bytes: they would confuse
-			 * the reader. */
+			/* Leave out paths null and fault unless they carried bytes: users cannot do
+			 * anything with them. */
 			continue;
 		report->path_count++;
 		if (row->bytes > most) {

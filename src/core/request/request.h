@@ -41,7 +41,7 @@ enum pst_phase {
  */
 struct pst_span {
 	uint64_t off, len;
-	uint64_t start; /* number of its first byte in the request */
+	uint64_t start; /* number of its first byte; the bytes of a request are numbered from 0 */
 	struct pst_route *route;
 	const struct pst_plan *plan;
 	uint32_t seg_first, seg_count;
@@ -89,7 +89,9 @@ struct pst_request {
 	enum penstock_class require;
 	enum penstock_effort effort;
 	unsigned flags, priority;
-	unsigned losses; /* the storage's number of failed syncs when this request was submitted */
+	/* the storage's count of failed syncs when this request was submitted; a higher count at
+	 * its end means that bytes may be lost */
+	unsigned losses;
 	uint64_t deadline_ns;
 	int forced; /* index of the path that the caller named; -1 if the plan decides */
 	/* Path that wraps the chunks' path and starts them in its place; NULL if there is none. */
@@ -109,15 +111,17 @@ struct pst_request {
 	/* Number of bytes without the edges of a write, and number of all bytes. */
 	uint64_t body, total;
 
-	/* Number of the first byte that is not claimed; end of the bytes that may be claimed. */
+	/* Number of the first byte that no lane has claimed; end of the bytes that lanes may claim.
+	 */
 	_Atomic uint64_t next, limit;
 	/* Number of bytes of the current phase that are not complete. */
 	_Atomic uint64_t left;
-	_Atomic uint64_t refs;		/* see PST_HOLD below */
-	_Atomic unsigned spread;	/* number of lanes that share the request */
-	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
-	_Atomic bool cancelled;		/* the caller has cancelled the request */
-	_Atomic int failed;		/* negative errno of its first failure; 0 if none */
+	_Atomic uint64_t refs;	 /* see PST_HOLD below */
+	_Atomic unsigned spread; /* number of lanes that share the request */
+	/* length of the range of the next residency query (is it cached?), in KiB */
+	_Atomic uint32_t residency_kib;
+	_Atomic bool cancelled; /* the caller has cancelled the request */
+	_Atomic int failed;	/* negative errno of its first failure; 0 if none */
 	/* The current phase; the lane that completes it sets the next. */
 	_Atomic enum pst_phase phase;
 	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
@@ -127,9 +131,10 @@ struct pst_request {
 	_Atomic uint64_t end_at;
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
-	/* For each path, why chunks left it or could not use it. */
+	/* For each path, the reason why a chunk left it or could not use it; PENSTOCK_WHY_NONE if
+	 * there is none. */
 	_Atomic unsigned path_why[PST_PATHS_MAX];
-	_Atomic bool blind;	      /* the residency of some bytes could not be queried */
+	_Atomic bool blind; /* the storage could not tell for some bytes whether they are cached */
 	_Atomic(const char *) engine; /* name of the engine that carried its last chunk */
 	uint64_t start_ns, end_ns;
 	int64_t result;
@@ -176,8 +181,8 @@ bool pst_req_only_syncs(const struct pst_request *req);
 /* Opens the request. After this call lanes may start it or poll its stream, and other threads
  * may cancel it. The caller must have a reference to it. */
 void pst_req_open(struct pst_request *req);
-/* Opens the first phase of a request. If the request has a stream, the stream must have reached
- * it. */
+/* Lets lanes claim bytes of the request's first phase. If the request has a stream, the stream must
+ * have reached it. */
 void pst_req_open_phase(struct pst_request *req);
 
 /* Returns whether the request was cancelled or is past its deadline. If so, fills `err` with the
@@ -198,7 +203,7 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
  */
 __attribute__((warn_unused_result)) bool pst_req_bytes_done(struct pst_request *req,
 							    uint64_t bytes);
-/* Begins the next phase: edges or sync. */
+/* Begins the phase that follows the one just completed: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
 /* Counts completed bytes after which no phase follows: bytes of the last phase, or bytes of a
  * request that has failed. */

@@ -18,8 +18,10 @@
  * less than 3 GB/s through the page cache if they are not. */
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
-#define PROBE_BYTES_MIN (64u << 10) /* the duration of a call of fewer bytes proves nothing */
-/* Number of bytes from one probe to the next. A probe of 256 KiB is less than 0.5 % of them. */
+/* a call of fewer bytes is not timed, because its duration shows nothing */
+#define PROBE_BYTES_MIN (64u << 10)
+/* Number of bytes from one residency probe to the next. A probe of 256 KiB is less than 0.5 % of
+ * them. */
 #define AGAIN (64u << 20)
 
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st)
@@ -56,8 +58,8 @@ bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len)
 	    (was != PST_PROBE_NONE &&
 	     atomic_load_explicit(&st->unprobed_bytes, memory_order_relaxed) < AGAIN))
 		return false;
-	/* Only one thread begins the first probe. While a later probe runs, the last verdict
-	 * remains valid. */
+	/* Only one thread begins the first probe. While a later probe runs, the result of the last
+	 * one remains valid. */
 	if (was == PST_PROBE_NONE &&
 	    !atomic_compare_exchange_strong(&st->residency_probe, &was, PST_PROBE_RUNNING))
 		return false;
@@ -79,7 +81,7 @@ void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes)
 
 	chunk->timed_ns = 0;
 	if (bytes <= 0)
-		return; /* a failed call does not show the residency */
+		return; /* a failed call does not show whether the bytes were cached */
 	if (took_us <= WARM_BASE_US + (uint64_t)bytes / WARM_BYTES_US) {
 		chunk->residency = PST_WARM;
 		atomic_store_explicit(probe, PST_PROBE_WARM, memory_order_relaxed);

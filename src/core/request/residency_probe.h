@@ -11,7 +11,7 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-/* The result of a storage's probes so far. */
+/* The result of a storage's residency probes so far. */
 enum pst_residency_probe {
 	PST_PROBE_NONE,	   /* no probe has begun */
 	PST_PROBE_RUNNING, /* the first probe has begun */
@@ -29,7 +29,8 @@ int pst_residency_probe_path(const struct pst_plan *plan);
 /* If a probe is due, begins one with a chunk of `len` bytes and returns true. Else returns
  * false. */
 bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len);
-/* Counts bytes that were claimed without a probe. After 64 MiB of them a new probe is due. */
+/* Counts bytes that were claimed without a residency probe. After 64 MiB of them a new probe is
+ * due. */
 void pst_residency_probe_skipped(struct penstock_storage *st, uint64_t len);
 /* Called when the timed call of a chunk ends. The call began at chunk->timed_ns and moved `bytes`
  * bytes. Records whether these bytes were cached, judged by the duration of the call. */

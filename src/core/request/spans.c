@@ -69,14 +69,15 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* merge rows that touch */
+		seg->row_len *= seg->rows; /* rows that touch become one row */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
 	return 0;
 }
 
-/* Returns whether segment `seg` may become a part of the span. */
+/* Returns whether segment `seg` may become a part of the span, because it touches or overlaps the
+ * span. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -139,8 +140,8 @@ static int seg_too_long(unsigned seg, struct pst_err *err)
 
 /* The rows of one segment that the check has not visited yet. */
 struct rows {
-	uint64_t off;  /* storage offset of the first such row */
-	uint64_t left; /* number of such rows */
+	uint64_t off;  /* storage offset of the first row that was not visited yet */
+	uint64_t left; /* number of rows that were not visited yet */
 	unsigned seg;
 };
 
@@ -159,8 +160,8 @@ static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 	heap[at] = moving;
 }
 
-/* Returns the storage offset of the first row that does not belong to the segment at the heap's
- * top. */
+/* Returns the lowest offset at which a row of a segment begins, apart from the segment at the
+ * heap's top. UINT64_MAX if there is no other segment. */
 static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 {
 	uint64_t off = count > 1 ? heap[1].off : UINT64_MAX;
@@ -388,7 +389,7 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 			req->body = at;
 		req->spans[i].start = at;
 		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			/* The bytes of gaps are numbered, too. */
+			/* If gaps between rows are read too, their bytes are also numbered. */
 			return seg_too_long(req->spans[i].seg_first, err);
 	}
 	req->total = at;
@@ -587,7 +588,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage follows, and it may lie inside a row. */
+		/* Only the last byte of the storage would follow the chunk, and that byte may lie
+		 * inside a row. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
@@ -621,7 +623,8 @@ int pst_span_part_at(const struct pst_request *req, const struct pst_span *span,
 
 	if (span->shared || seg_parts(seg, off, span->off + span->len, part_keep_first, out) != 1)
 		return -EINVAL;
-	if (out->rows > 1) { /* a path that moves bytes directly moves one row at a time */
+	/* keep only one row, because a path that moves bytes directly moves one row at a time */
+	if (out->rows > 1) {
 		out->rows = 1;
 		out->slack = 0;
 	}

@@ -72,7 +72,7 @@ static int canary_copy(struct canary *t, void *dst, const void *src, bool in)
 		   : 0;
 }
 
-/* A request of one chunk that belongs to no queue. */
+/* A request of one chunk that belongs to no queue, by which the canary runs the path under test. */
 struct lone_request {
 	struct pst_request req;
 	bool completed;
@@ -89,7 +89,7 @@ static void lone_done(struct pst_chunk *chunk, int result)
 	lone->completed = true;
 }
 
-/* Reads the extent into the scratch memory by the path under test. */
+/* Reads the extent (a written range of the file) into the scratch memory by the path under test. */
 static int canary_run_path(struct canary *t)
 {
 	struct penstock_seg seg = {.buf = t->scratch,
@@ -160,7 +160,8 @@ static size_t count_differing(const char *want, const char *got, uint64_t len)
 	return words;
 }
 
-/* Tests the path on the extent t->off, t->len. Returns 0 if every word arrived. */
+/* Tests the path on one extent: t->len bytes of the storage at offset t->off. Returns 0 if every
+ * word arrived. */
 static int canary_try_extent(struct canary *t)
 {
 	size_t wrong;
@@ -210,7 +211,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The next drive holds the bytes that are one stripe length further on. */
+		/* The bytes that lie one stripe length further on are on the next drive. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;

@@ -72,7 +72,9 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		state->proven = -1; /* verify_write reads the path's first chunks back */
+		/* a write path is tested later: verify_write reads back the first chunks that it
+		 * has written */
+		state->proven = -1;
 }
 
 static void route_make_plans(struct pst_route *route)
@@ -128,7 +130,8 @@ static void route_log(const struct pst_route *route)
 		const struct pst_path_state *state = &route->paths[i];
 
 		if (pst_paths[i]->wrap || pst_paths[i]->traits.synchronous)
-			/* not logged, because requests use this path only if they name it */
+			/* requests use this path only if they name it, so its result is not logged
+			 */
 			continue;
 		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
 			route->op == PENSTOCK_READ ? "from" : "to",
@@ -179,7 +182,7 @@ static int route_create(struct penstock_storage *st, struct penstock_device *dev
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* the old route belonged to a closed device with the same index */
+	if (old) /* the old route belonged to a closed device whose index the new device has */
 		route_drop(old);
 	*out = route;
 	return 0;
@@ -225,7 +228,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		/* The old route stays in use, and the next request runs the tests again. */
+		/* The function keeps the old route. The next request runs the tests again. */
 		return;
 	route->st = old->st;
 	route->dev = old->dev;
@@ -241,7 +244,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		/* the path's state from the last test; no request uses it */
+		/* Frees the path's state that the last test made; no request uses it. */
 		if (marked[i] && old->path_priv[i]) {
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;
