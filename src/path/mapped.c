@@ -45,8 +45,9 @@
 #endif
 
 #define WINDOW (128u << 20)
-/* Minimum number of bytes for which a window is quicker than a CPU copy. Measured on an H200: if
- * every other MiB of a file is cached, reading it through windows takes 1.6 times as long. */
+/* Fewer contiguous cached bytes are left to path bounce if possible, because a CPU copy of them
+ * takes less time than registering a window. Measured on an H200 with a file of which every other
+ * MiB is cached: with windows of 1 MiB, the read took 1.6 times as long as with CPU copies. */
 #define WINDOW_MIN (8u << 20)
 /* Length of the first and last windows of a request. The copy engine has no work until the first
  * window is registered, which takes 0.15 ms. */
