@@ -964,9 +964,9 @@ struct penstock_explain_path {
  * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken; /* number of the row whose path would be used for the range; -1 if the request
+	int taken; /* index of the row whose path would be used for the range; -1 if the request
 		    * would be refused */
-	int cold, warm, unknown; /* numbers of the rows of three paths: for chunks that are not in
+	int cold, warm, unknown; /* indexes of the rows of three paths: for chunks that are not in
 				  * the page cache, for chunks that are in it, and for chunks for
 				  * which the library cannot find that out; -1 if there is no such
 				  * path */

@@ -48,7 +48,7 @@ struct job {
 		     * whole model. */
 	bool into;  /* Whether the memory for the model is allocated before the load. */
 	bool verify;
-	int dies; /* Number of the rank that is killed during the load; -1 if no rank is killed. */
+	int dies; /* Rank that is killed during the load; -1 if no rank is killed. */
 };
 
 double now(void);

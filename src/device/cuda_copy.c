@@ -38,7 +38,7 @@ struct small_copy {
 	const char *src;
 	uint64_t len;
 	uint64_t base;	/* Start of the allocation that contains dst. */
-	unsigned piece; /* Number of the piece of the ring that contains src. */
+	unsigned piece; /* Index of the piece of the ring that contains src. */
 	int *refused;
 };
 
@@ -49,9 +49,8 @@ struct pst_copier {
 	struct pst_cu_stream *in, *out;
 	/* True if the stream `in`, or `out`, has got work since the last ticket. */
 	bool used_in, used_out;
-	uint64_t marked; /* Number of the last ticket that was issued. */
-	/* Number of the last ticket that is known to be done; all earlier tickets
-	 * are done too. */
+	uint64_t marked; /* The last ticket that was issued. */
+	/* The last ticket that is known to be done; all earlier tickets are done too. */
 	uint64_t reached;
 	/* Events of the tickets in flight. The event of a ticket is at index ticket %
 	 * TICKETS_MAX. */

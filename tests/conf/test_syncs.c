@@ -267,7 +267,7 @@ static void failed_sync_fails_all_requests_in_flight(void **state)
 	assert_int_equal(penstock_submit(q, reqs, 2, NULL), 2);
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
-	sem_post(&second); /* its sync succeeds */
+	sem_post(&second); /* lets the sync of the other request succeed */
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
 	assert_non_null(strstr(done.report->text, "another request's sync"));

@@ -20,7 +20,8 @@ struct pst_path_state {
 	/* 1 if a canary has proven the path, 0 if it needs no canary, -1 if it is not proven. */
 	int8_t proven;
 	struct pst_path_facts facts;
-	struct pst_err err; /* why the path is not usable, or why it misses its highest class */
+	struct pst_err err; /* why the path is not usable, or why a usable path has a lower class
+			       than it could have */
 	char fix[PENSTOCK_TEXT_MAX]; /* advice how to make the path usable */
 };
 

@@ -20,7 +20,7 @@ unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 struct pst_place {
 	const struct pst_span *span;
 	uint64_t off, len;
-	uint64_t pos; /* number of its first byte in the request */
+	uint64_t pos; /* index of the place's first byte among the bytes of the request */
 	bool blind;   /* the storage could not report whether the bytes are cached */
 };
 
@@ -42,7 +42,9 @@ struct pst_part {
 	struct penstock_device *dev;
 	char *mem;
 	uint64_t mem_pitch;
-	/* Its storage bytes: `at` is their start in the range, `pitch` is from row to row. */
+	/* Where the bytes of the part are in the storage: `at` is the start of the first row,
+	 * counted from the start of the range; `pitch` is the distance between the starts of two
+	 * rows. */
 	uint64_t at, pitch;
 	uint64_t row_len, rows;
 	/* Number of usable bytes of memory after the part, if the part ends its segment. */
