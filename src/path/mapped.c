@@ -483,7 +483,8 @@ static struct mapped_window *window_get(struct mapped_lane *s, struct pst_chunk 
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
-	/* This makes mapped_idle run, which sets `resting` again even if this chunk fails. */
+	/* trim_due makes the lane call mapped_idle later. mapped_idle sets `resting` again, even if
+	 * this chunk fails. */
 	chunk->lane->trim_due = true;
 	if (!s->free)
 		windows_reclaim(s);

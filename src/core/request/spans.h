@@ -12,7 +12,8 @@
 /* Checks req->segs and makes req->spans from them, at most `spans_max`. */
 int pst_spans_make(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 
-/* Returns the index of the span that contains the request's byte number `pos`. */
+/* Returns the index of the span that contains the byte `pos`; a request's bytes are counted from 0.
+ */
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 
 /* A place in a request: `len` contiguous storage bytes at offset `off`. They end where their span
@@ -24,9 +25,9 @@ struct pst_place {
 	bool blind;   /* the storage could not report whether the bytes are cached */
 };
 
-/* Finds the place of the request's byte number `pos`. */
+/* Finds the place of the byte `pos` of the request. */
 void pst_spans_find(const struct pst_request *req, uint64_t pos, struct pst_place *out);
-/* Returns the lowest storage offset of the request's bytes from number `pos` on. `pos` must be less
+/* Returns the lowest storage offset of all bytes of the request from `pos` on. `pos` must be less
  * than req->total. */
 uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos);
 
