@@ -915,7 +915,8 @@ struct penstock_report_path {
 };
 
 /* The report of one request: the paths that its bytes took, and the work that they cost. The
- * library sets all members, also `size`. It counts the bytes when a chunk completes. */
+ * library sets all members, also `size`. It counts the bytes of a chunk when the chunk completes.
+ */
 struct penstock_report {
 	size_t size;
 	int64_t result; /* result, as in penstock_done */

@@ -44,7 +44,7 @@ enum pst_pci_role {
 /* A PCI function, which is an endpoint or a bridge. */
 struct pst_pci {
 	char bdf[PST_BDF_LEN];
-	/* Name of the host bridge above it, such as "pci0000:00"; "" if unknown. */
+	/* Name of the host bridge above this function, such as "pci0000:00"; "" if unknown. */
 	char host[PST_BDF_LEN];
 	char driver[32];     /* name of the driver; "" if the function has none */
 	char iommu_type[16]; /* "DMA", "DMA-FQ" or "identity"; "" if the function is in no IOMMU

@@ -31,7 +31,8 @@ struct pst_io_size {
 	/* The drive had no call in flight for more than 2 ms in this window. */
 	_Atomic bool was_idle;
 	_Atomic uint32_t current; /* index in pst_io_sizes of the length in use */
-	/* A thread is ending a window, and only it may access the members below. */
+	/* True while a thread ends a measurement window. Only this thread may access the members
+	 * below. */
 	_Atomic bool closing;
 	bool mixed;	  /* this window started while calls of the other length were in flight */
 	uint32_t windows; /* number of windows that were not ignored */
