@@ -47,8 +47,9 @@ static bool take_failure(_Atomic int *left, int code)
 	return true;
 }
 
-/* Makes two concurrent syncs end in a fixed order. The first sync fails after the second has
- * started. Then the second sync succeeds. */
+/* The state of fail_first_of_two, which makes two concurrent syncs end in a fixed order: the first
+ * sync fails after the second has started, and then the second succeeds. `pairing` is the number of
+ * syncs that are still to start. */
 static _Atomic int pairing;
 static sem_t both, second;
 
