@@ -17,7 +17,7 @@ struct copies {
 	struct bench *b;
 	struct gpu *gpu;
 	struct pst_cu_event *event[RAW_DEPTH_MAX];
-	unsigned slot[RAW_DEPTH_MAX]; /* Numbers of the slots, in the order in which their copies
+	unsigned slot[RAW_DEPTH_MAX]; /* Indexes of the slots, in the order in which their copies
 				       * were queued. */
 	unsigned head, tail;
 };

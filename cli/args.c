@@ -135,7 +135,8 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	/* A word whose distance is larger is not a typing error, so it is not suggested. */
+	/* Only a word whose edit distance from `word` is less than this is suggested. Words that
+	 * differ more are no typing errors. */
 	unsigned least = half < 2 ? half + 1 : 3;
 
 	for (unsigned i = 0; words[i]; i++) {

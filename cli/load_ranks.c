@@ -114,7 +114,7 @@ struct ranks {
 	struct loading *all;
 	pid_t pids[RANKS_MAX]; /* Process id of each rank; 0 if its process has ended. */
 	unsigned count;
-	/* Number of the first rank whose process ended abnormally; -1 if none did. */
+	/* First rank whose process ended abnormally; -1 if no process did. */
 	int dead;
 	/* Times at which the remaining ranks get SIGTERM and SIGKILL; 0 if no such signal is
 	 * planned. */

@@ -915,7 +915,8 @@ struct penstock_report_path {
 };
 
 /* The report of one request: the paths that its bytes took, and the work that they cost. The
- * library sets all members, also `size`. It counts the bytes when a chunk completes. */
+ * library sets all members, also `size`. It counts the bytes of a chunk when the chunk completes.
+ */
 struct penstock_report {
 	size_t size;
 	int64_t result; /* result, as in penstock_done */
@@ -964,9 +965,9 @@ struct penstock_explain_path {
  * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken; /* number of the row whose path would be used for the range; -1 if the request
+	int taken; /* index of the row whose path would be used for the range; -1 if the request
 		    * would be refused */
-	int cold, warm, unknown; /* numbers of the rows of three paths: for chunks that are not in
+	int cold, warm, unknown; /* indexes of the rows of three paths: for chunks that are not in
 				  * the page cache, for chunks that are in it, and for chunks for
 				  * which the library cannot find that out; -1 if there is no such
 				  * path */

@@ -220,7 +220,7 @@ struct penstock_tensor {
 	unsigned rank; /* Number of dimensions. */
 	const uint64_t *shape;
 	uint64_t bytes;
-	unsigned file; /* Number of the file that holds the tensor. */
+	unsigned file; /* Index of the file that holds the tensor. */
 	uint64_t off;  /* Offset of the tensor's first byte in that file. */
 };
 
@@ -391,7 +391,7 @@ PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_
  */
 struct penstock_piece {
 	size_t size;
-	uint64_t tensor; /* Number of the tensor. */
+	uint64_t tensor; /* Index of the tensor in the model. */
 	/* Dimension in which `first` and `count` choose a range. If `dim` and `count` are 0, the
 	 * piece is the whole tensor. */
 	unsigned dim;
@@ -548,10 +548,10 @@ PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 /* The options of penstock_weights_shard: which rank needs its part, and how tensors are split. */
 struct penstock_shard_opts {
 	size_t size;
-	/* Number of this rank, and number of ranks between which tensors are split. */
+	/* This rank, counted from 0, and the number of ranks between which tensors are split. */
 	unsigned rank, ranks;
-	/* Number of this expert rank, and number of expert ranks. If there are several expert
-	 * ranks, each gets some of the experts whole, instead of a part of every expert. */
+	/* This expert rank, counted from 0, and the number of expert ranks. If there are several
+	 * expert ranks, each gets some of the experts whole, instead of a part of every expert. */
 	unsigned expert_rank, expert_ranks;
 	/* Numbers of query heads, key-value heads and experts; 0 stands for the number in the
 	 * model's config.json. */

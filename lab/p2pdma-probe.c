@@ -39,7 +39,7 @@ struct job {
 	bool bounce;  /* whether to transfer to host memory, and let the CPU copy from there */
 	bool private; /* whether to map with MAP_PRIVATE instead of MAP_SHARED */
 	bool zeros;   /* whether the file contains only zeros */
-	bool keep;    /* whether operation `exhaust` keeps the memory until it is killed */
+	bool keep;    /* whether operation `exhaust` keeps the memory until the program is killed */
 };
 
 /* Returns word i of the contents that belong to job->seed, by the last step of splitmix64. */

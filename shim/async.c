@@ -304,8 +304,9 @@ static int refusal_code(int64_t ret, int code)
 	}
 }
 
-/* Submits a request. `file_off` is the offset when the program made the call. Statistics use
- * this offset even if the stream later reads another offset. */
+/* Submits a request in stream order. `file_off` is the file offset that the program's variable had
+ * when it called cuFile. The variable may change until the stream reaches the request; statistics
+ * count the request with `file_off` all the same. */
 static int req_submit(struct shim_move *m, off_t file_off)
 {
 	const struct timespec pause = {0, PAUSE_NS};

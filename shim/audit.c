@@ -56,7 +56,8 @@ unsigned la_version(unsigned version)
 	return version < LAV_CURRENT ? version : LAV_CURRENT;
 }
 
-/* Sets the cookie of Penstock's own objects to 0, so that their searches are not redirected. */
+/* The loader calls this function for each loaded object. Sets the cookie of Penstock's own objects
+ * to 0, by which la_objsearch recognises them: it does not redirect their searches. */
 unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 {
 	(void)lmid;

@@ -461,8 +461,8 @@ void shim_files_forked(void)
 		f->next_free = free_files;
 		free_files = f;
 	}
-	/* Not freed, because another thread of the parent may have been reallocating it during the
-	 * fork. */
+	/* The memory of by_fd is not freed: another thread of the parent may have been reallocating
+	 * it during the fork, so the pointer may be invalid. */
 	by_fd = NULL;
 	by_fd_count = 0;
 }

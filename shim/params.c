@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The calls that set and read parameters. A parameter that the program sets before it opens the
- * driver is staged here, and overrides cufile.json and the environment. Opening the driver
- * copies the staged parameters; they are read-only until the driver is closed. A parameter
+ * driver is stored here, and overrides cufile.json and the environment. Opening the driver
+ * copies the stored parameters; they are read-only until the driver is closed. A parameter
  * applies only to the next open, as NVIDIA documents. Only the arrays of slabs apply to later
  * opens, too, as measured with NVIDIA's library. All of these calls are slow.
  */

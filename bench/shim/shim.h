@@ -27,7 +27,7 @@ struct side {
 	void *gpu;
 	size_t gpu_len;
 	int fd;
-	/* These members are used if the side is the core. */
+	/* These members are used if the side is the core, which is Penstock's own API. */
 	struct penstock_storage *st;
 	struct penstock_device *dev;
 	struct penstock_queue *queue;

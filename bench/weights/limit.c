@@ -122,7 +122,7 @@ static pst_cu_ptr slot_address(const struct limit *l, const void *base, uint64_t
 }
 
 /* Queues copies from the windows of all ranks (buffers that each rank fills). The copies do not
- * wait until the windows have been filled. */
+ * wait until the windows have been filled, because only the speed of the copies is measured. */
 static int copy_windows(struct limit *l, uint64_t n)
 {
 	int rc = 0;

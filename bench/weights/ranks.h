@@ -48,7 +48,7 @@ struct job {
 		     * whole model. */
 	bool into;  /* Whether the memory for the model is allocated before the load. */
 	bool verify;
-	int dies; /* Number of the rank that is killed during the load; -1 if no rank is killed. */
+	int dies; /* Rank that is killed during the load; -1 if no rank is killed. */
 };
 
 double now(void);
@@ -66,16 +66,19 @@ void device_name(const struct job *job, unsigned rank, char *out, size_t len);
 void csv_row(const struct job *job, const char *what, unsigned rep, unsigned rank,
 	     const struct run *r);
 
-/* In group.c. */
+/* Measures loads by several processes, and prints a table. Defined in group.c. */
 int group_bench(const struct job *job);
 /* Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs together
  * receive while all copies run. Defined in limit.c. */
 int limit_bench(const struct job *job, double *link, double *in);
-/* Measures a first load without Penstock, and prints the results as a line of JSON. Defined in
+/* Measures the first and the second load of a process. Both use only system calls and CUDA driver
+ * calls, so that they can be compared with loads by Penstock. Prints a line of JSON. Defined in
  * first.c. */
 int first_bench(const struct job *job);
-/* In small.c. */
+/* Loads two model files with the same number of bytes: `many` has many small tensors, and `one` has
+ * one tensor. Measures the additional time for each small tensor. Defined in small.c. */
 int small_bench(const struct job *job, const char *many, const char *one);
+/* Measures each step of a load in one process. Defined in small.c. */
 int load_bench(const struct job *job);
 
 #endif

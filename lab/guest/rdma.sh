@@ -26,7 +26,8 @@ lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
 	lab_bad "the guest does not have two verbs devices"
 rdma link
 
-# Runs rdmaping on both sides. The connecting side must exit with CODE.
+# Runs the program rdmaping twice: one process listens in a network namespace of its own, and
+# the other connects to it. The connecting process must exit with CODE.
 pair() { # NAME CODE OPTIONS-OF-LISTEN...
 	local name=$1 want=$2 code=0
 	shift 2

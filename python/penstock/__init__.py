@@ -6,7 +6,7 @@
     # All tensors of a model, as a dict.
     tensors = penstock.load_file("model.safetensors", device="cuda:0")
 
-    # Single tensors, or some rows of one.
+    # Single tensors, or some rows of one tensor.
     with penstock.safe_open("model.safetensors", framework="pt", device="cuda:0") as f:
         rows = f.get_slice("lm_head.weight")[0:1024]
 

@@ -85,7 +85,8 @@ class Group:
 
     @contextlib.contextmanager
     def leave_on_error(self) -> Iterator[None]:
-        """Closes the group if the block raises before handle_for_load was called."""
+        """Context manager: closes the group if its block raises an exception before the block has
+        called handle_for_load. The other ranks then get an error instead of waiting."""
         loads = self._loads
         try:
             yield

@@ -22,7 +22,7 @@ struct pst_check_subject {
 	const char *maker; /* vendor of a GPU; "" for a drive or NIC */
 	const char *model;
 	const char *transport;	   /* transport of a drive, or link type of a NIC */
-	const struct pst_pci *pci; /* NULL if it is not a PCI function */
+	const struct pst_pci *pci; /* NULL if the device is not a PCI function */
 };
 
 struct pst_check_nvidia {
@@ -37,7 +37,7 @@ struct pst_check_nvidia {
 struct pst_check_endpoint {
 	bool given;	/* whether an address was configured */
 	int name_error; /* result of getaddrinfo() */
-	int error;	/* errno of connect(); 0 if it connected */
+	int error;	/* errno of connect(); 0 if connect() succeeded */
 	double connect_ms;
 	bool is_http;
 	struct pst_http_url url;
@@ -73,7 +73,7 @@ struct pst_check_facts {
 	char point[256]; /* mount point */
 	/* alignment that O_DIRECT needs, of memory addresses and of file offsets; 0 if unknown */
 	uint32_t dio_mem, dio_off;
-	bool dio_none; /* whether the file system reports that it has no O_DIRECT */
+	bool dio_none; /* whether the file system reports that O_DIRECT is not supported */
 	bool dio_told; /* whether the kernel reports the alignment that O_DIRECT needs */
 
 	struct pst_check_endpoint endpoint;

@@ -139,7 +139,8 @@ static const char *route_text(const struct pci_route *r)
 	}
 }
 
-/* Appends to `out` the names of the subjects whose distance from the device is `near`. */
+/* Appends to `out` the names of those `subjects` (GPUs, drives or NICs) whose distance from the
+ * device is `near`. */
 static void list_near(const struct pst_check_facts *f, const struct pst_check_subject *device,
 		      int near, const struct pst_check_subject *subjects, unsigned count, char *out,
 		      size_t len)

@@ -206,8 +206,9 @@ static int probe_open_storage(struct probe *p)
 			return -1;
 		if (p->fd >= 0)
 			close(p->fd);
-		/* probe_error has the reason why there is no scratch file; the line of the gate
-		 * "probe" shows this reason. */
+		/* The scratch file could not be made, so the probe reads the target file itself.
+		 * The failed function has stored the reason, which the output of the gate "probe"
+		 * contains. */
 		return probe_open_target(p, path);
 	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))

@@ -2,9 +2,9 @@
 /*
  * Copies versioned structs, whose first member is `size_t size`, between a caller and the
  * library. A caller may have been compiled with an older header, whose struct is shorter, or
- * with a newer one, whose struct is longer. Called by the public functions of src/core and
- * src/weights. These functions return an error code only; the functions that call them write the
- * error message.
+ * with a newer one, whose struct is longer. The public functions of src/core and src/weights call
+ * pst_struct_read and pst_struct_write. If these two fail, they return an error code and write no
+ * error message: their callers write it.
  */
 #ifndef PST_COMMON_STRUCT_COPY_H
 #define PST_COMMON_STRUCT_COPY_H

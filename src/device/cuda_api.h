@@ -25,8 +25,8 @@ typedef unsigned long long pst_cu_ptr;
 #define PST_CU_STREAM_LEGACY ((struct pst_cu_stream *)0x1)
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
-/* The result of every function. This list has the codes that Penstock handles. The driver has
- * other codes, which the library passes on as numbers. */
+/* The results of the CUDA driver's functions. This list has the codes that Penstock handles. The
+ * driver has other codes, which the library passes on as numbers. */
 enum pst_cu_result {
 	PST_CU_OK = 0,
 	PST_CU_INVALID_VALUE = 1,

@@ -25,9 +25,9 @@
  * in a batch are as fast as one copy of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
 /* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
- * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So two small
- * copies are made as the two rows of one copy. For each copy, a partner is searched among the
- * next PAIR_NEAR copies. */
+ * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So the copier makes
+ * two small copies as the two rows of one copy. It searches a partner for each small copy among
+ * the next PAIR_NEAR copies that are waiting. */
 #define PAIR_NEAR 8
 #define KNOWN_MAX 4 /* number of allocations that a copier remembers */
 /* maximum number of tickets in flight on one copier; a lane has half as many chunks */
@@ -38,7 +38,7 @@ struct small_copy {
 	const char *src;
 	uint64_t len;
 	uint64_t base;	/* Start of the allocation that contains dst. */
-	unsigned piece; /* Number of the piece of the ring that contains src. */
+	unsigned piece; /* Index of the piece of the ring that contains src. */
 	int *refused;
 };
 
@@ -49,9 +49,8 @@ struct pst_copier {
 	struct pst_cu_stream *in, *out;
 	/* True if the stream `in`, or `out`, has got work since the last ticket. */
 	bool used_in, used_out;
-	uint64_t marked; /* Number of the last ticket that was issued. */
-	/* Number of the last ticket that is known to be done; all earlier tickets
-	 * are done too. */
+	uint64_t marked; /* The last ticket that was issued. */
+	/* The last ticket that is known to be done; all earlier tickets are done too. */
 	uint64_t reached;
 	/* Events of the tickets in flight. The event of a ticket is at index ticket %
 	 * TICKETS_MAX. */

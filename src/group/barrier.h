@@ -16,7 +16,7 @@ struct penstock_group {
 	unsigned rank, size;
 	struct pst_group_settings settings;
 	struct {
-		int rank; /* Number of the first rank that is lost; -1 if none is. */
+		int rank; /* First rank that is lost; -1 if no rank is. */
 		int code;
 		enum penstock_why why;
 		char text[PENSTOCK_TEXT_MAX]; /* What happened to the lost rank. */

@@ -44,7 +44,7 @@ int pst_group_ms_until(uint64_t until_ms)
 
 /* Returns true if sending failed with a temporary error. Either the receiver has not read yet,
  * or this user has too many descriptors in flight (ETOOMANYREFS). poll(2) does not report when
- * the cause of ETOOMANYREFS is gone. */
+ * the cause of ETOOMANYREFS is gone, so the caller tries again after a pause. */
 static bool is_send_busy(int code)
 {
 	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||

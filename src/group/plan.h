@@ -20,7 +20,7 @@ struct pst_plan_file {
 	 * the page size. */
 	uint64_t base, begin, end;
 	uint64_t first; /* Index of the file's first chunk. */
-	unsigned store; /* Number of the store (file system) that holds the file. */
+	unsigned store; /* Index of the store (file system) that holds the file. */
 };
 
 /* A file system that holds files of the model. This struct is used only while a plan is

@@ -16,7 +16,7 @@ struct pst_group_settings {
 	uint32_t windows, stall_ms;
 	/* Maximum number of requests in flight at one store; 0 if there is no limit. */
 	uint32_t reads_max;
-	/* Number of this host, and number of hosts that load the model. */
+	/* Index of this host, and number of hosts that load the model. */
 	uint32_t host, hosts;
 	uint32_t delay_ms; /* Time that this host waits before it starts, in ms. */
 };

@@ -54,7 +54,7 @@ struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	/* Number of the operation (enum penstock_op) that gets no faults, plus 1; 0 if both
+	/* 1 + the value of enum penstock_op for the operation that gets no faults; 0 if both
 	 * operations get faults. */
 	uint8_t spared;
 };

@@ -45,8 +45,9 @@
 #endif
 
 #define WINDOW (128u << 20)
-/* Minimum number of bytes for which a window is quicker than a CPU copy. Measured on an H200: if
- * every other MiB of a file is cached, reading it through windows takes 1.6 times as long. */
+/* Fewer contiguous cached bytes are left to path bounce if possible, because a CPU copy of them
+ * takes less time than registering a window. Measured on an H200 with a file of which every other
+ * MiB is cached: with windows of 1 MiB, the read took 1.6 times as long as with CPU copies. */
 #define WINDOW_MIN (8u << 20)
 /* Length of the first and last windows of a request. The copy engine has no work until the first
  * window is registered, which takes 0.15 ms. */
@@ -482,7 +483,8 @@ static struct mapped_window *window_get(struct mapped_lane *s, struct pst_chunk 
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
-	/* This makes mapped_idle run, which sets `resting` again even if this chunk fails. */
+	/* trim_due makes the lane call mapped_idle later. mapped_idle sets `resting` again, even if
+	 * this chunk fails. */
 	chunk->lane->trim_due = true;
 	if (!s->free)
 		windows_reclaim(s);

@@ -15,9 +15,10 @@
 bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, size_t why_len);
 
 /*
- * Judges one file on the stack by its inode flags: stx_attributes of statx, and the flags of
- * FS_IOC_GETFLAGS (0 if that ioctl is refused). Returns false for a file with encryption, verity,
- * compression, DAX, inline data or a data journal. It has no side effects.
+ * Returns true if the inode flags of a file permit direct transfers. The flags are stx_attributes
+ * of statx, and the flags of FS_IOC_GETFLAGS (0 if that ioctl is refused). Returns false for a file
+ * with encryption, verity, compression, DAX, inline data or a data journal, and writes the reason
+ * to `why` as above. Has no side effects.
  */
 bool pst_blockstack_inode_ok(uint64_t statx_attributes, uint32_t inode_flags, char *why,
 			     size_t why_len);

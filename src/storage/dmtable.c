@@ -67,8 +67,9 @@ static void dm_add_line(struct pst_dm *dm, const char *target, const char *param
 	if (!strcmp(target, "striped") && !dm->stripe_bytes &&
 	    sscanf(params, "%9llu %9llu", &count, &sectors) == 2 && count > 1)
 		dm->stripe_bytes = (uint64_t)sectors * 512;
-	/* If the lines before have a kind that is not plain, the kind does not change. If they
-	 * have a plain kind, it does not change if this line is linear. */
+	/* Each line of the table may have another kind. The device gets the kind that matters most
+	 * for direct transfers: a kind that is not plain (see kind_is_plain) if any line has one,
+	 * otherwise a RAID kind if any line has one, otherwise PST_LAYER_LINEAR. */
 	if (dm->kind != PST_LAYER_UNKNOWN && !kind_is_plain(dm->kind))
 		return;
 	if (dm->kind != PST_LAYER_UNKNOWN && kind == PST_LAYER_LINEAR)

@@ -70,8 +70,9 @@ bool pst_model_file_is_open(struct penstock_weights *w, unsigned index)
 	return source_of(w, index).st != NULL;
 }
 
-/* Does not hold the lock during system calls, since these can block for any length of time if
- * the file is on remote storage. */
+/* Opens the storage of the file without holding the lock: the system calls can block for any length
+ * of time if the file is on remote storage. If two threads open it, one of the storages is closed.
+ */
 int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 			   struct penstock_storage **out)
 {

@@ -21,7 +21,8 @@
 /* A batch takes at most 1/BATCH_PARTS of the window. */
 #define BATCH_PARTS 4u
 #define WINDOW_LEAST (1u << 18)
-/* Maximum number of long tensors that are being read or are held by the caller. */
+/* Maximum number of tensors that do not fit in the window and so have memory of their own. Counts
+ * tensors that are being read and tensors that the caller holds. */
 #define OWN_MAX 2u
 /* Maximum number of tensors in a batch. */
 #define TENSORS_MAX 16384u

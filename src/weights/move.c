@@ -243,8 +243,9 @@ struct batches {
 };
 
 /* Returns the index of the extent after the last one of the batch that begins at extent `first`.
- * A batch ends where its file ends, or when it has `most` bytes. It never ends between two
- * extents that read the same bytes, because two requests would read these bytes twice. */
+ * A batch ends where its file ends, when it has `most` bytes or when it has SEGS_MAX extents.
+ * Extents that read the same bytes belong to one batch, because two requests would read these bytes
+ * twice. For this, a batch may have up to PENSTOCK_SEGS_MAX extents. */
 static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
 {
 	const struct pst_extent *list = extents->list;
@@ -257,8 +258,8 @@ static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
 
 		if (seg->off >= reach)
-			/* A batch may end before extent i, because no earlier extent reads
-			 * bytes of extent i. */
+			/* All bytes of extent i are behind the bytes of the earlier extents, so
+			 * the batch may end before extent i. */
 			cut = i;
 		if (i - first >= SEGS_MAX && cut > first)
 			return cut;

@@ -24,7 +24,8 @@
 struct pst_st_tensor {
 	const char *name;
 	const uint64_t *shape;
-	uint64_t begin, end; /* Range of its bytes, counted from the end of the header. */
+	uint64_t begin, end; /* Range of the tensor's bytes in the file, counted from the end of the
+				header. */
 	unsigned rank;
 	enum penstock_dtype dtype;
 };

@@ -60,9 +60,9 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 /* How a tensor is stored, that is, which of its dimensions are the outputs and the inputs of its
  * layer. */
 enum layout {
-	ROWS, /* [out, in]; a bias is just [out]. */
-	/* [in, out]. One element may pack several values, and one row may stand for a group of
-	 * inputs (quantized models). */
+	ROWS, /* Shape [outputs, inputs]; the shape of a bias is [outputs]. */
+	/* Shape [inputs, outputs]. One element may pack several values, and one row may stand for a
+	 * group of inputs (quantized models). */
 	COLUMNS,
 	INPUTS, /* One value for each input. */
 	SHAPE,	/* A few numbers about the whole tensor, instead of a weight. */

@@ -215,7 +215,9 @@ static void works_while_device_lane_is_full(void **state)
 	penstock_close(st);
 }
 
-/* An owner that polls repeatedly and never sleeps also gets its completions. */
+/* The owner of an inline lane calls penstock_wait repeatedly, but no call sleeps: either the
+ * minimum number of completions or the timeout is 0. The owner must get its completions, although
+ * the lane works only during these short calls. */
 static void polling_without_sleeping(void **state)
 {
 	struct penstock_storage *st;

@@ -47,8 +47,9 @@ static bool take_failure(_Atomic int *left, int code)
 	return true;
 }
 
-/* Makes two concurrent syncs end in a fixed order. The first sync fails after the second has
- * started. Then the second sync succeeds. */
+/* The state of fail_first_of_two, which makes two concurrent syncs end in a fixed order: the first
+ * sync fails after the second has started, and then the second succeeds. `pairing` is the number of
+ * syncs that are still to start. */
 static _Atomic int pairing;
 static sem_t both, second;
 
@@ -267,7 +268,7 @@ static void failed_sync_fails_all_requests_in_flight(void **state)
 	assert_int_equal(penstock_submit(q, reqs, 2, NULL), 2);
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
-	sem_post(&second); /* its sync succeeds */
+	sem_post(&second); /* lets the sync of the other request succeed */
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
 	assert_non_null(strstr(done.report->text, "another request's sync"));

@@ -31,8 +31,8 @@ static int setup(void **state)
 	bytes = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
-		bytes[i] =
-			(unsigned char)test_random(&seed); /* not periodic, so that a swap shows */
+		bytes[i] = (unsigned char)test_random(
+			&seed); /* random, so that swapped bytes differ */
 	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;

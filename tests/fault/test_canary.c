@@ -307,7 +307,8 @@ static void write_bytes(uint64_t len)
 	free(bytes);
 }
 
-/* Opens an empty file and makes its route, whose direct path the canary cannot prove. */
+/* Opens a file without written bytes, and makes its route. The canary cannot prove the direct path
+ * of this route, because the file has no bytes to read. */
 static void open_unproven_route(void)
 {
 	make_file_and_device("threads");

@@ -533,7 +533,8 @@ static unsigned kill_writer(const char *engine, uint64_t after_us)
 	close(fd);
 	assert_int_equal(stat.st_size, LEN);
 	assert_int_equal(stat.st_nlink, 1);
-	/* The file is complete: the last one that was reported, or the one after it. */
+	/* The file on the disk is complete. It is the last version whose commit was reported, or
+	 * the next version. */
 	assert_int_equal(pread(fd = open(name, O_RDONLY), &got, 1, 4242), 1);
 	close(fd);
 	check_file(got == fixture_byte(4242, done) ? done : done + 1, LEN);

@@ -420,8 +420,9 @@ static void cancel_of_a_sync(void **state)
 	penstock_close(req.storage);
 }
 
-/* The queue entries of cancelled requests become free when the hanging lane continues. Until
- * then they stay occupied; the queue has twice as many entries as requests may be in flight. */
+/* A cancelled request completes at once, but its queue entry stays occupied while the hanging lane
+ * has the request on its list. At most 8 requests may be in flight, and the queue has twice as many
+ * entries. When all 16 are occupied, submit fails. They become free when the lane continues. */
 static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's ring is registered with io_uring in two pieces, and io_uring refuses the first or
- * the second piece. All bytes must arrive, and the report must say why the calls were slower.
- * Each transfer is so long that it needs the whole ring.
+ * A lane has pinned staging memory, called its ring. The lane registers this memory with io_uring
+ * in two pieces. In these tests, io_uring_register fails for the first or the second piece. All
+ * bytes must arrive, and the report must say why the calls were slower. Each transfer is so long
+ * that it needs both pieces.
  */
 #include "fixture.h"
 
@@ -10,8 +11,8 @@
 
 #define LEN (48u << 20)
 
-/* Writes more bytes than the slots of one lane hold. Meanwhile io_uring refuses to register the
- * n-th ring piece and all later ones. */
+/* Writes more bytes than the staging memory of one lane holds. The n-th call of io_uring_register
+ * and all later ones fail, so the n-th piece of this memory is not registered. */
 static void write_with_refused_piece(const char *name, unsigned nth, struct penstock_report *report,
 				     struct penstock_explanation *known)
 {

@@ -340,8 +340,9 @@ static void check_costs(const struct gen *gen)
 	for (unsigned i = 0; i < gen->req.seg_count; i++)
 		if (device_of(&gen->segs[i]) == 0)
 			host += seg_before(&gen->segs[i], env.len + file_slack());
-	/* If the block stack is not on the allow-list, it is unknown how many copies are made to
-	 * fill the page cache. */
+	/* If the block stack is not on the allow-list, it is unknown whether the CPU copied the
+	 * bytes into the page cache. So the report may count one more copy of each byte that path
+	 * mapped moved. */
 	most = cpu + twice + host + (env.listed ? 0 : mapped);
 	low = staged + (host ? 0 : bounce);
 	high = staged + bounce + cached + mapped;

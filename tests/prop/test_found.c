@@ -130,8 +130,8 @@ static void expect_result(int64_t got, int64_t want)
 			 got < 0 ? penstock_errmsg() : "");
 }
 
-/* A request has a span (a range that the library reads as a whole) with a short unaligned end. A
- * second span follows the first. */
+/* A read has two segments far apart, so the library makes a span (a contiguous range) of each. The
+ * first span ends 300 bytes after a block boundary. The bytes of both spans must arrive. */
 static void short_end_before_another_span(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 4096 + 300}, {.off = 1u << 20}};

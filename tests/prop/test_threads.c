@@ -299,7 +299,9 @@ static void check_file(enum file kind)
 
 	assert_true(fd >= 0 && !fstat(fd, &stat));
 	assert_int_equal(stat.st_size, LEN);
-	if (test_marked(fd)) /* the first query of the kernel's mark since the file was created */
+	/* The kernel sets an error mark on a file if cached pages remain after a direct write. This
+	 * is the first query of the mark since the file was created. */
+	if (test_marked(fd))
 		fail_msg("%s file: the page cache kept what a direct write should have dropped",
 			 file_names[kind]);
 	memset(back, 0xee, LEN);

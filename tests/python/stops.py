@@ -285,7 +285,8 @@ class Stops(unittest.TestCase):
         self.come_at_any_time(gc.collect, 20)
 
     def test_tensors_freed(self):
-        """Freeing tensors loses no exception of a signal handler and no memory of the window."""
+        """A signal handler raises an exception while tensors are freed. The exception must reach
+        the caller, and the memory of the tensors must become free."""
         file = os.path.join(TMP, "small.safetensors")
         penstock.save_file({f"t{i:02}": numpy.zeros(1000, "u1") for i in range(50)}, file)
 

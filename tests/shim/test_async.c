@@ -418,7 +418,8 @@ static int child_implicit_capture(void)
 		return 2;
 	if (bytes != -7 || ended())
 		return 3;
-	/* A call on another stream may wait for that stream. */
+	/* A call on a stream that is not being captured may wait for its stream. The wait does not
+	 * end the capture. */
 	if (cuFileReadAsync(fh, host, &len, &zero, &zero, &bytes, stream).err || bytes != 10)
 		return 4;
 	return ended() ? 5 : 0;

@@ -72,7 +72,8 @@ static void refused_batch_is_queued_one_by_one(void **state)
 	standin_only();
 	memset(host, 0x11, 3 * 32768);
 	memset(host + MIB, 0, 3 * 32768);
-	/* the copier queues this copy at once */
+	/* The copier queues this copy at once, because `refused` of its pst_rect is NULL: the
+	 * copier could not report a later refusal. */
 	assert_int_equal(queue_out(host + MIB, mem, 32768), 0);
 	copies_wait();
 	for (int i = 0; i < 3; i++) {

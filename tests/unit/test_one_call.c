@@ -57,8 +57,8 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* In the first round a flag says that the memory may be unmapped. In the second round the
-	 * segment names no device. */
+	/* The library checks memory only if the caller asks for this: in the first round by the
+	 * flag PENSTOCK_R_UNSURE, in the second round by a segment that names no device. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;

@@ -48,7 +48,7 @@ static void gpu_paths(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("p2p", PENSTOCK_DIRECT, 0);
 	assert_true(path_state("p2p")->facts.canary);
-	/* The device's alignment is larger than the drive's. */
+	/* The device needs a larger alignment than the drive, so path p2p needs the larger one. */
 	assert_int_equal(path_state("p2p")->facts.mem_align, 65536);
 	/* If the CPU can address the GPU's memory, path staged copies with the CPU. */
 	gpu.facts.cpu_addressable = true;

@@ -44,7 +44,7 @@ enum end {
 	DIES, /* SIGKILL kills the rank. */
 	/* SIGKILL kills the rank, but its child process survives and keeps the sockets open. */
 	SURVIVED,
-	HANGS,	 /* The rank stops until the other ranks have ended. */
+	HANGS,	 /* The rank stops itself by SIGSTOP until the other ranks have ended. */
 	FAILS,	 /* The rank's callback cancels the load. */
 	BROKEN,	 /* The rank's first read fails. */
 	CHANGES, /* The rank changes the file and continues. Then no rank may get the model. */

@@ -197,8 +197,9 @@ static void test_rank_dies_during_stuck_open(void **state)
 	outcomes = areas;
 }
 
-/* Returns true if every rank reports only the stopped rank as hanging. On a busy machine a rank
- * may also be reported because it got no CPU time. */
+/* The test has stopped the process of rank bad_rank by SIGSTOP. Returns true if all other ranks
+ * report only this rank as hanging. Returns false if one reports another rank: on a busy machine a
+ * rank may seem to hang because it got no CPU time. */
 static bool right_rank_blamed(const struct job *job)
 {
 	char text[40];
@@ -211,8 +212,9 @@ static bool right_rank_blamed(const struct job *job)
 	return true;
 }
 
-/* Tests a stopped rank with this time limit. Returns false if another rank was reported because
- * it got no CPU time. */
+/* Stops one rank of each job by SIGSTOP, and checks that the other ranks report this rank after
+ * stall_ms. Returns false if the result does not count, because a rank reported another rank that
+ * got no CPU time. The caller then repeats the test with a longer time limit. */
 static bool check_hangs(unsigned stall_ms)
 {
 	struct job jobs[] = {small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS)};

@@ -266,7 +266,8 @@ static void row_start(unsigned row, pid_t *pids)
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		/* Without this, nothing would end a stopped process: an alarm does not. */
+		/* Ends this process if its parent ends. This matters if the process is stopped:
+		 * alarm() cannot end a stopped process. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		shared += row;
 		_exit(run_beside_stopped(&at, &outcomes[row * RANKS_MAX + r]));

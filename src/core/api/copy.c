@@ -41,9 +41,10 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of the device that the CPU cannot address. Such a lane
- * already has a copy queue on that device. Opening the second copy queue, on the other device,
- * takes little time. */
+/* Copies through host memory, on a lane of one of the two devices. It takes a lane of a device that
+ * the CPU cannot address, because a lane always has a copy queue on its own device. The lane opens
+ * another copy queue for the second device; if this device is host memory, that takes little time.
+ */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;

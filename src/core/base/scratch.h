@@ -12,7 +12,8 @@
 
 /* Gets PST_SCRATCH_BYTES of device memory, with undefined contents. */
 int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err);
-/* Frees the memory, or keeps it for the next test if a stream waits for a request. */
+/* Frees the memory. If a stream waits for a request, keeps the memory for the next test, because
+ * freeing would wait for the stream. */
 void pst_scratch_put(struct penstock_device *dev, void *mem);
 
 /*

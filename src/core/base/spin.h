@@ -21,7 +21,7 @@
  * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
  * wake, which is longer than the read itself. */
 #define PST_SPIN_FAST_NS 500000u
-#define PST_SPIN_SHORT (64u << 10) /* maximum length of a short request, in bytes */
+#define PST_SPIN_SHORT (64u << 10) /* a request of at most this many bytes counts as short */
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {

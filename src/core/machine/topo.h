@@ -44,28 +44,32 @@ enum pst_pci_role {
 /* A PCI function, which is an endpoint or a bridge. */
 struct pst_pci {
 	char bdf[PST_BDF_LEN];
-	/* Name of the host bridge above it, such as "pci0000:00"; "" if unknown. */
+	/* Name of the host bridge above this function, such as "pci0000:00"; "" if unknown. */
 	char host[PST_BDF_LEN];
-	char driver[32];     /* name of its driver; "" if it has none */
-	char iommu_type[16]; /* "DMA", "DMA-FQ" or "identity"; "" if it is in no IOMMU group */
-	char *cpulist;	     /* list of the CPUs near it, such as "0-15,32-47"; NULL if unknown */
+	char driver[32];     /* name of the driver; "" if the function has none */
+	char iommu_type[16]; /* "DMA", "DMA-FQ" or "identity"; "" if the function is in no IOMMU
+				group */
+	char *cpulist;	     /* list of the nearest CPUs, such as "0-15,32-47"; NULL if unknown */
 	uint32_t domain;
 	uint8_t bus, dev, fn;
 	uint8_t role; /* enum pst_pci_role */
 	uint16_t vendor, device;
 	uint32_t class_; /* class code of 24 bits; 0x030200 is a 3D controller */
-	/* Index of the bridge above it; -1 if it is directly below the host bridge. */
+	/* Index of the bridge above this function; -1 if the host bridge is directly above it. */
 	int32_t bridge;
 	int32_t numa;	     /* NUMA node that the kernel reports; -1 if unknown */
-	int32_t iommu_group; /* number of its IOMMU group; -1 if it is in none */
+	int32_t iommu_group; /* number of the IOMMU group; -1 if the function is in none */
 	/* For a bridge: its ACS control bits; 0 if ACS is off or missing; -1 if unknown. */
 	int32_t acs;
-	/* Speed of its link now and at most, in millions of transfers a second; 0 if unknown. */
+	/* Present and highest speed of the PCIe link, in millions of transfers a second; 0 if
+	 * unknown. */
 	uint32_t link_mts, link_mts_max;
 	uint16_t link_width, link_width_max;
-	/* Size of its largest memory BAR; 0 if it has none or the size is unknown. */
+	/* Size of the largest memory BAR; 0 if the function has no such BAR or the size is unknown.
+	 */
 	uint64_t bar_bytes;
-	uint64_t p2pmem_bytes; /* size of the memory it offers for peer-to-peer DMA */
+	uint64_t
+		p2pmem_bytes; /* size of the memory that the function offers for peer-to-peer DMA */
 };
 
 /* ACS control bits that make a bridge send traffic between devices below it up to the root (PCIe
@@ -96,7 +100,7 @@ struct pst_end {
 	char model[48]; /* "" if unknown */
 	char rate[32];	/* for a NIC: rate of port 1, "400 Gb/sec (4X NDR)"; otherwise "" */
 	char state[16]; /* "ACTIVE" for a NIC, "live" for an NVMe drive; otherwise "" */
-	int pci;	/* index of its PCI function; -1 if it is not on PCI */
+	int pci;	/* index of the device's PCI function; -1 if the device is not on PCI */
 	int numa;	/* NUMA node; -1 if unknown */
 };
 

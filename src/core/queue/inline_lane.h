@@ -22,7 +22,8 @@ int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request
 /* Closes the lane, which must have no request in flight. */
 void pst_inline_lane_close(struct pst_inline_lane *il);
 
-/* Checks that the calling thread is the owner. Returns -EPERM if it is not. */
+/* Checks that the calling thread is the one that opened the lane's queue. Returns -EPERM if it is
+ * not. */
 int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err);
 /* Returns whether this lane can carry the request. The pump carries requests that it cannot. */
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
@@ -31,9 +32,9 @@ void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req
 /* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us microseconds.
  * It does not wait if wait_us is 0, and waits until the lane is woken if wait_us is -1. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
-/* Wakes the owner if it waits in a turn. Any thread may call it. */
+/* Wakes the thread that owns the lane if it waits in a turn. Any thread may call this function. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);
-/* Makes the lane check its chunks for cancelled requests. Any thread may call it. */
+/* Makes the lane check its chunks for cancelled requests. Any thread may call this function. */
 void pst_inline_lane_cancel(struct pst_inline_lane *il);
 
 #endif

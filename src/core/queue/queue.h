@@ -38,8 +38,8 @@ struct penstock_queue {
 	_Atomic uint64_t deadline_ns;
 	/* eventfd; a completion makes it readable if `armed` is set */
 	int fd;
-	_Atomic bool armed;   /* whether a completion must make fd readable */
-	_Atomic bool asleep;  /* whether a completion must make `fd` readable */
+	_Atomic bool armed;   /* whether a completion makes fd readable */
+	_Atomic bool asleep;  /* whether a thread sleeps on fd; an earlier deadline wakes it */
 	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
 	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
 	bool in_callback, mute;

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PST_IO_SIZES 2 /* number of lengths to choose from */
+#define PST_IO_SIZES 2 /* number of call lengths among which the library chooses */
 
 /* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
  * after 64 MiB have been read in it. */
@@ -30,8 +30,9 @@ struct pst_io_size {
 	_Atomic uint64_t idle_since;
 	/* The drive had no call in flight for more than 2 ms in this window. */
 	_Atomic bool was_idle;
-	_Atomic uint32_t current; /* index of the length in use */
-	/* A thread is ending a window, and only it may access the members below. */
+	_Atomic uint32_t current; /* index in pst_io_sizes of the length in use */
+	/* True while a thread ends a measurement window. Only this thread may access the members
+	 * below. */
 	_Atomic bool closing;
 	bool mixed;	  /* this window started while calls of the other length were in flight */
 	uint32_t windows; /* number of windows that were not ignored */

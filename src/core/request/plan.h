@@ -20,7 +20,8 @@ struct pst_path_state {
 	/* 1 if a canary has proven the path, 0 if it needs no canary, -1 if it is not proven. */
 	int8_t proven;
 	struct pst_path_facts facts;
-	struct pst_err err; /* why the path is not usable, or why it misses its highest class */
+	struct pst_err err; /* why the path is not usable, or why a usable path has a lower class
+			       than it could have */
 	char fix[PENSTOCK_TEXT_MAX]; /* advice how to make the path usable */
 };
 
@@ -60,13 +61,15 @@ struct pst_route {
 	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
 	 * calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	/* For each path: 0, or the negated reason if a chunk that it wrote was read back and had
-	 * not arrived. */
+	/* For each path: 0, or the negated reason (enum penstock_why) after the library read back a
+	 * chunk that the path had written, and the bytes had not arrived. */
 	_Atomic int write_proof[PST_PATHS_MAX];
-	/* For each path: bit i is set if a write to drive i was read back and had arrived. */
+	/* For each path: bit i is set after the library read back a write to drive i, and the bytes
+	 * had arrived. */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX];
 	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
-	/* A path could not be tested, because the storage had no written bytes. */
+	/* The canary of a path could not run, because the file had only holes and no written bytes
+	 * to read. */
 	bool unproven;
 	/* The number that the storage's function `stamp` returned before the last test; it changes
 	 * when the storage may have been written. */
@@ -74,7 +77,7 @@ struct pst_route {
 	/* Earliest time of the next test; 0 if it may run at any time. */
 	_Atomic uint64_t retest_after_ns;
 	uint64_t retest_pause_ns; /* length of the last pause between tests */
-	unsigned retests_failed;  /* number of retests that found no written bytes */
+	unsigned retests_failed;  /* number of repeated tests that found no written bytes */
 	/* Route that this one replaced, or NULL. Requests may still use the older route. */
 	struct pst_route *older;
 	/* Padding that keeps `refs` out of the cache lines that all lanes read. */

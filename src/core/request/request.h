@@ -41,12 +41,14 @@ enum pst_phase {
  */
 struct pst_span {
 	uint64_t off, len;
-	uint64_t start; /* number of its first byte; the bytes of a request are numbered from 0 */
+	uint64_t start; /* index of the span's first byte among the bytes of the request */
 	struct pst_route *route;
 	const struct pst_plan *plan;
 	uint32_t seg_first, seg_count;
 	bool rowwise;
-	/* Its segments overlap or leave gaps, so no path may move its bytes directly. */
+	/* The span's segments overlap or leave gaps, so a transfer of the whole range cannot go to
+	 * one buffer. No path may move the span directly: its bytes need a slot and a copy to each
+	 * buffer. */
 	bool shared;
 	bool edge; /* an unaligned end of a write, written through the page cache */
 };
@@ -111,8 +113,8 @@ struct pst_request {
 	/* Number of bytes without the edges of a write, and number of all bytes. */
 	uint64_t body, total;
 
-	/* Number of the first byte that no lane has claimed; end of the bytes that lanes may claim.
-	 */
+	/* Index of the first byte that no lane has claimed, and index after the last byte that
+	 * lanes may claim. */
 	_Atomic uint64_t next, limit;
 	/* Number of bytes of the current phase that are not complete. */
 	_Atomic uint64_t left;

@@ -188,7 +188,7 @@ static int check_overlap(const struct pst_request *req, void *memory, size_t mem
 			 struct pst_err *err)
 {
 	struct rows *heap = memory;
-	uint64_t end = 0; /* storage offset of the end of the visited rows */
+	uint64_t end = 0; /* storage offset of the end of the rows that have been checked */
 	unsigned count, last = 0;
 
 	if (memory_len / sizeof(*heap) < req->seg_count)

@@ -12,7 +12,8 @@
 /* Checks req->segs and makes req->spans from them, at most `spans_max`. */
 int pst_spans_make(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 
-/* Returns the index of the span that contains the request's byte number `pos`. */
+/* Returns the index of the span that contains the byte `pos`; a request's bytes are counted from 0.
+ */
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 
 /* A place in a request: `len` contiguous storage bytes at offset `off`. They end where their span
@@ -20,13 +21,13 @@ unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 struct pst_place {
 	const struct pst_span *span;
 	uint64_t off, len;
-	uint64_t pos; /* number of its first byte in the request */
+	uint64_t pos; /* index of the place's first byte among the bytes of the request */
 	bool blind;   /* the storage could not report whether the bytes are cached */
 };
 
-/* Finds the place of the request's byte number `pos`. */
+/* Finds the place of the byte `pos` of the request. */
 void pst_spans_find(const struct pst_request *req, uint64_t pos, struct pst_place *out);
-/* Returns the lowest storage offset of the request's bytes from number `pos` on. `pos` must be less
+/* Returns the lowest storage offset of all bytes of the request from `pos` on. `pos` must be less
  * than req->total. */
 uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos);
 
@@ -42,7 +43,9 @@ struct pst_part {
 	struct penstock_device *dev;
 	char *mem;
 	uint64_t mem_pitch;
-	/* Its storage bytes: `at` is their start in the range, `pitch` is from row to row. */
+	/* Where the bytes of the part are in the storage: `at` is the start of the first row,
+	 * counted from the start of the range; `pitch` is the distance between the starts of two
+	 * rows. */
 	uint64_t at, pitch;
 	uint64_t row_len, rows;
 	/* Number of usable bytes of memory after the part, if the part ends its segment. */

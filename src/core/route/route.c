@@ -72,8 +72,8 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		/* a write path is tested later: verify_write reads back the first chunks that it
-		 * has written */
+		/* a path that writes is tested later: verify_write reads back the first chunk that
+		 * the path has written to each drive */
 		state->proven = -1;
 }
 
