@@ -584,18 +584,3 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
 }
-
-/* Returns 0 while the context works, else -errno. Every driver call fails in a broken context.
- * The call used here has no other effect. */
-int pst_cuda_alive(struct pst_copier *cp)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	enum pst_cu_result rc;
-	struct pst_cuda_scope entered;
-
-	rc = pst_cuda_enter(api, cp->ctx, &entered);
-	if (rc == PST_CU_OK)
-		rc = api->cuStreamQuery(cp->in);
-	pst_cuda_leave(api, &entered);
-	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
-}

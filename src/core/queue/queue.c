@@ -26,6 +26,7 @@
 #include "core/base/stats.h"
 #include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 #include "core/queue/stream.h"
 #include "core/route/admit.h"
 #include "core/route/route.h"
@@ -89,8 +90,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
  * pushes it onto the queue's list. */
 static void req_completed(struct pst_request *req)
 {
-	if (req->semaphores)
-		pst_stream_release(req);
+	if (req->stage)
+		pst_stage_finish(req);
 	pst_devices_release(req->other_devices);
 	if (req->home_lane) /* after this subtraction the pump may close */
 		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
@@ -387,7 +388,7 @@ static void req_dispatch(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	if (req->semaphores || pst_req_only_syncs(req))
+	if (req->stage || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
 		/* the request has no bytes to move, so dropping this reference completes it */
