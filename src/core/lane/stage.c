@@ -68,11 +68,14 @@ static int part_place(void *arg, const struct pst_part *part)
 	return a->fn(a->arg, part, a->mem + part->at);
 }
 
-/* Calls a->fn for each part of the request's bytes from number `pos` up to number `end`, except
- * those that the storage did not have. */
+/* Calls a->fn for each part of the request's bytes from number `pos` up to number `end`. If a
+ * kernel copies them, leaves out bytes that the storage did not have. */
 static int range_parts(struct pst_request *req, uint64_t pos, uint64_t end, struct parts_arg *a)
 {
-	uint64_t stop = atomic_load_explicit(&req->end_at, memory_order_relaxed);
+	/* Copies that are queued at submit copy all bytes. */
+	uint64_t stop = req->stage->by_kernel
+				? atomic_load_explicit(&req->end_at, memory_order_relaxed)
+				: UINT64_MAX;
 
 	while (pos < end) {
 		struct pst_place place;
@@ -200,7 +203,8 @@ static void stage_open(struct pst_request *req)
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = pst_req_result(req);
 	pst_device_stream_leave(dev);
-	word_raise(&stage->words->released, stage->last);
+	word_raise(&stage->words->released,
+		   atomic_load_explicit(&stage->last, memory_order_relaxed));
 }
 
 void pst_stage_finish(struct pst_request *req)

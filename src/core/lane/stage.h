@@ -47,7 +47,7 @@ struct pst_stage {
 	uint64_t piece_bytes;
 	unsigned pieces, rounds;
 	/* The value that the stream stores in `passed` when it has passed the request. */
-	unsigned last;
+	_Atomic unsigned last;
 	/* A kernel executes the copies of a round. It reads their addresses when it runs, because
 	 * they are not known at submit. If false, the copies were queued at submit. */
 	bool by_kernel;
@@ -98,7 +98,8 @@ static inline bool pst_stage_arrived(const struct pst_stage *stage)
 
 static inline bool pst_stage_passed(const struct pst_stage *stage)
 {
-	return __atomic_load_n(&stage->words->passed, __ATOMIC_ACQUIRE) >= stage->last;
+	return __atomic_load_n(&stage->words->passed, __ATOMIC_ACQUIRE) >=
+	       atomic_load_explicit(&stage->last, memory_order_relaxed);
 }
 
 #endif

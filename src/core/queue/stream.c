@@ -461,7 +461,7 @@ static int stage_get(struct pst_streams *streams, struct pst_request *req,
 /* State of queue_part. */
 struct queueing {
 	const struct pst_device_ops *ops;
-	struct pst_stream_seq seq;
+	struct pst_stream_seq *seq;
 	enum penstock_op op;
 	unsigned copies; /* number of copies, if only counted */
 	bool long_copy;	 /* a counted copy may hold up the copies of other streams */
@@ -483,7 +483,7 @@ static int queue_part(void *arg, const struct pst_part *part, char *mem)
 		.rows = part->rows,
 	};
 
-	return q->ops->stream_copy(&q->seq, &rect, q->op, q->err);
+	return q->ops->stream_copy(q->seq, &rect, q->op, q->err);
 }
 
 static int count_part(void *arg, const struct pst_part *part, char *mem)
@@ -500,15 +500,15 @@ static int count_part(void *arg, const struct pst_part *part, char *mem)
 static int queue_round(struct queueing *q, struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
-	int ret = q->ops->stream_wait(&q->seq, &stage->words->released, round + 1, q->err);
+	int ret = q->ops->stream_wait(q->seq, &stage->words->released, round + 1, q->err);
 
 	if (!ret && round < stage->rounds)
 		ret = stage->by_kernel
-			      ? q->ops->stream_run(&q->seq, &stage->round[round], stage->copies,
+			      ? q->ops->stream_run(q->seq, &stage->round[round], stage->copies,
 						   stage->piece_bytes, q->err)
 			      : pst_stage_parts(req, round, queue_part, q);
 	if (!ret)
-		ret = q->ops->stream_write(&q->seq, &stage->words->passed, round + 1, q->err);
+		ret = q->ops->stream_write(q->seq, &stage->words->passed, round + 1, q->err);
 	return ret;
 }
 
@@ -516,10 +516,11 @@ static int queue_round(struct queueing *q, struct pst_request *req, unsigned rou
 static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 {
 	struct pst_stage *stage = req->stage;
-	int ret = q->ops->stream_write(&q->seq, &stage->words->arrived, 1, q->err);
+	unsigned last = stage->last;
+	int ret = q->ops->stream_write(q->seq, &stage->words->arrived, 1, q->err);
 
 	*begun = !ret;
-	for (unsigned round = 0; round < stage->last && !ret; round++)
+	for (unsigned round = 0; round < last && !ret; round++)
 		ret = queue_round(q, req, round);
 	return ret;
 }
@@ -546,26 +547,6 @@ static bool copies_may_queue(struct pst_request *req, const struct shape *shape,
 	return !many && (seq->idle || !q.long_copy);
 }
 
-/* Takes the request out of a stream in which not all of its operations could be queued. */
-static void stage_abort(struct pst_streams *streams, struct queueing *q, struct pst_request *req,
-			bool begun)
-{
-	struct pst_stage *stage = req->stage;
-	struct pst_err ignored; /* the caller reports the error of the first failure */
-
-	if (!stage->by_kernel && stage->rounds)
-		memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
-	req->stage = NULL;
-	/* The stream passes all that has been queued, and then makes the stage free. If it cannot
-	 * even queue that, the stage stays in use until the device closes. */
-	__atomic_store_n(&stage->words->released, PASSED_ALL, __ATOMIC_RELEASE);
-	stage->last = begun ? PASSED_ALL : 0;
-	if (begun)
-		q->ops->stream_write(&q->seq, &stage->words->passed, PASSED_ALL, &ignored);
-	pst_device_stream_leave(streams->gpu);
-	stage_release(streams, stage);
-}
-
 /* Returns the number of bytes from the segment's buffer to the end of its allocation, or 0 if it is
  * unknown. */
 static uint64_t buffer_end(const struct penstock_seg *seg)
@@ -577,12 +558,10 @@ static uint64_t buffer_end(const struct penstock_seg *seg)
 	return mem.base + mem.len - (uintptr_t)seg->buf;
 }
 
-int pst_stream_arm(struct pst_request *req, struct pst_err *err)
+int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct pst_streams *streams;
-	struct queueing q = {.op = req->op, .err = err};
 	struct shape shape;
-	bool begun = false;
 	int ret;
 
 	if (!req->pump)
@@ -596,23 +575,19 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	streams = atomic_load(&req->pump->streams);
 	if (req->late.buf_off && !req->late.buf_len)
 		req->late.buf_len = buffer_end(&req->segs[0]);
-	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, &q.seq, err);
+	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, seq, err);
 	if (ret)
 		return ret;
-	q.ops = streams->gpu->ops;
 	if (!shape.empty && !shape.by_kernel)
-		shape.by_kernel = !copies_may_queue(req, &shape, &q.seq);
+		shape.by_kernel = !copies_may_queue(req, &shape, seq);
 	ret = stage_get(streams, req, &shape, &req->stage, err);
-	if (!ret) {
-		pst_device_stream_enter(streams->gpu);
-		ret = queue_all(&q, req, &begun);
-		if (ret)
-			stage_abort(streams, &q, req, begun);
+	if (ret) {
+		streams->gpu->ops->stream_end(seq);
+		return ret;
 	}
-	q.ops->stream_end(&q.seq);
-	if (!ret)
-		req->pump = streams->pump;
-	return ret;
+	pst_device_stream_enter(streams->gpu);
+	req->pump = streams->pump;
+	return 0;
 }
 
 /* ---- late values ---- */
@@ -771,6 +746,44 @@ void pst_stream_abandon(struct pst_request *req)
 		req_fail_unstarted(req, &err);
 }
 
+/* Ends a request of which not all operations could be queued. `begun` is true if the stream has got
+ * some of them. The stream passes those, and then makes the stage free. If not even the store that
+ * reports this can be queued, the stage stays in use until the device closes. */
+static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, bool begun,
+			const struct pst_err *err)
+{
+	struct pst_stage_words *words = req->stage->words;
+	struct pst_err ignored; /* the caller reports the first error */
+
+	atomic_store(&req->retracted, true);
+	atomic_store(&req->stage->last, PASSED_ALL);
+	if (begun)
+		seq->dev->ops->stream_write(seq, &words->passed, PASSED_ALL, &ignored);
+	else
+		__atomic_store_n(&words->passed, PASSED_ALL, __ATOMIC_RELEASE);
+	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
+	if (req_disarm(req, PST_PHASE_DONE)) {
+		req_fail_unstarted(req, err);
+	} else { /* the stream has reached it */
+		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+		pst_req_fail_unclaimed(req, err);
+		pst_pump_cancel(req->pump);
+	}
+}
+
+/* Called by the thread that submits. */
+int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
+{
+	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
+	bool begun = false;
+	int ret = queue_all(&q, req, &begun);
+
+	if (ret)
+		req_retract(req, seq, begun, err);
+	seq->dev->ops->stream_end(seq);
+	return ret;
+}
+
 /* Looks at one request of the lane. Returns whether the lane shall drop it. Adds 1 to *did if the
  * request has started or failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
@@ -793,8 +806,11 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (req->phase != PST_PHASE_DONE)
 		return false;
 	pst_stage_finish(req);
-	return pst_stage_passed(stage) || broken ||
-	       atomic_load_explicit(&req->refs, memory_order_relaxed) & PST_ABANDONED;
+	if (pst_stage_passed(stage))
+		return true;
+	if (broken) /* the copies of the stream have not been made */
+		pst_req_fail(req, broken);
+	return broken || atomic_load_explicit(&req->refs, memory_order_relaxed) & PST_ABANDONED;
 }
 
 /* Hook: see pst_stream_hooks. */

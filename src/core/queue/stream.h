@@ -11,9 +11,16 @@
 
 #include "core/request/request.h"
 
-/* Makes the request's stage and queues its operations on the request's stream. After this call the
- * request must complete, or the stream never continues. */
-int pst_stream_arm(struct pst_request *req, struct pst_err *err);
+/*
+ * Submitting takes two calls. pst_stream_arm prepares the request and makes its stage. The caller
+ * then passes the request to a lane, which watches the stage. pst_stream_queue queues the
+ * operations on the stream. The lane must watch first: as soon as the stream waits, another thread
+ * may hold the driver's lock until the stream is idle, and then pst_stream_queue can queue nothing
+ * more until the lane has served what is queued. The caller holds the request during
+ * pst_stream_queue. If this call fails, the request ends without a completion.
+ */
+int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
+int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
 /* Fails an armed request if it is cancelled or past its deadline and its stream has not reached
  * it. Any thread that holds the request may call it. */
 void pst_stream_abandon(struct pst_request *req);

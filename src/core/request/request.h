@@ -105,6 +105,9 @@ struct pst_request {
 	/* The stage of a stream-ordered request (lane/stage.h); NULL for other requests. */
 	struct pst_stage *stage;
 	_Atomic bool stage_done; /* its stream may pass the request */
+	/* Its operations could not be queued on its stream, so its submit has failed. The queue
+	 * reports no completion. */
+	_Atomic bool retracted;
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
