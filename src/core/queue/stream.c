@@ -38,6 +38,8 @@
 #define PIECE_MIN ((uint64_t)1 << 20)
 #define PIECE_MAX ((uint64_t)4 << 20)
 #define PIECES_BEST 4u
+/* Most places of a stage, so that two pieces and the kernel's lists fit in a block. */
+#define PLACES_MAX ((uint64_t)1 << 30)
 /* Most copies that are queued on the stream for one request. A hardware queue holds about 1,020
  * operations, and a call that queues one more waits. */
 #define COPIES_QUEUED 256u
@@ -45,6 +47,9 @@
 #define SPREAD_BYTES (256u << 10)
 /* A value of `passed` and `released` that no round has. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
+
+_Static_assert(BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 1024,
+	       "stage_get names these limits");
 
 /* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
 struct block {
@@ -60,13 +65,15 @@ struct pst_streams {
 	struct pst_pump *pump;
 	struct pst_ring words; /* the words of all stages */
 	struct pst_stage *stages;
-	/* Guards the two lists and the blocks. A thread that holds it takes no other lock, but it
-	 * may pin memory. */
+	/* Guards the two lists and the blocks. Lanes take it, so a thread that holds it takes no
+	 * other lock and makes no driver call. */
 	pthread_mutex_t lock;
+	pthread_mutex_t grow_lock; /* held while a block is added; taken before `lock` */
 	struct pst_stage *free;
 	/* Stages that have no request any more, and that their streams have yet to pass. */
 	struct pst_stage *owed;
 	struct block *blocks[BLOCKS_MAX];
+	unsigned block_count;
 	_Atomic unsigned turn; /* selects the lane of the next long request */
 };
 
@@ -111,7 +118,7 @@ static void streams_free(struct pst_streams *streams)
 {
 	if (streams->pump)
 		pst_pump_close_plain(streams->pump);
-	for (unsigned i = 0; i < BLOCKS_MAX && streams->blocks[i]; i++) {
+	for (unsigned i = 0; i < streams->block_count; i++) {
 		pst_ring_close(&streams->blocks[i]->ring, streams->gpu);
 		free(streams->blocks[i]);
 	}
@@ -159,6 +166,7 @@ static int streams_make(struct pst_pump *pump, struct pst_err *err)
 	streams->gpu = pump->dev;
 	streams->gpu_pump = pump;
 	pthread_mutex_init(&streams->lock, NULL);
+	pthread_mutex_init(&streams->grow_lock, NULL);
 	ret = streams_start(streams, err);
 	if (ret) {
 		streams_free(streams);
@@ -239,23 +247,13 @@ static bool block_alloc(struct block *block, size_t count, size_t *unit)
 	return true;
 }
 
-/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL, with an error, if
- * all memory is in use. */
-static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len,
-			  struct pst_err *err)
+/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL if the blocks have
+ * too little. */
+static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
 {
 	size_t count = (len + UNIT - 1) / UNIT, unit;
 
-	for (unsigned i = 0; i < BLOCKS_MAX && count <= UNITS; i++) {
-		if (!streams->blocks[i]) {
-			struct block *block = calloc(1, sizeof(*block));
-
-			if (!block || pinned_open(streams, &block->ring, BLOCK_BYTES, err)) {
-				free(block);
-				break;
-			}
-			streams->blocks[i] = block;
-		}
+	for (unsigned i = 0; i < streams->block_count; i++) {
 		if (!block_alloc(streams->blocks[i], count, &unit))
 			continue;
 		stage->block = i;
@@ -263,11 +261,30 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 		stage->len = count;
 		return streams->blocks[i]->ring.base + unit * UNIT;
 	}
-	pst_fail(err, PENSTOCK_WHY_FULL,
-		 "requests in stream order use all of their %zu MiB of pinned memory: wait for "
-		 "some",
-		 BLOCKS_MAX * BLOCK_BYTES >> 20);
 	return NULL;
+}
+
+/* Adds a block of pinned memory. Returns false if there are as many as there may be, or if no
+ * memory can be pinned. The caller does not hold the lock, because pinning memory calls the driver,
+ * and a lane must never wait for a thread that does so. */
+static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
+{
+	struct block *block = NULL;
+
+	pthread_mutex_lock(&streams->grow_lock);
+	if (streams->block_count < BLOCKS_MAX)
+		block = calloc(1, sizeof(*block));
+	if (block && pinned_open(streams, &block->ring, BLOCK_BYTES, err)) {
+		free(block);
+		block = NULL;
+	}
+	if (block) {
+		pthread_mutex_lock(&streams->lock);
+		streams->blocks[streams->block_count++] = block;
+		pthread_mutex_unlock(&streams->lock);
+	}
+	pthread_mutex_unlock(&streams->grow_lock);
+	return block;
 }
 
 /* Makes a stage free. The caller holds the lock. */
@@ -356,6 +373,12 @@ static int shape_find(struct pst_request *req, struct shape *out, struct pst_err
 	out->empty =
 		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
 	out->places = pst_stage_place(req, out->block);
+	if (out->places > PLACES_MAX)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
+				      "a request in stream order has %llu bytes, more than %llu: "
+				      "submit several",
+				      (unsigned long long)req->total,
+				      (unsigned long long)PLACES_MAX);
 	if (late) /* another offset may split the spans in another way */
 		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
 	for (unsigned i = 0; i < req->seg_count; i++)
@@ -393,59 +416,75 @@ static void stage_cut(struct pst_stage *stage, const struct shape *shape, bool s
 }
 
 /* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
- * kernel. */
-static int stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
-			  const struct shape *shape, struct pst_err *err)
+ * kernel. The caller holds the lock. Returns false if there is too little memory. */
+static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
+			   const struct shape *shape, bool small)
 {
-	for (int small = 0; small < 2; small++) {
-		size_t room, len;
+	size_t room, len;
 
-		stage_cut(stage, shape, small);
-		room = stage->pieces * stage->piece_bytes;
-		len = room;
-		if (shape->by_kernel)
-			len += stage->rounds * sizeof(*stage->round) +
-			       shape->copies * sizeof(*stage->copies);
-		stage->mem = memory_alloc(streams, stage, len, err);
-		if (!stage->mem)
-			continue;
-		stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
-		stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
-		stage->copies_max = shape->copies;
-		if (shape->by_kernel)
-			memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
-		return 0;
-	}
-	return err->code;
+	stage_cut(stage, shape, small);
+	room = stage->pieces * stage->piece_bytes;
+	len = room;
+	if (shape->by_kernel)
+		len += stage->rounds * sizeof(*stage->round) +
+		       shape->copies * sizeof(*stage->copies);
+	stage->mem = memory_alloc(streams, stage, len);
+	if (!stage->mem)
+		return false;
+	stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
+	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
+	stage->copies_max = shape->copies;
+	return true;
 }
 
-/* Takes a free stage and prepares it for the request. */
-static int stage_get(struct pst_streams *streams, struct pst_request *req,
-		     const struct shape *shape, struct pst_stage **out, struct pst_err *err)
+/* Takes a free stage with memory for the request. Returns NULL if there is none. *full becomes true
+ * if only memory is missing. */
+static struct pst_stage *stage_take(struct pst_streams *streams, const struct shape *shape,
+				    bool small, bool *full)
 {
 	struct pst_stage *stage;
-	int ret = 0;
 
 	pthread_mutex_lock(&streams->lock);
 	stages_reclaim(streams);
 	stage = streams->free;
-	if (!stage) {
-		ret = pst_fail(err, PENSTOCK_WHY_FULL,
-			       "%u stream-ordered requests of the device are in flight, the "
-			       "limit: wait for some",
-			       STAGES_MAX);
-	} else if (shape->empty) {
-		stage->rounds = stage->pieces = 0;
-	} else {
-		ret = stage_allocate(streams, stage, shape, err);
-	}
-	if (!ret)
+	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
+	if (*full)
+		stage = NULL;
+	if (stage)
 		streams->free = stage->next;
 	pthread_mutex_unlock(&streams->lock);
-	if (ret)
-		return ret;
+	return stage;
+}
+
+/* Prepares a free stage for the request. If memory is short, the stage gets as little as possible.
+ */
+static int stage_get(struct pst_streams *streams, struct pst_request *req,
+		     const struct shape *shape, struct pst_stage **out, struct pst_err *err)
+{
+	struct pst_err grow_err = {0};
+	bool full;
+	struct pst_stage *stage = stage_take(streams, shape, false, &full);
+
+	while (!stage && full && memory_grow(streams, &grow_err))
+		stage = stage_take(streams, shape, false, &full);
+	if (!stage && full)
+		stage = stage_take(streams, shape, true, &full);
+	if (!stage && grow_err.code) {
+		*err = grow_err;
+		return err->code;
+	}
+	if (!stage)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"requests in stream order use all of their %s: wait for some",
+				full ? "pinned memory (256 MiB)" : "1024 entries");
+	if (shape->empty) {
+		stage->rounds = stage->pieces = 0;
+		stage->piece_bytes = 0;
+	}
 	stage->req = req;
 	stage->by_kernel = shape->by_kernel && !shape->empty;
+	if (stage->by_kernel)
+		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
 	atomic_store(&stage->complete, 0);
 	*stage->words = (struct pst_stage_words){0};
 	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
