@@ -76,7 +76,7 @@ static void reads_aim(struct bench *b, struct stream_run *r, enum how how, uint6
 static int reads_harvest(struct stream_run *r, unsigned count, uint64_t len)
 {
 	while (count) {
-		int n = penstock_wait(r->q, r->done, 1, COUNT_MAX, -1);
+		int n = penstock_wait(r->q, r->done, 1, count, -1);
 
 		for (int i = 0; i < n; i++) {
 			if (r->done[i].result != (int64_t)len)
@@ -93,6 +93,7 @@ static int reads_harvest(struct stream_run *r, unsigned count, uint64_t len)
 /* Makes all reads of one batch. Returns 0 or -errno. */
 static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned count)
 {
+	unsigned harvested = 0;
 	int ret = 0;
 
 	if (how == ONE_CALL) {
@@ -110,13 +111,22 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 		ret |= gpu_bad("wait",
 			       (int)r->api->cuStreamWaitValue64(r->streams[i], (uintptr_t)r->word,
 								r->turn, PST_CU_WAIT_GEQ));
-	for (unsigned i = 0; i < count && !ret; i++)
-		ret = penstock_submit(r->q, &r->reqs[i], 1, NULL) == 1 ? 0 : -EIO;
+	for (unsigned i = 0; i < count && !ret; i++) {
+		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
+
+		if (n == -EAGAIN && how != STREAM_HELD) { /* pinned memory is short */
+			ret = reads_harvest(r, 1, len);
+			harvested += !ret;
+			i--;
+			continue;
+		}
+		ret = n == 1 ? 0 : -EIO;
+	}
 	if (how == STREAM_HELD)
 		__atomic_store_n(r->word, r->turn, __ATOMIC_RELEASE);
 	for (unsigned i = 0; how >= STREAM_ONE && i < STREAMS; i++)
 		ret |= gpu_bad("synchronize", (int)r->api->cuStreamSynchronize(r->streams[i]));
-	return ret ? ret : reads_harvest(r, count, len);
+	return ret ? ret : reads_harvest(r, count - harvested, len);
 }
 
 /* Drops the file from the page cache. The library may take a moment to unregister it. The kernel

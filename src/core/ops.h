@@ -293,6 +293,7 @@ struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
 	bool idle;	   /* nothing was queued on the stream before */
+	bool copying;	   /* the backend's: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
 };
 
@@ -402,6 +403,9 @@ struct pst_device_ops {
 	int (*stream_run)(struct pst_stream_seq *seq, const struct pst_stream_round *round,
 			  const struct pst_stream_copy *copies, uint64_t len_bytes,
 			  struct pst_err *err);
+	/* Optional. Makes what the functions above keep. It may wait until the device is idle, so
+	 * the pump calls it when it starts. If it fails, these functions try again. */
+	void (*stream_prepare)(struct penstock_device *dev);
 	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
 	 * none of its streams will run again. It does not wait for a lock of the driver. */
 	int (*alive)(struct penstock_device *dev);

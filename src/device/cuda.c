@@ -371,6 +371,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.stream_wait = pst_cuda_stream_wait,
 	.stream_copy = pst_cuda_stream_copy,
 	.stream_run = pst_cuda_stream_run,
+	.stream_prepare = pst_cuda_stream_prepare,
 	.alive = pst_cuda_alive,
 	.inside = cuda_inside,
 };

@@ -31,11 +31,11 @@ struct pst_cuda_device {
 	 * is never taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
-	/* State of cuda_stream.c: scratch memory, a stream that is only queried, and the kernel
+	/* State of cuda_stream.c: scratch memory, an event that is only queried, and the kernel
 	 * that copies. They are 0 until they are needed. */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
-	_Atomic(struct pst_cu_stream *) queried;
+	_Atomic(struct pst_cu_event *) queried;
 	struct pst_cu_module *module;
 	_Atomic(struct pst_cu_function *) kernel;
 	/* Stream and event for copies between devices, used under peer_lock; NULL until they

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "device/stream_copy_image.h"
 #include "device/stream_copy_ptx.h"
 
 /* Interval at which a host function polls the word that it waits for. */
@@ -22,8 +23,8 @@
 /* Bytes of scratch memory. Each wait of a stream writes the next byte, so that streams rarely
  * write the same one. */
 #define SCRATCH_BYTES 4096
-/* The kernel's blocks: one for few bytes, two otherwise. Two fill a PCIe 5 link, and more would
- * take processors from the application's kernels. Each block costs about 16 us to start (H200). */
+/* The kernel's blocks: one for few bytes, two otherwise. Two nearly fill a PCIe 5 link, and more
+ * would take processors from the application's kernels. */
 #define KERNEL_THREADS 512
 #define KERNEL_ONE_BLOCK ((uint64_t)256 << 10)
 
@@ -34,10 +35,11 @@ static bool has_memops(const struct penstock_device *dev, const struct pst_cuda 
 
 /* ---- what the first operation makes ---- */
 
-/* Makes the scratch memory and the stream that pst_cuda_alive queries. */
+/* Makes the scratch memory and the event that pst_cuda_alive queries. Neither call waits for
+ * streams. */
 static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 {
-	struct pst_cu_stream *queried = NULL;
+	struct pst_cu_event *queried = NULL;
 	enum pst_cu_result rc = PST_CU_OK;
 
 	if (atomic_load_explicit(&c->queried, memory_order_acquire))
@@ -46,15 +48,15 @@ static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 	if (!c->scratch)
 		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
 	if (rc == PST_CU_OK && !atomic_load(&c->queried))
-		rc = c->api->cuStreamCreateWithPriority(&queried, PST_CU_STREAM_NON_BLOCKING, 0);
+		rc = c->api->cuEventCreate(&queried, PST_CU_EVENT_NO_TIMING);
 	if (queried)
 		atomic_store_explicit(&c->queried, queried, memory_order_release);
 	pthread_mutex_unlock(&c->lock);
 	return rc;
 }
 
-/* Loads the kernel. The driver compiles it for its GPU, which takes about 0.1 s, and keeps the
- * result in its cache on disk. */
+/* Loads the kernel. This waits until the context is idle. The image has machine code for most GPUs.
+ * For other GPUs the driver compiles the text, which takes about 0.1 s. */
 static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 {
 	struct pst_cu_function *kernel = NULL;
@@ -64,6 +66,8 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 		return rc;
 	pthread_mutex_lock(&c->lock);
 	if (!c->module)
+		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_image);
+	if (rc != PST_CU_OK)
 		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_ptx);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuModuleGetFunction(&kernel, c->module, "pst_stream_copy");
@@ -73,12 +77,47 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 	return rc;
 }
 
+/* Runs the kernel once without a copy. The driver may load a kernel only when it is first launched,
+ * and then waits until the context is idle. */
+static enum pst_cu_result kernel_warm(struct pst_cuda_device *c)
+{
+	pst_cu_ptr args[] = {c->scratch, c->scratch};
+	void *pointers[] = {&args[0], &args[1]};
+	struct pst_cu_stream *stream;
+	enum pst_cu_result rc =
+		c->api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0);
+
+	if (rc != PST_CU_OK)
+		return rc;
+	rc = c->api->cuMemsetD8Async(c->scratch, 0, sizeof(struct pst_stream_round), stream);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuLaunchKernel(atomic_load(&c->kernel), 1, 1, 1, KERNEL_THREADS, 1, 1,
+					    0, stream, pointers, NULL);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamSynchronize(stream);
+	c->api->cuStreamDestroy(stream);
+	return rc;
+}
+
+void pst_cuda_stream_prepare(struct penstock_device *dev)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cuda_scope in;
+	struct pst_err err; /* the first request that needs the kernel reports it */
+
+	if (pst_cuda_begin(c, &in, &err))
+		return;
+	if (scratch_open(c) == PST_CU_OK && kernel_open(c) == PST_CU_OK)
+		kernel_warm(c);
+	pst_cuda_leave(c->api, &in);
+}
+
 void pst_cuda_stream_close(struct pst_cuda_device *c)
 {
 	if (c->module)
 		c->api->cuModuleUnload(c->module);
 	if (atomic_load(&c->queried))
-		c->api->cuStreamDestroy(atomic_load(&c->queried));
+		c->api->cuEventDestroy(atomic_load(&c->queried));
 	if (c->scratch)
 		c->api->cuMemFree(c->scratch);
 }
@@ -151,6 +190,8 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 		if (!ret)
 			rc = scratch_open(c);
 		seq->idle = !ret && rc == PST_CU_OK && c->api->cuStreamQuery(stream) == PST_CU_OK;
+		/* An idle stream reaches its wait at once, and then waits for lanes only. */
+		seq->copying = !seq->idle;
 	}
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");
@@ -223,21 +264,26 @@ int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t v
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "storing a word in stream order");
 }
 
-static enum pst_cu_result word_wait(const struct pst_stream_seq *seq, uint64_t *word,
-				    uint64_t value)
+/* Makes the stream use a compute queue, because a wait in a copy queue would hold up copies. */
+static enum pst_cu_result leave_copy_queue(struct pst_cuda_device *c, struct pst_cu_stream *stream)
+{
+	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
+
+	return c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
+}
+
+static enum pst_cu_result word_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value)
 {
 	struct pst_cuda_device *c = seq_cuda(seq);
-	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
 	enum pst_cu_result rc;
 	pst_cu_ptr at;
 
 	if (!has_memops(seq->dev, c->api))
 		return host_launch(c->api, seq->stream, host_poll, word, value);
 	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
-	/* Make the stream use a compute queue before the wait, because a wait in a copy queue
-	 * would hold up copies. */
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, seq->stream);
+	if (rc == PST_CU_OK && seq->copying)
+		rc = leave_copy_queue(c, seq->stream);
+	seq->copying = false;
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamWaitValue64(seq->stream, at, value, PST_CU_WAIT_GEQ);
 	return rc;
@@ -294,6 +340,7 @@ int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect
 {
 	enum pst_cu_result rc = copy_rows(seq, rect, op == PENSTOCK_READ);
 
+	seq->copying = true;
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "copying in stream order");
 }
 
@@ -316,11 +363,11 @@ int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_roun
 
 /* ---- failures ---- */
 
-/* Every driver call fails in a broken context. A query of a stream has no other effect. */
+/* Every driver call fails in a broken context. A query of an event has no other effect. */
 int pst_cuda_alive(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_stream *queried = atomic_load_explicit(&c->queried, memory_order_acquire);
+	struct pst_cu_event *queried = atomic_load_explicit(&c->queried, memory_order_acquire);
 	struct pst_cuda_scope in;
 	enum pst_cu_result rc;
 
@@ -328,7 +375,7 @@ int pst_cuda_alive(struct penstock_device *dev)
 		return 0;
 	rc = pst_cuda_enter(c->api, atomic_load(&c->ctx), &in);
 	if (rc == PST_CU_OK)
-		rc = c->api->cuStreamQuery(queried);
+		rc = c->api->cuEventQuery(queried);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
 }

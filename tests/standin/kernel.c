@@ -20,6 +20,7 @@ struct kernel_copy {
 };
 
 #define KERNEL "pst_stream_copy"
+#define FATBIN 0xba55ed50u /* first word of an image of machine code */
 
 struct pst_cu_module {
 	int loaded;
@@ -32,7 +33,9 @@ static struct pst_cu_function stream_copy;
 EXPORT enum pst_cu_result cuModuleLoadData(struct pst_cu_module **out, const void *image)
 {
 	ENTER(cuModuleLoadData, NEED_CTX | NEED_TURN);
-	if (!out || !image || !strstr(image, ".visible .entry " KERNEL "("))
+	/* Machine code is not looked into. */
+	if (!out || !image ||
+	    (*(const uint32_t *)image != FATBIN && !strstr(image, ".visible .entry " KERNEL "(")))
 		return standin_refuse(PST_CU_INVALID_VALUE, "a module without kernel " KERNEL);
 	*out = calloc(1, sizeof(**out));
 	if (!*out)

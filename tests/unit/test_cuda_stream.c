@@ -191,8 +191,6 @@ static void failed_stream_calls_leave_nothing(void **state)
 		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
 		   stream_await(dev, s, &semaphores[0], 1));
-	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
 		   stream_await(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
@@ -200,6 +198,29 @@ static void failed_stream_calls_leave_nothing(void **state)
 	assert_int_equal(semaphore_load(&semaphores[0]), 0);
 	assert_true(stream_idle_within(s, prim, SOON_MS)); /* No failed call queued an operation. */
 	assert_true(stream_store(dev, (void *)semaphores, &semaphores[0], 1) < 0);
+	ctx_stream_destroy(s, prim);
+}
+
+/* A stream that is not idle is made to use a compute queue before it waits, because its wait could
+ * hold up the copies of other streams for long. */
+static void busy_streams_wait_in_a_compute_queue(void **state)
+{
+	struct pst_cu_stream *s;
+	unsigned long before;
+
+	(void)state;
+	standin_only();
+	s = ctx_stream_new(prim);
+	before = standin_calls("cuMemsetD8Async");
+	assert_int_equal(stream_await(dev, s, &semaphores[0], 1), 0);
+	assert_int_equal(standin_calls("cuMemsetD8Async"), before);
+	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
+		   stream_await(dev, s, &semaphores[1], 1));
+	assert_int_equal(stream_await(dev, s, &semaphores[1], 1), 0);
+	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
+	__atomic_store_n(&semaphores[1], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&semaphores[0], 1, __ATOMIC_RELEASE);
+	assert_true(stream_idle_within(s, prim, SOON_MS));
 	ctx_stream_destroy(s, prim);
 }
 
@@ -213,7 +234,7 @@ static int first_operation(void)
 		   stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1));
 	standin_fail("cuMemAlloc_v2:1:2");
 	EXPECT_EQ(stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1), -ENOMEM);
-	standin_fail("cuStreamCreateWithPriority:1:2");
+	standin_fail("cuEventCreate:1:2");
 	EXPECT_EQ(stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1), -ENOMEM);
 	standin_fail(NULL);
 	EXPECT_EQ(ops->alive(dev), 0);
@@ -352,6 +373,7 @@ int main(int argc, char **argv)
 		CASE_ALONE(semaphores_by_host_functions),
 		CASE(capturing_stream_is_refused),
 		CASE(failed_stream_calls_leave_nothing),
+		CASE(busy_streams_wait_in_a_compute_queue),
 		CASE_ALONE(failures_of_the_first_operation),
 		CASE_ALONE(peer_copies_and_wrong_streams),
 	};

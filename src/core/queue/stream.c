@@ -55,7 +55,6 @@ _Static_assert(BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 102
 struct block {
 	struct pst_ring ring;
 	uint64_t used[UNITS / 64];
-	size_t next; /* unit at which the next search begins */
 };
 
 /* The streams of one device: the pump and the stages of its stream-ordered requests. */
@@ -74,6 +73,7 @@ struct pst_streams {
 	struct pst_stage *owed;
 	struct block *blocks[BLOCKS_MAX];
 	unsigned block_count;
+	size_t units_used;     /* number of units of all stages */
 	_Atomic unsigned turn; /* selects the lane of the next long request */
 };
 
@@ -237,13 +237,11 @@ static size_t units_find(const struct block *block, size_t from, size_t count)
 /* Allocates units of a block. Returns false if the block has too few. */
 static bool block_alloc(struct block *block, size_t count, size_t *unit)
 {
-	*unit = units_find(block, block->next, count);
-	if (*unit == UNITS)
-		*unit = units_find(block, 0, count);
+	/* The first free units are those that were used last, and may still be in a CPU's cache. */
+	*unit = units_find(block, 0, count);
 	if (*unit == UNITS)
 		return false;
 	units_set(block, *unit, count, true);
-	block->next = *unit + count;
 	return true;
 }
 
@@ -259,6 +257,7 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 		stage->block = i;
 		stage->at = unit;
 		stage->len = count;
+		streams->units_used += count;
 		return streams->blocks[i]->ring.base + unit * UNIT;
 	}
 	return NULL;
@@ -292,6 +291,7 @@ static void stage_put(struct pst_streams *streams, struct pst_stage *stage)
 {
 	if (stage->len)
 		units_set(streams->blocks[stage->block], stage->at, stage->len, false);
+	streams->units_used -= stage->len;
 	stage->len = 0;
 	stage->next = streams->free;
 	streams->free = stage;
@@ -447,6 +447,8 @@ static struct pst_stage *stage_take(struct pst_streams *streams, const struct sh
 	pthread_mutex_lock(&streams->lock);
 	stages_reclaim(streams);
 	stage = streams->free;
+	/* From half of the memory on, stages are small, so that more requests can be in flight. */
+	small |= streams->units_used > BLOCKS_MAX * UNITS / 2;
 	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
 	if (*full)
 		stage = NULL;
@@ -705,14 +707,15 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 }
 
 /* Passes a request that its stream has reached to a lane. A short request stays on this lane,
- * because waking another lane would take longer. */
+ * because waking another lane would take longer. Longer ones take turns, because a lane reads
+ * cached bytes itself, one chunk after the other. */
 static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_streams *streams = atomic_load(&lane->pump->streams);
 	struct pst_lane *other = lane;
 	struct pst_lane_entry *entry;
 
-	if (req->total >= SPREAD_BYTES && lane->busy)
+	if (req->total >= SPREAD_BYTES)
 		other = &lane->pump->lanes[atomic_fetch_add(&streams->turn, 1) %
 					   lane->pump->lane_count];
 	if (other == lane) {
