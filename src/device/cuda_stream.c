@@ -26,7 +26,7 @@
 /* The kernel's blocks: one for few bytes, two otherwise. Two nearly fill a PCIe 5 link, and more
  * would take processors from the application's kernels. */
 #define KERNEL_THREADS 512
-#define KERNEL_ONE_BLOCK ((uint64_t)256 << 10)
+#define KERNEL_ONE_BLOCK ((uint64_t)512 << 10)
 
 static bool has_memops(const struct penstock_device *dev, const struct pst_cuda *api)
 {
@@ -190,8 +190,6 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 		if (!ret)
 			rc = scratch_open(c);
 		seq->idle = !ret && rc == PST_CU_OK && c->api->cuStreamQuery(stream) == PST_CU_OK;
-		/* An idle stream reaches its wait at once, and then waits for lanes only. */
-		seq->copying = !seq->idle;
 	}
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");

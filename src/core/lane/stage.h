@@ -60,6 +60,7 @@ struct pst_stage {
 	_Atomic unsigned complete; /* number of rounds that are complete, in order */
 	/* A thread counts complete rounds. Other threads leave that to it. */
 	_Atomic bool counting;
+	uint64_t turn; /* number of requests that the stage has had */
 	/* Where stream.c has allocated the memory. */
 	unsigned block;
 	size_t at, len;

@@ -45,6 +45,7 @@
 #define COPIES_QUEUED 256u
 /* Requests of at least this many bytes are spread over the lanes. */
 #define SPREAD_BYTES (256u << 10)
+#define LAST_COPIES 64u /* number of streams whose last request is remembered */
 /* A value of `passed` and `released` that no round has. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
@@ -73,8 +74,14 @@ struct pst_streams {
 	struct pst_stage *owed;
 	struct block *blocks[BLOCKS_MAX];
 	unsigned block_count;
-	size_t units_used;     /* number of units of all stages */
-	_Atomic unsigned turn; /* selects the lane of the next long request */
+	size_t units_used; /* number of units of all stages */
+	/* For some streams, the last request whose copies were queued at submit. Guarded by `lock`.
+	 */
+	struct last_copies {
+		void *stream;
+		const struct pst_stage *stage;
+		uint64_t turn; /* number of times that the stage was in use before */
+	} last_copies[LAST_COPIES];
 };
 
 /* Taken by streams_open, so that each device gets only one pst_streams. A thread that holds it
@@ -484,6 +491,7 @@ static int stage_get(struct pst_streams *streams, struct pst_request *req,
 		stage->piece_bytes = 0;
 	}
 	stage->req = req;
+	stage->turn++;
 	stage->by_kernel = shape->by_kernel && !shape->empty;
 	if (stage->by_kernel)
 		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
@@ -566,18 +574,49 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 	return ret;
 }
 
+/* Returns the place at which the last request of a stream is remembered. */
+static struct last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
+{
+	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;
+
+	return &streams->last_copies[hash >> 58];
+}
+
+/* Returns whether the stream still executes copies that were queued at the submit of an earlier
+ * request. */
+static bool stream_copies(struct pst_streams *streams, void *stream)
+{
+	const struct last_copies *last = last_copies_of(streams, stream);
+	bool copies;
+
+	pthread_mutex_lock(&streams->lock);
+	copies = last->stream == stream && last->stage && last->stage->turn == last->turn &&
+		 !pst_stage_passed(last->stage);
+	pthread_mutex_unlock(&streams->lock);
+	return copies;
+}
+
+static void remember_copies(struct pst_streams *streams, void *stream,
+			    const struct pst_stage *stage)
+{
+	pthread_mutex_lock(&streams->lock);
+	*last_copies_of(streams, stream) =
+		(struct last_copies){stream, stage->by_kernel ? NULL : stage, stage->turn};
+	pthread_mutex_unlock(&streams->lock);
+}
+
 /*
  * Decides whether copies may be queued on the stream at submit. They are faster than the kernel,
  * but a copy that waits for earlier work of its stream holds up the copies of other streams that
  * share its hardware queue. The other streams may belong to lanes, and the earlier work may wait
- * for the application. So copies are queued only if the stream is idle, or if they use another
- * queue. The parts are counted for pieces as small as they can become.
+ * for the application. So copies are queued only if the stream is idle, if it executes such a
+ * request, or if the copies use another queue. The parts are counted for pieces as small as they
+ * can become.
  */
-static bool copies_may_queue(struct pst_request *req, const struct shape *shape,
-			     const struct pst_stream_seq *seq)
+static bool copies_may_queue(struct pst_request *req, const struct shape *shape, bool idle)
 {
 	struct pst_stage stage = {.req = req};
-	struct queueing q = {.op = req->op, .copy_free_max = seq->dev->facts.copy_free_max};
+	struct queueing q = {.op = req->op, .copy_free_max = req->segs[0].dev->facts.copy_free_max};
 	bool many = false;
 
 	stage_cut(&stage, shape, true);
@@ -585,7 +624,7 @@ static bool copies_may_queue(struct pst_request *req, const struct shape *shape,
 	for (unsigned round = 0; round < stage.rounds && !many; round++)
 		many = pst_stage_parts(req, round, count_part, &q);
 	req->stage = NULL;
-	return !many && (seq->idle || !q.long_copy);
+	return !many && (idle || !q.long_copy);
 }
 
 /* Returns the number of bytes from the segment's buffer to the end of its allocation, or 0 if it is
@@ -620,12 +659,14 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	if (ret)
 		return ret;
 	if (!shape.empty && !shape.by_kernel)
-		shape.by_kernel = !copies_may_queue(req, &shape, seq);
+		shape.by_kernel = !copies_may_queue(
+			req, &shape, seq->idle || stream_copies(streams, req->stream));
 	ret = stage_get(streams, req, &shape, &req->stage, err);
 	if (ret) {
 		streams->gpu->ops->stream_end(seq);
 		return ret;
 	}
+	remember_copies(streams, req->stream, req->stage);
 	pst_device_stream_enter(streams->gpu);
 	req->pump = streams->pump;
 	return 0;
@@ -706,18 +747,37 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Passes a request that its stream has reached to a lane. A short request stays on this lane,
- * because waking another lane would take longer. Longer ones take turns, because a lane reads
- * cached bytes itself, one chunk after the other. */
+/* Chooses the lane for a request that its stream has reached. A short request stays on this lane,
+ * because waking another lane would take longer. A lane reads cached bytes itself, chunk by chunk,
+ * and polls no stream meanwhile. So a longer request goes to another lane: to the first one without
+ * work, which has slept for the shortest time. */
+static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_request *req)
+{
+	struct pst_pump *pump = lane->pump;
+	struct pst_lane *best = lane;
+	unsigned least = UINT32_MAX;
+
+	if (req->total < SPREAD_BYTES)
+		return lane;
+	for (unsigned i = 0; i < pump->lane_count && least; i++) {
+		struct pst_lane *other = &pump->lanes[i];
+		unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed) +
+				atomic_load_explicit(&other->busy_seen, memory_order_relaxed);
+
+		if (other == lane || load >= least)
+			continue;
+		best = other;
+		least = load;
+	}
+	return best;
+}
+
+/* Passes a request that its stream has reached to a lane. */
 static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 {
-	struct pst_streams *streams = atomic_load(&lane->pump->streams);
-	struct pst_lane *other = lane;
+	struct pst_lane *other = lane_choose(lane, req);
 	struct pst_lane_entry *entry;
 
-	if (req->total >= SPREAD_BYTES)
-		other = &lane->pump->lanes[atomic_fetch_add(&streams->turn, 1) %
-					   lane->pump->lane_count];
 	if (other == lane) {
 		pst_inbox_list(lane, req);
 		pst_req_open_phase(req);
