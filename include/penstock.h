@@ -1194,7 +1194,9 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
 	X(HELD, "holds-all-it-may",                                                            \
 	  "the limit of registered page cache is reached until files close")                   \
 	X(READ_ONLY, "read-only", "the file system is mounted read-only")                      \
-	X(NO_FILES, "too-many-open-files", "too many files are open")
+	X(NO_FILES, "too-many-open-files", "too many files are open")                          \
+	X(STREAM_ORDER, "stream-order",                                                        \
+	  "requests in stream order use only paths through pinned host memory")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,

@@ -221,8 +221,11 @@ struct pst_device_facts {
 	bool is_host;	      /* its memory is ordinary host memory, so transfers need no ring */
 	/* The device can register a read-only file mapping and copy from it. */
 	bool reads_page_cache;
-	bool peer_pages;	   /* its memory has pages (struct page) that O_DIRECT can pin */
-	bool stream_memops;	   /* stream_write and stream_wait can be used */
+	bool peer_pages;    /* its memory has pages (struct page) that O_DIRECT can pin */
+	bool stream_memops; /* stream_write and stream_wait can be used */
+	/* The longest copy to the device that, while it waits in a stream, does not hold up the
+	 * copies of other streams; 0 if every copy may. */
+	uint32_t copy_free_max;
 	uint32_t mem_align;	   /* alignment of its addresses for DMA by another PCI device */
 	unsigned lanes_best;	   /* preferred number of lanes; 0 if it has no preference */
 	int numa;		   /* NUMA node; -1 if unknown */
@@ -292,6 +295,25 @@ struct pst_rect {
 	int *refused;
 };
 
+/* State of the calls between stream_begin and stream_end of struct pst_device_ops. */
+struct pst_stream_seq {
+	struct penstock_device *dev;
+	void *stream;
+	bool idle;	   /* nothing was queued on the stream before */
+	bool copying;	   /* the backend's: the stream may use a copy queue */
+	uint64_t state[4]; /* the backend's state */
+};
+
+/* One copy that a kernel on the device executes, and a round of such copies. Both layouts are part
+ * of the kernel (device/stream_copy.cu). Addresses are those of the device's address space, which
+ * contains pinned host memory. */
+struct pst_stream_copy {
+	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
+};
+struct pst_stream_round {
+	uint64_t first, count;
+};
+
 /*
  * A copier is one lane's queue of copies on one device. Only that lane's thread uses it. Copies
  * run in order. record() returns a ticket, and query() reports whether every copy that was
@@ -340,9 +362,6 @@ struct pst_device_ops {
 	int (*query)(struct pst_copier *copier, uint64_t ticket);
 	/* Blocks until all copies before the ticket are done. */
 	int (*wait)(struct pst_copier *copier, uint64_t ticket);
-	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
-	 * none of its streams will run again. */
-	int (*alive)(struct pst_copier *copier);
 
 	/* Copies between two devices of this kind, and returns when the copy is done. If the
 	 * function is NULL or returns -EXDEV, core copies through host memory. */
@@ -364,16 +383,39 @@ struct pst_device_ops {
 	 * library does so itself. */
 	int (*order_writes)(struct penstock_device *dev, struct pst_err *err);
 
-	/* For stream-ordered requests. stream_write queues a store of `value` to *semaphore on the
-	 * stream. stream_wait makes the stream wait until *semaphore is at least `value`.
-	 * Semaphores are zeroed host memory from semaphores_alloc, so that lanes can poll them. */
-	int (*semaphores_alloc)(struct penstock_device *dev, size_t count, uint64_t **out,
-				struct pst_err *err);
-	void (*semaphores_free)(struct penstock_device *dev, uint64_t *semaphores);
-	int (*stream_write)(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			    uint64_t value, struct pst_err *err);
-	int (*stream_wait)(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			   uint64_t value, struct pst_err *err);
+	/*
+	 * For stream-ordered requests. stream_begin prepares to queue operations on the caller's
+	 * stream; after it has succeeded, the caller must call stream_end. In between, each of the
+	 * other functions queues one operation. Operations run in order.
+	 *
+	 *	stream_write	stores `value` to *word
+	 *	stream_wait	waits until *word is at least `value`
+	 *	stream_copy	copies between registered host memory and device memory
+	 *	stream_run	executes copies[round->first] and the following round->count - 1
+	 *			copies. The device reads *round and the copies when the operation
+	 *			runs. `len_bytes` is about the number of bytes, or more.
+	 *
+	 * The words, the rounds and the copies must be in host memory that host_register has
+	 * pinned. A device without streams has NULL in all these entries.
+	 */
+	int (*stream_begin)(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
+			    struct pst_err *err);
+	void (*stream_end)(struct pst_stream_seq *seq);
+	int (*stream_write)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			    struct pst_err *err);
+	int (*stream_wait)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			   struct pst_err *err);
+	int (*stream_copy)(struct pst_stream_seq *seq, const struct pst_rect *rect,
+			   enum penstock_op op, struct pst_err *err);
+	int (*stream_run)(struct pst_stream_seq *seq, const struct pst_stream_round *round,
+			  const struct pst_stream_copy *copies, uint64_t len_bytes,
+			  struct pst_err *err);
+	/* Optional. Makes what the functions above keep. It may wait until the device is idle, so
+	 * the pump calls it when it starts. If it fails, these functions try again. */
+	void (*stream_prepare)(struct penstock_device *dev);
+	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
+	 * none of its streams will run again. It does not wait for a lock of the driver. */
+	int (*alive)(struct penstock_device *dev);
 };
 
 /* ---- path ------------------------------------------------------------------- */
@@ -480,6 +522,8 @@ struct pst_chunk {
 	const char *engine; /* name of the engine that carried it; static */
 	/* slot of the lane's ring that the chunk uses; NULL if it uses none */
 	struct pst_slot *slot;
+	/* memory that the bytes of the chunk pass through: its slot, or part of a stage */
+	char *mem;
 	/* number of bytes by which the chunk has raised the storage's direct_bytes */
 	uint64_t direct_bytes;
 	struct pst_io io;

@@ -68,6 +68,7 @@ static void facts_read(struct penstock_device *dev, const struct pst_cuda_device
 		facts->bdf[i] = bdf[i] >= 'A' && bdf[i] <= 'F' ? (char)(bdf[i] + 32) : bdf[i];
 	facts->numa = device_numa(dev);
 	facts->mem_align = 4096;
+	facts->copy_free_max = PST_CUDA_COMPUTE_COPY;
 	facts->lanes_best = 8;
 	facts->reads_page_cache = device_attribute(c, PST_CU_DEV_READ_ONLY_REGISTER);
 	if (!facts->reads_page_cache)
@@ -138,8 +139,7 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 static void resources_free(struct pst_cuda_device *c)
 {
 	pst_cuda_unimport_all(c);
-	if (c->scratch)
-		c->api->cuMemFree(c->scratch);
+	pst_cuda_stream_close(c);
 	if (c->peer)
 		c->api->cuStreamDestroy(c->peer);
 	if (c->peer_done)
@@ -289,7 +289,8 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 	if (ret)
 		return ret;
 	rc = c->api->cuMemHostRegister(
-		host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
+		host, len,
+		PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : PST_CU_HOST_MAPPED));
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }
@@ -360,14 +361,17 @@ const struct pst_device_ops pst_device_cuda = {
 	.record = pst_cuda_record,
 	.query = pst_cuda_query,
 	.wait = pst_cuda_wait,
-	.alive = pst_cuda_alive,
 	.copy_peer = pst_cuda_copy_peer,
 	.export_memory = pst_cuda_export,
 	.import_memory = pst_cuda_import,
 	.order_writes = cuda_order_writes,
-	.semaphores_alloc = pst_cuda_semaphores_alloc,
-	.semaphores_free = pst_cuda_semaphores_free,
+	.stream_begin = pst_cuda_stream_begin,
+	.stream_end = pst_cuda_stream_end,
 	.stream_write = pst_cuda_stream_write,
 	.stream_wait = pst_cuda_stream_wait,
+	.stream_copy = pst_cuda_stream_copy,
+	.stream_run = pst_cuda_stream_run,
+	.stream_prepare = pst_cuda_stream_prepare,
+	.alive = pst_cuda_alive,
 	.inside = cuda_inside,
 };

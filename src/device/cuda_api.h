@@ -17,6 +17,8 @@
 struct pst_cu_ctx;
 struct pst_cu_stream;
 struct pst_cu_event;
+struct pst_cu_module;
+struct pst_cu_function;
 
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
@@ -417,6 +419,16 @@ R(cuEventRecord, cuEventRecord, \
 R(cuEventQuery, cuEventQuery, (struct pst_cu_event *event)) \
 R(cuEventSynchronize, cuEventSynchronize, (struct pst_cu_event *event)) \
 R(cuEventDestroy, cuEventDestroy_v2, (struct pst_cu_event *event)) \
+R(cuModuleLoadData, cuModuleLoadData, \
+	(struct pst_cu_module **module, const void *image)) \
+R(cuModuleUnload, cuModuleUnload, (struct pst_cu_module *module)) \
+R(cuModuleGetFunction, cuModuleGetFunction, \
+	(struct pst_cu_function **function, struct pst_cu_module *module, const char *name)) \
+R(cuLaunchKernel, cuLaunchKernel, \
+	(struct pst_cu_function *function, unsigned int grid_x, unsigned int grid_y, \
+	 unsigned int grid_z, unsigned int block_x, unsigned int block_y, \
+	 unsigned int block_z, unsigned int shared_bytes, struct pst_cu_stream *stream, \
+	 void **args, void **extra)) \
 R(cuLaunchHostFunc, cuLaunchHostFunc, \
 	(struct pst_cu_stream *stream, void (*fn)(void *), void *arg)) \
 O(cuStreamWriteValue32, cuStreamWriteValue32_v2, \

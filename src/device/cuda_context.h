@@ -16,6 +16,10 @@
 /* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 
+/* A copy of at most this many bytes to the device uses a compute queue, where no copy of the
+ * library waits (tests/standin/README.md). */
+#define PST_CUDA_COMPUTE_COPY 24576u
+
 struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
@@ -27,9 +31,13 @@ struct pst_cuda_device {
 	 * is never taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
-	/* Scratch memory of cuda_stream.c; 0 until it is needed. */
+	/* State of cuda_stream.c: scratch memory, an event that is only queried, and the kernel
+	 * that copies. They are 0 until they are needed. */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
+	_Atomic(struct pst_cu_event *) queried;
+	struct pst_cu_module *module;
+	_Atomic(struct pst_cu_function *) kernel;
 	/* Stream and event for copies between devices, used under peer_lock; NULL until they
 	 * are needed. */
 	struct pst_cu_stream *peer;

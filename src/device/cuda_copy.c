@@ -147,22 +147,9 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
-/* Copies a single byte, which always goes through a compute queue. A stream that waits for a
- * request of the library may be ahead of the byte in this queue, and would hold up all later copies
- * of this lane. So the byte is queued only while no stream waits, and no stream can start to wait
- * in the meantime. */
-static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char *src)
-{
-	enum pst_cu_result rc;
-
-	if (!pst_device_sync_begin(cp->dev))
-		return PST_CU_ILLEGAL_STATE;
-	rc = cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, 1, cp->in);
-	pst_device_sync_end(cp->dev);
-	return rc;
-}
-
-/* Copies to the device through the copy engine, except a single byte. A copy of 2 to SMALL_COPY
+/* Copies to the device through the copy engine, except a single byte, for which the driver always
+ * uses a compute queue. That byte may have to wait there until the work of other streams is done,
+ * as every short copy of an application does. A copy of 2 to SMALL_COPY
  * bytes becomes two rows of half the length. If that length is odd, two such copies are made,
  * which overlap. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
@@ -171,9 +158,7 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	struct pst_rect two = {.rows = 2};
 	enum pst_cu_result rc = PST_CU_OK;
 
-	if (len == 1)
-		return copy_byte(cp, dst, src);
-	if (len > SMALL_COPY || !len)
+	if (len > SMALL_COPY || len < 2)
 		return cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, cp->in);
 	two.row_len = two.dst_pitch = two.src_pitch = len / 2;
 	for (uint64_t at = 0; at <= len % 2 && rc == PST_CU_OK; at++) {
@@ -582,19 +567,4 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 		rc = ticket_await(cp);
 	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
-}
-
-/* Returns 0 while the context works, else -errno. Every driver call fails in a broken context.
- * The call used here has no other effect. */
-int pst_cuda_alive(struct pst_copier *cp)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	enum pst_cu_result rc;
-	struct pst_cuda_scope entered;
-
-	rc = pst_cuda_enter(api, cp->ctx, &entered);
-	if (rc == PST_CU_OK)
-		rc = api->cuStreamQuery(cp->in);
-	pst_cuda_leave(api, &entered);
-	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
 }

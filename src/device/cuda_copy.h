@@ -13,6 +13,5 @@ int pst_cuda_copy_out(struct pst_copier *copier, const struct pst_rect *rect);
 int pst_cuda_record(struct pst_copier *copier, uint64_t *ticket);
 int pst_cuda_query(struct pst_copier *copier, uint64_t ticket);
 int pst_cuda_wait(struct pst_copier *copier, uint64_t ticket);
-int pst_cuda_alive(struct pst_copier *copier);
 
 #endif

@@ -1,151 +1,139 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests on device cuda. The application's stream writes a semaphore when it
- * reaches the request, and a lane then starts the request. The stream waits for a second
- * semaphore, which the lane writes when the request completes.
+ * Operations on the application's streams, for stream-ordered requests. core/queue/stream.c queues
+ * them at submit.
  *
  * A waiting stream also holds up every other stream whose work comes next in the same hardware
  * queue: the queue that the waiting stream used last. So before it waits, the stream is made to
- * use a compute queue, where no copy of the library ever runs (tests/standin/README.md has the
- * measurement). If a device has no memory operations, one host function writes the first
- * semaphore, and another polls the second one. Neither host function makes a CUDA call or I/O.
+ * use a compute queue, so that the copies of other streams continue (tests/standin/README.md has
+ * the measurement). If a device has no memory operations, one host function stores a word, and
+ * another polls a word. Neither makes a CUDA call or I/O.
  */
+#include "device/cuda_stream.h"
+
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <string.h>
 #include <time.h>
 
-#include "device/cuda_stream.h"
-#include "device/cuda_context.h"
+#include "device/stream_copy_image.h"
+#include "device/stream_copy_ptx.h"
 
-/* Interval at which a host function polls the semaphore that it waits for. */
+/* Interval at which a host function polls the word that it waits for. */
 #define POLL_NS 20000
 /* Bytes of scratch memory. Each wait of a stream writes the next byte, so that streams rarely
  * write the same one. */
 #define SCRATCH_BYTES 4096
-
-static size_t stream_page_bytes(void)
-{
-	return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static size_t semaphores_bytes(size_t count)
-{
-	size_t page = stream_page_bytes();
-
-	return (count * sizeof(uint64_t) + page - 1) / page * page;
-}
-
-static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
-{
-	enum pst_cu_result rc = PST_CU_OK;
-
-	pthread_mutex_lock(&c->lock);
-	if (!c->scratch)
-		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
-	pthread_mutex_unlock(&c->lock);
-	return rc;
-}
-
-static int semaphores_pin(struct pst_cuda_device *c, char *semaphores, size_t len,
-			  struct pst_err *err)
-{
-	enum pst_cu_result rc;
-	struct pst_cuda_scope in;
-	int ret = pst_cuda_begin(c, &in, err);
-
-	if (ret)
-		return ret;
-	rc = c->api->cuMemHostRegister(semaphores, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
-	if (rc == PST_CU_OK) {
-		rc = scratch_open(c);
-		if (rc != PST_CU_OK)
-			c->api->cuMemHostUnregister(semaphores);
-	}
-	pst_cuda_leave(c->api, &in);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "registering stream semaphores");
-}
-
-/* The length of the semaphores is kept in the page before them. */
-int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
-			      struct pst_err *err)
-{
-	size_t len = semaphores_bytes(count), page = stream_page_bytes();
-	char *map =
-		mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int ret;
-
-	if (map == MAP_FAILED)
-		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
-				      "no memory for stream semaphores: %m");
-	madvise(map, len + page, MADV_DONTFORK);
-	*(size_t *)(void *)map = len;
-	ret = semaphores_pin(dev->priv, map + page, len, err);
-	if (ret) {
-		munmap(map, len + page);
-		return ret;
-	}
-	*out = (uint64_t *)(void *)(map + page);
-	return 0;
-}
-
-void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *semaphores)
-{
-	struct pst_cuda_device *c = dev->priv;
-	size_t page = stream_page_bytes();
-	char *map = (char *)semaphores - page;
-	struct pst_cuda_scope in;
-
-	/* If this call fails, the context is broken, and a broken context has nothing
-	 * registered. */
-	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
-		c->api->cuMemHostUnregister(semaphores);
-	pst_cuda_leave(c->api, &in);
-	munmap(map, *(size_t *)(void *)map + page);
-}
+/* The kernel's blocks: one for few bytes, two otherwise. Two nearly fill a PCIe 5 link, and more
+ * would take processors from the application's kernels. */
+#define KERNEL_THREADS 512
+#define KERNEL_ONE_BLOCK ((uint64_t)512 << 10)
 
 static bool has_memops(const struct penstock_device *dev, const struct pst_cuda *api)
 {
 	return dev->facts.stream_memops && api->cuStreamWriteValue64 && api->cuStreamWaitValue64;
 }
 
-/* The argument of a host function. The host function frees it. */
-struct host_job {
-	uint64_t *semaphore, value;
-};
+/* ---- what the first operation makes ---- */
 
-static void host_store(void *arg)
+/* Makes the scratch memory and the event that pst_cuda_alive queries. Neither call waits for
+ * streams. */
+static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 {
-	struct host_job *job = arg;
+	struct pst_cu_event *queried = NULL;
+	enum pst_cu_result rc = PST_CU_OK;
 
-	__atomic_store_n(job->semaphore, job->value, __ATOMIC_RELEASE);
-	free(job);
-}
-
-static void host_poll(void *arg)
-{
-	struct host_job *job = arg;
-	struct timespec pause = {0, POLL_NS};
-
-	while (__atomic_load_n(job->semaphore, __ATOMIC_ACQUIRE) < job->value)
-		nanosleep(&pause, NULL);
-	free(job);
-}
-
-static enum pst_cu_result host_launch(const struct pst_cuda *api, struct pst_cu_stream *stream,
-				      void (*fn)(void *), uint64_t *semaphore, uint64_t value)
-{
-	struct host_job *job = malloc(sizeof(*job));
-	enum pst_cu_result rc;
-
-	if (!job)
-		return PST_CU_OUT_OF_MEMORY;
-	job->semaphore = semaphore;
-	job->value = value;
-	rc = api->cuLaunchHostFunc(stream, fn, job);
-	if (rc != PST_CU_OK)
-		free(job);
+	if (atomic_load_explicit(&c->queried, memory_order_acquire))
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	if (!c->scratch)
+		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
+	if (rc == PST_CU_OK && !atomic_load(&c->queried))
+		rc = c->api->cuEventCreate(&queried, PST_CU_EVENT_NO_TIMING);
+	if (queried)
+		atomic_store_explicit(&c->queried, queried, memory_order_release);
+	pthread_mutex_unlock(&c->lock);
 	return rc;
+}
+
+/* Loads the kernel. This waits until the context is idle. The image has machine code for most GPUs.
+ * For other GPUs the driver compiles the text, which takes about 0.1 s. */
+static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
+{
+	struct pst_cu_function *kernel = NULL;
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (atomic_load_explicit(&c->kernel, memory_order_acquire))
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	if (!c->module)
+		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_image);
+	if (rc != PST_CU_OK)
+		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_ptx);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuModuleGetFunction(&kernel, c->module, "pst_stream_copy");
+	if (rc == PST_CU_OK)
+		atomic_store_explicit(&c->kernel, kernel, memory_order_release);
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+/* Runs the kernel once without a copy. The driver may load a kernel only when it is first launched,
+ * and then waits until the context is idle. */
+static enum pst_cu_result kernel_warm(struct pst_cuda_device *c)
+{
+	pst_cu_ptr args[] = {c->scratch, c->scratch};
+	void *pointers[] = {&args[0], &args[1]};
+	struct pst_cu_stream *stream;
+	enum pst_cu_result rc =
+		c->api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0);
+
+	if (rc != PST_CU_OK)
+		return rc;
+	rc = c->api->cuMemsetD8Async(c->scratch, 0, sizeof(struct pst_stream_round), stream);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuLaunchKernel(atomic_load(&c->kernel), 1, 1, 1, KERNEL_THREADS, 1, 1,
+					    0, stream, pointers, NULL);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamSynchronize(stream);
+	c->api->cuStreamDestroy(stream);
+	return rc;
+}
+
+void pst_cuda_stream_prepare(struct penstock_device *dev)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cuda_scope in;
+	struct pst_err err; /* the first request that needs the kernel reports it */
+
+	if (pst_cuda_begin(c, &in, &err))
+		return;
+	if (scratch_open(c) == PST_CU_OK && kernel_open(c) == PST_CU_OK)
+		kernel_warm(c);
+	pst_cuda_leave(c->api, &in);
+}
+
+void pst_cuda_stream_close(struct pst_cuda_device *c)
+{
+	if (c->module)
+		c->api->cuModuleUnload(c->module);
+	if (atomic_load(&c->queried))
+		c->api->cuEventDestroy(atomic_load(&c->queried));
+	if (c->scratch)
+		c->api->cuMemFree(c->scratch);
+}
+
+/* ---- begin and end ---- */
+
+/* The context scope of a sequence of operations is kept in seq->state. */
+static struct pst_cuda_scope *seq_scope(struct pst_stream_seq *seq)
+{
+	_Static_assert(sizeof(struct pst_cuda_scope) <= sizeof(seq->state), "the scope must fit");
+	return (struct pst_cuda_scope *)(void *)seq->state;
+}
+
+static struct pst_cuda_device *seq_cuda(const struct pst_stream_seq *seq)
+{
+	return seq->dev->priv;
 }
 
 /* Makes the stream's context current. A default stream belongs to whatever context is current,
@@ -185,77 +173,207 @@ static int stream_check(const struct penstock_device *dev, struct pst_cu_stream 
 	return 0;
 }
 
-static enum pst_cu_result semaphore_write(const struct penstock_device *dev,
-					  const struct pst_cuda *api, struct pst_cu_stream *stream,
-					  uint64_t *semaphore, uint64_t value)
-{
-	enum pst_cu_result rc;
-	pst_cu_ptr at;
-
-	if (!has_memops(dev, api))
-		return host_launch(api, stream, host_store, semaphore, value);
-	rc = api->cuMemHostGetDevicePointer(&at, semaphore, 0);
-	if (rc == PST_CU_OK)
-		rc = api->cuStreamWriteValue64(stream, at, value, PST_CU_WRITE_DEFAULT);
-	return rc;
-}
-
-int pst_cuda_stream_write(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			  uint64_t value, struct pst_err *err)
+int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
+			  struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	rc = stream_enter(c, stream, ctx, &in);
-	if (rc == PST_CU_OK)
+	*seq = (struct pst_stream_seq){.dev = dev, .stream = stream};
+	rc = stream_enter(c, stream, ctx, seq_scope(seq));
+	if (rc == PST_CU_OK) {
 		ret = stream_check(dev, stream, err);
-	if (rc == PST_CU_OK && !ret)
-		rc = semaphore_write(dev, c->api, stream, semaphore, value);
-	pst_cuda_leave(c->api, &in);
+		if (!ret)
+			rc = scratch_open(c);
+		seq->idle = !ret && rc == PST_CU_OK && c->api->cuStreamQuery(stream) == PST_CU_OK;
+	}
 	if (rc != PST_CU_OK)
-		return pst_cuda_fail(err, rc, "writing a semaphore in stream order");
+		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");
+	if (ret)
+		pst_cuda_leave(c->api, seq_scope(seq));
 	return ret;
 }
 
-static enum pst_cu_result semaphore_wait(const struct penstock_device *dev,
-					 struct pst_cuda_device *c, struct pst_cu_stream *stream,
-					 uint64_t *semaphore, uint64_t value)
+void pst_cuda_stream_end(struct pst_stream_seq *seq)
 {
-	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
-	enum pst_cu_result rc;
-	pst_cu_ptr at;
+	pst_cuda_leave(seq_cuda(seq)->api, seq_scope(seq));
+}
 
-	if (!has_memops(dev, c->api))
-		return host_launch(c->api, stream, host_poll, semaphore, value);
-	rc = c->api->cuMemHostGetDevicePointer(&at, semaphore, 0);
-	/* Make the stream use a compute queue before the wait, because a wait in a copy queue
-	 * would hold up copies. */
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuStreamWaitValue64(stream, at, value, PST_CU_WAIT_GEQ);
+/* ---- words ---- */
+
+/* The argument of a host function. The host function frees it. */
+struct host_job {
+	uint64_t *word, value;
+};
+
+static void host_store(void *arg)
+{
+	struct host_job *job = arg;
+
+	__atomic_store_n(job->word, job->value, __ATOMIC_RELEASE);
+	free(job);
+}
+
+static void host_poll(void *arg)
+{
+	struct host_job *job = arg;
+	struct timespec pause = {0, POLL_NS};
+
+	while (__atomic_load_n(job->word, __ATOMIC_ACQUIRE) < job->value)
+		nanosleep(&pause, NULL);
+	free(job);
+}
+
+static enum pst_cu_result host_launch(const struct pst_cuda *api, struct pst_cu_stream *stream,
+				      void (*fn)(void *), uint64_t *word, uint64_t value)
+{
+	struct host_job *job = malloc(sizeof(*job));
+	enum pst_cu_result rc;
+
+	if (!job)
+		return PST_CU_OUT_OF_MEMORY;
+	job->word = word;
+	job->value = value;
+	rc = api->cuLaunchHostFunc(stream, fn, job);
+	if (rc != PST_CU_OK)
+		free(job);
 	return rc;
 }
 
-int pst_cuda_stream_wait(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			 uint64_t value, struct pst_err *err)
+int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			  struct pst_err *err)
+{
+	const struct pst_cuda *api = seq_cuda(seq)->api;
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+
+	if (!has_memops(seq->dev, api)) {
+		rc = host_launch(api, seq->stream, host_store, word, value);
+	} else {
+		rc = api->cuMemHostGetDevicePointer(&at, word, 0);
+		if (rc == PST_CU_OK)
+			rc = api->cuStreamWriteValue64(seq->stream, at, value,
+						       PST_CU_WRITE_DEFAULT);
+	}
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "storing a word in stream order");
+}
+
+/* Makes the stream use a compute queue, because a wait in a copy queue would hold up copies. */
+static enum pst_cu_result leave_copy_queue(struct pst_cuda_device *c, struct pst_cu_stream *stream)
+{
+	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
+
+	return c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
+}
+
+static enum pst_cu_result word_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value)
+{
+	struct pst_cuda_device *c = seq_cuda(seq);
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+
+	if (!has_memops(seq->dev, c->api))
+		return host_launch(c->api, seq->stream, host_poll, word, value);
+	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
+	if (rc == PST_CU_OK && seq->copying)
+		rc = leave_copy_queue(c, seq->stream);
+	seq->copying = false;
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamWaitValue64(seq->stream, at, value, PST_CU_WAIT_GEQ);
+	return rc;
+}
+
+int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			 struct pst_err *err)
+{
+	enum pst_cu_result rc = word_wait(seq, word, value);
+
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
+}
+
+/* ---- copies ---- */
+
+static enum pst_cu_result copy_row(const struct pst_stream_seq *seq, void *dst, const void *src,
+				   uint64_t len, bool in)
+{
+	const struct pst_cuda *api = seq_cuda(seq)->api;
+
+	return in ? api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, seq->stream)
+		  : api->cuMemcpyDtoHAsync(dst, (uintptr_t)src, len, seq->stream);
+}
+
+static enum pst_cu_result copy_rows(const struct pst_stream_seq *seq, const struct pst_rect *r,
+				    bool in)
+{
+	const struct pst_cu_memcpy2d copy = {
+		.src_type = in ? PST_CU_MEMTYPE_HOST : PST_CU_MEMTYPE_DEVICE,
+		.src_host = r->src,
+		.src_dev = (uintptr_t)r->src,
+		.src_pitch = r->src_pitch,
+		.dst_type = in ? PST_CU_MEMTYPE_DEVICE : PST_CU_MEMTYPE_HOST,
+		.dst_host = r->dst,
+		.dst_dev = (uintptr_t)r->dst,
+		.dst_pitch = r->dst_pitch,
+		.width_bytes = r->row_len,
+		.height = r->rows,
+	};
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (r->rows == 1)
+		return copy_row(seq, r->dst, r->src, r->row_len, in);
+	if (r->dst_pitch <= PST_CUDA_PITCH_MAX && r->src_pitch <= PST_CUDA_PITCH_MAX)
+		return seq_cuda(seq)->api->cuMemcpy2DAsync(&copy, seq->stream);
+	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
+		rc = copy_row(seq, (char *)r->dst + row * r->dst_pitch,
+			      (const char *)r->src + row * r->src_pitch, r->row_len, in);
+	return rc;
+}
+
+int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect,
+			 enum penstock_op op, struct pst_err *err)
+{
+	enum pst_cu_result rc = copy_rows(seq, rect, op == PENSTOCK_READ);
+
+	seq->copying = true;
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "copying in stream order");
+}
+
+int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_round *round,
+			const struct pst_stream_copy *copies, uint64_t len_bytes,
+			struct pst_err *err)
+{
+	struct pst_cuda_device *c = seq_cuda(seq);
+	/* Host memory has the same address on the GPU (unified addressing). */
+	pst_cu_ptr args[] = {(uintptr_t)round, (uintptr_t)copies};
+	void *pointers[] = {&args[0], &args[1]};
+	enum pst_cu_result rc = kernel_open(c);
+
+	if (rc == PST_CU_OK)
+		rc = c->api->cuLaunchKernel(atomic_load(&c->kernel),
+					    len_bytes <= KERNEL_ONE_BLOCK ? 1 : 2, 1, 1,
+					    KERNEL_THREADS, 1, 1, 0, seq->stream, pointers, NULL);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "launching a copy in stream order");
+}
+
+/* ---- failures ---- */
+
+/* Every driver call fails in a broken context. A query of an event has no other effect. */
+int pst_cuda_alive(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
-	enum pst_cu_result rc;
+	struct pst_cu_event *queried = atomic_load_explicit(&c->queried, memory_order_acquire);
 	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	enum pst_cu_result rc;
 
-	if (ret)
-		return ret;
-	rc = stream_enter(c, stream, ctx, &in);
+	if (!queried)
+		return 0;
+	rc = pst_cuda_enter(c->api, atomic_load(&c->ctx), &in);
 	if (rc == PST_CU_OK)
-		rc = semaphore_wait(dev, c, stream, semaphore, value);
+		rc = c->api->cuEventQuery(queried);
 	pst_cuda_leave(c->api, &in);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
+	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
 }

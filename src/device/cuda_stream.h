@@ -3,14 +3,24 @@
 #ifndef PST_DEVICE_CUDA_STREAM_H
 #define PST_DEVICE_CUDA_STREAM_H
 
-#include "core/ops.h"
+#include "device/cuda_context.h"
 
-int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
-			      struct pst_err *err);
-void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *semaphores);
-int pst_cuda_stream_write(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			  uint64_t value, struct pst_err *err);
-int pst_cuda_stream_wait(struct penstock_device *dev, void *stream, uint64_t *semaphore,
-			 uint64_t value, struct pst_err *err);
+int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
+			  struct pst_err *err);
+void pst_cuda_stream_end(struct pst_stream_seq *seq);
+int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			  struct pst_err *err);
+int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			 struct pst_err *err);
+int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect,
+			 enum penstock_op op, struct pst_err *err);
+int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_round *round,
+			const struct pst_stream_copy *copies, uint64_t len_bytes,
+			struct pst_err *err);
+void pst_cuda_stream_prepare(struct penstock_device *dev);
+int pst_cuda_alive(struct penstock_device *dev);
+
+/* Frees what these functions have made. The device's context is current. */
+void pst_cuda_stream_close(struct pst_cuda_device *c);
 
 #endif

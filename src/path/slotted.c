@@ -83,7 +83,7 @@ static void slotted_filled(struct pst_io *io)
 		pst_chunk_done(chunk, 0);
 		return;
 	}
-	pst_chunk_copy(chunk, chunk->slot->mem + chunk->mem_head, chunk->moved, slotted_copied_in);
+	pst_chunk_copy(chunk, chunk->mem + chunk->mem_head, chunk->moved, slotted_copied_in);
 }
 
 static void slotted_drained(struct pst_io *io)
@@ -115,7 +115,7 @@ static void slotted_copied_out(struct pst_chunk *chunk, int result)
 		pst_chunk_done(chunk, result);
 		return;
 	}
-	memset(chunk->slot->mem + chunk->len, 0, chunk->pad);
+	memset(chunk->mem + chunk->len, 0, chunk->pad);
 	ret = pst_chunk_io_start(chunk);
 	if (ret) {
 		if (!chunk->err.code)
@@ -139,16 +139,15 @@ static int slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t al
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
 				"a chunk of %llu bytes does not fit a slot",
 				(unsigned long long)(end - low));
-	if (!chunk->slot)
-		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
-	if (!chunk->slot || ((io_flags & PST_IO_DIRECT) && !chunk->direct_bytes &&
-			     !pst_chunk_direct_begin(chunk, end - low)))
+	if (!pst_chunk_memory(chunk, low, end - low) ||
+	    ((io_flags & PST_IO_DIRECT) && !chunk->direct_bytes &&
+	     !pst_chunk_direct_begin(chunk, end - low)))
 		return -EAGAIN;
 	chunk->mem_head = chunk->off - low;
-	pst_chunk_io(chunk, chunk->slot->mem, low, end - low, io_flags | PST_IO_RING,
+	pst_chunk_io(chunk, chunk->mem, low, end - low, io_flags | (chunk->slot ? PST_IO_RING : 0),
 		     read ? slotted_filled : slotted_drained);
 	if (!read)
-		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, slotted_copied_out);
+		return pst_chunk_copy(chunk, chunk->mem, chunk->len, slotted_copied_out);
 	ret = pst_chunk_io_start(chunk);
 	if (ret)
 		pst_chunk_direct_end(chunk);

@@ -224,6 +224,8 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_ctx CUctx_st
 #define pst_cu_stream CUstream_st
 #define pst_cu_event CUevent_st
+#define pst_cu_module CUmod_st
+#define pst_cu_function CUfunc_st
 #define pst_cu_ptr CUdeviceptr
 #define pst_cu_result cudaError_enum
 #define pst_cu_ptr_attr CUpointer_attribute_enum

@@ -363,6 +363,9 @@ static void op_run(struct op *op)
 		host_last = &op->poll_next;
 		op_wait_hit(op, &host_wake);
 		break;
+	case OP_KERNEL:
+		rc = kernel_run(op);
+		break;
 	case OP_FREE:
 		r = range_find(op->free);
 		if (r && r->start == op->free)

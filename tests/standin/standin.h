@@ -97,7 +97,7 @@ struct piece { /* A copy of one or more rows; a plain copy has one row. */
 	char *staged;
 };
 
-enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE };
+enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE, OP_KERNEL };
 
 struct queue;
 
@@ -133,6 +133,9 @@ struct op {
 			void (*fn)(void *);
 			void *arg;
 		} host;
+		struct {
+			pst_cu_ptr round, copies; /* The kernel's arguments. */
+		} kernel;
 		pst_cu_ptr free;
 	};
 };
@@ -350,6 +353,9 @@ struct pst_cu_stream *stream_of(struct pst_cu_stream *handle, struct pst_cu_ctx 
  * ---- */
 enum pst_cu_result copy_run(struct op *op);
 enum pst_cu_result set_run(struct op *op);
+
+/* ---- kernel.c: called like copy_run ---- */
+enum pst_cu_result kernel_run(struct op *op);
 
 /* ---- mem.c: callers hold the lock ---- */
 void mem_free_locked(struct range *range);

@@ -28,7 +28,8 @@ static inline int copier_setup(void **state)
 	mem = device_alloc(dev, HOST);
 	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
 	assert_int_equal(ops->copier_open(dev, 9, &cp, &err), 0);
-	assert_int_equal(ops->semaphores_alloc(dev, 64, &semaphores, &err), 0);
+	semaphores = words_alloc(dev, 64);
+	assert_non_null(semaphores);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -38,7 +39,7 @@ static inline int copier_teardown(void **state)
 	if (is_standin())
 		standin_fail(NULL);
 	ops->copier_close(cp);
-	ops->semaphores_free(dev, semaphores);
+	words_free(dev, semaphores, 64);
 	ops->host_unregister(dev, host, &err);
 	ops->free(dev, mem, &err);
 	cu->cuDevicePrimaryCtxRelease(0);

@@ -86,6 +86,55 @@ static inline void *device_alloc(struct penstock_device *dev, size_t len)
 	return mem;
 }
 
+/* Returns `count` zeroed words in pinned memory, or NULL, with the reason in `err`. */
+static inline uint64_t *words_alloc(struct penstock_device *dev, size_t count)
+{
+	size_t len = (count * sizeof(uint64_t) + 4095) / 4096 * 4096;
+	uint64_t *words =
+		mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (words == MAP_FAILED)
+		fail_msg("mmap: %s", strerror(errno));
+	if (!ops->host_register(dev, words, len, false, &err))
+		return words;
+	munmap(words, len);
+	return NULL;
+}
+
+static inline void words_free(struct penstock_device *dev, uint64_t *words, size_t count)
+{
+	ops->host_unregister(dev, words, &err);
+	munmap(words, (count * sizeof(uint64_t) + 4095) / 4096 * 4096);
+}
+
+/* Queues one store of a word on the stream. */
+static inline int stream_store(struct penstock_device *dev, void *on, uint64_t *word,
+			       uint64_t value)
+{
+	struct pst_stream_seq seq;
+	int ret = ops->stream_begin(dev, on, &seq, &err);
+
+	if (ret)
+		return ret;
+	ret = ops->stream_write(&seq, word, value, &err);
+	ops->stream_end(&seq);
+	return ret;
+}
+
+/* Queues one wait for a word on the stream. */
+static inline int stream_await(struct penstock_device *dev, void *on, uint64_t *word,
+			       uint64_t value)
+{
+	struct pst_stream_seq seq;
+	int ret = ops->stream_begin(dev, on, &seq, &err);
+
+	if (ret)
+		return ret;
+	ret = ops->stream_wait(&seq, word, value, &err);
+	ops->stream_end(&seq);
+	return ret;
+}
+
 /* Loads the CUDA driver. Leaves this thread without a current context, like a new thread. */
 static inline int driver_open(void **state)
 {

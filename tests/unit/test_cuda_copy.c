@@ -499,11 +499,11 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(ops->copy_peer(d, d, &r, &err));
 	KEEPS_CONTEXT(ops->export_memory(d, m, 4096, &exported, &err));
 	KEEPS_CONTEXT(ops->order_writes(d, &err));
-	KEEPS_CONTEXT(ops->semaphores_alloc(d, 8, &w, &err));
-	KEEPS_CONTEXT(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
-	KEEPS_CONTEXT(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
+	KEEPS_CONTEXT(!(w = words_alloc(d, 8)));
+	KEEPS_CONTEXT(stream_store(d, PST_CU_STREAM_LEGACY, &w[0], 1));
+	KEEPS_CONTEXT(stream_await(d, PST_CU_STREAM_LEGACY, &w[1], 0));
 	/* the driver waits for the stream in this call */
-	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0));
+	KEEPS_CONTEXT((words_free(d, w, 8), 0));
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
 	KEEPS_CONTEXT(ops->free(d, m, &err));

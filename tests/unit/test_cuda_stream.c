@@ -16,7 +16,8 @@ static int stream_setup(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	assert_int_equal(ops->semaphores_alloc(dev, 512, &semaphores, &err), 0);
+	semaphores = words_alloc(dev, 512);
+	assert_non_null(semaphores);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -25,7 +26,7 @@ static int stream_teardown(void **state)
 {
 	if (is_standin())
 		standin_fail(NULL);
-	ops->semaphores_free(dev, semaphores);
+	words_free(dev, semaphores, 512);
 	cu->cuDevicePrimaryCtxRelease(0);
 	device_close(dev);
 	return case_end(state);
@@ -81,10 +82,10 @@ static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst
 	for (int i = 0; i < 512; i++)
 		EXPECT_EQ(semaphore_load(&w[i]), 0);
 	/* the stream is blocked until the semaphore is at least 2 */
-	EXPECT_EQ(ops->stream_wait(d, s, &w[0], 2, &err), 0);
-	EXPECT_EQ(ops->stream_write(d, s, &w[1], 7, &err), 0);
-	EXPECT_EQ(ops->stream_wait(d, s, &w[2], 5, &err), 0);
-	EXPECT_EQ(ops->stream_write(d, s, &w[3], 1ull << 40, &err), 0);
+	EXPECT_EQ(stream_await(d, s, &w[0], 2), 0);
+	EXPECT_EQ(stream_store(d, s, &w[1], 7), 0);
+	EXPECT_EQ(stream_await(d, s, &w[2], 5), 0);
+	EXPECT_EQ(stream_store(d, s, &w[3], 1ull << 40), 0);
 	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
 	EXPECT_EQ(semaphore_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 1, __ATOMIC_RELEASE);
@@ -161,11 +162,11 @@ static void capturing_stream_is_refused(void **state)
 	*(void **)&capture = lib_symbol("pst_standin_capture");
 	assert_int_equal(capture(s, 1), 0);
 	writes = standin_calls("cuStreamWriteValue64_v2");
-	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), -EOPNOTSUPP);
+	assert_int_equal(stream_store(dev, s, &semaphores[0], 1), -EOPNOTSUPP);
 	assert_non_null(strstr(err.text, "captured"));
 	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
 	assert_int_equal(capture(s, 0), 0);
-	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), 0);
+	assert_int_equal(stream_store(dev, s, &semaphores[0], 1), 0);
 	assert_true(semaphore_becomes(&semaphores[0], 1));
 	ctx_stream_destroy(s, prim);
 }
@@ -173,52 +174,93 @@ static void capturing_stream_is_refused(void **state)
 static void failed_stream_calls_leave_nothing(void **state)
 {
 	struct pst_cu_stream *s;
-	uint64_t *none;
 
 	(void)state;
 	standin_only();
 	s = ctx_stream_new(prim);
-	FAILS_WITH("cuMemHostRegister_v2:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
-		   ops->semaphores_alloc(dev, 8, &none, &err));
-	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->semaphores_alloc(dev, 8, &none, &err));
+	/* The first call makes what the device keeps. */
+	assert_int_equal(stream_store(dev, s, &semaphores[1], 1), 0);
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuStreamWriteValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
-	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+		   stream_await(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+		   stream_await(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+		   stream_await(dev, s, &semaphores[0], 1));
 	assert_int_equal(semaphore_load(&semaphores[0]), 0);
 	/* the stream is idle, so no failed call has queued an operation */
 	assert_true(stream_idle_within(s, prim, SOON_MS));
-	assert_true(ops->stream_write(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
+	assert_true(stream_store(dev, (void *)semaphores, &semaphores[0], 1) < 0);
 	ctx_stream_destroy(s, prim);
 }
 
-static int first_semaphores(void)
+/* Queues a copy of one word to the device, and then a wait, in one sequence. */
+static int stream_copy_then_wait(void *on, void *mem, uint64_t *word, uint64_t value)
 {
-	uint64_t *none;
+	struct pst_rect rect = {.dst = mem, .src = &semaphores[8], .row_len = 8, .rows = 1};
+	struct pst_stream_seq seq;
+	int ret = ops->stream_begin(dev, on, &seq, &err);
+
+	if (ret)
+		return ret;
+	ret = ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err);
+	if (!ret)
+		ret = ops->stream_wait(&seq, word, value, &err);
+	ops->stream_end(&seq);
+	return ret;
+}
+
+/* After a copy, a stream is made to use a compute queue before it waits, because a wait in a copy
+ * queue could hold up the copies of other streams for long. */
+static void waits_after_copies_use_a_compute_queue(void **state)
+{
+	struct pst_cu_stream *s;
+	unsigned long before;
+	void *mem;
+
+	(void)state;
+	standin_only();
+	assert_int_equal(ops->alloc(dev, 4096, &mem, &err), 0);
+	s = ctx_stream_new(prim);
+	before = standin_calls("cuMemsetD8Async");
+	assert_int_equal(stream_await(dev, s, &semaphores[0], 1), 0);
+	assert_int_equal(standin_calls("cuMemsetD8Async"), before);
+	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
+		   stream_copy_then_wait(s, mem, &semaphores[1], 1));
+	assert_int_equal(stream_copy_then_wait(s, mem, &semaphores[1], 1), 0);
+	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
+	__atomic_store_n(&semaphores[1], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&semaphores[0], 1, __ATOMIC_RELEASE);
+	assert_true(stream_idle_within(s, prim, SOON_MS));
+	ctx_stream_destroy(s, prim);
+	assert_int_equal(ops->free(dev, mem, &err), 0);
+}
+
+/* The first operation on a stream retains the context, and makes scratch memory and a stream. */
+static int first_operation(void)
+{
+	uint64_t word = 0;
 
 	dev = device_open("cuda:0");
 	FAILS_WITH("cuDevicePrimaryCtxRetain:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->semaphores_alloc(dev, 8, &none, &err));
+		   stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1));
 	standin_fail("cuMemAlloc_v2:1:2");
-	EXPECT_EQ(ops->semaphores_alloc(dev, 8, &none, &err), -ENOMEM);
+	EXPECT_EQ(stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1), -ENOMEM);
+	standin_fail("cuEventCreate:1:2");
+	EXPECT_EQ(stream_store(dev, PST_CU_STREAM_LEGACY, &word, 1), -ENOMEM);
 	standin_fail(NULL);
-	EXPECT_EQ(standin_live().registrations, 0);
+	EXPECT_EQ(ops->alive(dev), 0);
 	device_close(dev);
+	EXPECT_EQ(standin_live().allocs, 0);
 	return 0;
 }
 
@@ -228,15 +270,17 @@ static int no_launch(void)
 
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
+	/* The first call makes what the device keeps. */
+	EXPECT_EQ(stream_store(dev, s, &semaphores[1], 1), 0);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
+		   stream_store(dev, s, &semaphores[0], 1));
 	FAILS_WITH("cuLaunchHostFunc:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+		   stream_await(dev, s, &semaphores[0], 1));
 	ctx_stream_destroy(s, prim);
 	return stream_teardown(NULL);
 }
 
-static void failures_of_the_first_semaphores(void **state)
+static void failures_of_the_first_operation(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_LEAKS=2", NULL};
 	static const char *const poor[] = {"PENSTOCK_STANDIN_NO_MEMOPS=1",
@@ -244,7 +288,7 @@ static void failures_of_the_first_semaphores(void **state)
 
 	(void)state;
 	standin_only();
-	assert_int_equal(run_self("first_semaphores", with), 0);
+	assert_int_equal(run_self("first_operation", with), 0);
 	assert_int_equal(run_self("no_launch", poor), 0);
 }
 
@@ -298,16 +342,17 @@ static int two_devices(void)
 	fake.ops = &pst_device_host;
 	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
 	/* Semaphores of one device must not be used on a stream of the other device. */
-	EXPECT_EQ(ops->semaphores_alloc(a, 8, &w, &err), 0);
+	w = words_alloc(a, 8);
+	EXPECT_EQ(!w, 0);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
 	s = ctx_stream_new(ctx1);
-	EXPECT_EQ(ops->stream_write(a, s, &w[0], 1, &err), -EINVAL);
+	EXPECT_EQ(stream_store(a, s, &w[0], 1), -EINVAL);
 	EXPECT_EQ(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
 	EXPECT_EQ(stream_idle_within(s, ctx1, SOON_MS), 1);
 	EXPECT_EQ(semaphore_load(&w[0]), 0);
 	ctx_stream_destroy(s, ctx1);
 	cu->cuDevicePrimaryCtxRelease(1);
-	ops->semaphores_free(a, w);
+	words_free(a, w, 8);
 	EXPECT_EQ(ops->free(a, here, &err), 0);
 	EXPECT_EQ(ops->free(b, there, &err), 0);
 	device_close(a);
@@ -334,7 +379,7 @@ static void peer_copies_and_wrong_streams(void **state)
 
 static const struct child_case child_cases[] = {
 	{"every_stream", every_stream, false},
-	{"first_semaphores", first_semaphores, false},
+	{"first_operation", first_operation, false},
 	{"no_launch", no_launch, false},
 	{"two_devices", two_devices, false},
 };
@@ -349,7 +394,8 @@ int main(int argc, char **argv)
 		CASE_ALONE(semaphores_by_host_functions),
 		CASE(capturing_stream_is_refused),
 		CASE(failed_stream_calls_leave_nothing),
-		CASE_ALONE(failures_of_the_first_semaphores),
+		CASE(waits_after_copies_use_a_compute_queue),
+		CASE_ALONE(failures_of_the_first_operation),
 		CASE_ALONE(peer_copies_and_wrong_streams),
 	};
 

@@ -149,6 +149,29 @@ int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 	return ret;
 }
 
+int pst_device_open_unlisted(const char *name, const struct penstock_device_opts *opts,
+			     struct penstock_device **out, struct pst_err *err)
+{
+	struct penstock_device *dev;
+	int ret = device_new(name, opts, &dev, err);
+
+	if (ret)
+		return ret;
+	ret = device_open_backend(dev, err);
+	if (ret) {
+		device_free(dev);
+		return ret;
+	}
+	*out = dev;
+	return 0;
+}
+
+void pst_device_close_unlisted(struct penstock_device *dev)
+{
+	dev->ops->close(dev);
+	device_free(dev);
+}
+
 int pst_device_ref(struct penstock_device *dev, struct pst_err *err)
 {
 	int ret = 0;

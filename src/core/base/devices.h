@@ -39,6 +39,12 @@ int pst_device_ref(struct penstock_device *dev, struct pst_err *err);
 /* Removes one opener. When the last opener is removed, stops the pump and frees the device. */
 void pst_device_close(struct penstock_device *dev);
 
+/* Opens a device that is in no table, for the library's own use. Its pump, if any, is the caller's.
+ * pst_device_close_unlisted closes it. */
+int pst_device_open_unlisted(const char *name, const struct penstock_device_opts *opts,
+			     struct penstock_device **out, struct pst_err *err);
+void pst_device_close_unlisted(struct penstock_device *dev);
+
 /* Starts the device's pump unless it runs already. */
 int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 

@@ -20,6 +20,7 @@
 #include "core/lane/claim.h"
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
+#include "core/lane/stage.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
 #include "core/request/plan.h"
@@ -78,6 +79,18 @@ static void chunk_put_slot(struct pst_chunk *chunk)
 	if (chunk->slot)
 		pst_slot_put(&chunk->lane->slots, chunk->slot);
 	chunk->slot = NULL;
+}
+
+bool pst_chunk_memory(struct pst_chunk *chunk, uint64_t off, uint64_t len)
+{
+	if (chunk->req->stage) {
+		chunk->mem = pst_stage_memory(chunk, off);
+		return chunk->mem;
+	}
+	if (!chunk->slot)
+		chunk->slot = pst_slot_get(&chunk->lane->slots, len);
+	chunk->mem = chunk->slot ? chunk->slot->mem : NULL;
+	return chunk->mem;
 }
 
 void pst_chunk_put(struct pst_chunk *chunk)
@@ -377,6 +390,10 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	struct copying c = {.chunk = chunk, .base = base, .op = req->op};
 	int ret;
 
+	if (req->stage) { /* the stream makes the copies */
+		after(chunk, 0);
+		return 0;
+	}
 	chunk->refused = 0;
 	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
 	chunk->after_copies = after;
@@ -605,6 +622,8 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		chunk_fail(chunk);
 		return;
 	}
+	if (req->stage)
+		pst_stage_moved(chunk);
 	pst_req_count(req, chunk);
 	if (chunk->rest) {
 		chunk_continue(chunk);

@@ -26,6 +26,11 @@ void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);
 
 /* ---- for paths ---- */
 
+/* Finds memory for `len` bytes of the chunk, from storage offset `off` on, and stores its address
+ * in chunk->mem. The memory is a slot of the lane's ring, or part of the stage of a stream-ordered
+ * request. Returns false if there is none at this time. */
+bool pst_chunk_memory(struct pst_chunk *chunk, uint64_t off, uint64_t len);
+
 /* Completes a chunk. The caller passes 0 after it has set chunk->moved, or -errno after it has set
  * chunk->err. */
 void pst_chunk_done(struct pst_chunk *chunk, int result);

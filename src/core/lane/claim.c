@@ -11,6 +11,7 @@
 
 #include "core/backends.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
 #include "core/request/plan.h"
@@ -162,6 +163,19 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 	return len > tail ? len - tail : 0; /* the last `tail` bytes become another chunk */
 }
 
+/* Returns false if the request is stream-ordered and the path cannot carry these bytes. All bytes
+ * of such a request pass through its stage, except on paths that move none. */
+static bool stream_allows(const struct pst_request *req, const struct pst_place *place,
+			  unsigned index)
+{
+	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
+
+	if (!req->stream || pst_paths[index]->traits.synchronous)
+		return true;
+	/* The places of rowwise bytes do not follow the storage's blocks. */
+	return facts->slotted && (!place->span->rowwise || facts->off_align <= 1);
+}
+
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
  * cannot start at this place. If the path could start some bytes later, the function lowers *cap
@@ -174,6 +188,10 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	uint64_t len = place->len, slack = 0, most = facts->chunk_max, align;
 
 	*pad = 0;
+	if (!stream_allows(req, place, index))
+		return 0;
+	if (req->stage && req->stage->rounds && pst_stage_room(req, place) < len)
+		len = pst_stage_room(req, place);
 	/* A request uses the slots of one pump, also for segments on other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
@@ -269,7 +287,9 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 		}
 		n = path_fit(req, place, index, pad, &cap);
 		if (!n) {
-			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
+			pst_req_note(req, index,
+				     stream_allows(req, place, index) ? PENSTOCK_WHY_UNALIGNED
+								      : PENSTOCK_WHY_STREAM_ORDER);
 			continue;
 		}
 		if (n > cap) {
@@ -348,6 +368,9 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 {
 	const struct pst_storage_facts *facts = &req->st->facts;
 
+	if (req->stream && (req->require == PENSTOCK_DIRECT || req->forced >= 0))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_STREAM_ORDER, "%s",
+				      penstock_why_text(PENSTOCK_WHY_STREAM_ORDER));
 	if (facts->fd_blocks && req->require == PENSTOCK_ANY && req->forced < 0)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
 				      "%llu bytes at offset %llu: %s, and it accepts only O_DIRECT "

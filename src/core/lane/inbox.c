@@ -10,6 +10,7 @@
 
 #include "core/base/lifo.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 
 void pst_inbox_wake(struct pst_lane *lane)
 {
@@ -28,6 +29,7 @@ struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request
 	struct pst_lane_entry *entry = &req->entries[lane->index];
 
 	entry->req = req;
+	entry->watch = false;
 	atomic_fetch_add_explicit(&req->refs, PST_LISTED, memory_order_relaxed);
 	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
 	return entry;
@@ -82,18 +84,20 @@ void pst_inbox_unlist_all(struct pst_lane *lane)
 		while (lane->todo[p])
 			pst_inbox_unlist(lane, p, &lane->todo[p], 0);
 	while (lane->watched) {
-		struct pst_lane_entry *entry = lane->watched;
+		struct pst_stage *stage = lane->watched;
 
-		lane->watched = entry->next;
-		pst_req_put(entry->req, PST_LISTED);
+		lane->watched = stage->next;
+		pst_req_put(stage->req, PST_LISTED);
 	}
 }
 
-/* Adds an armed request to the list of requests whose streams the lane polls. */
+/* Adds a stream-ordered request to the list of requests whose streams the lane polls. */
 static void watched_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 {
-	entry->next = lane->watched;
-	lane->watched = entry;
+	struct pst_stage *stage = entry->req->stage;
+
+	stage->next = lane->watched;
+	lane->watched = stage;
 	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
 }
 
@@ -110,7 +114,7 @@ int pst_inbox_take(struct pst_lane *lane)
 
 		list = entry->next;
 		taken++;
-		if (entry->req->phase == PST_PHASE_ARMED)
+		if (entry->watch)
 			watched_add(lane, entry);
 		else
 			todo_add(lane, entry);

@@ -50,8 +50,8 @@
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* A stream that reaches its armed request cannot wake a lane. So a lane with armed requests polls
- * their streams: for WATCH_SPINS turns without a pause, then every WATCH_US. */
+/* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
+ * WATCH_SPINS turns without a pause, then every WATCH_US. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 
@@ -332,7 +332,8 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
  * would only wait. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
-	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
+	return !chunk->slot && !chunk->req->stage &&
+	       chunk->route->paths[chunk->path].facts.slotted &&
 	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
 }
 
@@ -346,6 +347,7 @@ static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 
 	if (ret == -EAGAIN) {
 		lane->wants_ring |= chunk_lacks_slot(chunk);
+		lane->stage_waits |= chunk->req->stage != NULL;
 		pst_chunk_defer(lane, chunk);
 		return false;
 	}
@@ -366,6 +368,7 @@ static int lane_start_deferred(struct pst_lane *lane)
 
 	lane->deferred = NULL;
 	lane->deferred_end = &lane->deferred;
+	lane->stage_waits = false;
 	/* Tries each chunk once; chunks that find no slot are deferred again, in order. */
 	while (list) {
 		struct pst_chunk *chunk = list;
@@ -679,7 +682,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 		pst_lane_trim(lane);
 	else if (!wait_us)
 		return;
-	else if (!lane->watched)
+	else if (!lane->watched && !lane->stage_waits)
 		lane_sleep(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)
 		lane_sleep(lane, WATCH_US);

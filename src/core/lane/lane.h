@@ -88,9 +88,11 @@ struct pst_lane {
 	_Atomic(struct pst_copyq *) given;
 	struct pst_copyq *copyqs[PST_DEVICES_MAX];
 	unsigned copyq_count;
-	struct pst_lane_entry *watched; /* armed requests, whose streams the lane polls */
-	uint64_t watch_asked_ns;	/* time of the lane's last check that the device works */
-	unsigned idle_turns;		/* number of consecutive turns without work */
+	/* Stages of stream-ordered requests, whose streams the lane polls. */
+	struct pst_stage *watched;
+	uint64_t watch_asked_ns; /* time of the lane's last check that the device works */
+	bool stage_waits;	 /* a deferred chunk waits for a stream */
+	unsigned idle_turns;	 /* number of consecutive turns without work */
 	struct pst_spin spin;
 	/* Time since which the lane has only waited for copies; 0 if it does not. */
 	uint64_t idle_since;

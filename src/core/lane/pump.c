@@ -83,6 +83,9 @@ static void *lane_main(void *arg)
 		pst_lane_pin(lane);
 	if (go && !lane->index)
 		start_report_pinned(&pump->start);
+	/* The last lane is needed last. */
+	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
+		pump->dev->ops->stream_prepare(pump->dev);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);
@@ -202,8 +205,6 @@ static void lane_free(struct pst_lane *lane)
 
 static void pump_free(struct pst_pump *pump)
 {
-	if (pump->stream_hooks)
-		pump->stream_hooks->close(pump);
 	for (unsigned i = 0; i < pump->lane_count && pump->lanes; i++)
 		lane_free(&pump->lanes[i]);
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
@@ -275,10 +276,9 @@ static void pump_await_requests(struct pst_pump *pump)
 			pst_backoff(&times);
 }
 
-static void pump_stop(struct penstock_device *dev)
+/* Stops the pump's threads and closes its spare lanes. No request of the pump is in flight. */
+static void pump_stop_lanes(struct pst_pump *pump)
 {
-	struct pst_pump *pump = atomic_load(&dev->pump);
-
 	pump_await_requests(pump);
 	atomic_store(&pump->stop, true);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
@@ -290,7 +290,46 @@ static void pump_stop(struct penstock_device *dev)
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
 		if (pump->spare[i].chunks)
 			pst_lane_close(&pump->spare[i]);
+}
+
+static void pump_stop(struct penstock_device *dev)
+{
+	struct pst_pump *pump = atomic_load(&dev->pump);
+
+	if (atomic_load(&pump->streams))
+		pump->stream_hooks->close(pump);
+	pump_stop_lanes(pump);
 	atomic_store(&dev->pump, NULL);
+	pump_free(pump);
+}
+
+int pst_pump_open_plain(const struct pst_pump *of, struct penstock_device *host,
+			struct pst_streams *streams, const struct pst_stream_hooks *hooks,
+			struct pst_pump **out, struct pst_err *err)
+{
+	struct pst_pump *pump = pump_new(host, err);
+	int ret;
+
+	if (!pump)
+		return err->code;
+	pump->numa = of->numa;
+	pump->stream_hooks = hooks;
+	atomic_store(&pump->streams, streams);
+	ret = pump_size_rings(pump, err);
+	pump->slot_bytes = of->slot_bytes;
+	if (!ret)
+		ret = pump_start_lanes(pump, err);
+	if (ret) {
+		pump_free(pump);
+		return ret;
+	}
+	*out = pump;
+	return 0;
+}
+
+void pst_pump_close_plain(struct pst_pump *pump)
+{
+	pump_stop_lanes(pump);
 	pump_free(pump);
 }
 
@@ -409,6 +448,7 @@ void pst_pump_submit(struct pst_request *req)
 	req->home_lane = best;
 	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);
+	entry->watch = req->stage;
 	pst_req_open(req);
 	pst_inbox_push(best, entry);
 }

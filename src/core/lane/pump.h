@@ -45,17 +45,17 @@ struct pst_pump_member {
 	void (*help)(struct pst_pump_member *member);
 };
 
-/* Functions of queue/stream.c that the pump calls. stream.c sets them at the pump's first
- * stream-ordered request. */
+/* Functions of queue/stream.c that pumps call. */
 struct pst_stream_hooks {
-	/* Starts the requests on lane->watched whose streams have reached them. Returns how many
-	 * requests left that list. Called on the lane's thread. */
+	/* Starts the requests on lane->watched whose streams have reached them, and removes those
+	 * that their streams have passed. Returns how many requests it has started or removed.
+	 * Called on the lane's thread. */
 	int (*poll)(struct pst_lane *lane);
-	/* Frees pump->semaphores when the pump stops. */
+	/* Closes pump->streams when the pump of the GPU stops. */
 	void (*close)(struct pst_pump *pump);
 };
 
-struct pst_semaphores;
+struct pst_streams; /* in queue/stream.c */
 struct pst_pump {
 	struct penstock_device *dev;
 	struct pst_pump_start start;
@@ -67,8 +67,8 @@ struct pst_pump {
 	size_t slot_bytes;	   /* length of a big slot of the lanes */
 	_Atomic uint64_t attached; /* bit i is set if the lanes can also copy to device i */
 	/* For stream-ordered requests. Both are NULL until queue/stream.c sets them at the first
-	 * such request: first the hooks, then the semaphores. */
-	_Atomic(struct pst_semaphores *) semaphores;
+	 * such request of the device: first the hooks, then the streams. */
+	_Atomic(struct pst_streams *) streams;
 	const struct pst_stream_hooks *stream_hooks;
 	/* The storage or device that is being closed, set with the device table's lock held. The
 	 * closing thread waits only for lanes that have cached state of it, because other lanes may
@@ -86,6 +86,17 @@ struct pst_pump {
 
 /* The hooks by which the device table starts and stops a device's pump and clears its caches. */
 extern const struct pst_device_hooks pst_pump_hooks;
+
+/*
+ * Starts another pump for the stream-ordered requests of the device that `of` belongs to. Its lanes
+ * move bytes between storage and host memory only, so they never call the device's driver. `host`
+ * is a host device of the caller's. The pump is in no table, and the caller stops it with
+ * pst_pump_close_plain when no request of it is in flight.
+ */
+int pst_pump_open_plain(const struct pst_pump *of, struct penstock_device *host,
+			struct pst_streams *streams, const struct pst_stream_hooks *hooks,
+			struct pst_pump **out, struct pst_err *err);
+void pst_pump_close_plain(struct pst_pump *pump);
 
 /* Returns the number of bytes in the rings of the pump's own lanes. */
 size_t pst_pump_ring_bytes(const struct pst_pump *pump);

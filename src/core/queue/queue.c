@@ -26,6 +26,7 @@
 #include "core/base/stats.h"
 #include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 #include "core/queue/stream.h"
 #include "core/route/admit.h"
 #include "core/route/route.h"
@@ -69,10 +70,10 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	/* As soon as the request is on the list, another thread may harvest it and close the
 	 * queue. The close waits until `pushing` is 0. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
-	if (req->flags & PENSTOCK_R_DETACHED) {
+	if (req->flags & PENSTOCK_R_DETACHED || atomic_load(&req->retracted)) {
 		pst_req_retire_id(req);
 		pst_req_put(req, PST_SUBMITTED);
-		/* Nobody harvests a detached request, but a thread may wait until no request is
+		/* Nobody harvests such a request, but a thread may wait until no request is
 		 * in flight. */
 		wake = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
@@ -89,8 +90,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
  * pushes it onto the queue's list. */
 static void req_completed(struct pst_request *req)
 {
-	if (req->semaphores)
-		pst_stream_release(req);
+	if (req->stage)
+		pst_stage_finish(req);
 	pst_devices_release(req->other_devices);
 	if (req->home_lane) /* as soon as this count is 0, another thread may close the pump */
 		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
@@ -388,7 +389,7 @@ static void req_dispatch(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	if (req->semaphores || pst_req_only_syncs(req))
+	if (req->stage || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
 		/* the request has no bytes to move, so dropping this reference completes it */
@@ -478,8 +479,10 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 static int queue_submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
 			    struct pst_err *err)
 {
+	struct pst_stream_seq seq;
 	struct pst_request *req;
 	uint64_t deadline_ns;
+	bool streamed;
 	int ret = pst_fork_check(q->generation, err);
 
 	if (ret)
@@ -488,8 +491,9 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 	if (!req)
 		return err->code;
 	ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
-	if (!ret && req->stream)
-		ret = pst_stream_arm(req, err);
+	streamed = !ret && req->stream;
+	if (streamed)
+		ret = pst_stream_arm(req, &seq, err);
 	if (ret) {
 		pool_put(q, req);
 		return ret;
@@ -502,10 +506,16 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
 			      memory_order_relaxed);
 	deadline_ns = req->deadline_ns;
+	if (streamed)
+		pst_req_hold(req);
 	req_dispatch(req);
+	if (streamed) {
+		ret = pst_stream_queue(req, &seq, err);
+		pst_req_put(req, PST_HOLD);
+	}
 	/* This comes last: a thread that sees the deadline may expire the request at once. */
 	queue_expect_deadline(q, deadline_ns);
-	return 0;
+	return ret;
 }
 
 int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, unsigned count,

@@ -1,226 +1,678 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests: see stream.h. queue.c arms such requests and releases them. A lane polls
- * the streams of its armed requests through the pump's stream_hooks. This file must never make a
- * stream call a host function (cuLaunchHostFunc), because host functions may make no device calls.
+ * Stream-ordered requests: see stream.h. queue.c arms such requests. A lane of the device's plain
+ * pump polls their streams through the pump's stream_hooks, starts the requests that their streams
+ * have reached, and drops those that their streams have passed. The thread that submits may call
+ * the driver; lanes must never do so, except to ask whether the device still works.
  */
 #include "core/queue/stream.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
 #include "core/base/device_sync.h"
+#include "core/base/devices.h"
 #include "core/base/fork.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 #include "core/queue/queue.h"
 #include "core/route/admit.h"
 
-#define PAIRS_MAX 1024u /* number of stream-ordered requests that one pump can have in flight */
+#define STAGES_MAX 1024u /* number of stream-ordered requests of one device in flight */
 /* Interval in ns between two checks whether the device still works. */
 #define ALIVE_NS 100000000u
 
-struct pst_semaphores {
-	/* pairs of semaphores: a stream writes the first word of its pair and waits for the
-	 * second */
-	uint64_t *words;
-	/* a bit for each pair, set while the pair is free */
-	_Atomic uint32_t free_mask[PAIRS_MAX / 32];
-	/* For each pair: the value that its stream has yet to write although the pair's request
-	 * was abandoned; 0 if there is no such value. */
-	_Atomic uint64_t owed[PAIRS_MAX];
+/* The stages' memory grows by blocks. Memory is allocated in units, so that small requests take
+ * little of it. */
+#define BLOCK_BYTES ((size_t)32 << 20)
+#define BLOCKS_MAX 8u
+#define UNIT ((size_t)4096)
+#define UNITS (BLOCK_BYTES / UNIT)
+
+/* Requests of at most this many bytes have one piece. Longer ones have about PIECES_BEST pieces, so
+ * that the device copies one while lanes fill the others. */
+#define PIECE_MIN ((uint64_t)1 << 20)
+#define PIECE_MAX ((uint64_t)4 << 20)
+#define PIECES_BEST 4u
+/* Most places of a stage, so that two pieces and the kernel's lists fit in a block. */
+#define PLACES_MAX ((uint64_t)1 << 30)
+/* Most copies that are queued on the stream for one request. A hardware queue holds about 1,020
+ * operations, and a call that queues one more waits. */
+#define COPIES_QUEUED 256u
+/* Requests of at least this many bytes are spread over the lanes. */
+#define SPREAD_BYTES (256u << 10)
+#define LAST_COPIES 64u /* number of streams whose last request is remembered */
+/* A value of `passed` and `released` that no round has. */
+#define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
+
+_Static_assert(BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 1024,
+	       "stage_get names these limits");
+
+/* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
+struct block {
+	struct pst_ring ring;
+	uint64_t used[UNITS / 64];
 };
 
-/* Taken by semaphores_open, so that each pump gets only one set of semaphores. A thread that
- * holds it takes no other lock. */
-static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
+/* The streams of one device: the pump and the stages of its stream-ordered requests. */
+struct pst_streams {
+	struct penstock_device *gpu, *host;
+	const struct pst_pump *gpu_pump;
+	struct pst_pump *pump;
+	struct pst_ring words; /* the words of all stages */
+	struct pst_stage *stages;
+	/* Guards the two lists and the blocks. Lanes take it, so a thread that holds it takes no
+	 * other lock and makes no driver call. */
+	pthread_mutex_t lock;
+	pthread_mutex_t grow_lock; /* held while a block is added; taken before `lock` */
+	struct pst_stage *free;
+	/* Stages that have no request any more, and that their streams have yet to pass. */
+	struct pst_stage *owed;
+	struct block *blocks[BLOCKS_MAX];
+	unsigned block_count;
+	size_t units_used; /* number of units of all stages */
+	/* For some streams, the last request whose copies were queued at submit. Guarded by `lock`.
+	 */
+	struct last_copies {
+		void *stream;
+		const struct pst_stage *stage;
+		uint64_t turn; /* number of times that the stage was in use before */
+	} last_copies[LAST_COPIES];
+};
+
+/* Taken by streams_open, so that each device gets only one pst_streams. A thread that holds it
+ * takes no other lock of the library, but it starts threads and calls the driver. */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct pst_stream_hooks stream_hooks;
 
 /* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
  * thread of the parent may have held the lock at the fork. */
-static void semaphores_lock_reset(void)
+static void streams_lock_reset(void)
 {
-	pthread_mutex_init(&semaphores_lock, NULL);
+	pthread_mutex_init(&streams_lock, NULL);
 }
 
 __attribute__((constructor)) static void stream_hook_fork(void)
 {
-	pst_fork_hook(semaphores_lock_reset);
+	pst_fork_hook(streams_lock_reset);
 }
 
-/* Allocates the pump's semaphores. Sets the pump's stream_hooks before other threads can see the
- * semaphores. */
-static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
-{
-	struct pst_lane *lane = pst_pump_borrow_wait(pump, err);
-	struct pst_semaphores *sems;
-	int ret;
+/* ---- opening ---- */
 
-	if (!lane)
-		return err->code;
-	/* Borrowing the lane has opened it, and it stays open. This must happen before a stream
-	 * waits, because no lane can open then. */
-	pst_pump_return(lane);
-	sems = calloc(1, sizeof(*sems));
-	if (!sems)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for semaphores");
-	ret = pump->dev->ops->semaphores_alloc(pump->dev, (size_t)PAIRS_MAX * 2, &sems->words, err);
-	if (ret) {
-		free(sems);
+/* Maps and pins memory that the device can access. */
+static int pinned_open(const struct pst_streams *streams, struct pst_ring *ring, size_t len,
+		       struct pst_err *err)
+{
+	int ret = pst_ring_map(ring, &streams->gpu_pump->numa, len, err);
+
+	if (ret)
 		return ret;
+	pst_ring_pin(ring, len, streams->gpu);
+	if (ring->registered_count || !streams->gpu->ops->host_register)
+		return 0;
+	pst_ring_close(ring, streams->gpu);
+	return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
+			"%s: cannot pin %zu MiB of host memory for requests in stream order",
+			streams->gpu->name, len >> 20);
+}
+
+static void streams_free(struct pst_streams *streams)
+{
+	if (streams->pump)
+		pst_pump_close_plain(streams->pump);
+	for (unsigned i = 0; i < streams->block_count; i++) {
+		pst_ring_close(&streams->blocks[i]->ring, streams->gpu);
+		free(streams->blocks[i]);
 	}
-	for (unsigned i = 0; i < PAIRS_MAX / 32; i++)
-		atomic_store(&sems->free_mask[i], UINT32_MAX);
-	pump->stream_hooks = &stream_hooks;
-	atomic_store_explicit(&pump->semaphores, sems, memory_order_release);
+	pst_ring_close(&streams->words, streams->gpu);
+	if (streams->host)
+		pst_device_close_unlisted(streams->host);
+	free(streams->stages);
+	free(streams);
+}
+
+static int streams_start(struct pst_streams *streams, struct pst_err *err)
+{
+	struct penstock_device_opts opts = streams->gpu->opts;
+	int ret = pst_device_open_unlisted("host", &opts, &streams->host, err);
+
+	if (!ret)
+		ret = pinned_open(streams, &streams->words,
+				  STAGES_MAX * sizeof(struct pst_stage_words), err);
+	if (!ret)
+		ret = pst_pump_open_plain(streams->gpu_pump, streams->host, streams, &stream_hooks,
+					  &streams->pump, err);
+	if (ret)
+		return ret;
+	for (unsigned i = STAGES_MAX; i-- > 0;) {
+		struct pst_stage *stage = &streams->stages[i];
+
+		stage->words = &((struct pst_stage_words *)(void *)streams->words.base)[i];
+		stage->next = streams->free;
+		streams->free = stage;
+	}
 	return 0;
 }
 
-/* Makes the pump's semaphores once, under a lock. Without the lock, two threads could each make
- * a set. One thread would then free its set while a stream waits for the other set. The CUDA
- * driver would block that thread until the stream is idle. */
-static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
+static int streams_make(struct pst_pump *pump, struct pst_err *err)
+{
+	struct pst_streams *streams = calloc(1, sizeof(*streams));
+	int ret;
+
+	if (streams)
+		streams->stages = calloc(STAGES_MAX, sizeof(*streams->stages));
+	if (!streams || !streams->stages) {
+		free(streams);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stages");
+	}
+	streams->gpu = pump->dev;
+	streams->gpu_pump = pump;
+	pthread_mutex_init(&streams->lock, NULL);
+	pthread_mutex_init(&streams->grow_lock, NULL);
+	ret = streams_start(streams, err);
+	if (ret) {
+		streams_free(streams);
+		return ret;
+	}
+	pump->stream_hooks = &stream_hooks;
+	atomic_store_explicit(&pump->streams, streams, memory_order_release);
+	return 0;
+}
+
+static int streams_open(struct pst_pump *pump, struct pst_err *err)
 {
 	int ret = 0;
 
-	if (atomic_load_explicit(&pump->semaphores, memory_order_acquire))
+	if (atomic_load_explicit(&pump->streams, memory_order_acquire))
 		return 0;
-	if (!pump->dev->ops->stream_write || !pump->dev->ops->semaphores_alloc)
+	if (!pump->dev->ops->stream_begin)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
 				pump->dev->name);
-	pthread_mutex_lock(&semaphores_lock);
-	if (!atomic_load_explicit(&pump->semaphores, memory_order_acquire))
-		ret = semaphores_make(pump, err);
-	pthread_mutex_unlock(&semaphores_lock);
+	pthread_mutex_lock(&streams_lock);
+	if (!atomic_load_explicit(&pump->streams, memory_order_acquire))
+		ret = streams_make(pump, err);
+	pthread_mutex_unlock(&streams_lock);
 	return ret;
 }
 
-static void semaphores_close(struct pst_pump *pump)
+/* Hook: see pst_stream_hooks. */
+static void streams_close(struct pst_pump *pump)
 {
-	struct pst_semaphores *sems = atomic_load(&pump->semaphores);
-
-	if (!sems)
-		return;
-	pump->dev->ops->semaphores_free(pump->dev, sems->words);
-	free(sems);
+	streams_free(atomic_load(&pump->streams));
 }
 
-/* Takes a free pair. Returns NULL if no pair is free. */
-static uint64_t *pair_find_free(struct pst_semaphores *sems)
+/* ---- memory of stages ---- */
+
+static bool units_used(const struct block *block, size_t unit)
 {
-	for (unsigned i = 0; i < PAIRS_MAX / 32; i++) {
-		uint32_t mask = atomic_load_explicit(&sems->free_mask[i], memory_order_relaxed);
+	return block->used[unit / 64] >> unit % 64 & 1;
+}
 
-		while (mask) {
-			uint32_t bit = mask & -mask;
+static void units_set(struct block *block, size_t unit, size_t count, bool used)
+{
+	for (; count--; unit++) {
+		uint64_t bit = (uint64_t)1 << unit % 64;
 
-			if (atomic_compare_exchange_weak_explicit(&sems->free_mask[i], &mask,
-								  mask & ~bit, memory_order_acquire,
-								  memory_order_relaxed))
-				return &sems->words[(i * 32 + (unsigned)__builtin_ctz(bit)) * 2];
+		block->used[unit / 64] =
+			used ? block->used[unit / 64] | bit : block->used[unit / 64] & ~bit;
+	}
+}
+
+/* Finds `count` free units from `from` on. Returns UNITS if there are none. */
+static size_t units_find(const struct block *block, size_t from, size_t count)
+{
+	size_t run = 0;
+
+	for (size_t unit = from; unit < UNITS; unit++) {
+		if (!(unit % 64) && block->used[unit / 64] == UINT64_MAX) {
+			run = 0;
+			unit += 63;
+			continue;
 		}
+		run = units_used(block, unit) ? 0 : run + 1;
+		if (run == count)
+			return unit + 1 - count;
+	}
+	return UNITS;
+}
+
+/* Allocates units of a block. Returns false if the block has too few. */
+static bool block_alloc(struct block *block, size_t count, size_t *unit)
+{
+	/* The first free units are those that were used last, and may still be in a CPU's cache. */
+	*unit = units_find(block, 0, count);
+	if (*unit == UNITS)
+		return false;
+	units_set(block, *unit, count, true);
+	return true;
+}
+
+/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL if the blocks have
+ * too little. */
+static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
+{
+	size_t count = (len + UNIT - 1) / UNIT, unit;
+
+	for (unsigned i = 0; i < streams->block_count; i++) {
+		if (!block_alloc(streams->blocks[i], count, &unit))
+			continue;
+		stage->block = i;
+		stage->at = unit;
+		stage->len = count;
+		streams->units_used += count;
+		return streams->blocks[i]->ring.base + unit * UNIT;
 	}
 	return NULL;
 }
 
-static void pair_put(struct pst_semaphores *sems, const uint64_t *pair)
+/* Adds a block of pinned memory. Returns false if there are as many as there may be, or if no
+ * memory can be pinned. The caller does not hold the lock, because pinning memory calls the driver,
+ * and a lane must never wait for a thread that does so. */
+static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
 {
-	size_t index = (size_t)(pair - sems->words) / 2;
+	struct block *block = NULL;
 
-	atomic_fetch_or_explicit(&sems->free_mask[index / 32], 1u << index % 32,
-				 memory_order_release);
+	pthread_mutex_lock(&streams->grow_lock);
+	if (streams->block_count < BLOCKS_MAX)
+		block = calloc(1, sizeof(*block));
+	if (block && pinned_open(streams, &block->ring, BLOCK_BYTES, err)) {
+		free(block);
+		block = NULL;
+	}
+	if (block) {
+		pthread_mutex_lock(&streams->lock);
+		streams->blocks[streams->block_count++] = block;
+		pthread_mutex_unlock(&streams->lock);
+	}
+	pthread_mutex_unlock(&streams->grow_lock);
+	return block;
 }
 
-/* Writes the pair's second semaphore: a stream that waits for it continues, and a stream
- * that comes later does not wait. The pair becomes free once the stream has written its
- * first semaphore. */
-static void pair_release(struct pst_semaphores *sems, uint64_t *pair, uint64_t value)
+/* Makes a stage free. The caller holds the lock. */
+static void stage_put(struct pst_streams *streams, struct pst_stage *stage)
 {
-	__atomic_store_n(&pair[1], value, __ATOMIC_RELEASE);
-	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= value)
-		pair_put(sems, pair);
-	else /* pairs_reclaim frees the pair later */
-		atomic_store_explicit(&sems->owed[(pair - sems->words) / 2], value,
-				      memory_order_release);
+	if (stage->len)
+		units_set(streams->blocks[stage->block], stage->at, stage->len, false);
+	streams->units_used -= stage->len;
+	stage->len = 0;
+	stage->next = streams->free;
+	streams->free = stage;
 }
 
-/* Frees each pair of an abandoned request whose stream has written the first semaphore
- * meanwhile. */
-static void pairs_reclaim(struct pst_semaphores *sems)
+/* Frees the stages without a request that their streams have passed meanwhile. The caller holds
+ * the lock. */
+static void stages_reclaim(struct pst_streams *streams)
 {
-	for (unsigned i = 0; i < PAIRS_MAX; i++) {
-		uint64_t value = atomic_load_explicit(&sems->owed[i], memory_order_acquire);
+	struct pst_stage **at = &streams->owed;
 
-		if (value && __atomic_load_n(&sems->words[2 * i], __ATOMIC_ACQUIRE) >= value &&
-		    atomic_compare_exchange_strong(&sems->owed[i], &value, 0))
-			pair_put(sems, &sems->words[2 * i]);
+	while (*at) {
+		struct pst_stage *stage = *at;
+
+		if (!pst_stage_passed(stage)) {
+			at = &stage->next;
+			continue;
+		}
+		*at = stage->next;
+		stage_put(streams, stage);
 	}
 }
 
-/* Takes a free pair. Returns NULL if PAIRS_MAX requests are in flight. */
-static uint64_t *pair_get(struct pst_semaphores *sems)
+/* Takes back the stage of a request that has completed. */
+static void stage_release(struct pst_streams *streams, struct pst_stage *stage)
 {
-	uint64_t *pair = pair_find_free(sems);
-
-	if (pair)
-		return pair;
-	pairs_reclaim(sems);
-	return pair_find_free(sems);
+	pthread_mutex_lock(&streams->lock);
+	if (pst_stage_passed(stage)) {
+		stage_put(streams, stage);
+	} else {
+		stage->next = streams->owed;
+		streams->owed = stage;
+	}
+	pthread_mutex_unlock(&streams->lock);
 }
 
-int pst_stream_arm(struct pst_request *req, struct pst_err *err)
-{
-	struct pst_pump *pump = req->pump;
-	struct penstock_device *dev;
-	uint64_t *pair;
-	int ret;
+/* ---- the shape of a stage ---- */
 
-	if (!pump)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a stream-ordered request needs a segment");
-	dev = pump->dev;
-	ret = semaphores_open(pump, err);
-	if (ret)
-		return ret;
-	pair = pair_get(atomic_load(&pump->semaphores));
-	if (!pair)
-		return pst_fail(err, PENSTOCK_WHY_FULL,
-				"%u stream-ordered requests of the device are in flight, the "
-				"limit: wait for some",
-				PAIRS_MAX);
-	/* The values of both semaphores only grow, and a stream waits until the second has at
-	 * least the given value. So a pair can serve the next request while the device still reads
-	 * the second semaphore for the last one. */
-	req->semaphore_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
-	pst_device_stream_enter(dev);
-	ret = dev->ops->stream_write(dev, req->stream, &pair[0], req->semaphore_value, err);
-	if (ret) {
-		pair_put(atomic_load(&pump->semaphores), pair);
-		pst_device_stream_leave(dev);
-		return ret;
-	}
-	ret = dev->ops->stream_wait(dev, req->stream, &pair[1], req->semaphore_value, err);
-	if (ret) {
-		pair_release(atomic_load(&pump->semaphores), pair, req->semaphore_value);
-		pst_device_stream_leave(dev);
-		return ret;
-	}
-	req->semaphores = pair;
+/* What pst_stream_arm has found out about a request. */
+struct shape {
+	uint64_t places; /* number of places, or a bound of it if an offset is late */
+	uint64_t block;	 /* length of the storage's blocks */
+	unsigned copies; /* number of copies, or a bound of it */
+	bool by_kernel;
+	bool empty; /* no byte passes through the stage */
+};
+
+/* Returns how many copies the kernel may need for this segment, apart from the ends of rounds. */
+static uint64_t seg_copies(const struct pst_request *req, unsigned i)
+{
+	const struct penstock_seg *seg = &req->segs[i];
+	bool may_be_rowwise = seg->pitch != seg->row_len || (!i && req->late.row_len);
+
+	return seg->rows > 1 && may_be_rowwise ? 2 * seg->rows : 2;
+}
+
+/* Returns whether the storage had all bytes of the request when it was opened. */
+static bool storage_has_all(const struct pst_request *req)
+{
+	for (unsigned i = 0; i < req->span_count; i++)
+		if (req->spans[i].off + req->spans[i].len > req->st->facts.length)
+			return false;
+	return true;
+}
+
+static int shape_find(struct pst_request *req, struct shape *out, struct pst_err *err)
+{
+	const struct pst_storage_facts *facts = &req->st->facts;
+	bool late = req->late.row_len || req->late.off || req->late.buf_off;
+	uint64_t copies = 0;
+
+	*out = (struct shape){.block = UNIT};
+	if (req->other_devices)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_STREAM_ORDER,
+				      "a request in stream order has segments on several devices: "
+				      "submit one request for each");
+	out->block = facts->off_align > out->block ? facts->off_align : out->block;
+	out->block = facts->edge_align > out->block ? facts->edge_align : out->block;
+	out->empty =
+		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
+	out->places = pst_stage_place(req, out->block);
+	if (out->places > PLACES_MAX)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
+				      "a request in stream order has %llu bytes, more than %llu: "
+				      "submit several",
+				      (unsigned long long)req->total,
+				      (unsigned long long)PLACES_MAX);
+	if (late) /* another offset may split the spans in another way */
+		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
+	for (unsigned i = 0; i < req->seg_count; i++)
+		copies += seg_copies(req, i);
+	copies += 3 * (PST_STAGE_ROUNDS_MAX + (uint64_t)req->seg_count);
+	out->copies = copies < UINT32_MAX ? (unsigned)copies : UINT32_MAX;
+	/* If the storage ends before the request does, the bytes after its end must not change. So
+	 * their number must be known when they are copied. */
+	out->by_kernel = late || (req->op == PENSTOCK_READ && !storage_has_all(req));
 	return 0;
 }
 
-void pst_stream_release(struct pst_request *req)
+static uint64_t round_up(uint64_t value, uint64_t to)
 {
-	/* req->semaphores stays set, because a lane may still poll it */
-	uint64_t *pair = req->semaphores;
-
-	if (req->late.result)
-		*(volatile int64_t *)req->late.result = req->result;
-	pair_release(atomic_load(&req->pump->semaphores), pair, req->semaphore_value);
-	pst_device_stream_leave(req->pump->dev);
+	return (value + to - 1) / to * to;
 }
+
+/* Sets the length and number of the stage's pieces. If `small` is true, the stage gets as little
+ * memory as possible. */
+static void stage_cut(struct pst_stage *stage, const struct shape *shape, bool small)
+{
+	uint64_t piece = round_up(shape->places, shape->block);
+
+	if (piece > PIECE_MIN) {
+		piece = small ? PIECE_MIN : round_up(piece / PIECES_BEST, PIECE_MIN);
+		piece = round_up(piece < PIECE_MAX ? piece : PIECE_MAX, shape->block);
+		while ((shape->places + piece - 1) / piece > PST_STAGE_ROUNDS_MAX)
+			piece *= 2;
+	}
+	stage->piece_bytes = piece;
+	stage->rounds = piece ? (unsigned)((shape->places + piece - 1) / piece) : 0;
+	stage->pieces = small || piece > PIECE_MAX ? 2 : PIECES_BEST;
+	if (stage->pieces > stage->rounds)
+		stage->pieces = stage->rounds;
+}
+
+/* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
+ * kernel. The caller holds the lock. Returns false if there is too little memory. */
+static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
+			   const struct shape *shape, bool small)
+{
+	size_t room, len;
+
+	stage_cut(stage, shape, small);
+	room = stage->pieces * stage->piece_bytes;
+	len = room;
+	if (shape->by_kernel)
+		len += stage->rounds * sizeof(*stage->round) +
+		       shape->copies * sizeof(*stage->copies);
+	stage->mem = memory_alloc(streams, stage, len);
+	if (!stage->mem)
+		return false;
+	stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
+	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
+	stage->copies_max = shape->copies;
+	return true;
+}
+
+/* Takes a free stage with memory for the request. Returns NULL if there is none. *full becomes true
+ * if only memory is missing. */
+static struct pst_stage *stage_take(struct pst_streams *streams, const struct shape *shape,
+				    bool small, bool *full)
+{
+	struct pst_stage *stage;
+
+	pthread_mutex_lock(&streams->lock);
+	stages_reclaim(streams);
+	stage = streams->free;
+	/* From half of the memory on, stages are small, so that more requests can be in flight. */
+	small |= streams->units_used > BLOCKS_MAX * UNITS / 2;
+	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
+	if (*full)
+		stage = NULL;
+	if (stage)
+		streams->free = stage->next;
+	pthread_mutex_unlock(&streams->lock);
+	return stage;
+}
+
+/* Prepares a free stage for the request. If memory is short, the stage gets as little as possible.
+ */
+static int stage_get(struct pst_streams *streams, struct pst_request *req,
+		     const struct shape *shape, struct pst_stage **out, struct pst_err *err)
+{
+	struct pst_err grow_err = {0};
+	bool full;
+	struct pst_stage *stage = stage_take(streams, shape, false, &full);
+
+	while (!stage && full && memory_grow(streams, &grow_err))
+		stage = stage_take(streams, shape, false, &full);
+	if (!stage && full)
+		stage = stage_take(streams, shape, true, &full);
+	if (!stage && grow_err.code) {
+		*err = grow_err;
+		return err->code;
+	}
+	if (!stage)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"requests in stream order use all of their %s: wait for some",
+				full ? "pinned memory (256 MiB)" : "1024 entries");
+	if (shape->empty) {
+		stage->rounds = stage->pieces = 0;
+		stage->piece_bytes = 0;
+	}
+	stage->req = req;
+	stage->turn++;
+	stage->by_kernel = shape->by_kernel && !shape->empty;
+	if (stage->by_kernel)
+		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
+	atomic_store(&stage->complete, 0);
+	*stage->words = (struct pst_stage_words){0};
+	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
+	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
+		stage->words->released = stage->pieces;
+	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
+	*out = stage;
+	return 0;
+}
+
+/* ---- operations on the stream ---- */
+
+/* State of queue_part. */
+struct queueing {
+	const struct pst_device_ops *ops;
+	struct pst_stream_seq *seq;
+	enum penstock_op op;
+	unsigned copies; /* number of copies, if only counted */
+	bool long_copy;	 /* a counted copy may hold up the copies of other streams */
+	uint32_t copy_free_max;
+	struct pst_err *err;
+};
+
+/* Queues the copy of one part. pst_stage_parts calls it for each part of a round. */
+static int queue_part(void *arg, const struct pst_part *part, char *mem)
+{
+	struct queueing *q = arg;
+	bool read = q->op == PENSTOCK_READ;
+	struct pst_rect rect = {
+		.dst = read ? part->mem : mem,
+		.src = read ? mem : part->mem,
+		.dst_pitch = read ? part->mem_pitch : part->pitch,
+		.src_pitch = read ? part->pitch : part->mem_pitch,
+		.row_len = part->row_len,
+		.rows = part->rows,
+	};
+
+	return q->ops->stream_copy(q->seq, &rect, q->op, q->err);
+}
+
+static int count_part(void *arg, const struct pst_part *part, char *mem)
+{
+	struct queueing *q = arg;
+
+	(void)mem;
+	q->long_copy |=
+		q->op == PENSTOCK_WRITE || part->rows > 1 || part->row_len > q->copy_free_max;
+	return ++q->copies > COPIES_QUEUED;
+}
+
+/* Queues a wait for `released`, what follows it, and the store to `passed`. */
+static int queue_round(struct queueing *q, struct pst_request *req, unsigned round)
+{
+	struct pst_stage *stage = req->stage;
+	int ret = q->ops->stream_wait(q->seq, &stage->words->released, round + 1, q->err);
+
+	if (!ret && round < stage->rounds)
+		ret = stage->by_kernel
+			      ? q->ops->stream_run(q->seq, &stage->round[round], stage->copies,
+						   stage->piece_bytes, q->err)
+			      : pst_stage_parts(req, round, queue_part, q);
+	if (!ret)
+		ret = q->ops->stream_write(q->seq, &stage->words->passed, round + 1, q->err);
+	return ret;
+}
+
+/* Queues all operations of the request. *begun becomes true if the stream will store `arrived`. */
+static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
+{
+	struct pst_stage *stage = req->stage;
+	unsigned last = stage->last;
+	int ret = q->ops->stream_write(q->seq, &stage->words->arrived, 1, q->err);
+
+	*begun = !ret;
+	for (unsigned round = 0; round < last && !ret; round++)
+		ret = queue_round(q, req, round);
+	return ret;
+}
+
+/* Returns the place at which the last request of a stream is remembered. */
+static struct last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
+{
+	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;
+
+	return &streams->last_copies[hash >> 58];
+}
+
+/* Returns whether the stream still executes copies that were queued at the submit of an earlier
+ * request. */
+static bool stream_copies(struct pst_streams *streams, void *stream)
+{
+	const struct last_copies *last = last_copies_of(streams, stream);
+	bool copies;
+
+	pthread_mutex_lock(&streams->lock);
+	copies = last->stream == stream && last->stage && last->stage->turn == last->turn &&
+		 !pst_stage_passed(last->stage);
+	pthread_mutex_unlock(&streams->lock);
+	return copies;
+}
+
+static void remember_copies(struct pst_streams *streams, void *stream,
+			    const struct pst_stage *stage)
+{
+	pthread_mutex_lock(&streams->lock);
+	*last_copies_of(streams, stream) =
+		(struct last_copies){stream, stage->by_kernel ? NULL : stage, stage->turn};
+	pthread_mutex_unlock(&streams->lock);
+}
+
+/*
+ * Decides whether copies may be queued on the stream at submit. They are faster than the kernel,
+ * but a copy that waits for earlier work of its stream holds up the copies of other streams that
+ * share its hardware queue. The other streams may belong to lanes, and the earlier work may wait
+ * for the application. So copies are queued only if the stream is idle, if it executes such a
+ * request, or if the copies use another queue. The parts are counted for pieces as small as they
+ * can become.
+ */
+static bool copies_may_queue(struct pst_request *req, const struct shape *shape, bool idle)
+{
+	struct pst_stage stage = {.req = req};
+	struct queueing q = {.op = req->op, .copy_free_max = req->segs[0].dev->facts.copy_free_max};
+	bool many = false;
+
+	stage_cut(&stage, shape, true);
+	req->stage = &stage;
+	for (unsigned round = 0; round < stage.rounds && !many; round++)
+		many = pst_stage_parts(req, round, count_part, &q);
+	req->stage = NULL;
+	return !many && (idle || !q.long_copy);
+}
+
+/* Returns the number of bytes from the segment's buffer to the end of its allocation, or 0 if it is
+ * unknown. */
+static uint64_t buffer_end(const struct penstock_seg *seg)
+{
+	struct pst_memory mem;
+
+	if (seg->dev->ops->classify(seg->dev, seg->buf, &mem) != 1 || !mem.len)
+		return 0;
+	return mem.base + mem.len - (uintptr_t)seg->buf;
+}
+
+int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
+{
+	struct pst_streams *streams;
+	struct shape shape;
+	int ret;
+
+	if (!req->pump)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a stream-ordered request needs a segment");
+	ret = streams_open(req->pump, err);
+	if (!ret)
+		ret = shape_find(req, &shape, err);
+	if (ret)
+		return ret;
+	streams = atomic_load(&req->pump->streams);
+	if (req->late.buf_off && !req->late.buf_len)
+		req->late.buf_len = buffer_end(&req->segs[0]);
+	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, seq, err);
+	if (ret)
+		return ret;
+	if (!shape.empty && !shape.by_kernel)
+		shape.by_kernel = !copies_may_queue(
+			req, &shape, seq->idle || stream_copies(streams, req->stream));
+	ret = stage_get(streams, req, &shape, &req->stage, err);
+	if (ret) {
+		streams->gpu->ops->stream_end(seq);
+		return ret;
+	}
+	remember_copies(streams, req->stream, req->stage);
+	pst_device_stream_enter(streams->gpu);
+	req->pump = streams->pump;
+	return 0;
+}
+
+/* ---- late values ---- */
 
 /* Checks that a buffer offset that the stream supplied stays inside the memory that the caller
  * named. */
@@ -229,10 +681,7 @@ static int req_check_late_place(const struct pst_request *req, struct pst_err *e
 	const struct penstock_seg *seg = &req->segs[0];
 	uint64_t need = (seg->rows - 1) * seg->buf_pitch + seg->row_len;
 	uint64_t have = req->late.buf_len;
-	struct pst_memory mem;
 
-	if (!have && seg->dev->ops->classify(seg->dev, seg->buf, &mem) == 1 && mem.len)
-		have = mem.base + mem.len - (uintptr_t)seg->buf;
 	if (have && seg->row_len && (seg->buf_off > have || need > have - seg->buf_off))
 		return pst_fail(
 			err, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -248,6 +697,8 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_seg *seg = &req->segs[0];
 	const struct penstock_late *late = &req->late;
+	const struct pst_storage_facts *facts = &req->st->facts;
+	uint64_t block = UNIT;
 	int ret;
 
 	if (late->row_len) {
@@ -269,8 +720,15 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 		return 0;
 	/* also checks the late values for overflow */
 	ret = pst_admit_spans(req, req->q->spans_max, err);
-	return !ret && late->buf_off ? req_check_late_place(req, err) : ret;
+	if (!ret && late->buf_off)
+		ret = req_check_late_place(req, err);
+	block = facts->off_align > block ? facts->off_align : block;
+	block = facts->edge_align > block ? facts->edge_align : block;
+	pst_stage_place(req, block);
+	return ret;
 }
+
+/* ---- starting and failing requests; on the lane's thread, unless a comment names another ---- */
 
 /* Moves the request from phase ARMED to phase `to`. Returns true to one thread only, which then
  * starts or fails the request. */
@@ -289,6 +747,47 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 	pst_req_put(req, PST_HOLD);
 }
 
+/* Chooses the lane for a request that its stream has reached. A short request stays on this lane,
+ * because waking another lane would take longer. A lane reads cached bytes itself, chunk by chunk,
+ * and polls no stream meanwhile. So a longer request goes to another lane: to the first one without
+ * work, which has slept for the shortest time. */
+static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_request *req)
+{
+	struct pst_pump *pump = lane->pump;
+	struct pst_lane *best = lane;
+	unsigned least = UINT32_MAX;
+
+	if (req->total < SPREAD_BYTES)
+		return lane;
+	for (unsigned i = 0; i < pump->lane_count && least; i++) {
+		struct pst_lane *other = &pump->lanes[i];
+		unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed) +
+				atomic_load_explicit(&other->busy_seen, memory_order_relaxed);
+
+		if (other == lane || load >= least)
+			continue;
+		best = other;
+		least = load;
+	}
+	return best;
+}
+
+/* Passes a request that its stream has reached to a lane. */
+static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_lane *other = lane_choose(lane, req);
+	struct pst_lane_entry *entry;
+
+	if (other == lane) {
+		pst_inbox_list(lane, req);
+		pst_req_open_phase(req);
+		return;
+	}
+	entry = pst_inbox_entry(other, req);
+	pst_req_open_phase(req);
+	pst_inbox_push(other, entry);
+}
+
 /* Starts a request that its stream has reached. */
 static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 {
@@ -300,9 +799,10 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 		req->total = 0; /* the spans may be incomplete, so the report names no offset */
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
-		pst_inbox_list(lane, req);
-		pst_req_open_phase(req);
+		pst_stage_start(req);
+		req_pass_on(lane, req);
 	} else {
+		req->phase = PST_PHASE_DONE;
 		pst_req_put(req, PST_HOLD);
 	}
 }
@@ -312,19 +812,17 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
  * a notice. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
-	struct penstock_device *dev = lane->pump->dev;
-	struct pst_copyq *copyq;
+	struct penstock_device *gpu = atomic_load(&lane->pump->streams)->gpu;
 	uint64_t now = pst_now_ns();
 	int ret;
 
-	if (!dev->ops->alive || now - lane->watch_asked_ns < ALIVE_NS)
+	if (!gpu->ops->alive || now - lane->watch_asked_ns < ALIVE_NS)
 		return false;
 	lane->watch_asked_ns = now;
-	copyq = pst_copyq_of(lane, dev);
-	ret = copyq ? dev->ops->alive(copyq->copier) : 0;
+	ret = gpu->ops->alive(gpu);
 	if (ret)
 		pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
-			       "%s has failed, its streams will not run again: %m", dev->name);
+			       "%s has failed, its streams will not run again: %m", gpu->name);
 	return ret != 0;
 }
 
@@ -341,6 +839,7 @@ static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err
 			"the deadline passed before its stream reached it");
 }
 
+/* Called by any thread that holds the request. */
 void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
@@ -349,41 +848,98 @@ void pst_stream_abandon(struct pst_request *req)
 		req_fail_unstarted(req, &err);
 }
 
-/* Hook: starts the lane's armed requests that their streams have reached, and fails abandoned
- * ones; see pst_stream_hooks. */
+/* Ends a request of which not all operations could be queued. `begun` is true if the stream has got
+ * some of them. The stream passes those, and then makes the stage free. If not even the store that
+ * reports this can be queued, the stage stays in use until the device closes. */
+static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, bool begun,
+			const struct pst_err *err)
+{
+	struct pst_stage_words *words = req->stage->words;
+	struct pst_err ignored; /* the caller reports the first error */
+
+	atomic_store(&req->retracted, true);
+	atomic_store(&req->stage->last, PASSED_ALL);
+	if (begun)
+		seq->dev->ops->stream_write(seq, &words->passed, PASSED_ALL, &ignored);
+	else
+		__atomic_store_n(&words->passed, PASSED_ALL, __ATOMIC_RELEASE);
+	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
+	if (req_disarm(req, PST_PHASE_DONE)) {
+		req_fail_unstarted(req, err);
+	} else { /* the stream has reached it */
+		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+		pst_req_fail_unclaimed(req, err);
+		pst_pump_cancel(req->pump);
+	}
+}
+
+/* Called by the thread that submits. */
+int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
+{
+	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
+	bool begun = false;
+	int ret = queue_all(&q, req, &begun);
+
+	if (ret)
+		req_retract(req, seq, begun, err);
+	seq->dev->ops->stream_end(seq);
+	return ret;
+}
+
+/* Looks at one request of the lane. Returns whether the lane shall drop it. Adds 1 to *did if the
+ * request has started or failed. */
+static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
+		       int *did)
+{
+	struct pst_request *req = stage->req;
+	struct pst_err err;
+
+	if (req->phase == PST_PHASE_ARMED) {
+		if (pst_stage_arrived(stage))
+			req_start_arrived(lane, req);
+		else if (broken && req_disarm(req, PST_PHASE_DONE))
+			req_fail_unstarted(req, broken);
+		else if (req_abandoned_unstarted(req, &err) && req_disarm(req, PST_PHASE_DONE))
+			req_fail_unstarted(req, &err);
+		else
+			return false;
+		++*did;
+	}
+	if (req->phase != PST_PHASE_DONE)
+		return false;
+	pst_stage_finish(req);
+	if (pst_stage_passed(stage))
+		return true;
+	if (broken) /* the copies of the stream have not been made */
+		pst_req_fail(req, broken);
+	return broken || atomic_load_explicit(&req->refs, memory_order_relaxed) & PST_ABANDONED;
+}
+
+/* Hook: see pst_stream_hooks. */
 static int stream_poll(struct pst_lane *lane)
 {
-	struct pst_lane_entry **at = &lane->watched;
+	struct pst_stage **at = &lane->watched;
 	struct pst_err why;
 	bool broken = device_is_broken(lane, &why);
-	int left = 0;
+	int did = 0;
 
 	while (*at) {
-		struct pst_lane_entry *entry = *at;
-		struct pst_request *req = entry->req;
-		bool arrived = __atomic_load_n(&req->semaphores[0], __ATOMIC_ACQUIRE) >=
-			       req->semaphore_value;
-		struct pst_err err;
+		struct pst_stage *stage = *at;
+		struct pst_request *req = stage->req;
 
-		/* If another thread has taken the request out of phase ARMED, its semaphores may
-		 * belong to another request already. Then this thread only drops the entry. */
-		if (req->phase == PST_PHASE_ARMED && !arrived && !broken &&
-		    !req_abandoned_unstarted(req, &err)) {
-			at = &entry->next;
+		if (!stage_poll(lane, stage, broken ? &why : NULL, &did)) {
+			at = &stage->next;
 			continue;
 		}
-		*at = entry->next;
-		if (arrived)
-			req_start_arrived(lane, req);
-		else if (req_disarm(req, PST_PHASE_DONE))
-			req_fail_unstarted(req, broken ? &why : &err);
+		*at = stage->next;
+		stage_release(atomic_load(&lane->pump->streams), stage);
 		pst_req_put(req, PST_LISTED);
-		left++;
+		did++;
 	}
-	return left;
+	return did;
 }
 
 static const struct pst_stream_hooks stream_hooks = {
 	.poll = stream_poll,
-	.close = semaphores_close,
+	.close = streams_close,
 };

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests. Such a request starts when a device stream reaches it, and the stream
- * continues when the request has completed. The stream writes a semaphore, which a lane polls. The
- * stream then waits for a second semaphore, which the thread that completes the request writes. The
- * device's table has functions that allocate the semaphores' memory.
+ * Stream-ordered requests. Such a request starts when a device stream reaches it, and later work on
+ * the stream waits until the request has completed. Everything that the device has to do for the
+ * request is queued on the stream at submit (lane/stage.h). After that, no thread of the library
+ * calls the driver for it. The requests run on a pump of their own, whose lanes never call the
+ * driver.
  */
 #ifndef PST_CORE_STREAM_H
 #define PST_CORE_STREAM_H
 
 #include "core/request/request.h"
 
-/* Queues two operations on the request's stream: the write of the first semaphore, and the wait
- * for the second. After this call the request must complete, or the stream never continues. */
-int pst_stream_arm(struct pst_request *req, struct pst_err *err);
+/*
+ * Submitting takes two calls. pst_stream_arm prepares the request and makes its stage. The caller
+ * then passes the request to a lane, which watches the stage. pst_stream_queue queues the
+ * operations on the stream. The lane must watch first: as soon as the stream waits, another thread
+ * may hold the driver's lock until the stream is idle, and then pst_stream_queue can queue nothing
+ * more until the lane has served what is queued. The caller holds the request during
+ * pst_stream_queue. If this call fails, the request ends without a completion.
+ */
+int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
+int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
 /* Fails an armed request if it is cancelled or past its deadline and its stream has not reached
  * it. Any thread that holds the request may call it. */
 void pst_stream_abandon(struct pst_request *req);
-/* Lets the stream of a completed request continue, and releases the request's semaphores. */
-void pst_stream_release(struct pst_request *req);
 
 #endif

@@ -31,9 +31,7 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
 }
 
-/* Records that the storage byte at offset `off` did not arrive. Only the lowest such offset is
- * kept. */
-static void req_end_at(struct pst_request *req, uint64_t off)
+void pst_req_end_at(struct pst_request *req, uint64_t off)
 {
 	uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
 
@@ -56,7 +54,7 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	if (chunk->io.engine_why != PENSTOCK_WHY_NONE)
 		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
 	if (chunk->moved < chunk->len)
-		req_end_at(req, chunk->off + chunk->moved);
+		pst_req_end_at(req, chunk->off + chunk->moved);
 }
 
 /* Claims the unclaimed bytes of the phase, so that no lane can claim them. Returns their number,
@@ -83,7 +81,7 @@ static void req_record_failure(struct pst_request *req, uint64_t pos, const stru
 	if (atomic_compare_exchange_strong(&req->failed, &none, err->code))
 		req->err = *err;
 	if (pos < req->total)
-		req_end_at(req, pst_spans_lowest(req, pos));
+		pst_req_end_at(req, pst_spans_lowest(req, pos));
 }
 
 void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes)
@@ -158,7 +156,7 @@ void pst_req_open_phase(struct pst_request *req)
 
 void pst_req_open(struct pst_request *req)
 {
-	if (req->semaphores)
+	if (req->stage)
 		atomic_store_explicit(&req->phase, PST_PHASE_ARMED, memory_order_release);
 	else
 		pst_req_open_phase(req);
@@ -231,8 +229,7 @@ static int64_t req_reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
-/* Returns the request's result: bytes, or the error in req->err. */
-static int64_t req_result(struct pst_request *req)
+int64_t pst_req_result(struct pst_request *req)
 {
 	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
 	uint64_t end;
@@ -254,7 +251,7 @@ static int64_t req_result(struct pst_request *req)
 static void req_complete(struct pst_request *req)
 {
 	req->end_ns = pst_now_ns();
-	req->result = req_result(req);
+	req->result = pst_req_result(req);
 	if (req->result < 0)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
 	if (atomic_load_explicit(&req->st->residency_probe, memory_order_relaxed) != PST_PROBE_NONE)

@@ -50,7 +50,8 @@ struct pst_span {
 	 * one buffer. No path may move the span directly: its bytes need a slot and a copy to each
 	 * buffer. */
 	bool shared;
-	bool edge; /* an unaligned end of a write, written through the page cache */
+	bool edge;	   /* an unaligned end of a write, written through the page cache */
+	uint64_t stage_at; /* place of its first byte in the request's stage (lane/stage.h) */
 };
 
 /* A request's entry in the list of one lane. */
@@ -59,6 +60,7 @@ struct pst_lane_entry {
 	struct pst_lane_entry *next;
 	/* The entry is on the lane's list. Only the lane accesses this member and `stalled`. */
 	bool listed;
+	bool watch;	  /* the lane shall poll the request's stream */
 	unsigned stalled; /* number of chunks that this lane has claimed and that wait for a slot */
 };
 
@@ -72,6 +74,7 @@ struct pst_req_hooks {
 	void (*released)(struct pst_request *req);
 };
 
+struct pst_stage;
 struct pst_request {
 	struct penstock_queue *q;
 	const struct pst_req_hooks *hooks;
@@ -103,9 +106,12 @@ struct pst_request {
 	penstock_done_fn *done;
 	void *stream;
 	struct penstock_late late;
-	/* For a stream-ordered request: the stream writes semaphores[0] and waits for
-	 * semaphores[1]. NULL for other requests. */
-	uint64_t *semaphores, semaphore_value;
+	/* The stage of a stream-ordered request (lane/stage.h); NULL for other requests. */
+	struct pst_stage *stage;
+	_Atomic bool stage_done; /* its stream may pass the request */
+	/* Its operations could not be queued on its stream, so its submit has failed. The queue
+	 * reports no completion. */
+	_Atomic bool retracted;
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
@@ -193,6 +199,11 @@ bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err);
 
 /* Records why a path was not used. Only the first reason is kept. */
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
+/* Records that the storage byte at offset `off` did not arrive. Only the lowest such offset is
+ * kept. */
+void pst_req_end_at(struct pst_request *req, uint64_t off);
+/* Returns the result of a request whose bytes have all moved or failed: bytes or -errno. */
+int64_t pst_req_result(struct pst_request *req);
 /* Adds the bytes that a chunk has moved, the bytes that the CPU copied for it, and the bytes that
  * it wrote to host memory to the request's counters. */
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);

@@ -193,7 +193,9 @@ static void req_reset(struct pst_request *req)
 		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
 	}
 	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
-	req->semaphores = NULL;
+	req->stage = NULL;
+	atomic_store_explicit(&req->stage_done, false, memory_order_relaxed);
+	atomic_store_explicit(&req->retracted, false, memory_order_relaxed);
 	req->home_lane = NULL;
 	req->alone = false;
 	req->other_devices = 0;

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measures stream-ordered reads: many are submitted, and then the program waits for the stream, as
+ * programs do that keep a KV cache in a file. They are compared with the same reads submitted to a
+ * queue, with one-call reads, and with copies of pinned memory alone. The streams are idle when the
+ * reads are submitted, or wait for a word, so that all reads are queued first. Section
+ * `stream_beside` measures how much such reads slow a compute kernel on another stream.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "device/cuda_api.h"
+#include "gpu.h"
+
+#define COUNT_MAX 128u
+#define STREAMS 8u
+/* Bytes of one batch of reads, and most reads in it. A hardware queue holds about 1,020
+ * operations, and each read takes 5 to 14 of them. */
+#define BATCH_BYTES (256 * MIB)
+
+struct stream_run {
+	const struct pst_cuda *api;
+	struct pst_cu_stream *streams[STREAMS];
+	struct penstock_storage *st;
+	struct penstock_queue *q;
+	struct penstock_req reqs[COUNT_MAX];
+	struct penstock_seg segs[COUNT_MAX];
+	struct penstock_late late[COUNT_MAX];
+	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
+	const char *path;
+	struct penstock_done done[COUNT_MAX];
+	uint64_t *word; /* pinned; streams wait for it */
+	uint64_t turn;
+};
+
+enum how { ONE_CALL, QUEUE, STREAM_ONE, STREAM_MANY, STREAM_LATE, STREAM_HELD, HOWS };
+static const char *const names[HOWS] = {"one call",  "queue",	       "1 stream",
+					"8 streams", "8 streams late", "8 streams held"};
+
+static void reads_aim(struct bench *b, struct stream_run *r, enum how how, uint64_t len,
+		      unsigned count)
+{
+	bool late = how == STREAM_LATE;
+
+	for (unsigned i = 0; i < count; i++) {
+		/* Blocks far apart, in an order without a pattern that read-ahead could follow. */
+		uint64_t off = (uint64_t)i * 37 % count * len;
+
+		r->segs[i] = (struct penstock_seg){.buf = b->gpu,
+						   .buf_off = late ? 0 : off,
+						   .dev = b->dev,
+						   .off = late ? 0 : off,
+						   .row_len = len};
+		r->reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
+		r->reqs[i].storage = r->st;
+		r->reqs[i].segs = &r->segs[i];
+		r->reqs[i].seg_count = 1;
+		r->reqs[i].effort = PENSTOCK_FAST;
+		r->reqs[i].user = &r->segs[i];
+		if (how < STREAM_ONE)
+			continue;
+		r->reqs[i].stream = r->streams[how == STREAM_ONE ? 0 : i % STREAMS];
+		r->late_len[i] = len;
+		r->late_off[i] = r->late_buf[i] = off;
+		r->late[i] = (struct penstock_late){.size = sizeof(r->late[i]),
+						    .row_len = &r->late_len[i],
+						    .off = &r->late_off[i],
+						    .buf_off = &r->late_buf[i]};
+		r->reqs[i].late = late ? &r->late[i] : NULL;
+	}
+}
+
+static int reads_harvest(struct stream_run *r, unsigned count, uint64_t len)
+{
+	while (count) {
+		int n = penstock_wait(r->q, r->done, 1, count, -1);
+
+		for (int i = 0; i < n; i++) {
+			if (r->done[i].result != (int64_t)len)
+				return -EIO;
+			r->path = r->done[i].report->path;
+		}
+		if (n < 0)
+			return n;
+		count -= (unsigned)n;
+	}
+	return 0;
+}
+
+/* Makes all reads of one batch. Returns 0 or -errno. */
+static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned count)
+{
+	unsigned harvested = 0;
+	int ret = 0;
+
+	if (how == ONE_CALL) {
+		struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+		for (unsigned i = 0; i < count; i++)
+			if (penstock_transfer(&r->reqs[i], &report) != (int64_t)len)
+				return -EIO;
+		r->path = report.path;
+		return 0;
+	}
+	if (how == STREAM_HELD)
+		r->turn++;
+	for (unsigned i = 0; how == STREAM_HELD && i < STREAMS; i++)
+		ret |= gpu_bad("wait",
+			       (int)r->api->cuStreamWaitValue64(r->streams[i], (uintptr_t)r->word,
+								r->turn, PST_CU_WAIT_GEQ));
+	for (unsigned i = 0; i < count && !ret; i++) {
+		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
+
+		if (n == -EAGAIN && how != STREAM_HELD) { /* pinned memory is short */
+			ret = reads_harvest(r, 1, len);
+			harvested += !ret;
+			i--;
+			continue;
+		}
+		ret = n == 1 ? 0 : -EIO;
+	}
+	if (how == STREAM_HELD)
+		__atomic_store_n(r->word, r->turn, __ATOMIC_RELEASE);
+	for (unsigned i = 0; how >= STREAM_ONE && i < STREAMS; i++)
+		ret |= gpu_bad("synchronize", (int)r->api->cuStreamSynchronize(r->streams[i]));
+	return ret ? ret : reads_harvest(r, count - harvested, len);
+}
+
+/* Drops the file from the page cache. The library may take a moment to unregister it. The kernel
+ * drops only whole folios, so a short range would stay. */
+static int cache_drop_soon(int fd, uint64_t len)
+{
+	uint64_t until = meter_ns() + 1000000000;
+	int ret = cache_drop(fd, 0, len);
+
+	while (ret == -EBUSY && meter_ns() < until)
+		ret = cache_drop(fd, 0, len);
+	return ret;
+}
+
+/* Measures one way to make the reads, and writes one row of the CSV. */
+static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64_t len,
+		     unsigned count, bool cached, unsigned rep)
+{
+	struct sample s = {0};
+	char group[64];
+	struct meter m;
+	int ret, fd;
+
+	/* A closed storage keeps no registration of the page cache, so the cache can be dropped. */
+	penstock_close(r->st);
+	r->st = NULL;
+	ret = penstock_open(b->file, NULL, &r->st);
+	fd = drive_open(b->file, false);
+	if (ret || fd < 0)
+		return ret ? ret : fd;
+	ret = cached ? cache_warm(fd, 0, count * len) : cache_drop_soon(fd, b->len);
+	reads_aim(b, r, how, len, count);
+	gpu_poison(b, count * len);
+	if (!ret) {
+		meter_start(&m);
+		ret = reads_make(r, how, len, count);
+		meter_stop(&m, &s);
+		meter_settle(&m, &s);
+	}
+	if (ret) {
+		bench_bad(b, "%s, %llu bytes: %s", names[how], (unsigned long long)len,
+			  penstock_errmsg());
+	} else {
+		if (!gpu_same(b, b->file, 0, count * len))
+			bench_bad(b, "%s, %llu bytes: wrong bytes", names[how],
+				  (unsigned long long)len);
+		s.bytes = count * len;
+		s.ops = count;
+		snprintf(s.path, sizeof(s.path), "%s", r->path);
+		snprintf(group, sizeof(group), "stream %s %llu KiB", cached ? "cached" : "cold",
+			 (unsigned long long)(len / KIB));
+		meter_row(b, group, names[how], rep, &s);
+	}
+	close(fd);
+	return ret;
+}
+
+static int run_open(struct bench *b, struct stream_run *r)
+{
+	int ret;
+
+	r->api = gpu_get()->api;
+	ret = gpu_bad("pinned word",
+		      (int)r->api->cuMemHostAlloc((void **)&r->word, sizeof(*r->word),
+						  PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED));
+	if (!ret) {
+		*r->word = r->turn = 0;
+		ret = penstock_open(b->file, NULL, &r->st);
+	}
+	if (!ret)
+		ret = penstock_queue_open(NULL, &r->q);
+	for (unsigned i = 0; i < STREAMS && !ret; i++)
+		ret = gpu_bad("stream", (int)r->api->cuStreamCreateWithPriority(
+						&r->streams[i], PST_CU_STREAM_NON_BLOCKING, 0));
+	return ret;
+}
+
+static void run_close(struct stream_run *r)
+{
+	penstock_queue_close(r->q);
+	penstock_close(r->st);
+	r->api->cuMemFreeHost(r->word);
+	for (unsigned i = 0; i < STREAMS && r->streams[i]; i++)
+		r->api->cuStreamDestroy(r->streams[i]);
+}
+
+static int section_stream(struct bench *b)
+{
+	static const uint64_t lens[] = {4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB};
+	static struct stream_run r;
+	int ret = run_open(b, &r);
+
+	/* The first requests make what the library keeps: lanes, pinned memory and the kernel. */
+	for (unsigned how = 0; how < HOWS && !ret; how++) {
+		reads_aim(b, &r, (enum how)how, MIB, 16);
+		ret = reads_make(&r, (enum how)how, MIB, 16);
+	}
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
+		for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]) && !ret; i++) {
+			uint64_t count = BATCH_BYTES / lens[i];
+
+			count = count < COUNT_MAX ? count : COUNT_MAX;
+			if (count * lens[i] > b->len)
+				count = b->len / lens[i];
+			for (unsigned how = 0; how < HOWS && !ret; how++)
+				for (int cached = 0; cached < 2 && !ret; cached++)
+					ret = reads_row(b, &r, (enum how)how, lens[i],
+							(unsigned)count, cached, rep);
+			if (!ret) {
+				struct sample s = {.bytes = count * lens[i]};
+				char group[64];
+
+				s.seconds = gpu_pinned(b, s.bytes, true);
+				snprintf(group, sizeof(group), "stream cached %llu KiB",
+					 (unsigned long long)(lens[i] / KIB));
+				meter_row(b, group, "limit: copies of pinned memory", rep, &s);
+			}
+		}
+	run_close(&r);
+	return ret;
+}
+
+/* A kernel of 10 waves on an H200, which only computes. */
+static const char burn_ptx[] =
+	".version 6.3\n.target sm_70\n.address_size 64\n"
+	".visible .entry burn(.param .u32 turns, .param .u64 out)\n{\n"
+	".reg .pred %p, %q;\n.reg .u64 %o;\n.reg .u32 %i, %n;\n.reg .f32 %a, %b;\n"
+	"ld.param.u32 %n, [turns];\nmov.u32 %i, 0;\nmov.f32 %a, 0f3F800000;\n"
+	"mov.f32 %b, 0f3F800001;\nL:\nfma.rn.f32 %a, %a, %b, %b;\nfma.rn.f32 %b, %b, %a, %a;\n"
+	"add.u32 %i, %i, 1;\nsetp.lt.u32 %p, %i, %n;\n@%p bra L;\n"
+	"ld.param.u64 %o, [out];\nsetp.eq.f32 %q, %a, 0f12345678;\n"
+	"@%q st.global.f32 [%o], %b;\nret;\n}\n";
+
+struct beside {
+	const struct pst_cuda *api;
+	struct pst_cu_ctx *ctx;
+	struct pst_cu_stream *stream;
+	_Atomic uint64_t done; /* time at which the kernels were done; 0 before */
+};
+
+static void *await_kernels(void *arg)
+{
+	struct beside *beside = arg;
+
+	beside->api->cuCtxSetCurrent(beside->ctx);
+	while (beside->api->cuStreamQuery(beside->stream) == PST_CU_NOT_READY)
+		usleep(20);
+	beside->done = meter_ns();
+	return NULL;
+}
+
+/* Measures the time of a fixed number of kernels, alone and beside reads on other streams. */
+static int beside_row(struct bench *b, struct stream_run *r, struct pst_cu_function *burn,
+		      struct pst_cu_stream *stream, int how, unsigned rep)
+{
+	unsigned turns = 2000, submitted = 0, count = 64;
+	uint64_t out = (uintptr_t)b->gpu;
+	void *args[] = {&turns, &out};
+	struct beside beside = {r->api, gpu_get()->ctx, stream, 0};
+	struct sample s = {0};
+	pthread_t thread;
+	struct meter m;
+	int ret = 0;
+
+	if (how >= 0)
+		reads_aim(b, r, (enum how)how, MIB, count);
+	reads_make(r, how < 0 ? QUEUE : (enum how)how, MIB, how < 0 ? 0 : count);
+	meter_start(&m);
+	for (unsigned i = 0; i < 200 && !ret; i++)
+		ret = gpu_bad("launch", (int)r->api->cuLaunchKernel(burn, 10560, 1, 1, 256, 1, 1, 0,
+								    stream, args, NULL));
+	if (!ret)
+		ret = gpu_bad("thread", pthread_create(&thread, NULL, await_kernels, &beside));
+	while (!ret && how >= 0 && !beside.done) {
+		ret = reads_make(r, (enum how)how, MIB, count);
+		submitted += count;
+	}
+	pthread_join(thread, NULL);
+	s.seconds = (double)(beside.done - m.began_ns) * 1e-9;
+	s.ops = submitted;
+	s.bytes = submitted * MIB;
+	meter_row(b, "stream beside kernels", how < 0 ? "no reads" : names[how], rep, &s);
+	return ret;
+}
+
+static int section_stream_beside(struct bench *b)
+{
+	static const int hows[] = {-1, QUEUE, STREAM_MANY, STREAM_LATE, STREAM_HELD};
+	static struct stream_run r;
+	struct pst_cu_function *burn = NULL;
+	struct pst_cu_module *module = NULL;
+	struct pst_cu_stream *stream = NULL;
+	int ret = run_open(b, &r), fd = drive_open(b->file, false);
+
+	if (!ret)
+		ret = fd < 0 ? fd : cache_warm(fd, 0, 64 * MIB);
+	if (!ret)
+		ret = gpu_bad("module", (int)r.api->cuModuleLoadData(&module, burn_ptx));
+	if (!ret)
+		ret = gpu_bad("kernel", (int)r.api->cuModuleGetFunction(&burn, module, "burn"));
+	if (!ret)
+		ret = gpu_bad("stream", (int)r.api->cuStreamCreateWithPriority(
+						&stream, PST_CU_STREAM_NON_BLOCKING, 0));
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
+		for (unsigned i = 0; i < sizeof(hows) / sizeof(hows[0]) && !ret; i++)
+			ret = beside_row(b, &r, burn, stream, hows[i], rep);
+	if (stream)
+		r.api->cuStreamDestroy(stream);
+	if (module)
+		r.api->cuModuleUnload(module);
+	close(fd);
+	run_close(&r);
+	return ret;
+}
+
+const struct bench_section bench_stream[] = {
+	{"stream", "many stream-ordered reads, then one wait", true, section_stream},
+	{"stream_beside", "stream-ordered reads beside compute kernels", true,
+	 section_stream_beside},
+	{NULL, NULL, false, NULL},
+};

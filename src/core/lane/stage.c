@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements stages: see stage.h. stream.c makes stages and queues the operations of their rounds.
+ * Paths and chunk.c move bytes through them. These functions must never call a device's driver,
+ * allocate memory or take a lock.
+ */
+#include "core/lane/stage.h"
+
+#include <string.h>
+
+#include "core/base/device_sync.h"
+
+/* ---- places ---- */
+
+/* Returns how many bytes of the span are numbered. */
+static uint64_t span_bytes(const struct pst_request *req, const struct pst_span *span)
+{
+	unsigned i = (unsigned)(span - req->spans) + 1;
+
+	return (i < req->span_count ? req->spans[i].start : req->total) - span->start;
+}
+
+uint64_t pst_stage_place(struct pst_request *req, uint64_t block)
+{
+	uint64_t at = 0;
+
+	for (unsigned i = 0; i < req->span_count; i++) {
+		struct pst_span *span = &req->spans[i];
+
+		/* No block contains bytes of two spans, because calls read and write whole
+		 * blocks. */
+		span->stage_at = (at + block - 1) / block * block + span->off % block;
+		at = span->stage_at + span_bytes(req, span);
+	}
+	return (at + block - 1) / block * block;
+}
+
+/* Returns the place of the span's byte at storage offset `off`. */
+static uint64_t span_place(const struct pst_request *req, const struct pst_span *span, uint64_t off)
+{
+	const struct penstock_seg *seg = &req->segs[span->seg_first];
+
+	if (!span->rowwise)
+		return span->stage_at + off - span->off;
+	off -= seg->off;
+	return span->stage_at + off / seg->pitch * seg->row_len + off % seg->pitch;
+}
+
+uint64_t pst_stage_room(const struct pst_request *req, const struct pst_place *place)
+{
+	uint64_t piece = req->stage->piece_bytes;
+
+	return piece - span_place(req, place->span, place->off) % piece;
+}
+
+/* ---- rounds ---- */
+
+struct parts_arg {
+	pst_stage_part_fn *fn;
+	void *arg;
+	char *mem; /* memory of the range's first byte */
+};
+
+static int part_place(void *arg, const struct pst_part *part)
+{
+	const struct parts_arg *a = arg;
+
+	return a->fn(a->arg, part, a->mem + part->at);
+}
+
+/* Calls a->fn for each part of the request's bytes from number `pos` up to number `end`. If a
+ * kernel copies them, leaves out bytes that the storage did not have. */
+static int range_parts(struct pst_request *req, uint64_t pos, uint64_t end, struct parts_arg *a)
+{
+	/* Copies that are queued at submit copy all bytes. */
+	uint64_t stop = req->stage->by_kernel
+				? atomic_load_explicit(&req->end_at, memory_order_relaxed)
+				: UINT64_MAX;
+
+	while (pos < end) {
+		struct pst_place place;
+		uint64_t n;
+		int ret = 0;
+
+		pst_spans_find(req, pos, &place);
+		n = place.len < end - pos ? place.len : end - pos;
+		pos += n;
+		if (place.off < stop)
+			ret = pst_span_parts(req, place.span, place.off,
+					     n < stop - place.off ? n : stop - place.off,
+					     part_place, a);
+		if (ret)
+			return ret;
+		a->mem += n;
+	}
+	return 0;
+}
+
+int pst_stage_parts(struct pst_request *req, unsigned round, pst_stage_part_fn *fn, void *arg)
+{
+	const struct pst_stage *stage = req->stage;
+	uint64_t low = round * stage->piece_bytes, high = low + stage->piece_bytes;
+	char *mem = stage->mem + round % stage->pieces * stage->piece_bytes;
+
+	for (unsigned i = 0; i < req->span_count; i++) {
+		const struct pst_span *span = &req->spans[i];
+		uint64_t at = span->stage_at, end = at + span_bytes(req, span);
+		struct parts_arg a = {.fn = fn, .arg = arg};
+		int ret;
+
+		end = end < high ? end : high;
+		at = at > low ? at : low;
+		if (at >= end)
+			continue;
+		a.mem = mem + (at - low);
+		ret = range_parts(req, span->start + (at - span->stage_at),
+				  span->start + (end - span->stage_at), &a);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* Appends one copy to the list of copies. */
+static int copies_add(void *arg, const struct pst_part *part, char *mem)
+{
+	struct pst_request *req = arg;
+	struct pst_stage *stage = req->stage;
+	struct pst_stream_copy *copy = &stage->copies[stage->copies_used];
+	bool read = req->op == PENSTOCK_READ;
+
+	if (stage->copies_used == stage->copies_max)
+		return -E2BIG; /* stream.c has made room for all copies */
+	stage->copies_used++;
+	copy->dst = (uintptr_t)(read ? part->mem : mem);
+	copy->src = (uintptr_t)(read ? mem : part->mem);
+	copy->dst_pitch = read ? part->mem_pitch : part->pitch;
+	copy->src_pitch = read ? part->pitch : part->mem_pitch;
+	copy->row_len = part->row_len;
+	copy->rows = part->rows;
+	return 0;
+}
+
+/* Makes the list of copies of one round. Returns false if there is no room for it. */
+static bool round_list(struct pst_request *req, unsigned round)
+{
+	struct pst_stage *stage = req->stage;
+	unsigned first = stage->copies_used;
+	int ret = pst_stage_parts(req, round, copies_add, req);
+
+	stage->round[round].first = first;
+	stage->round[round].count = ret ? 0 : stage->copies_used - first;
+	return !ret;
+}
+
+/* Raises the word to `value`. Several threads may raise it at once. */
+static void word_raise(uint64_t *word, uint64_t value)
+{
+	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+	while (old < value && !__atomic_compare_exchange_n(word, &old, value, true,
+							   __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
+void pst_stage_start(struct pst_request *req)
+{
+	struct pst_stage *stage = req->stage;
+
+	for (unsigned i = 0; i < stage->rounds; i++)
+		atomic_store_explicit(&stage->left[i], 0, memory_order_relaxed);
+	for (unsigned i = 0; i < req->span_count; i++) {
+		const struct pst_span *span = &req->spans[i];
+		uint64_t at = span->stage_at, end = at + span_bytes(req, span);
+
+		while (at < end && stage->rounds) {
+			uint64_t n = stage->piece_bytes - at % stage->piece_bytes;
+
+			n = n < end - at ? n : end - at;
+			atomic_fetch_add_explicit(&stage->left[at / stage->piece_bytes], n,
+						  memory_order_relaxed);
+			at += n;
+		}
+	}
+	atomic_store(&stage->complete, 0);
+	stage->copies_used = 0;
+	for (unsigned i = 0; stage->by_kernel && i < stage->rounds; i++) {
+		stage->round[i].count = 0;
+		if (req->op == PENSTOCK_WRITE)
+			round_list(req, i);
+	}
+	if (req->op == PENSTOCK_WRITE)
+		word_raise(&stage->words->released,
+			   stage->pieces < stage->rounds ? stage->pieces : stage->rounds);
+}
+
+/* Lets the stream pass the request. After this call the stage may belong to another request. */
+static void stage_open(struct pst_request *req)
+{
+	struct pst_stage *stage = req->stage;
+	struct penstock_device *dev = req->segs[0].dev;
+
+	if (req->late.result)
+		*(volatile int64_t *)req->late.result = pst_req_result(req);
+	pst_device_stream_leave(dev);
+	word_raise(&stage->words->released,
+		   atomic_load_explicit(&stage->last, memory_order_relaxed));
+}
+
+void pst_stage_finish(struct pst_request *req)
+{
+	struct pst_stage *stage = req->stage;
+
+	if (atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel))
+		return;
+	/* The stream still makes the copies that were queued at submit. They must not copy bytes
+	 * of other requests. */
+	if (req->op == PENSTOCK_READ && !stage->by_kernel &&
+	    atomic_load(&stage->complete) < stage->rounds)
+		memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
+	stage_open(req);
+}
+
+/* A round is complete: lets the stream execute its copies (read), or the copies of the round that
+ * uses the same memory next (write). After the last round of a read, the stream has passed the
+ * request. */
+static void round_complete(struct pst_request *req, unsigned round)
+{
+	struct pst_stage *stage = req->stage;
+
+	if (req->op == PENSTOCK_WRITE) {
+		unsigned next = round + stage->pieces + 1;
+
+		word_raise(&stage->words->released, next < stage->rounds ? next : stage->rounds);
+		return;
+	}
+	if (stage->by_kernel)
+		round_list(req, round);
+	if (round + 1 < stage->rounds)
+		word_raise(&stage->words->released, round + 1);
+	else if (!atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel))
+		stage_open(req);
+}
+
+/* Handles all rounds that are complete, in order. One thread does so at a time. */
+static void rounds_advance(struct pst_request *req)
+{
+	struct pst_stage *stage = req->stage;
+	unsigned rounds = stage->rounds, next;
+
+	do {
+		if (atomic_exchange(&stage->counting, true))
+			return;
+		next = atomic_load(&stage->complete);
+		while (next < rounds && !atomic_load(&stage->left[next])) {
+			atomic_store(&stage->complete, next + 1);
+			round_complete(req, next++);
+		}
+		atomic_store(&stage->counting, false);
+		/* Another thread may have completed a round since the last look. */
+	} while (next < rounds && !atomic_load(&stage->left[next]));
+}
+
+/* ---- chunks ---- */
+
+char *pst_stage_memory(const struct pst_chunk *chunk, uint64_t off)
+{
+	const struct pst_request *req = chunk->req;
+	const struct pst_stage *stage = req->stage;
+	uint64_t place = span_place(req, &req->spans[chunk->span], chunk->off) - (chunk->off - off);
+	uint64_t round = place / stage->piece_bytes;
+	uint64_t passed = __atomic_load_n(&stage->words->passed, __ATOMIC_ACQUIRE);
+	uint64_t needed = round + 1;
+
+	if (req->op == PENSTOCK_READ)
+		needed = needed > stage->pieces ? needed - stage->pieces : 0;
+	if (passed < needed)
+		return NULL;
+	return stage->mem + round % stage->pieces * stage->piece_bytes + place % stage->piece_bytes;
+}
+
+void pst_stage_moved(const struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_stage *stage = req->stage;
+	uint64_t place = span_place(req, &req->spans[chunk->span], chunk->off);
+
+	if (!stage->rounds)
+		return;
+	if (chunk->moved < chunk->len) {
+		pst_req_end_at(req, chunk->off + chunk->moved);
+		/* The file has become shorter since submit. */
+		if (!stage->by_kernel)
+			memset(pst_stage_memory(chunk, chunk->off) + chunk->moved, 0,
+			       chunk->len - chunk->moved);
+	}
+	if (atomic_fetch_sub(&stage->left[place / stage->piece_bytes], chunk->len) == chunk->len)
+		rounds_advance(req);
+}
