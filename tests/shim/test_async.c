@@ -164,12 +164,14 @@ static void wrong_late_values(void **state)
 	static const struct values wrong[] = {
 		{5001, 0, 0},		 /* more bytes than the call allowed */
 		{10, -1, 0},		 /* offset before the start of the file */
+		{4096, -4096, 0},	 /* a range that ends at the start of the file */
 		{10, 0, (off_t)1 << 40}, /* buffer offset outside of any allocation */
+		{10, 0, -4096},		 /* buffer offset before the allocation */
 	};
 	struct pst_cu_stream *stream = cu_stream();
 
 	(void)state;
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		struct values set = wrong[i];
 		ssize_t bytes = 7;
 
@@ -181,7 +183,7 @@ static void wrong_late_values(void **state)
 					  stream));
 		st_gate_open();
 		assert_cu(cu.cuStreamSynchronize(stream));
-		assert_true(bytes < 0);
+		assert_int_equal(bytes, -EINVAL);
 	}
 	assert_cu(cu.cuStreamDestroy(stream));
 }
