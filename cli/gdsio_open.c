@@ -38,11 +38,6 @@ int gdsio_fail_lib(char *error)
 
 /* ---- files ---- */
 
-bool gdsio_plain(const struct gdsio_args *a)
-{
-	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
-}
-
 /* Fails if the file is neither a regular file nor a block device. The caller makes this check
  * before it calls open(2), because open(2) would block on a pipe. */
 static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const char *path)
@@ -61,15 +56,15 @@ static int plain_open(struct gdsio_run *r, struct gdsio_file *p)
 {
 	const char *path = storage_path(p->name);
 	int flags = (r->a->write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC |
-		    (r->a->cached ? 0 : O_DIRECT);
+		    (gdsio_is_cached(r->a) ? 0 : O_DIRECT);
 
 	if (!path)
-		return gdsio_fail(r->error, "-x 1 and -x 2 need a file, and %s is not one",
+		return gdsio_fail(r->error, "-x 1, 2 and 4 need a file, and %s is not one",
 				  p->name);
 	if (plain_check(r, p, path))
 		return EXIT_FAILED;
 	p->fd = open(path, flags, 0666);
-	if (p->fd < 0 && errno == EINVAL && !r->a->cached)
+	if (p->fd < 0 && errno == EINVAL && !gdsio_is_cached(r->a))
 		return gdsio_fail(r->error, "%s cannot be opened with O_DIRECT: use -O 1", p->name);
 	return p->fd < 0 ? gdsio_fail(r->error, "%s: %s%s", p->name, strerror(errno),
 				      advice_errno(errno))
@@ -118,7 +113,7 @@ static int file_open(struct gdsio_run *r, struct gdsio_file *p, bool in_folder)
 		opts.flags = PENSTOCK_O_CREATE;
 		opts.length = a->start + a->size;
 	}
-	if (gdsio_plain(a)) {
+	if (gdsio_is_plain(a)) {
 		if (plain_open(r, p))
 			return EXIT_FAILED;
 	} else if (penstock_open(p->name, &opts, &p->st)) {
@@ -186,9 +181,9 @@ static int flow_alloc(struct gdsio_run *r, struct flow *f, const struct gdsio_jo
 	} else if (a->xfer != GDSIO_CPU) {
 		f->mem = f->host;
 	}
-	/* -m 2 needs pinned host memory, and so does the staging buffer of -x 2 unless -b. */
+	/* -m 2 needs pinned host memory, and so does the buffer of -x 2 and 4 unless -b. */
 	if (gpu && gpu != r->host &&
-	    (job->memory == GDSIO_PINNED || (a->xfer == GDSIO_CPU_GPU && !a->skip_register))) {
+	    (job->memory == GDSIO_PINNED || (gdsio_is_plain(a) && !a->skip_register))) {
 		if (penstock_register(gpu, f->host, len))
 			return gdsio_fail_lib(r->error);
 		f->registered = true;
@@ -254,8 +249,7 @@ static int worker_open(struct gdsio_run *r, const struct gdsio_job *job, struct 
 	*w = (struct worker){.r = r, .job = job, .flows = flows, .count = count};
 	opts.requests_max = count;
 	opts.segs_max = 1;
-	if ((r->a->xfer == GDSIO_BATCH || r->a->xfer == GDSIO_ASYNC) &&
-	    penstock_queue_open(&opts, &w->q))
+	if ((gdsio_is_batch(r->a) || gdsio_is_ordered(r->a)) && penstock_queue_open(&opts, &w->q))
 		return gdsio_fail_lib(r->error);
 	r->worker_count++;
 	return 0;
@@ -266,7 +260,7 @@ static int job_open(struct gdsio_run *r, unsigned j)
 	const struct gdsio_job *job = &r->a->jobs[j];
 	struct flow *flows = &r->flows[r->flow_count];
 	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
-	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* one thread submits all flows */
+	bool one = gdsio_is_batch(r->a) && !r->a->batch; /* one thread submits all flows */
 	int ret = job_device_open(r, j);
 
 	for (unsigned i = 0; !ret && i < count; i++) {
