@@ -2,8 +2,8 @@
 /*
  * Implements `penstock gdsio`: accepts the flags and job files of NVIDIA's gdsio and prints the
  * same result line, so that scripts written for NVIDIA's program can use it. The report of the
- * path goes to standard error. A flag that has no meaning for Penstock must cause an error; it
- * must never be ignored.
+ * path goes to standard error. A flag that has no meaning for Penstock must cause an error, or a
+ * line in the report; it must never be ignored.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -242,6 +242,9 @@ static int switch_parse(int c, struct gdsio_args *a)
 	case 'p':
 		a->nvlinks = true;
 		return 0;
+	case 'W':
+		a->overwrite = true;
+		return 0;
 	default:
 		return -1;
 	}
@@ -318,6 +321,7 @@ static int job_file_read(const char *name, struct gdsio_args *a)
 static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+						{"overwrite", no_argument, NULL, 'W'},
 						{"quiet", no_argument, NULL, 'q'},
 						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
@@ -331,7 +335,7 @@ static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 	while ((c = next_option(argc, argv, &cmd_gdsio, options)) != -1) {
 		if (c == 'h')
 			return -1;
-		flags = flags || (c != 'j' && c != 'q');
+		flags = flags || (c != 'j' && c != 'q' && c != 'W');
 		ret = job_option_parse(c, a, given);
 		if (ret < 0)
 			ret = run_option_parse(c, a);
@@ -540,6 +544,7 @@ const struct command cmd_gdsio = {
 		"  -O N          0 O_DIRECT, 1 through the page cache (0)\n"
 		"  -b            do not register host memory\n"
 		"  -p            permit NVLinks, which no path uses\n"
+		"  --overwrite   write into files that exist, and through links\n"
 		"  --quiet       print no report of the path on standard error\n"
 		"  --json        print one JSON object, see penstock-json(5)\n",
 	.run = gdsio_main,

@@ -45,6 +45,7 @@ struct gdsio_args {
 	unsigned job_count;
 	enum gdsio_xfer xfer;
 	bool write, random, unaligned, fill, refill, verify, skip_register, cached, nvlinks;
+	bool overwrite; /* whether the run may write into existing files and through links */
 	/* number of bytes to transfer in each file; 0 to transfer all bytes from `start` to the
 	 * file's end */
 	uint64_t size;

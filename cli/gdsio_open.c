@@ -38,6 +38,13 @@ int gdsio_fail_lib(char *error)
 
 /* ---- files ---- */
 
+/* Returns the flag of open(2) that refuses a link as the file to write, unless the user allowed
+ * to write through links. */
+static int link_flag(const struct gdsio_args *a)
+{
+	return a->write && !a->overwrite ? O_NOFOLLOW : 0;
+}
+
 /* Fails if the file is neither a regular file nor a block device. The caller makes this check
  * before it calls open(2), because open(2) would block on a pipe. */
 static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const char *path)
@@ -55,8 +62,9 @@ static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const ch
 static int plain_open(struct gdsio_run *r, struct gdsio_file *p)
 {
 	const char *path = storage_path(p->name);
-	int flags = (r->a->write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC |
-		    (gdsio_is_cached(r->a) ? 0 : O_DIRECT);
+	bool cached = gdsio_is_cached(r->a);
+	int flags = (r->a->write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | link_flag(r->a) |
+		    (p->created ? O_EXCL : 0) | (cached ? 0 : O_DIRECT);
 
 	if (!path)
 		return gdsio_fail(r->error, "-x 1, 2 and 4 need a file, and %s is not one",
@@ -64,8 +72,11 @@ static int plain_open(struct gdsio_run *r, struct gdsio_file *p)
 	if (plain_check(r, p, path))
 		return EXIT_FAILED;
 	p->fd = open(path, flags, 0666);
-	if (p->fd < 0 && errno == EINVAL && !gdsio_is_cached(r->a))
+	if (p->fd < 0 && errno == EINVAL && !cached) {
+		if (p->created)
+			unlink(path); /* open(2) creates a file before it refuses O_DIRECT */
 		return gdsio_fail(r->error, "%s cannot be opened with O_DIRECT: use -O 1", p->name);
+	}
 	return p->fd < 0 ? gdsio_fail(r->error, "%s: %s%s", p->name, strerror(errno),
 				      advice_errno(errno))
 			 : 0;
@@ -89,12 +100,48 @@ static int file_extend(struct gdsio_run *r, const struct gdsio_file *p)
 	const char *path = storage_path(p->name);
 	uint64_t end = r->a->start + r->a->size;
 	struct stat st;
+	int fd, ret = 0;
 
-	if (!path || stat(path, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size >= end)
+	if (!path)
 		return 0;
-	return truncate(path, (off_t)end) ? gdsio_fail(r->error, "%s: %s%s", p->name,
-						       strerror(errno), advice_errno(errno))
-					  : 0;
+	fd = p->fd >= 0 ? p->fd : open(path, O_WRONLY | O_CLOEXEC | link_flag(r->a));
+	if (fd < 0 || fstat(fd, &st) ||
+	    (S_ISREG(st.st_mode) && (uint64_t)st.st_size < end && ftruncate(fd, (off_t)end)))
+		ret = gdsio_fail(r->error, "%s: %s%s", p->name, strerror(errno),
+				 advice_errno(errno));
+	if (fd >= 0 && fd != p->fd)
+		close(fd);
+	return ret;
+}
+
+/* Returns whether an earlier job of this run has opened the same file. */
+static bool file_is_ours(const struct gdsio_run *r, const struct gdsio_file *p)
+{
+	for (const struct gdsio_file *other = r->files; other < p; other++)
+		if (!strcmp(other->name, p->name))
+			return true;
+	return false;
+}
+
+/* Finds out whether the run will create the file to write. Fails if the name exists already and
+ * --overwrite is not given. */
+static int file_check_new(struct gdsio_run *r, struct gdsio_file *p)
+{
+	const char *path = storage_path(p->name);
+	struct stat st;
+
+	if (!path)
+		return 0;
+	if (lstat(path, &st)) {
+		p->created = errno == ENOENT; /* the open reports any other error */
+		return 0;
+	}
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISLNK(st.st_mode))
+		return 0; /* the open reports a name that belongs to no file */
+	if (r->a->overwrite || file_is_ours(r, p))
+		return 0;
+	return gdsio_fail(r->error, "%s %s: add --overwrite to write into it", p->name,
+			  S_ISLNK(st.st_mode) ? "is a symbolic link" : "exists");
 }
 
 static int file_open(struct gdsio_run *r, struct gdsio_file *p, bool in_folder)
@@ -104,13 +151,14 @@ static int file_open(struct gdsio_run *r, struct gdsio_file *p, bool in_folder)
 	const char *path = storage_path(p->name);
 	int64_t length;
 
-	p->created = a->write && path && access(path, F_OK);
+	if (a->write && file_check_new(r, p))
+		return EXIT_FAILED;
 	if (!a->write && in_folder && access(path, F_OK))
 		return gdsio_fail(r->error,
 				  "%s does not exist: write it first (-I 1), with as many threads",
 				  p->name);
 	if (a->write) {
-		opts.flags = PENSTOCK_O_CREATE;
+		opts.flags = PENSTOCK_O_CREATE | (a->overwrite ? 0 : PENSTOCK_O_NOFOLLOW);
 		opts.length = a->start + a->size;
 	}
 	if (gdsio_is_plain(a)) {
