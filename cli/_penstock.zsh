@@ -48,7 +48,7 @@ _penstock_value() {
 	--rw) compadd -- read write randread randwrite ;;
 	--sys-root | --root | --stripe | -D) _files -/ ;;
 	-f) _files ;;
-	-x) compadd -- 0 1 2 5 6 ;;
+	-x) compadd -- 0 1 2 3 4 5 6 7 ;;
 	-I) compadd -- 0 1 2 3 ;;
 	-d) compadd -- host 0 ;;
 	-m) compadd -- 0 2 3 4 ;;

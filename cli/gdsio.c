@@ -2,8 +2,8 @@
 /*
  * Implements `penstock gdsio`: accepts the flags and job files of NVIDIA's gdsio and prints the
  * same result line, so that scripts written for NVIDIA's program can use it. The report of the
- * path goes to standard error. A flag that has no meaning for Penstock must cause an error; it
- * must never be ignored.
+ * path goes to standard error. A flag that has no meaning for Penstock must cause an error, or a
+ * line in the report; it must never be ignored.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,21 +16,17 @@
 
 #define DAY_S 86400
 
-static const char *xfer_name(enum gdsio_xfer x)
-{
-	switch (x) {
-	case GDSIO_CPU:
-		return "CPUONLY";
-	case GDSIO_CPU_GPU:
-		return "CPU_GPU";
-	case GDSIO_ASYNC:
-		return "GPUD_ASYNC";
-	case GDSIO_BATCH:
-		return "GPU_BATCH";
-	default:
-		return "GPUD";
-	}
-}
+/* Names of the transfer types in the result line of NVIDIA's gdsio. */
+static const char *const xfer_names[GDSIO_XFERS] = {
+	[GDSIO_DIRECT] = "GPUD",
+	[GDSIO_CPU] = "CPUONLY",
+	[GDSIO_CPU_GPU] = "CPU_GPU",
+	[GDSIO_STAGED] = "CPU_ASYNC_GPU",
+	[GDSIO_CACHED_GPU] = "CPU_CACHED_GPU",
+	[GDSIO_ASYNC] = "GPUD_ASYNC",
+	[GDSIO_BATCH] = "GPU_BATCH",
+	[GDSIO_BATCH_ASYNC] = "GPU_BATCH_STREAM",
+};
 
 static const char *op_name(bool write, bool random)
 {
@@ -63,15 +59,36 @@ static int option_xfer(struct gdsio_args *a)
 
 	if (parse_number(optarg, 0, 7, &n) && gdsio_xfer(n, &a->xfer))
 		return 0;
-	return option_invalid("-x", "0, 1, 2, 5 or 6; 3, 4 and 7 are not supported");
+	return option_invalid("-x", "0 to 7");
 }
 
-/* Parses an option `c` that describes the job of the command line. Returns 0, an exit code, or
- * -1 if `c` is an option of another kind. */
-static int job_option_parse(int c, struct gdsio_job *job)
+/* The options that describe a job. Each may be given once for each job. */
+enum job_option { TARGET, DEVICE, NODE, MEMORY, THREADS, JOB_OPTIONS };
+
+static int job_option(int c)
+{
+	switch (c) {
+	case 'f':
+	case 'D':
+		return TARGET;
+	case 'd':
+		return DEVICE;
+	case 'n':
+		return NODE;
+	case 'm':
+		return MEMORY;
+	case 'w':
+		return THREADS;
+	default:
+		return JOB_OPTIONS;
+	}
+}
+
+/* Parses the value of option `c` of a job. */
+static int job_option_value(int c, struct gdsio_job *job)
 {
 	uint64_t n = 0;
-	int ret = 0;
+	int ret;
 
 	switch (c) {
 	case 'f':
@@ -90,14 +107,65 @@ static int job_option_parse(int c, struct gdsio_job *job)
 		ret = option_number("-m", 4, "0 to 4", &n);
 		job->memory = gdsio_memory(n);
 		return ret;
-	case 'w':
+	default:
 		if (!parse_number(optarg, 1, GDSIO_THREADS_MAX, &n))
 			return option_invalid("-w", "1 to 1024 threads");
 		job->threads = (unsigned)n;
 		return 0;
-	default:
-		return -1;
 	}
+}
+
+/* Parses an option `c` that describes a job. `given` has the number of times that each such
+ * option was given so far; the n-th time, the option describes the n-th job. Returns 0, an exit
+ * code, or -1 if `c` is an option of another kind. */
+static int job_option_parse(int c, struct gdsio_args *a, unsigned *given)
+{
+	int option = job_option(c);
+
+	if (option == JOB_OPTIONS)
+		return -1;
+	if (given[option] == GDSIO_JOBS_MAX)
+		return fail(EXIT_USAGE,
+			    "-%c is given more than %d times: a run can have only %d jobs", c,
+			    GDSIO_JOBS_MAX, GDSIO_JOBS_MAX);
+	return job_option_value(c, &a->jobs[given[option]++]);
+}
+
+/* Copies the value of an option from one job to another. */
+static void job_option_copy(struct gdsio_job *to, const struct gdsio_job *from, int option)
+{
+	if (option == DEVICE)
+		memcpy(to->device, from->device, sizeof(to->device));
+	else if (option == NODE)
+		to->node = from->node;
+	else if (option == MEMORY)
+		to->memory = from->memory;
+	else
+		to->threads = from->threads;
+}
+
+/* Completes the jobs of the command line: there is a job for each -f or -D, and an option that
+ * is given once applies to all jobs. */
+static int jobs_complete(struct gdsio_args *a, const unsigned *given)
+{
+	static const char letters[JOB_OPTIONS] = {'f', 'd', 'n', 'm', 'w'};
+
+	a->job_count = given[TARGET] ? given[TARGET] : 1;
+	for (int option = DEVICE; option < JOB_OPTIONS; option++) {
+		if (given[option] > 1 && given[option] != a->job_count)
+			return fail(EXIT_USAGE,
+				    "-%c is given %u times, and -f and -D define %u job%s: give "
+				    "it once, or once for each job",
+				    letters[option], given[option], a->job_count,
+				    a->job_count > 1 ? "s" : "");
+		for (unsigned i = 1; given[option] == 1 && i < a->job_count; i++)
+			job_option_copy(&a->jobs[i], &a->jobs[0], option);
+	}
+	for (unsigned i = 1; i < a->job_count; i++)
+		if (!a->jobs[i].file[0] != !a->jobs[0].file[0])
+			return fail(EXIT_USAGE, "-f and -D cannot be used together: put the jobs "
+						"into a job file");
+	return 0;
 }
 
 /* Parses an option `c` that applies to the whole run. Returns 0, an exit code, or -1 if `c` is
@@ -172,9 +240,11 @@ static int switch_parse(int c, struct gdsio_args *a)
 		a->quiet = true;
 		return 0;
 	case 'p':
-		return fail(EXIT_USAGE,
-			    "-p (NVLinks) is not supported: leave it out, other GPUs are reached "
-			    "without it");
+		a->nvlinks = true;
+		return 0;
+	case 'W':
+		a->overwrite = true;
+		return 0;
 	default:
 		return -1;
 	}
@@ -190,9 +260,12 @@ static int gdsio_check_job(const struct gdsio_args *a, const struct gdsio_job *j
 		return fail(EXIT_USAGE, "gdsio needs either a file (-f) or a folder (-D)");
 	if (job->memory != GDSIO_DEVICE && !library)
 		return fail(EXIT_USAGE, "-m %d works with -x 0 and -x 6 only", (int)job->memory);
-	if (a->xfer == GDSIO_ASYNC && !strcmp(job->device, "host"))
+	if (gdsio_is_ordered(a) && !strcmp(job->device, "host"))
 		return fail(EXIT_USAGE,
-			    "-x 5 needs the stream of a GPU, and -d host has none: name a GPU");
+			    "-x %d needs the stream of a GPU, and -d host has none: name a GPU",
+			    (int)a->xfer);
+	if (a->xfer == GDSIO_STAGED && !strcmp(job->device, "host"))
+		return fail(EXIT_USAGE, "-x 3 copies from host memory to a GPU: name a GPU");
 	if (job->memory == GDSIO_PINNED && !strcmp(job->device, "host"))
 		return fail(EXIT_USAGE,
 			    "-m 2 pins memory for a GPU: with -d host use -m 3 instead");
@@ -214,8 +287,8 @@ static int gdsio_check_args(const struct gdsio_args *a)
 		return fail(EXIT_USAGE, "all jobs together can have at most %d %s: give less",
 			    GDSIO_THREADS_MAX,
 			    a->batch ? "concurrent transfers (-w times -B)" : "threads");
-	if (a->batch && a->xfer != GDSIO_BATCH)
-		return fail(EXIT_USAGE, "-B is for batches: add -x 6");
+	if (a->batch && !gdsio_is_batch(a))
+		return fail(EXIT_USAGE, "-B is for batches: add -x 6 or -x 7");
 	if (a->write && !a->size)
 		return fail(EXIT_USAGE, "a write needs its size: add -s, for example -s 1G");
 	if (a->unaligned && !a->random)
@@ -248,20 +321,22 @@ static int job_file_read(const char *name, struct gdsio_args *a)
 static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+						{"overwrite", no_argument, NULL, 'W'},
 						{"quiet", no_argument, NULL, 'q'},
 						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
+	unsigned given[JOB_OPTIONS] = {0};
 	bool flags = false;
 	int c, ret;
 
-	a->job_count = 1;
 	a->io_min = a->io_max = 1u << 20;
-	a->jobs[0] = (struct gdsio_job){.device = "cuda:0", .threads = 1, .node = -1};
+	for (unsigned i = 0; i < GDSIO_JOBS_MAX; i++)
+		a->jobs[i] = (struct gdsio_job){.device = "cuda:0", .threads = 1, .node = -1};
 	while ((c = next_option(argc, argv, &cmd_gdsio, options)) != -1) {
 		if (c == 'h')
 			return -1;
-		flags = flags || (c != 'j' && c != 'q');
-		ret = job_option_parse(c, &a->jobs[0]);
+		flags = flags || (c != 'j' && c != 'q' && c != 'W');
+		ret = job_option_parse(c, a, given);
 		if (ret < 0)
 			ret = run_option_parse(c, a);
 		if (ret < 0)
@@ -272,7 +347,7 @@ static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 	if (optind + 1 < argc || (optind < argc && flags))
 		return fail(EXIT_USAGE, "gdsio accepts either flags or one job file, remove '%s'",
 			    argv[optind + 1 < argc ? optind + 1 : optind]);
-	ret = optind < argc ? job_file_read(argv[optind], a) : 0;
+	ret = optind < argc ? job_file_read(argv[optind], a) : jobs_complete(a, given);
 	return ret ? ret : gdsio_check_args(a);
 }
 
@@ -324,8 +399,8 @@ static void gdsio_print_line(const struct gdsio_args *a, bool write, const struc
 {
 	char least[32], most[32], step[32];
 
-	printf("IoType: %s XferType: %s ", op_name(write, a->random), xfer_name(a->xfer));
-	if (a->xfer == GDSIO_BATCH)
+	printf("IoType: %s XferType: %s ", op_name(write, a->random), xfer_names[a->xfer]);
+	if (gdsio_is_batch(a))
 		printf("Threads: %u IoDepth: %u ", batch_threads(a), batch_depth(a));
 	else
 		printf("Threads: %u ", thread_count(a));
@@ -352,14 +427,13 @@ static void gdsio_print_json_result(struct json *j, const struct gdsio_result *r
 static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_result *first,
 			     const struct gdsio_result *again)
 {
-	bool plain = a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 	struct json j;
 
 	json_open(&j, stdout);
 	json_text(&j, "io_type", op_name(a->write, a->random));
-	json_text(&j, "xfer_type", xfer_name(a->xfer));
-	json_int(&j, "threads", a->xfer == GDSIO_BATCH ? batch_threads(a) : thread_count(a));
-	json_int(&j, "io_depth", a->xfer == GDSIO_BATCH ? batch_depth(a) : 1);
+	json_text(&j, "xfer_type", xfer_names[a->xfer]);
+	json_int(&j, "threads", gdsio_is_batch(a) ? batch_threads(a) : thread_count(a));
+	json_int(&j, "io_depth", gdsio_is_batch(a) ? batch_depth(a) : 1);
 	json_int(&j, "dataset_bytes", (int64_t)first->size);
 	json_int(&j, "io_min", (int64_t)a->io_min);
 	json_int(&j, "io_max", (int64_t)a->io_max);
@@ -370,24 +444,26 @@ static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_resu
 		gdsio_print_json_result(&j, again);
 		json_end(&j);
 	}
-	if (!plain)
+	if (!gdsio_is_plain(a))
 		tally_json(&j, &first->tally);
 	json_close(&j);
 }
 
-/* Prints the path that carried the bytes. For -x 1 and 2 prints the system calls instead,
+/* Prints the path that carried the bytes. For -x 1, 2 and 4 prints the system calls instead,
  * because these transfers do not use the library. */
 static void gdsio_print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 {
 	if (a->quiet || a->json)
 		return;
-	if (a->xfer != GDSIO_CPU && a->xfer != GDSIO_CPU_GPU)
+	if (!gdsio_is_plain(a))
 		tally_print(stderr, "path", &r->tally);
 	else
 		fprintf(stderr, "path\n  none: plain pread(2) and pwrite(2) %s, %s\n",
-			a->cached ? "through the page cache" : "with O_DIRECT",
+			gdsio_is_cached(a) ? "through the page cache" : "with O_DIRECT",
 			a->xfer == GDSIO_CPU ? "without a device"
 					     : "and a copy to or from the device");
+	if (a->nvlinks)
+		fprintf(stderr, "  nvlinks: not used, because no path goes through another GPU\n");
 }
 
 static int gdsio_run_passes(const struct gdsio_args *a, struct gdsio_run *r)
@@ -449,13 +525,16 @@ const struct command cmd_gdsio = {
 		"  -d N|host     number of the GPU (0), or host memory instead\n"
 		"  -m M          memory: 0, 1 of the GPU, 2 pinned, 3 malloc, 4 mmap (0)\n"
 		"  -n NODE       run the threads on that NUMA node\n"
-		"  -w N          threads; with -x 6 and no -B the transfers in a batch (1)\n"
-		"  -B N          with -x 6: each thread has a batch of N transfers\n"
+		"  -w N          threads; with -x 6 or 7 and no -B the transfers in a batch (1)\n"
+		"                -f or -D several times: as many jobs; give -d, -m, -n and -w\n"
+		"                once for all jobs, or once for each\n"
+		"  -B N          with -x 6 or 7: each thread has a batch of N transfers\n"
 		"  -s SIZE       bytes of the file, with -D of each file\n"
 		"  -o SIZE       offset in the file where the transfers start (0)\n"
 		"  -i SIZE       bytes of a transfer, or LEAST:MOST:STEP (1M)\n"
 		"  -x X          0 storage to GPU, 1 storage to CPU, 2 storage to CPU to GPU,\n"
-		"                5 in stream order, 6 in batches (0)\n"
+		"                3 through pinned memory, 4 through the page cache, 5 in stream\n"
+		"                order, 6 in batches, 7 in batches in stream order (0)\n"
 		"  -I N          0 read, 1 write, 2 randread, 3 randwrite (0)\n"
 		"  -T SECONDS    repeat for this time; default: transfer every byte once\n"
 		"  -V            write bytes that depend on -k, and compare what is read\n"
@@ -464,6 +543,8 @@ const struct command cmd_gdsio = {
 		"  -R, -F        write random bytes; -F: different ones in each transfer\n"
 		"  -O N          0 O_DIRECT, 1 through the page cache (0)\n"
 		"  -b            do not register host memory\n"
+		"  -p            permit NVLinks, which no path uses\n"
+		"  --overwrite   write into files that exist, and through links\n"
 		"  --quiet       print no report of the path on standard error\n"
 		"  --json        print one JSON object, see penstock-json(5)\n",
 	.run = gdsio_main,

@@ -16,14 +16,17 @@
 #define GDSIO_TEXT_MAX (GDSIO_NAME_MAX + 512) /* capacity of an error message in bytes */
 #define GDSIO_FILE_MAX (64u << 10)	      /* maximum length of a job file in bytes */
 
-/* The transfer types of -x, with the numbers that NVIDIA's gdsio gives them. Types 3, 4 and 7
- * are not supported. */
+/* The transfer types of -x, with the numbers that NVIDIA's gdsio gives them. */
 enum gdsio_xfer {
 	GDSIO_DIRECT = 0,
 	GDSIO_CPU = 1,
 	GDSIO_CPU_GPU = 2,
+	GDSIO_STAGED = 3,
+	GDSIO_CACHED_GPU = 4,
 	GDSIO_ASYNC = 5,
-	GDSIO_BATCH = 6
+	GDSIO_BATCH = 6,
+	GDSIO_BATCH_ASYNC = 7,
+	GDSIO_XFERS
 };
 enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_MMAP = 4 };
 
@@ -41,7 +44,8 @@ struct gdsio_args {
 	struct gdsio_job jobs[GDSIO_JOBS_MAX];
 	unsigned job_count;
 	enum gdsio_xfer xfer;
-	bool write, random, unaligned, fill, refill, verify, skip_register, cached;
+	bool write, random, unaligned, fill, refill, verify, skip_register, cached, nvlinks;
+	bool overwrite; /* whether the run may write into existing files and through links */
 	/* number of bytes to transfer in each file; 0 to transfer all bytes from `start` to the
 	 * file's end */
 	uint64_t size;
@@ -54,7 +58,7 @@ struct gdsio_args {
 };
 
 struct gdsio_result {
-	struct tally tally;  /* sum of the library's reports, for -x 0, 5 and 6 */
+	struct tally tally;  /* sum of the library's reports; empty if gdsio_is_plain() */
 	uint64_t bytes, ops; /* number of bytes moved, and number of transfers */
 	uint64_t size;	     /* number of bytes of all files together */
 	double latency_us;   /* sum of the latencies of all transfers */
@@ -62,6 +66,26 @@ struct gdsio_result {
 	char error[GDSIO_TEXT_MAX];
 };
 
+/* Returns whether plain system calls transfer the bytes instead of the library. */
+static inline bool gdsio_is_plain(const struct gdsio_args *a)
+{
+	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU || a->xfer == GDSIO_CACHED_GPU;
+}
+/* Returns whether the transfers are made in batches. */
+static inline bool gdsio_is_batch(const struct gdsio_args *a)
+{
+	return a->xfer == GDSIO_BATCH || a->xfer == GDSIO_BATCH_ASYNC;
+}
+/* Returns whether each transfer is in the order of a CUDA stream. */
+static inline bool gdsio_is_ordered(const struct gdsio_args *a)
+{
+	return a->xfer == GDSIO_ASYNC || a->xfer == GDSIO_BATCH_ASYNC;
+}
+/* Returns whether the files are read and written only through the page cache. */
+static inline bool gdsio_is_cached(const struct gdsio_args *a)
+{
+	return a->cached || a->xfer == GDSIO_CACHED_GPU;
+}
 /* gdsio_depth returns the number of concurrent transfers of one thread. gdsio_flows returns the
  * number of concurrent transfers of all threads of a job. */
 static inline unsigned gdsio_depth(const struct gdsio_args *a)

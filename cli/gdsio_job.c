@@ -75,7 +75,7 @@ bool gdsio_io_size(const char *text, struct gdsio_args *a)
 
 bool gdsio_xfer(uint64_t number, enum gdsio_xfer *out)
 {
-	if (number > 6 || number == 3 || number == 4)
+	if (number >= GDSIO_XFERS)
 		return false;
 	*out = (enum gdsio_xfer)number;
 	return true;
@@ -139,14 +139,14 @@ static const struct {
 	enum section section;
 	const char *wants; /* description of a valid value */
 } keys[KEYS] = {
-	[XFER] = {"xfer_type", GLOBAL, "0, 1, 2, 5 or 6"},
+	[XFER] = {"xfer_type", GLOBAL, "0 to 7"},
 	[RW] = {"rw", GLOBAL, "read, write, randread or randwrite"},
 	[BS] = {"bs", GLOBAL, "a size like 1M, or least:most:step"},
 	[SIZE] = {"size", GLOBAL, "a size like 1G"},
 	[RUNTIME] = {"runtime", GLOBAL, "seconds, at most a day"},
 	[VERIFY] = {"do_verify", GLOBAL, "0 or 1"},
 	[SKIP] = {"skip_bufregister", GLOBAL, "0 or 1"},
-	[NVLINKS] = {"enable_nvlinks", GLOBAL, "0 (other GPUs are reached without it)"},
+	[NVLINKS] = {"enable_nvlinks", GLOBAL, "0 or 1"},
 	[SEED] = {"random_seed", GLOBAL, "a number"},
 	[FILL] = {"fill_random", GLOBAL, "0 or 1"},
 	[REFILL] = {"refill_buffer", GLOBAL, "0 or 1"},
@@ -198,7 +198,6 @@ static bool name_parse(const char *text, char *out)
 static bool global_key_parse(struct gdsio_args *a, enum key key, const char *text)
 {
 	uint64_t n = 0;
-	bool no;
 
 	switch (key) {
 	case XFER:
@@ -219,7 +218,7 @@ static bool global_key_parse(struct gdsio_args *a, enum key key, const char *tex
 	case SKIP:
 		return bool_parse(text, &a->skip_register);
 	case NVLINKS:
-		return bool_parse(text, &no) && !no;
+		return bool_parse(text, &a->nvlinks);
 	case SEED:
 		return parse_number(text, 0, UINT64_MAX, &a->seed);
 	case FILL:

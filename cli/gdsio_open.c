@@ -38,9 +38,11 @@ int gdsio_fail_lib(char *error)
 
 /* ---- files ---- */
 
-bool gdsio_plain(const struct gdsio_args *a)
+/* Returns the flag of open(2) that refuses a link as the file to write, unless the user allowed
+ * to write through links. */
+static int link_flag(const struct gdsio_args *a)
 {
-	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
+	return a->write && !a->overwrite ? O_NOFOLLOW : 0;
 }
 
 /* Fails if the file is neither a regular file nor a block device. The caller makes this check
@@ -60,17 +62,21 @@ static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const ch
 static int plain_open(struct gdsio_run *r, struct gdsio_file *p)
 {
 	const char *path = storage_path(p->name);
-	int flags = (r->a->write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC |
-		    (r->a->cached ? 0 : O_DIRECT);
+	bool cached = gdsio_is_cached(r->a);
+	int flags = (r->a->write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | link_flag(r->a) |
+		    (p->created ? O_EXCL : 0) | (cached ? 0 : O_DIRECT);
 
 	if (!path)
-		return gdsio_fail(r->error, "-x 1 and -x 2 need a file, and %s is not one",
+		return gdsio_fail(r->error, "-x 1, 2 and 4 need a file, and %s is not one",
 				  p->name);
 	if (plain_check(r, p, path))
 		return EXIT_FAILED;
 	p->fd = open(path, flags, 0666);
-	if (p->fd < 0 && errno == EINVAL && !r->a->cached)
+	if (p->fd < 0 && errno == EINVAL && !cached) {
+		if (p->created)
+			unlink(path); /* open(2) creates a file before it refuses O_DIRECT */
 		return gdsio_fail(r->error, "%s cannot be opened with O_DIRECT: use -O 1", p->name);
+	}
 	return p->fd < 0 ? gdsio_fail(r->error, "%s: %s%s", p->name, strerror(errno),
 				      advice_errno(errno))
 			 : 0;
@@ -94,12 +100,48 @@ static int file_extend(struct gdsio_run *r, const struct gdsio_file *p)
 	const char *path = storage_path(p->name);
 	uint64_t end = r->a->start + r->a->size;
 	struct stat st;
+	int fd, ret = 0;
 
-	if (!path || stat(path, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size >= end)
+	if (!path)
 		return 0;
-	return truncate(path, (off_t)end) ? gdsio_fail(r->error, "%s: %s%s", p->name,
-						       strerror(errno), advice_errno(errno))
-					  : 0;
+	fd = p->fd >= 0 ? p->fd : open(path, O_WRONLY | O_CLOEXEC | link_flag(r->a));
+	if (fd < 0 || fstat(fd, &st) ||
+	    (S_ISREG(st.st_mode) && (uint64_t)st.st_size < end && ftruncate(fd, (off_t)end)))
+		ret = gdsio_fail(r->error, "%s: %s%s", p->name, strerror(errno),
+				 advice_errno(errno));
+	if (fd >= 0 && fd != p->fd)
+		close(fd);
+	return ret;
+}
+
+/* Returns whether an earlier job of this run has opened the same file. */
+static bool file_is_ours(const struct gdsio_run *r, const struct gdsio_file *p)
+{
+	for (const struct gdsio_file *other = r->files; other < p; other++)
+		if (!strcmp(other->name, p->name))
+			return true;
+	return false;
+}
+
+/* Finds out whether the run will create the file to write. Fails if the name exists already and
+ * --overwrite is not given. */
+static int file_check_new(struct gdsio_run *r, struct gdsio_file *p)
+{
+	const char *path = storage_path(p->name);
+	struct stat st;
+
+	if (!path)
+		return 0;
+	if (lstat(path, &st)) {
+		p->created = errno == ENOENT; /* the open reports any other error */
+		return 0;
+	}
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISLNK(st.st_mode))
+		return 0; /* the open reports a name that belongs to no file */
+	if (r->a->overwrite || file_is_ours(r, p))
+		return 0;
+	return gdsio_fail(r->error, "%s %s: add --overwrite to write into it", p->name,
+			  S_ISLNK(st.st_mode) ? "is a symbolic link" : "exists");
 }
 
 static int file_open(struct gdsio_run *r, struct gdsio_file *p, bool in_folder)
@@ -109,16 +151,17 @@ static int file_open(struct gdsio_run *r, struct gdsio_file *p, bool in_folder)
 	const char *path = storage_path(p->name);
 	int64_t length;
 
-	p->created = a->write && path && access(path, F_OK);
+	if (a->write && file_check_new(r, p))
+		return EXIT_FAILED;
 	if (!a->write && in_folder && access(path, F_OK))
 		return gdsio_fail(r->error,
 				  "%s does not exist: write it first (-I 1), with as many threads",
 				  p->name);
 	if (a->write) {
-		opts.flags = PENSTOCK_O_CREATE;
+		opts.flags = PENSTOCK_O_CREATE | (a->overwrite ? 0 : PENSTOCK_O_NOFOLLOW);
 		opts.length = a->start + a->size;
 	}
-	if (gdsio_plain(a)) {
+	if (gdsio_is_plain(a)) {
 		if (plain_open(r, p))
 			return EXIT_FAILED;
 	} else if (penstock_open(p->name, &opts, &p->st)) {
@@ -186,9 +229,9 @@ static int flow_alloc(struct gdsio_run *r, struct flow *f, const struct gdsio_jo
 	} else if (a->xfer != GDSIO_CPU) {
 		f->mem = f->host;
 	}
-	/* -m 2 needs pinned host memory, and so does the staging buffer of -x 2 unless -b. */
+	/* -m 2 needs pinned host memory, and so does the buffer of -x 2 and 4 unless -b. */
 	if (gpu && gpu != r->host &&
-	    (job->memory == GDSIO_PINNED || (a->xfer == GDSIO_CPU_GPU && !a->skip_register))) {
+	    (job->memory == GDSIO_PINNED || (gdsio_is_plain(a) && !a->skip_register))) {
 		if (penstock_register(gpu, f->host, len))
 			return gdsio_fail_lib(r->error);
 		f->registered = true;
@@ -254,8 +297,7 @@ static int worker_open(struct gdsio_run *r, const struct gdsio_job *job, struct 
 	*w = (struct worker){.r = r, .job = job, .flows = flows, .count = count};
 	opts.requests_max = count;
 	opts.segs_max = 1;
-	if ((r->a->xfer == GDSIO_BATCH || r->a->xfer == GDSIO_ASYNC) &&
-	    penstock_queue_open(&opts, &w->q))
+	if ((gdsio_is_batch(r->a) || gdsio_is_ordered(r->a)) && penstock_queue_open(&opts, &w->q))
 		return gdsio_fail_lib(r->error);
 	r->worker_count++;
 	return 0;
@@ -267,7 +309,7 @@ static int job_open(struct gdsio_run *r, unsigned j)
 	struct flow *flows = &r->flows[r->flow_count];
 	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
 	/* true if one thread submits the transfers of all flows */
-	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch;
+	bool one = gdsio_is_batch(r->a) && !r->a->batch;
 	int ret = job_device_open(r, j);
 
 	for (unsigned i = 0; !ret && i < count; i++) {

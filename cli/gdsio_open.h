@@ -11,17 +11,18 @@
 
 #include "gdsio.h"
 
-/* An open file. With -x 1 and 2 it was opened by open(2), else by the library. */
+/* An open file. If gdsio_is_plain(), it was opened by open(2), else by the library. */
 struct gdsio_file {
 	char name[GDSIO_NAME_MAX + 32];
 	struct penstock_storage *st;
 	int fd;
 	uint64_t size; /* number of bytes to read or write, starting at the offset of -o */
-	bool created;
+	bool created;  /* whether this run created the file, and removes it after a failure */
 };
 
 /* A sequence of transfers, of which only one at a time is in flight. A thread has one flow; with
- * -x 6 it has one flow for each entry of its batch. A flow has a range of a file and a buffer. */
+ * -x 6 and 7 it has one flow for each entry of its batch. A flow has a range of a file and a
+ * buffer. */
 struct flow {
 	struct gdsio_file *file;
 	struct penstock_device *dev;
@@ -69,8 +70,6 @@ int gdsio_close(struct gdsio_run *r, bool failed, char *error);
  * gdsio_fail_lib() copies the library's last message. */
 int gdsio_fail(char *error, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int gdsio_fail_lib(char *error);
-/* Returns whether plain system calls transfer the bytes instead of the library. */
-bool gdsio_plain(const struct gdsio_args *a);
 /* Copies `len` bytes between the flow's device buffer and its host memory. */
 int gdsio_copy(struct gdsio_run *r, const struct flow *f, bool to_device, size_t len, char *error);
 

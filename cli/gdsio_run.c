@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its
- * flow. With -x 6 a thread submits the next transfers of several flows as a batch. The latency
- * covers only the transfers. The time of the pass also includes filling and comparing buffers.
- * Called by gdsio.c. It must never print.
+ * flow. With -x 6 and 7 a thread submits the next transfers of several flows as a batch. The
+ * latency covers only the transfers. The time of the pass also includes filling and comparing
+ * buffers. Called by gdsio.c. It must never print.
  */
 #include "gdsio_run.h"
 
@@ -135,9 +135,9 @@ static void request_set(const struct worker *w, struct flow *f, struct penstock_
 	req->op = w->r->write ? PENSTOCK_WRITE : PENSTOCK_READ;
 	req->effort = PENSTOCK_FAST;
 	req->flags = PENSTOCK_R_EXACT;
-	req->path = w->r->a->cached ? "bounce" : NULL;
+	req->path = w->r->a->cached ? "bounce" : w->r->a->xfer == GDSIO_STAGED ? "staged" : NULL;
 	req->user = f;
-	if (w->r->a->xfer == GDSIO_ASYNC)
+	if (gdsio_is_ordered(w->r->a))
 		req->stream = PER_THREAD;
 }
 
@@ -161,7 +161,7 @@ static int transfer_plain(struct worker *w, struct flow *f)
 			return gdsio_fail(
 				w->result.error, "%s at byte %lld: %s%s", f->file->name,
 				(long long)off, n ? strerror(errno) : "the file became shorter",
-				n && errno == EINVAL && !w->r->a->cached
+				n && errno == EINVAL && !gdsio_is_cached(w->r->a)
 					? ": O_DIRECT needs whole blocks, use -O 1 for other sizes"
 				: n ? advice_errno(errno)
 				    : "");
@@ -176,7 +176,7 @@ static int transfer_one(struct worker *w, struct flow *f)
 	struct penstock_req req;
 	double begun = seconds();
 
-	if (gdsio_plain(w->r->a)) {
+	if (gdsio_is_plain(w->r->a)) {
 		if (transfer_plain(w, f))
 			return EXIT_FAILED;
 		return transfer_finish(w, f, (seconds() - begun) * 1e6);

@@ -47,7 +47,7 @@ _penstock_value() {
 	--rw) echo read write randread randwrite ;;
 	--sys-root | --root | -D) echo DIRECTORY ;;
 	-d) echo host 0 ;;
-	-x) echo 0 1 2 5 6 ;;
+	-x) echo 0 1 2 3 4 5 6 7 ;;
 	-I) echo 0 1 2 3 ;;
 	-m) echo 0 2 3 4 ;;
 	-O) echo 0 1 ;;

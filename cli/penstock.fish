@@ -74,7 +74,7 @@ function __penstock_words
             __fish_complete_directories $word
             return
         case -x
-            printf '%s\n' 0 1 2 5 6
+            printf '%s\n' 0 1 2 3 4 5 6 7
             return
         case -I
             printf '%s\n' 0 1 2 3

@@ -1023,9 +1023,10 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
 struct penstock_late {
 	size_t size;
 	const uint64_t *row_len; /* number of bytes of a row, at most the segment's row_len */
-	const uint64_t *off;	 /* offset in the storage, in bytes */
-	const uint64_t *buf_off; /* offset from `buf` in bytes. If the rows end beyond buf_len, the
-				  * request fails with -EINVAL */
+	const uint64_t *off;	 /* offset in the storage, in bytes. If it is 2^63 or more (negative
+				  * as a signed number), the request fails with -EINVAL */
+	const uint64_t *buf_off; /* offset from `buf` in bytes. If it is 2^63 or more, or if the
+				  * rows end beyond buf_len, the request fails with -EINVAL */
 	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
 			   * the stream continues */
 	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the

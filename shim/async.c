@@ -19,6 +19,7 @@
 #include "cuda.h"
 #include "abi/cufile_calls.h"
 #include "fail.h"
+#include "handle.h"
 #include "log.h"
 #include "move.h"
 #include "open.h"
@@ -421,6 +422,12 @@ static struct cuf_error move_ordered(const struct args *a)
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
+	if (!shim_file_permits(a->fh, a->op)) {
+		shim_log(SHIM_ERROR, "a stream's %s failed: the file was opened for %s only",
+			 a->op == PENSTOCK_READ ? "read" : "write",
+			 a->op == PENSTOCK_READ ? "writing" : "reading");
+		return shim_err(CUF_INVALID_FILE_OPEN_FLAG);
+	}
 	/* First queries whether the stream is being captured. During a capture, a wait for the
 	 * stream would make the capture fail, and so would the setup of a first transfer. */
 	code = shim_cuda_stream(a->stream, &capturing);

@@ -124,6 +124,18 @@ struct shim_file *shim_file_enter(void *fh)
 	return NULL;
 }
 
+bool shim_file_permits(void *fh, enum penstock_op op)
+{
+	struct shim_file *f = shim_file_enter(fh);
+	bool permits;
+
+	if (!f)
+		return true;
+	permits = f->access != (op == PENSTOCK_READ ? O_WRONLY : O_RDONLY);
+	shim_file_leave(f);
+	return permits;
+}
+
 /* ---- registration; under shim.lock ---- */
 
 static struct shim_file *entry_alloc(void)
@@ -320,6 +332,7 @@ static int file_open(struct shim_file *f, int fd, const struct stat *stat)
 		return open_code(ret);
 	}
 	f->fd = fd;
+	f->access = fcntl(fd, F_GETFL) & O_ACCMODE;
 	f->dev = (uint64_t)stat->st_dev;
 	f->ino = (uint64_t)stat->st_ino;
 	atomic_store(&f->logged, 0);

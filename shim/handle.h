@@ -14,6 +14,7 @@ struct shim_file {
 	struct penstock_storage *st;
 	unsigned index; /* index of this entry in the table */
 	int fd;		/* the program's descriptor; `dev` and `ino` identify the file */
+	int access; /* access mode of the descriptor: O_RDONLY, O_WRONLY or O_RDWR */
 	uint64_t dev, ino;
 	/* Bitmap of logged transfers: bit 0 is set after the first read, bit 1 after the first
 	 * write. */
@@ -26,6 +27,9 @@ struct shim_file {
  * is closed or was not made by the drop-in. Any thread may call this function; it takes no lock. */
 struct shim_file *shim_file_enter(void *fh);
 void shim_file_leave(struct shim_file *f);
+/* Returns whether the open flags of a handle's descriptor permit the direction. Returns true for
+ * a wrong handle, because the transfer itself reports that error. */
+bool shim_file_permits(void *fh, enum penstock_op op);
 /* Closes all files at the last close of the driver. Waits a short time for calls that still
  * hold a file. Returns a cuFile code if a call holds a file even after the wait. The caller
  * holds shim.lock. */

@@ -13,6 +13,7 @@
 #include "cuda.h"
 #include "abi/cufile_calls.h"
 #include "fail.h"
+#include "log.h"
 #include "state.h"
 
 #define VERSION_WITH_VECTORS 1190
@@ -458,6 +459,23 @@ static void *part_append(void *at, const void *from, size_t len)
 	return (char *)at + len;
 }
 
+/* Logs once that the statistics have the longer layout. The getters have no argument for the
+ * length. If a program was built for an earlier version, the drop-in therefore writes past the
+ * program's struct, and such a program aborts later, in free(3). */
+static void layout_log_once(void)
+{
+	static atomic_bool logged;
+	int version = shim_version();
+
+	if (!atomic_exchange(&logged, true))
+		shim_log(
+			SHIM_NOTICE,
+			"PENSTOCK_CUFILE_VERSION is 1.%d: the statistics are %zu bytes longer than "
+			"those of version 1.18, and a program that was built for version 1.18 or "
+			"earlier has no memory for them",
+			version % 1000 / 10, sizeof(struct cuf_stats_v));
+}
+
 static struct cuf_error stats_get(void *out, int wanted)
 {
 	struct cuf_stats_l1 l1 = {0};
@@ -480,8 +498,10 @@ static struct cuf_error stats_get(void *out, int wanted)
 	l1_fill(&l1, us);
 	out = part_append(out, &l1, sizeof(l1));
 	vectors_fill(&vectors, us);
-	if (shim_version() >= VERSION_WITH_VECTORS)
+	if (shim_version() >= VERSION_WITH_VECTORS) {
+		layout_log_once();
 		out = part_append(out, &vectors, sizeof(vectors));
+	}
 	if (wanted < 2)
 		return shim_ok();
 	for (unsigned i = 0; i < CUF_HIST_BINS; i++) {

@@ -164,13 +164,16 @@ static void wrong_late_values(void **state)
 	static const struct values wrong[] = {
 		{5001, 0, 0}, /* the program stores a larger length than the call allowed */
 		{10, -1, 0},  /* the program stores a negative file offset */
+		/* the program stores a file offset with which the range ends at the file's start */
+		{4096, -4096, 0},
 		/* the program stores a buffer offset outside of any allocation */
 		{10, 0, (off_t)1 << 40},
+		{10, 0, -4096}, /* the program stores a buffer offset before the allocation */
 	};
 	struct pst_cu_stream *stream = cu_stream();
 
 	(void)state;
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		struct values set = wrong[i];
 		ssize_t bytes = 7;
 
@@ -182,7 +185,7 @@ static void wrong_late_values(void **state)
 					  stream));
 		st_gate_open();
 		assert_cu(cu.cuStreamSynchronize(stream));
-		assert_true(bytes < 0);
+		assert_int_equal(bytes, -EINVAL);
 	}
 	assert_cu(cu.cuStreamDestroy(stream));
 }
@@ -257,8 +260,6 @@ static void wrong_arguments(void **state)
 	size_t len = 10, huge = SIZE_MAX;
 	off_t zero = 0, minus = -1;
 	ssize_t bytes = -7;
-	int ro = open(st_path, O_RDONLY);
-	void *readonly = st_register(ro, NULL);
 
 	(void)state;
 	assert_code(cuFileReadAsync(fh, NULL, &len, &zero, &zero, &bytes, s), CUF_INVALID_VALUE);
@@ -272,17 +273,52 @@ static void wrong_arguments(void **state)
 	assert_code(cuFileReadAsync(NULL, dev, &len, &zero, &zero, &bytes, NULL),
 		    CUF_HANDLE_NOT_REGISTERED);
 	assert_code(cuFileReadAsync(fh, dev, &len, &minus, &zero, &bytes, NULL), CUF_INVALID_VALUE);
-	assert_code(cuFileWriteAsync(readonly, dev, &len, &zero, &zero, &bytes, s),
-		    CUF_PERMISSION_DENIED);
 	assert_ok(cuFileStreamRegister(s, 7));
 	assert_code(cuFileReadAsync(fh, dev, &len, &minus, &zero, &bytes, s), CUF_INVALID_VALUE);
 	assert_ok(cuFileStreamDeregister(s));
 	assert_code(cuFileStreamRegister(s, 16), CUF_INVALID_VALUE);
 	assert_code(cuFileStreamDeregister(s), CUF_INVALID_VALUE);
 	assert_int_equal(bytes, -7);
-	cuFileHandleDeregister(readonly);
-	close(ro);
 	assert_cu(cu.cuStreamDestroy(s));
+}
+
+/* A call in a direction that the descriptor's open flags forbid fails at once with the code of
+ * NVIDIA's library, into device memory and host memory, and on every stream. */
+static void wrong_open_flags(void **state)
+{
+	static char host[10];
+	struct pst_cu_stream *created = cu_stream(), *streams[] = {created, NULL};
+	int ro = open(st_path, O_RDONLY), wo = open(st_path, O_WRONLY);
+	void *readonly = st_register(ro, NULL), *writeonly = st_register(wo, NULL);
+	void *bases[] = {dev, host};
+	size_t len = 10;
+	off_t zero = 0;
+	ssize_t bytes = -7;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		struct pst_cu_stream *s = streams[i & 1];
+		void *base = bases[i >> 1];
+
+		assert_code(cuFileReadAsync(writeonly, base, &len, &zero, &zero, &bytes, s),
+			    CUF_INVALID_FILE_OPEN_FLAG);
+		assert_code(cuFileWriteAsync(readonly, base, &len, &zero, &zero, &bytes, s),
+			    CUF_INVALID_FILE_OPEN_FLAG);
+		assert_int_equal(bytes, -7);
+		assert_ok(cuFileReadAsync(readonly, base, &len, &zero, &zero, &bytes, s));
+		assert_cu(cu.cuStreamSynchronize(s));
+		assert_int_equal(bytes, 10);
+		bytes = -7;
+		assert_ok(cuFileWriteAsync(writeonly, base, &len, &zero, &zero, &bytes, s));
+		assert_cu(cu.cuStreamSynchronize(s));
+		assert_int_equal(bytes, 10);
+		bytes = -7;
+	}
+	cuFileHandleDeregister(readonly);
+	cuFileHandleDeregister(writeonly);
+	close(ro);
+	close(wo);
+	assert_cu(cu.cuStreamDestroy(created));
 }
 
 /* A call on a stream that is being captured is refused. */
@@ -549,6 +585,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(order_on_the_stream),
 		cmocka_unit_test(completes_before_return),
 		cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(wrong_open_flags),
 		cmocka_unit_test(capture_refused),
 		cmocka_unit_test(more_requests_than_entries),
 		cmocka_unit_test(broken_stream),

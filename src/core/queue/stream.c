@@ -718,6 +718,11 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
+	if (seg->off > INT64_MAX || seg->buf_off > INT64_MAX)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"late offsets: %lld in the storage, %lld in the buffer, and none "
+				"may be negative",
+				(long long)seg->off, (long long)seg->buf_off);
 	/* also checks the late values for overflow */
 	ret = pst_admit_spans(req, req->q->spans_max, err);
 	if (!ret && late->buf_off)
