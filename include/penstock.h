@@ -24,7 +24,9 @@
  *		penstock_errmsg() returns a sentence that says what failed and what to do. A
  *		request that fails has such a sentence in its report. Outputs are written on
  *		success only.
- * Pointers	A pointer must not be NULL unless the comment allows it.
+ * Pointers	A pointer must not be NULL unless the comment allows it. Otherwise the function
+ *		fails with -EINVAL. A function whose result cannot be an error returns NULL or 0,
+ *		or does nothing.
  * Units	Lengths, offsets and pitches are in bytes. Names in *_ms are milliseconds, in
  *		*_us microseconds, in *_ns nanoseconds of CLOCK_MONOTONIC.
  * Ownership	An object returned through `out` belongs to the caller, until the caller passes
@@ -46,8 +48,9 @@
  *		that is zero means the default. Later versions only append members. If `size`
  *		is larger than the library knows, all bytes of the unknown part must be zero,
  *		otherwise the function fails with -E2BIG. An unknown flag fails with -EINVAL.
- *		In an array, the first element's `size` is the distance between elements. If
- *		the library fills in a struct, it writes at most `size` bytes.
+ *		In an array, the first element's `size` is the distance between elements, and
+ *		all elements must have this `size`, otherwise the function fails with -EINVAL.
+ *		If the library fills in a struct, it writes at most `size` bytes.
  * Terms	A lane is a library thread that moves data for one device. It splits requests
  *		into chunks. The ring is a device's pinned staging memory, divided into slots.
  *		A route is a storage, a device and a direction. The canary is a test read that
@@ -1086,7 +1089,8 @@ PENSTOCK_API enum penstock_why penstock_errwhy(void);
  *
  * code	An errno, positive or negative.
  * why	The reason.
- * fmt	The sentence, as a format of printf. %m in it is replaced by strerror(code).
+ * fmt	The sentence, as a format of printf. %m in it is replaced by strerror(code). NULL stands
+ *	for the sentence of the reason.
  *
  * This function is for software that is built on this library. Any thread.
  */

@@ -503,6 +503,8 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 	uint64_t until;
 	int ret = pst_weights_struct_in(&opts, sizeof(opts), from, "penstock_group_opts");
 
+	if (!ret && !out)
+		ret = pst_weights_fail_null("the output pointer");
 	if (!ret)
 		ret = check_args(name, rank, size, &opts);
 	if (ret)

@@ -115,6 +115,8 @@ static int storage_end_writing(struct penstock_storage *st,
 
 int penstock_commit(struct penstock_storage *st, int durable)
 {
+	if (!st)
+		return pst_fail_null("the storage");
 	return storage_end_writing(st, st->ops->commit, durable);
 }
 
@@ -128,6 +130,8 @@ static int storage_abort(struct penstock_storage *st, bool durable, struct pst_e
 
 int penstock_abort(struct penstock_storage *st)
 {
+	if (!st)
+		return pst_fail_null("the storage");
 	return storage_end_writing(st, storage_abort, false);
 }
 
@@ -157,8 +161,13 @@ void penstock_close(struct penstock_storage *st)
 
 int penstock_storage_get_info(const struct penstock_storage *st, struct penstock_storage_info *info)
 {
-	const struct pst_storage_facts *facts = &st->facts;
-	struct penstock_storage_info ours = {
+	const struct pst_storage_facts *facts;
+	struct penstock_storage_info ours;
+
+	if (!st)
+		return pst_fail_null("the storage");
+	facts = &st->facts;
+	ours = (struct penstock_storage_info){
 		.size = sizeof(ours),
 		.length = facts->length,
 		.kind = st->ops->name,
@@ -168,16 +177,19 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.edge_align = facts->edge_align,
 		.drive_count = facts->drive_count,
 	};
-
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }
 
 int64_t penstock_storage_length(struct penstock_storage *st)
 {
 	struct pst_err err;
-	uint64_t len = st->facts.length;
-	int ret = pst_fork_check(st->generation, &err);
+	uint64_t len;
+	int ret;
 
+	if (!st)
+		return pst_fail_null("the storage");
+	len = st->facts.length;
+	ret = pst_fork_check(st->generation, &err);
 	if (!ret && st->ops->length)
 		ret = st->ops->length(st, &len, &err);
 	if (ret)
