@@ -203,6 +203,8 @@ PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock
  *
  * If a CUDA stream is waiting for a request on the device, this function waits until the request
  * has completed. Any thread. May block.
+ *
+ * -EINVAL	neither of the two functions returned `ptr` for the device, or it was freed
  */
 PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
 

@@ -2,12 +2,14 @@
 /*
  * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
  * must fail with -EINVAL and a message, or return NULL or 0 if its type has no errors, or do
- * nothing if it returns void. Also tests arrays of structs whose elements have different sizes. Every function of src/libpenstock.map must occur here.
+ * nothing if it returns void. Also tests arrays of structs whose elements have different sizes, and
+ * memory that the library has not allocated. Every function of src/libpenstock.map must occur here.
  */
 #include "../weights/make.h"
 
 #include <errno.h>
 #include <stdbool.h>
+#include <sys/mman.h>
 
 #include "penstock_weights.h"
 
@@ -385,6 +387,33 @@ static void tensors_of_different_sizes(void **state)
 	assert_int_equal(penstock_weights_save(made_path("null.out"), tensors, 2, NULL, NULL), 0);
 }
 
+/* ---- memory that the library has not allocated ---- */
+
+/* penstock_free refuses every address that penstock_alloc has not returned, and unmaps nothing. */
+static void foreign_memory_is_kept(void **state)
+{
+	char *map = mmap(NULL, 2 * LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mem;
+
+	(void)state;
+	assert_true(map != MAP_FAILED);
+	/* The bytes before the address look like a description of the mapping. */
+	for (size_t i = 0; i < LEN / sizeof(uintptr_t); i++)
+		((uintptr_t *)(void *)map)[i] = i % 2 ? LEN : (uintptr_t)map + LEN;
+	map[LEN] = 'x';
+	assert_int_equal(penstock_free(host, map + LEN), -EINVAL);
+	assert_int_equal(penstock_free(host, map), -EINVAL);
+	assert_int_equal(map[LEN], 'x');
+	munmap(map, 2 * LEN);
+	for (size_t len = 1; len <= 8u << 20; len *= 16) {
+		assert_int_equal(penstock_alloc(host, len, &mem), 0);
+		memset(mem, 1, len);
+		assert_int_equal(penstock_free(host, (char *)mem + 4096), -EINVAL);
+		assert_int_equal(penstock_free(host, mem), 0);
+		assert_int_equal(penstock_free(host, mem), -EINVAL);
+	}
+}
+
 static int setup(void **state)
 {
 	static const struct made tensors[] = {{"a", "U8", 8, 1, {100}}};
@@ -432,6 +461,7 @@ int main(void)
 		cmocka_unit_test(copies_of_different_sizes),
 		cmocka_unit_test(pieces_of_different_sizes),
 		cmocka_unit_test(tensors_of_different_sizes),
+		cmocka_unit_test(foreign_memory_is_kept),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
