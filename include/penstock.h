@@ -912,7 +912,9 @@ struct penstock_report_path {
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
 	const char *text;      /* sentence for `why`, valid as long as the report is valid */
-	uint64_t reserved[2];
+	const char *engine;    /* engine that made the path's system calls; "none" if there were
+				* none. If there were several engines, the one of the last chunk */
+	uint64_t reserved;
 };
 
 /* The report of one request: the paths that its bytes took, and the work that they cost. The
@@ -924,8 +926,8 @@ struct penstock_report {
 			 * valid after a failure */
 	uint64_t start_ns, end_ns; /* times of submission and completion, CLOCK_MONOTONIC */
 	const char *path;	   /* path that moved the most bytes; "none" if no byte was moved */
-	const char *engine; /* engine that made the system calls; "none" if there were no system
-			     * calls */
+	const char *engine; /* engine that made the system calls of `path`; "none" if there were no
+			     * system calls */
 	enum penstock_why engine_why; /* reason why the preferred engine, io_uring, was not used */
 	uint64_t cpu_copied; /* number of bytes that a CPU copied. Divided by `bytes`, this is the
 			      * number of CPU copies of each byte */
@@ -946,7 +948,7 @@ struct penstock_report {
 	{                                                                                        \
 		sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE, 0, 0, \
 			0, 0, PENSTOCK_WHY_NONE, "", 0,                                          \
-			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, {0, 0}}}, 0                          \
+			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, NULL, 0}}, 0                         \
 	}
 
 /* One row of an explanation: whether a path would work, and why it would not be used */

@@ -204,13 +204,66 @@ static void report_says_why_by_residency(void **state)
 	penstock_close(st);
 }
 
+/* Two paths of one request use different engines: the GPU maps the bytes that are cached, and
+ * system calls read the others. Each row of the report names the path's own engine. */
+static void report_names_the_engine_of_each_path(void **state)
+{
+	const uint64_t len = 8ull * BUFFER_LEN; /* long enough for path mapped */
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_seg seg = {.row_len = len};
+	struct penstock_storage *st;
+	struct penstock_device *gpu;
+	struct penstock_req req;
+	unsigned engines = 0;
+	int fd;
+
+	(void)state;
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(write(fd, bytes, BUFFER_LEN), BUFFER_LEN);
+	assert_int_equal(fsync(fd), 0);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	posix_fadvise(fd, (off_t)len / 2, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	if (query_residency(st, 0, len / 2) != PST_WARM ||
+	    query_residency(st, len / 2, len / 2) != PST_COLD) {
+		penstock_close(st);
+		test_skip("residency queries are not available on TMPDIR");
+	}
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	assert_int_equal(penstock_alloc(gpu, len, &seg.buf), 0);
+	seg.dev = gpu;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
+	assert_int_equal(penstock_transfer(&req, &report), len);
+	for (unsigned i = 0; i < report.path_count; i++) {
+		const struct penstock_report_path *row = &report.paths[i];
+		bool mapped = !strcmp(row->name, "mapped");
+
+		if (!row->bytes) {
+			assert_string_equal(row->engine, "none");
+			continue;
+		}
+		engines |= mapped ? 1 : 2;
+		assert_int_equal(!strcmp(row->engine, "mmap"), mapped);
+		assert_string_not_equal(row->engine, "none");
+		if (!strcmp(row->name, report.path))
+			assert_string_equal(report.engine, row->engine);
+	}
+	assert_int_equal(engines, 3);
+	penstock_free(gpu, seg.buf);
+	penstock_device_close(gpu);
+	penstock_close(st);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(report_says_why_by_residency),
 		cmocka_unit_test(read_beyond_the_end),
 		cmocka_unit_test(file_that_grew),
+		cmocka_unit_test(report_names_the_engine_of_each_path),
 	};
 
+	test_use_standin();
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

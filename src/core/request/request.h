@@ -129,8 +129,9 @@ struct pst_request {
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
 	/* For each path, why chunks left it or could not use it. */
 	_Atomic unsigned path_why[PST_PATHS_MAX];
-	_Atomic bool blind;	      /* the residency of some bytes could not be queried */
-	_Atomic(const char *) engine; /* name of the engine that carried its last chunk */
+	_Atomic bool blind; /* the residency of some bytes could not be queried */
+	/* For each path, name of the engine that carried its last chunk; NULL if there is none. */
+	_Atomic(const char *) path_engine[PST_PATHS_MAX];
 	uint64_t start_ns, end_ns;
 	int64_t result;
 	bool wants_report; /* fill the report; if false, it is filled only if the request fails */
