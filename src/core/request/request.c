@@ -230,6 +230,24 @@ static int64_t req_reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
+/* Sets req->err: the storage ends before the request's range. `end` is the lowest offset that did
+ * not arrive. If the whole chunk lies behind the end of the storage, this is the chunk's start.
+ * Therefore asks the storage for its length. */
+static int64_t req_fail_short(struct pst_request *req, uint64_t end)
+{
+	struct penstock_storage *st = req->st;
+	enum penstock_why why =
+		end < st->facts.length ? PENSTOCK_WHY_SHRANK : PENSTOCK_WHY_SHORT_IO;
+	struct pst_err ignored; /* without the length, `end` is the best answer */
+	uint64_t length;
+
+	if (st->ops->length && !st->ops->length(st, &length, &ignored) && length < end)
+		end = length;
+	return pst_fail(&req->err, why,
+			"the storage ends at byte %llu, before the end of the request",
+			(unsigned long long)end);
+}
+
 /* Returns the request's result: bytes, or the error in req->err. */
 static int64_t req_result(struct pst_request *req)
 {
@@ -242,11 +260,7 @@ static int64_t req_result(struct pst_request *req)
 	n = req_reach(req);
 	end = atomic_load(&req->end_at);
 	if ((req->flags & PENSTOCK_R_EXACT) && end != UINT64_MAX)
-		return pst_fail(&req->err,
-				end < req->st->facts.length ? PENSTOCK_WHY_SHRANK
-							    : PENSTOCK_WHY_SHORT_IO,
-				"the storage ends at byte %llu, before the end of the request",
-				(unsigned long long)end);
+		return req_fail_short(req, end);
 	return n;
 }
 
