@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "size.h"
+
 #define COLUMNS 80
 
 int fail(int code, const char *fmt, ...)
@@ -194,38 +196,13 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 	return option_unknown(argv[at], cmd, options);
 }
 
-static bool size_from_text(const char *text, uint64_t *out)
-{
-	static const struct {
-		const char *name;
-		unsigned shift;
-	} units[] = {{"", 0},	  {"B", 0},  {"k", 10},	  {"K", 10}, {"KiB", 10}, {"M", 20},
-		     {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40}};
-	unsigned long long n;
-	char *end;
-
-	if (!isdigit((unsigned char)*text))
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (errno)
-		return false;
-	for (unsigned i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-		if (strcmp(end, units[i].name))
-			continue;
-		if (n > (unsigned long long)INT64_MAX >> units[i].shift)
-			return false;
-		*out = n << units[i].shift;
-		return true;
-	}
-	return false;
-}
-
 bool parse_size(const char *option, const char *text, uint64_t *out)
 {
-	if (size_from_text(text, out))
+	const char *end = pst_size_parse(text, out);
+
+	if (end && !*end)
 		return true;
-	fail(EXIT_USAGE, "%s '%s': give a size like 4096, 4KiB, 1MiB or 2GiB, below 8 EiB", option,
+	fail(EXIT_USAGE, "%s '%s': give a size like 4096, 4KiB, 1MB or 1.5GiB, below 8 EiB", option,
 	     text);
 	return false;
 }
