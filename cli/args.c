@@ -156,11 +156,40 @@ void print_usage(FILE *f, const struct command *cmd)
 		cmd->help);
 }
 
+/* Returns how many options begin with the name in `word`, which is "--NAME" or "--NAME=VALUE".
+ * Writes their names to `list`. */
+static unsigned option_matches(const char *word, const struct option *options, char *list,
+			       size_t len)
+{
+	size_t typed = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "="), at = 0;
+	unsigned count = 0;
+
+	for (; typed && options->name; options++) {
+		if (strncmp(options->name, word + 2, typed))
+			continue;
+		if (at < len)
+			at += (size_t)snprintf(list + at, len - at, "%s--%s", count ? ", " : "",
+					       options->name);
+		count++;
+	}
+	return count;
+}
+
 static int option_unknown(const char *word, const struct command *cmd, const struct option *options)
 {
 	const char *names[32], *near;
+	char list[256];
 	unsigned n = 0;
 
+	if (option_matches(word, options, list, sizeof(list)) > 1) {
+		fail(EXIT_USAGE, "'%s' is ambiguous, it stands for %s: give more letters", word,
+		     list);
+		return '?';
+	}
+	if (option_matches(word, options, list, sizeof(list)) == 1 && strchr(word, '=')) {
+		fail(EXIT_USAGE, "%s takes no value, remove it from '%s'", list, word);
+		return '?';
+	}
 	for (; options[n].name && n < 31; n++)
 		names[n] = options[n].name;
 	names[n] = NULL;
