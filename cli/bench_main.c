@@ -112,6 +112,9 @@ static bool option_parse(int c, struct bench_args *a)
 	case 'O':
 		a->overwrite = true;
 		return true;
+	case 'q':
+		a->quiet = true;
+		return true;
 	default:
 		return false;
 	}
@@ -136,6 +139,7 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 						{"limits", no_argument, NULL, 'L'},
 						{"json", no_argument, NULL, 'j'},
 						{"overwrite", no_argument, NULL, 'O'},
+						{"quiet", no_argument, NULL, 'q'},
 						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
 	struct stat stat_buf;
@@ -185,6 +189,22 @@ static bool has_no_pages(const char *file)
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
+/* Shows what the command does at present, unless requests are in flight. */
+static void step_progress(const struct bench_args *a, const char *step)
+{
+	double shown = 0;
+
+	if (progress_due(a->quiet, true, &shown))
+		progress(false, "round %u of %u: %s", a->round, a->rounds, step);
+}
+
+/* Ends the progress line and prints an error. */
+static int bench_fail(int code, const char *text)
+{
+	progress_end();
+	return fail(code, "%s", text);
+}
+
 /* Drops the file's pages from the page cache or reads them into it, as the options request.
  * Returns 0, or an exit code after it has printed the error. */
 static int cache_prepare(const struct bench_args *a, uint64_t length)
@@ -193,12 +213,16 @@ static int cache_prepare(const struct bench_args *a, uint64_t length)
 
 	if ((a->cold || a->warm) && has_no_pages(storage_path(a->storage)))
 		return 0;
+	if (a->cold || a->warm)
+		step_progress(a, a->cold ? "dropping the file from the page cache"
+					 : "reading the file into the page cache");
 	if (a->cold)
 		ret = bench_make_cold(storage_path(a->storage));
 	else if (a->warm)
 		ret = bench_make_warm(storage_path(a->storage), length);
 	if (!ret)
 		return 0;
+	progress_end();
 	if (ret != -EBUSY)
 		return fail(EXIT_FAILED, "cannot open %s: %s%s", a->storage, strerror(-ret),
 			    advice_errno(-ret));
@@ -320,7 +344,7 @@ static uint64_t measured_length(const struct bench_args *a, int *held)
 	return a->size && a->size < length ? a->size : length;
 }
 
-static int bench_rounds(const struct bench_args *a, struct bench_result *r)
+static int bench_rounds(struct bench_args *a, struct bench_result *r)
 {
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
@@ -331,23 +355,27 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	int held, ret = 0;
 	uint64_t length = measured_length(a, &held);
 
+	a->rounds = count;
 	for (unsigned i = 0; !ret && i < count; i++) {
+		a->round = i + 1;
 		ret = cache_prepare(a, length);
 		if (!ret)
 			ret = bench_run(a, r);
 		if (ret && r->error[0])
-			fail(ret, "%s", r->error);
+			bench_fail(ret, r->error);
 		ours[i] = gb_per_s(r);
 		if (ret || !a->limits)
 			continue;
 		ret = cache_prepare(a, length);
+		step_progress(a, "measuring the limit");
 		if (!ret)
 			limits[i] = bench_limit(a, r->length, &what);
 		if (stop_signal && !ret) {
 			ret = stop_text(r->error, sizeof(r->error));
-			fail(ret, "%s", r->error);
+			bench_fail(ret, r->error);
 		}
 	}
+	progress_end();
 	if (held >= 0)
 		close(held);
 	if (ret && created)
@@ -404,6 +432,7 @@ const struct command cmd_bench = {
 		"  --path P       use only this path, for tests\n"
 		"  --engine E     auto, uring or threads\n"
 		"  --overwrite    write into a file that exists\n"
+		"  --quiet        print no progress line\n"
 		"  --json         print one JSON object, see penstock-json(5)\n",
 	.run = bench_main,
 };

@@ -469,7 +469,7 @@ static void report_print(const struct copy *c, double took)
 		report_print_json(c, took);
 		return;
 	}
-	if (c->failed)
+	if (c->failed || c->a->quiet)
 		return;
 	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
 	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
@@ -606,7 +606,7 @@ const struct command cmd_cp = {
 		"  --durable        return only when DST survives a power cut\n"
 		"  --path P         use only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"
-		"  --quiet          print no progress line\n"
+		"  --quiet          print only errors\n"
 		"  --json           print one JSON object, see penstock-json(5)\n",
 	.run = cp_main,
 };
