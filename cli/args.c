@@ -16,6 +16,9 @@
 
 #define COLUMNS 80
 
+/* the first error message of the command; "" if it has printed none */
+static char first_error[LINE_MAX_BYTES];
+
 int fail(int code, const char *fmt, ...)
 {
 	char text[LINE_MAX_BYTES];
@@ -24,12 +27,19 @@ int fail(int code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	if (!first_error[0])
+		memcpy(first_error, text, sizeof(text));
 	/* a file name in the text can contain newlines and escape sequences */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
 	fprintf(stderr, "penstock: %s\n", text);
 	return code;
+}
+
+const char *fail_text(void)
+{
+	return first_error;
 }
 
 int flush_output(void)

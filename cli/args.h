@@ -41,6 +41,8 @@ struct command {
 
 /* Prints "penstock: " and the text as one line on standard error. Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Returns the text of the first message that fail() printed, or "" if it printed none. */
+const char *fail_text(void);
 /* Prints the library's last message and, from advice(), an action to take. Returns EXIT_FAILED. */
 int fail_lib(void);
 /* Returns a text to append to an error message. The text is ": " and an action to take, or ""
