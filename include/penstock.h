@@ -255,12 +255,15 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *
  * PENSTOCK_O_WRITE	Opens for reading and writing.
  * PENSTOCK_O_CREATE	Creates the file if it does not exist. Implies PENSTOCK_O_WRITE.
- * PENSTOCK_O_REPLACE	Writes a new file under a temporary name. penstock_commit renames it
- *			to the given name, and so replaces an existing file at once. A close
- *			without commit removes the new file. A process that is killed leaves
- *			a file .NAME.penstock-* behind. If the name is a symbolic link to a
- *			file, the link is replaced, not its target. A block device, or a link
- *			to one, is written in place. Any other kind of file is refused.
+ * PENSTOCK_O_REPLACE	Writes a new file without a name, or under a temporary name if the file
+ *			system has no files without names. penstock_commit gives it the given
+ *			name, and so replaces an existing file at once. A close without commit
+ *			removes the new file. A process that is killed while the file has a
+ *			temporary name leaves a file .NAME.penstock-* behind. If the folder is
+ *			renamed before the commit, the commit fails. If the name is a symbolic
+ *			link to a file, the link is replaced, not its target. A block device,
+ *			or a link to one, is written in place. Any other kind of file is
+ *			refused.
  * PENSTOCK_O_IMMUTABLE	Promises that nobody changes the bytes while the storage is open. The
  *			library may then keep the page cache registered after a read.
  * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
