@@ -274,8 +274,13 @@ static double gb_per_s(const struct bench_result *r)
 	return r->seconds > 0 ? (double)r->tally.bytes / r->seconds / 1e9 : 0;
 }
 
+struct limit {
+	double gb_per_s;
+	char what[BENCH_LIMIT_TEXT]; /* description of the measurement */
+};
+
 static void result_print(const struct bench_args *a, const struct bench_result *r, double ours,
-			 double limit, const char *what)
+			 const struct limit *limit)
 {
 	double gb = (double)r->tally.bytes / 1e9, iops = (double)r->ops / r->seconds;
 	struct json j;
@@ -293,10 +298,10 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 		json_int(&j, "block", (int64_t)a->block);
 		json_int(&j, "depth", a->depth);
 		tally_json(&j, &r->tally);
-		if (what) {
-			json_real(&j, "limit_gb_per_s", limit);
-			json_text(&j, "limit", what);
-			json_real(&j, "ratio", ours / limit);
+		if (a->limits) {
+			json_real(&j, "limit_gb_per_s", limit->gb_per_s);
+			json_text(&j, "limit", limit->what);
+			json_real(&j, "ratio", ours / limit->gb_per_s);
 		}
 		json_close(&j);
 		return;
@@ -305,11 +310,23 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 	       a->write ? "write" : "read", ours, iops, gb > 0 ? r->cpu_seconds / gb : 0);
 	printf("latency p50 %.1f, p99 %.1f, p99.9 %.1f us\n", bench_percentile(r, 0.5),
 	       bench_percentile(r, 0.99), bench_percentile(r, 0.999));
-	if (what && isnan(limit))
-		printf("limit not measured (%s), no ratio\n", what);
-	else if (what)
-		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit, what, ours / limit);
+	if (a->limits && isnan(limit->gb_per_s))
+		printf("limit not measured (%s), no ratio\n", limit->what);
+	else if (a->limits)
+		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit->gb_per_s, limit->what,
+		       ours / limit->gb_per_s);
 	tally_print(stdout, "path", &r->tally);
+}
+
+/* Compares two limits. A limit that could not be measured is the lowest. */
+static int compare_limits(const void *a, const void *b)
+{
+	const double x = ((const struct limit *)a)->gb_per_s;
+	const double y = ((const struct limit *)b)->gb_per_s;
+
+	if (isnan(x) || isnan(y))
+		return isnan(y) - isnan(x);
+	return (x > y) - (x < y);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -346,9 +363,10 @@ static uint64_t measured_length(const struct bench_args *a, int *held)
 
 static int bench_rounds(struct bench_args *a, struct bench_result *r)
 {
-	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
+	double ours[ROUNDS] = {0};
+	struct limit limits[ROUNDS] = {{.gb_per_s = 0}};
 	unsigned count = a->limits ? ROUNDS : 1;
-	const char *what = NULL, *file = storage_path(a->storage);
+	const char *file = storage_path(a->storage);
 	/* lstat() also finds a symbolic link that points nowhere, which must not be removed */
 	struct stat found;
 	bool created = file && lstat(file, &found);
@@ -369,7 +387,8 @@ static int bench_rounds(struct bench_args *a, struct bench_result *r)
 		ret = cache_prepare(a, length);
 		step_progress(a, "measuring the limit");
 		if (!ret)
-			limits[i] = bench_limit(a, r->length, &what);
+			limits[i].gb_per_s =
+				bench_limit(a, r->length, limits[i].what, sizeof(limits[i].what));
 		if (stop_signal && !ret) {
 			ret = stop_text(r->error, sizeof(r->error));
 			bench_fail(ret, r->error);
@@ -383,8 +402,8 @@ static int bench_rounds(struct bench_args *a, struct bench_result *r)
 	if (ret)
 		return ret;
 	qsort(ours, count, sizeof(*ours), compare_doubles);
-	qsort(limits, count, sizeof(*limits), compare_doubles);
-	result_print(a, r, ours[count / 2], limits[count / 2], what);
+	qsort(limits, count, sizeof(*limits), compare_limits);
+	result_print(a, r, ours[count / 2], &limits[count / 2]);
 	return EXIT_DONE;
 }
 
