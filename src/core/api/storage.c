@@ -13,6 +13,7 @@
 #include "core/base/fork.h"
 #include "core/base/spin.h"
 #include "core/base/struct_copy.h"
+#include "core/request/cache_fill.h"
 #include "core/route/route.h"
 
 #define KNOWN_FLAGS                                                                         \
@@ -42,6 +43,7 @@ int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int
 		free(st);
 		return ret;
 	}
+	pst_cache_fill_open(st);
 	*out = st;
 	return 0;
 }
@@ -156,6 +158,7 @@ void penstock_close(struct penstock_storage *st)
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);
 	st->ops->close(st);
+	pst_cache_fill_close(st);
 	free(st);
 }
 
