@@ -12,7 +12,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "size.h"
+
 #define COLUMNS 80
+
+/* the first error message of the command; "" if it has printed none */
+static char first_error[LINE_MAX_BYTES];
 
 int fail(int code, const char *fmt, ...)
 {
@@ -22,6 +27,8 @@ int fail(int code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	if (!first_error[0])
+		memcpy(first_error, text, sizeof(text));
 	/* A file name in the text can contain newlines and escape sequences, so replace control
 	 * characters. */
 	for (char *c = text; *c; c++)
@@ -29,6 +36,11 @@ int fail(int code, const char *fmt, ...)
 			*c = '?';
 	fprintf(stderr, "penstock: %s\n", text);
 	return code;
+}
+
+const char *fail_text(void)
+{
+	return first_error;
 }
 
 int flush_output(void)
@@ -156,11 +168,40 @@ void print_usage(FILE *f, const struct command *cmd)
 		cmd->help);
 }
 
+/* Returns how many options begin with the name in `word`, which is "--NAME" or "--NAME=VALUE".
+ * Writes their names to `list`. */
+static unsigned option_matches(const char *word, const struct option *options, char *list,
+			       size_t len)
+{
+	size_t typed = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "="), at = 0;
+	unsigned count = 0;
+
+	for (; typed && options->name; options++) {
+		if (strncmp(options->name, word + 2, typed))
+			continue;
+		if (at < len)
+			at += (size_t)snprintf(list + at, len - at, "%s--%s", count ? ", " : "",
+					       options->name);
+		count++;
+	}
+	return count;
+}
+
 static int option_unknown(const char *word, const struct command *cmd, const struct option *options)
 {
 	const char *names[32], *near;
+	char list[256];
 	unsigned n = 0;
 
+	if (option_matches(word, options, list, sizeof(list)) > 1) {
+		fail(EXIT_USAGE, "'%s' is ambiguous, it stands for %s: give more letters", word,
+		     list);
+		return '?';
+	}
+	if (option_matches(word, options, list, sizeof(list)) == 1 && strchr(word, '=')) {
+		fail(EXIT_USAGE, "%s takes no value, remove it from '%s'", list, word);
+		return '?';
+	}
 	for (; options[n].name && n < 31; n++)
 		names[n] = options[n].name;
 	names[n] = NULL;
@@ -196,38 +237,13 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 	return option_unknown(argv[at], cmd, options);
 }
 
-static bool size_from_text(const char *text, uint64_t *out)
-{
-	static const struct {
-		const char *name;
-		unsigned shift;
-	} units[] = {{"", 0},	  {"B", 0},  {"k", 10},	  {"K", 10}, {"KiB", 10}, {"M", 20},
-		     {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40}};
-	unsigned long long n;
-	char *end;
-
-	if (!isdigit((unsigned char)*text))
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (errno)
-		return false;
-	for (unsigned i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-		if (strcmp(end, units[i].name))
-			continue;
-		if (n > (unsigned long long)INT64_MAX >> units[i].shift)
-			return false;
-		*out = n << units[i].shift;
-		return true;
-	}
-	return false;
-}
-
 bool parse_size(const char *option, const char *text, uint64_t *out)
 {
-	if (size_from_text(text, out))
+	const char *end = pst_size_parse(text, out);
+
+	if (end && !*end)
 		return true;
-	fail(EXIT_USAGE, "%s '%s': give a size like 4096, 4KiB, 1MiB or 2GiB, below 8 EiB", option,
+	fail(EXIT_USAGE, "%s '%s': give a size like 4096, 4KiB, 1MB or 1.5GiB, below 8 EiB", option,
 	     text);
 	return false;
 }

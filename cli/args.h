@@ -41,6 +41,8 @@ struct command {
 
 /* Prints "penstock: " and the text as one line on standard error. Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Returns the text of the first message that fail() printed, or "" if it printed none. */
+const char *fail_text(void);
 /* Prints the library's last message and, from advice(), an action to take. Returns EXIT_FAILED. */
 int fail_lib(void);
 /* Returns a text to append to an error message. The text is ": " and an action to take, or ""
@@ -69,8 +71,8 @@ const char *closest(const char *word, const char *const *words);
 const char *storage_path(const char *storage);
 
 /* These functions parse the value of an option. After an error they print a message and return
- * false, except that parse_number() prints nothing. A size is for example "4KiB", "1MiB", "2G"
- * or "512". */
+ * false, except that parse_number() prints nothing. pst_size_parse describes the form
+ * of a size. */
 bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool parse_class(const char *text, enum penstock_class *out);

@@ -16,7 +16,11 @@
 #include <unistd.h>
 
 #include "page_cache.h"
+#include "progress.h"
 #include "stop.h"
+
+/* Longest time between two updates of the progress line. */
+#define PROGRESS_NS 200000000
 
 struct bench_state {
 	const struct bench_args *a;
@@ -31,8 +35,10 @@ struct bench_state {
 	/* slots[i] is i, and its address is the `user` value of the request in slot i */
 	unsigned *slots, slots_busy;
 	struct bench_result *out;
-	double until;
+	double begun_s, until, shown;
 	bool failed;
+	/* whether to show the progress; false costs no system call for each request */
+	bool shows;
 };
 
 /* ---- latency ---- */
@@ -269,21 +275,41 @@ static void slot_done(struct bench_state *r, const struct penstock_done *done)
 		slot_submit(r, slot);
 }
 
+/* Shows how much of the run is done. A cold run ends with its time or with the file, whichever is
+ * earlier. */
+static void run_progress(struct bench_state *r)
+{
+	double took = seconds() - r->begun_s, done = took / r->a->runtime, read;
+	char rate[32];
+
+	if (!r->shows || !progress_due(false, false, &r->shown))
+		return;
+	read = (double)r->next * (double)r->a->block / (double)r->length;
+	if (r->a->cold && (!r->a->random || r->by_cache) && read > done)
+		done = read;
+	progress(false, "round %u of %u: %3.0f %%  %s/s", r->a->round, r->a->rounds,
+		 100 * (done < 1 ? done : 1),
+		 human((double)r->out->tally.bytes / (took + 1e-9), rate, sizeof(rate)));
+}
+
 static void run_requests(struct bench_state *r)
 {
 	struct penstock_done *done = calloc(r->a->depth, sizeof(*done));
 	double cpu = cpu_seconds(), begun = seconds();
 
+	r->shows = !r->a->quiet && isatty(STDERR_FILENO);
+	r->begun_s = begun;
 	r->until = begun + r->a->runtime;
 	for (unsigned i = 0; i < r->a->depth && (!i || run_continues(r)); i++) {
 		r->slots[i] = i;
 		slot_submit(r, i);
 	}
 	while (r->slots_busy) {
-		int n = penstock_wait(r->q, done, 1, r->a->depth, -1);
+		int n = penstock_wait(r->q, done, 1, r->a->depth, r->shows ? PROGRESS_NS : -1);
 
 		for (int i = 0; i < n; i++)
 			slot_done(r, &done[i]);
+		run_progress(r);
 	}
 	if (stop_signal && !r->failed) {
 		r->out->stopped = stop_text(r->out->error, sizeof(r->out->error));

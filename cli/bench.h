@@ -13,8 +13,9 @@ struct bench_args {
 	const char *storage, *device, *path, *engine;
 	uint64_t block, size;
 	unsigned depth, lanes;
+	unsigned round, rounds; /* number of the present round, from 1 on, and of all rounds */
 	double runtime;
-	bool write, random, cold, warm, cpu_load, limits, json, overwrite, own_lane;
+	bool write, random, cold, warm, cpu_load, limits, json, overwrite, own_lane, quiet;
 	enum penstock_class require;
 	enum penstock_effort effort;
 };

@@ -1,75 +1,144 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limit that a benchmark run is compared with, on the same machine and within the
- * same minute. Threads of this file make the same reads and writes with pread(2) and pwrite(2).
- * Called by bench_main.c. It must never use the library.
+ * Measures the limit that a benchmark run is compared with, on the same machine and within the same
+ * minute: the best that plain system calls do with memory of the same kind and size. Some threads
+ * make the same reads and writes with pread(2) and pwrite(2), then others make them through
+ * io_uring. The faster way is the limit. Called by bench_main.c. It must never use the library.
  */
 #include "bench_limits.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "ring.h"
 #include "stop.h"
 #include "thread.h"
 
-#define THREADS 8
+#define THREADS_MAX 32
+#define HUGE_PAGE (2u << 20)
+
+/* A way to make the calls: `threads` threads, each with `depth` calls in flight. */
+struct limit_way {
+	bool uring;
+	unsigned threads, depth;
+};
 
 struct limit_job {
+	const struct limit_way *way;
 	int fd;
 	bool write, random;
 	bool once; /* whether to read each block once and then stop */
-	uint64_t block, from, length;
+	uint64_t block, length;
+	char *mem; /* a block for each call in flight */
 	double until;
 	_Atomic uint64_t next, bytes;
+	_Atomic unsigned started; /* number of threads that have taken their part of `mem` */
 };
+
+/* Takes the next block. Returns false if the job is over. */
+static bool block_take(struct limit_job *j, uint64_t *off)
+{
+	uint64_t blocks = j->length / j->block, n = atomic_fetch_add(&j->next, 1);
+
+	/* transfers at least one block, even if the threads start after the end time */
+	if (stop_signal || (n && seconds() >= j->until) || (j->once && n >= blocks))
+		return false;
+	if (j->random)
+		n = n * 0x9e3779b97f4a7c15u >> 17;
+	*off = n % blocks * j->block;
+	return true;
+}
+
+static void job_by_calls(struct limit_job *j, char *mem)
+{
+	uint64_t off;
+
+	while (block_take(j, &off)) {
+		ssize_t got = j->write ? pwrite(j->fd, mem, j->block, (off_t)off)
+				       : pread(j->fd, mem, j->block, (off_t)off);
+
+		if (got <= 0)
+			return;
+		atomic_fetch_add(&j->bytes, (uint64_t)got);
+	}
+}
+
+/* Submits the next block into a slot of the thread's memory. Each call is submitted alone, because
+ * the block layer merges adjacent calls into long ones, which some drives serve slower. Returns
+ * false if there is no further block. */
+static bool ring_submit(struct limit_job *j, struct ring *ring, char *mem, uint64_t slot,
+			bool fixed)
+{
+	struct ring_io io = {.fd = j->fd,
+			     .write = j->write,
+			     .fixed = fixed,
+			     .mem = mem + slot * j->block,
+			     .len = j->block,
+			     .tag = slot};
+
+	if (!block_take(j, &io.off))
+		return false;
+	ring_queue(ring, &io);
+	return !ring_enter(ring, 1, 0);
+}
+
+static void job_by_ring(struct limit_job *j, char *mem)
+{
+	unsigned busy = 0;
+	struct ring ring;
+	uint64_t slot;
+	bool fixed;
+
+	if (ring_open(&ring, j->way->depth))
+		return;
+	/* The calls work without a registered buffer, too, if the user may lock too little memory.
+	 */
+	fixed = !ring_register(&ring, mem, j->way->depth * j->block);
+	for (slot = 0; slot < j->way->depth; slot++)
+		busy += ring_submit(j, &ring, mem, slot, fixed);
+	while (busy && (ring_has_completion(&ring) || !ring_enter(&ring, 0, 1))) {
+		int got = ring_take(&ring, &slot);
+
+		busy--;
+		if (got <= 0)
+			break;
+		atomic_fetch_add(&j->bytes, (uint64_t)got);
+		busy += ring_submit(j, &ring, mem, slot, fixed);
+	}
+	ring_close(&ring);
+}
 
 static void *job_thread(void *arg)
 {
 	struct limit_job *j = arg;
-	uint64_t blocks = j->length / j->block;
-	char *buf =
-		mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *mem = j->mem + atomic_fetch_add(&j->started, 1) * j->way->depth * j->block;
 
-	if (buf == MAP_FAILED)
-		return NULL;
-	memset(buf, 0x5a, j->block);
-	/* transfers at least one block, even if the thread starts after the end time */
-	do {
-		uint64_t n = atomic_fetch_add(&j->next, 1);
-		ssize_t got;
-		off_t off;
-
-		if (j->once && n >= blocks)
-			break;
-		if (j->random)
-			n = n * 0x9e3779b97f4a7c15u >> 17;
-		n %= blocks;
-		off = (off_t)(j->from + n * j->block);
-		got = j->write ? pwrite(j->fd, buf, j->block, off)
-			       : pread(j->fd, buf, j->block, off);
-		if (got <= 0)
-			break;
-		atomic_fetch_add(&j->bytes, (uint64_t)got);
-	} while (seconds() < j->until && !stop_signal);
-	munmap(buf, j->block);
+	if (j->way->uring)
+		job_by_ring(j, mem);
+	else
+		job_by_calls(j, mem);
 	return NULL;
 }
 
-/* Runs the job on `threads` threads. Returns GB/s, or NAN if no byte moved. */
-static double job_measure(struct limit_job *j, unsigned threads, double runtime)
+/* Runs the job in one way. Returns GB/s, or NAN if no byte moved. */
+static double way_measure(struct limit_job *j, const struct limit_way *way, double runtime)
 {
-	pthread_t ids[THREADS * 4];
+	pthread_t ids[THREADS_MAX];
 	unsigned made = 0;
 	double begun = seconds(), took;
 
+	j->way = way;
+	j->next = j->bytes = j->started = 0;
 	j->until = begun + runtime;
-	while (made < threads && !pst_thread_start(&ids[made], job_thread, j))
+	while (made < way->threads && !pst_thread_start(&ids[made], job_thread, j))
 		made++;
 	for (unsigned i = 0; i < made; i++)
 		pthread_join(ids[i], NULL);
@@ -79,33 +148,87 @@ static double job_measure(struct limit_job *j, unsigned threads, double runtime)
 	return atomic_load(&j->bytes) ? (double)atomic_load(&j->bytes) / took / 1e9 : NAN;
 }
 
-double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
+static unsigned least(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+/* Lists the ways to try. With `warm`, the calls copy on the CPU, so all threads are used whatever
+ * the run's depth is. */
+static unsigned ways_list(const struct bench_args *a, struct limit_way *ways)
+{
+	unsigned cpus = 1, count = 0, threads;
+	cpu_set_t set;
+
+	if (!sched_getaffinity(0, sizeof(set), &set))
+		cpus = (unsigned)CPU_COUNT(&set);
+	threads = a->warm ? 8 : least(a->depth, a->random ? THREADS_MAX : 8);
+	ways[count++] = (struct limit_way){false, threads, 1};
+	ways[count++] = (struct limit_way){true, 1, a->depth};
+	threads = least(least(cpus, 8), a->depth);
+	if (threads > 1)
+		ways[count++] = (struct limit_way){true, threads, a->depth / threads};
+	return count;
+}
+
+/* Allocates memory of the kind that penstock_alloc returns for host memory: with huge pages, if the
+ * kernel has them. *map and *len become the mapping. */
+static char *memory_map(uint64_t bytes, void **map, size_t *len)
+{
+	char *mem;
+
+	*len = (size_t)bytes + HUGE_PAGE;
+	*map = mmap(NULL, *len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (*map == MAP_FAILED)
+		return NULL;
+	mem = (char *)(((uintptr_t)*map + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+	if (bytes >= HUGE_PAGE)
+		madvise(mem, (size_t)bytes, MADV_HUGEPAGE);
+	memset(mem, 0x5a, (size_t)bytes);
+	return mem;
+}
+
+double bench_limit(const struct bench_args *a, uint64_t length, char *what, size_t len)
 {
 	struct limit_job j = {.write = a->write,
 			      .random = a->random,
 			      /* the run that is compared with this limit also reads each block
 			       * once */
 			      .once = a->cold && !a->random,
-			      .block = a->block};
-	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
-	int flags = a->write ? O_WRONLY : O_RDONLY;
-	double rate;
+			      .block = a->block,
+			      .length = length};
+	struct limit_way ways[3];
+	unsigned count = ways_list(a, ways), calls = 1;
+	double best = NAN;
+	size_t map_len;
+	void *map;
 
-	if (a->warm) {
-		*what = "page cache to host memory by pread, 8 threads";
-		threads = THREADS;
-	} else {
-		*what = a->write ? "O_DIRECT pwrite and fdatasync from host memory"
-				 : "O_DIRECT pread into host memory";
-		flags |= O_DIRECT;
-		if (a->random)
-			threads = a->depth < THREADS * 4 ? a->depth : THREADS * 4;
+	snprintf(what, len, "plain calls");
+	j.fd = open(storage_path(a->storage),
+		    (a->write ? O_WRONLY : O_RDONLY) | (a->warm ? 0 : O_DIRECT) | O_CLOEXEC);
+	for (unsigned i = 0; i < count; i++)
+		calls = ways[i].threads * ways[i].depth > calls ? ways[i].threads * ways[i].depth
+								: calls;
+	j.mem = memory_map(a->block * calls, &map, &map_len);
+	for (unsigned i = 0; j.fd >= 0 && j.mem && i < count && !stop_signal; i++) {
+		double rate = way_measure(&j, &ways[i], a->runtime);
+
+		if (isnan(rate) || rate <= best)
+			continue;
+		best = rate;
+		snprintf(what, len, "%s, the best of %u ways: %s, %u thread%s x %u in flight",
+			 a->warm    ? "page cache to host memory"
+			 : a->write ? "O_DIRECT writes and fdatasync from host memory"
+				    : "O_DIRECT reads into host memory",
+			 count,
+			 ways[i].uring ? "io_uring"
+			 : a->write    ? "pwrite"
+				       : "pread",
+			 ways[i].threads, ways[i].threads == 1 ? "" : "s", ways[i].depth);
 	}
-	j.fd = open(storage_path(a->storage), flags | O_CLOEXEC);
-	if (j.fd < 0)
-		return NAN;
-	j.length = length;
-	rate = job_measure(&j, threads, a->runtime);
-	close(j.fd);
-	return rate;
+	if (j.mem)
+		munmap(map, map_len);
+	if (j.fd >= 0)
+		close(j.fd);
+	return best;
 }

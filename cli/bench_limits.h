@@ -5,11 +5,14 @@
 
 #include "bench.h"
 
+#define BENCH_LIMIT_TEXT 160 /* capacity of the description of a limit, in bytes */
+
 /*
- * Measures the limit of a run in GB/s. For warm reads, threads copy the same bytes from the page
- * cache into host memory. For all other runs, threads read or write the file with O_DIRECT. Returns
- * NAN if the limit cannot be measured. *what becomes a description of the measurement.
+ * Measures the limit of a run in GB/s: the speed of the fastest way to make the same reads or
+ * writes by plain system calls. For warm reads, the calls copy the bytes from the page cache into
+ * host memory. For all other runs, they use O_DIRECT. Returns NAN if the limit cannot be measured.
+ * `what` becomes a description of the measurement; it has `len` bytes.
  */
-double bench_limit(const struct bench_args *a, uint64_t length, const char **what);
+double bench_limit(const struct bench_args *a, uint64_t length, char *what, size_t len);
 
 #endif

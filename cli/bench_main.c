@@ -112,6 +112,9 @@ static bool option_parse(int c, struct bench_args *a)
 	case 'O':
 		a->overwrite = true;
 		return true;
+	case 'q':
+		a->quiet = true;
+		return true;
 	default:
 		return false;
 	}
@@ -136,6 +139,7 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 						{"limits", no_argument, NULL, 'L'},
 						{"json", no_argument, NULL, 'j'},
 						{"overwrite", no_argument, NULL, 'O'},
+						{"quiet", no_argument, NULL, 'q'},
 						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
 	struct stat stat_buf;
@@ -185,6 +189,22 @@ static bool has_no_pages(const char *file)
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
+/* Shows what the command does at present, unless requests are in flight. */
+static void step_progress(const struct bench_args *a, const char *step)
+{
+	double shown = 0;
+
+	if (progress_due(a->quiet, true, &shown))
+		progress(false, "round %u of %u: %s", a->round, a->rounds, step);
+}
+
+/* Ends the progress line and prints an error. */
+static int bench_fail(int code, const char *text)
+{
+	progress_end();
+	return fail(code, "%s", text);
+}
+
 /* Drops the file's pages from the page cache or reads them into it, as the options request.
  * Returns 0, or an exit code after it has printed the error. */
 static int cache_prepare(const struct bench_args *a, uint64_t length)
@@ -193,12 +213,16 @@ static int cache_prepare(const struct bench_args *a, uint64_t length)
 
 	if ((a->cold || a->warm) && has_no_pages(storage_path(a->storage)))
 		return 0;
+	if (a->cold || a->warm)
+		step_progress(a, a->cold ? "dropping the file from the page cache"
+					 : "reading the file into the page cache");
 	if (a->cold)
 		ret = bench_make_cold(storage_path(a->storage));
 	else if (a->warm)
 		ret = bench_make_warm(storage_path(a->storage), length);
 	if (!ret)
 		return 0;
+	progress_end();
 	if (ret != -EBUSY)
 		return fail(EXIT_FAILED, "cannot open %s: %s%s", a->storage, strerror(-ret),
 			    advice_errno(-ret));
@@ -250,8 +274,13 @@ static double gb_per_s(const struct bench_result *r)
 	return r->seconds > 0 ? (double)r->tally.bytes / r->seconds / 1e9 : 0;
 }
 
+struct limit {
+	double gb_per_s;
+	char what[BENCH_LIMIT_TEXT]; /* description of the measurement */
+};
+
 static void result_print(const struct bench_args *a, const struct bench_result *r, double ours,
-			 double limit, const char *what)
+			 const struct limit *limit)
 {
 	double gb = (double)r->tally.bytes / 1e9, iops = (double)r->ops / r->seconds;
 	struct json j;
@@ -269,10 +298,10 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 		json_int(&j, "block", (int64_t)a->block);
 		json_int(&j, "depth", a->depth);
 		tally_json(&j, &r->tally);
-		if (what) {
-			json_real(&j, "limit_gb_per_s", limit);
-			json_text(&j, "limit", what);
-			json_real(&j, "ratio", ours / limit);
+		if (a->limits) {
+			json_real(&j, "limit_gb_per_s", limit->gb_per_s);
+			json_text(&j, "limit", limit->what);
+			json_real(&j, "ratio", ours / limit->gb_per_s);
 		}
 		json_close(&j);
 		return;
@@ -281,11 +310,23 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 	       a->write ? "write" : "read", ours, iops, gb > 0 ? r->cpu_seconds / gb : 0);
 	printf("latency p50 %.1f, p99 %.1f, p99.9 %.1f us\n", bench_percentile(r, 0.5),
 	       bench_percentile(r, 0.99), bench_percentile(r, 0.999));
-	if (what && isnan(limit))
-		printf("limit not measured (%s), no ratio\n", what);
-	else if (what)
-		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit, what, ours / limit);
+	if (a->limits && isnan(limit->gb_per_s))
+		printf("limit not measured (%s), no ratio\n", limit->what);
+	else if (a->limits)
+		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit->gb_per_s, limit->what,
+		       ours / limit->gb_per_s);
 	tally_print(stdout, "path", &r->tally);
+}
+
+/* Compares two limits. A limit that could not be measured is the lowest. */
+static int compare_limits(const void *a, const void *b)
+{
+	const double x = ((const struct limit *)a)->gb_per_s;
+	const double y = ((const struct limit *)b)->gb_per_s;
+
+	if (isnan(x) || isnan(y))
+		return isnan(y) - isnan(x);
+	return (x > y) - (x < y);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -320,11 +361,12 @@ static uint64_t measured_length(const struct bench_args *a, int *held)
 	return a->size && a->size < length ? a->size : length;
 }
 
-static int bench_rounds(const struct bench_args *a, struct bench_result *r)
+static int bench_rounds(struct bench_args *a, struct bench_result *r)
 {
-	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
+	double ours[ROUNDS] = {0};
+	struct limit limits[ROUNDS] = {{.gb_per_s = 0}};
 	unsigned count = a->limits ? ROUNDS : 1;
-	const char *what = NULL, *file = storage_path(a->storage);
+	const char *file = storage_path(a->storage);
 	/* lstat() also finds a symbolic link that points nowhere. Such a link existed before, so it
 	 * must not be removed. */
 	struct stat found;
@@ -332,23 +374,28 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	int held, ret = 0;
 	uint64_t length = measured_length(a, &held);
 
+	a->rounds = count;
 	for (unsigned i = 0; !ret && i < count; i++) {
+		a->round = i + 1;
 		ret = cache_prepare(a, length);
 		if (!ret)
 			ret = bench_run(a, r);
 		if (ret && r->error[0])
-			fail(ret, "%s", r->error);
+			bench_fail(ret, r->error);
 		ours[i] = gb_per_s(r);
 		if (ret || !a->limits)
 			continue;
 		ret = cache_prepare(a, length);
+		step_progress(a, "measuring the limit");
 		if (!ret)
-			limits[i] = bench_limit(a, r->length, &what);
+			limits[i].gb_per_s =
+				bench_limit(a, r->length, limits[i].what, sizeof(limits[i].what));
 		if (stop_signal && !ret) {
 			ret = stop_text(r->error, sizeof(r->error));
-			fail(ret, "%s", r->error);
+			bench_fail(ret, r->error);
 		}
 	}
+	progress_end();
 	if (held >= 0)
 		close(held);
 	if (ret && created)
@@ -356,8 +403,8 @@ static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 	if (ret)
 		return ret;
 	qsort(ours, count, sizeof(*ours), compare_doubles);
-	qsort(limits, count, sizeof(*limits), compare_doubles);
-	result_print(a, r, ours[count / 2], limits[count / 2], what);
+	qsort(limits, count, sizeof(*limits), compare_limits);
+	result_print(a, r, ours[count / 2], &limits[count / 2]);
 	return EXIT_DONE;
 }
 
@@ -405,6 +452,7 @@ const struct command cmd_bench = {
 		"  --path P       use only this path, for tests\n"
 		"  --engine E     auto, uring or threads\n"
 		"  --overwrite    write into a file that exists\n"
+		"  --quiet        print no progress line\n"
 		"  --json         print one JSON object, see penstock-json(5)\n",
 	.run = bench_main,
 };

@@ -51,6 +51,9 @@ struct copy {
 	char text[LINE_MAX_BYTES]; /* message of the first failure */
 	/* temporary name of the copy until it is verified; NULL if it has none */
 	char *temp;
+	/* descriptor of the destination's folder if there is a temporary name, else -1. With it,
+	 * the copy is removed even if the folder was renamed meanwhile */
+	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
 	double start, shown;
@@ -214,15 +217,61 @@ static bool is_block_device(const char *storage)
 	       S_ISBLK(stat_buf.st_mode);
 }
 
+/* Returns the last part of a path. */
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Opens the destination's folder, with the given flags in addition to O_DIRECTORY. Returns a
+ * descriptor, or -1 with errno. */
+static int folder_open(const struct copy *c, int flags)
+{
+	const char *dst = storage_path(c->a->dst);
+	size_t len = (size_t)(base_name(dst) - dst);
+	char *dir = len ? strndup(dst, len) : strdup(".");
+	int fd = dir ? open(dir, flags | O_DIRECTORY | O_CLOEXEC) : -1;
+
+	free(dir);
+	return fd;
+}
+
+/* Returns whether the destination's path still leads to the folder in which the copy is. */
+static bool folder_is_same(const struct copy *c)
+{
+	int fd = folder_open(c, O_PATH);
+	struct stat there, ours;
+	bool same = fd >= 0 && !fstat(fd, &there) && !fstat(c->dir, &ours) &&
+		    there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
+
+	if (fd >= 0)
+		close(fd);
+	return same;
+}
+
+/* Removes the copy that has not been verified. */
+static void temp_remove(const struct copy *c)
+{
+	if (c->temp && unlinkat(c->dir, base_name(c->temp), 0) && errno != ENOENT)
+		fail(EXIT_FAILED, "%s cannot be removed: %m", c->temp);
+}
+
 /* Chooses a temporary name in the destination's folder. The copy keeps this name until it is
  * verified. The name is random, because processes of different machines or containers can have
  * the same process number. Returns false if it fails. */
 static bool temp_name_choose(struct copy *c)
 {
-	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
-	int dir = slash ? (int)(slash - dst) + 1 : 0;
+	const char *dst = storage_path(c->a->dst);
+	int dir = (int)(base_name(dst) - dst);
 	uint64_t random = 0;
 
+	c->dir = folder_open(c, O_PATH);
+	if (c->dir < 0) {
+		copy_fail(c, "the folder of %s cannot be opened: %m", c->a->dst);
+		return false;
+	}
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
 	if (asprintf(&c->temp, "%.*s.penstock-verify-%016llx", dir, dst,
@@ -470,7 +519,7 @@ static void report_print(const struct copy *c, double took)
 		report_print_json(c, took);
 		return;
 	}
-	if (c->failed)
+	if (c->failed || c->a->quiet)
 		return;
 	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
 	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
@@ -486,24 +535,24 @@ static void report_print(const struct copy *c, double took)
 /* Renames a verified copy to the destination. With --durable, also makes the new name durable. */
 static void copy_rename(struct copy *c)
 {
-	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
-	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
+	const char *dst = storage_path(c->a->dst);
 	int fd;
 
-	keep_permissions(c->temp, dst);
-	c->committed = !rename(c->temp, dst);
-	if (!c->committed)
-		copy_fail(c, "the copy cannot be renamed to %s: %m", c->a->dst);
-	if (!c->committed || !c->a->durable) {
-		free(dir);
+	if (!folder_is_same(c)) {
+		copy_fail(c, "the folder of %s was renamed: copy again", c->a->dst);
 		return;
 	}
-	fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	keep_permissions(c->temp, dst);
+	c->committed = !renameat(c->dir, base_name(c->temp), c->dir, base_name(dst));
+	if (!c->committed)
+		copy_fail(c, "the copy cannot be renamed to %s: %m", c->a->dst);
+	if (!c->committed || !c->a->durable)
+		return;
+	fd = folder_open(c, O_RDONLY);
 	if (fd < 0 || fsync(fd))
 		copy_fail(c, "%s is complete, but its name cannot be made durable: %m", c->a->dst);
 	if (fd >= 0)
 		close(fd);
-	free(dir);
 }
 
 static void copy_verify(struct copy *c)
@@ -521,8 +570,8 @@ static void copy_verify(struct copy *c)
 	c->failed = c->code;
 	if (!c->failed && c->temp)
 		copy_rename(c);
-	if (c->failed && c->temp)
-		unlink(c->temp);
+	if (c->failed)
+		temp_remove(c);
 	c->verified = !c->failed;
 	c->from_drive = v.from_drive;
 }
@@ -537,9 +586,9 @@ static void copy_finish(struct copy *c)
 	}
 	if (c->failed)
 		abort_storage(c->to);
-	if (c->failed && c->temp)
+	if (c->failed)
 		/* after a failed commit, a file with this name can exist that is not durable */
-		unlink(c->temp);
+		temp_remove(c);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);
 	reasons_add(c);
@@ -574,6 +623,7 @@ static int cp_main(int argc, char **argv)
 	if (!c)
 		return fail(EXIT_FAILED, "out of memory");
 	c->a = &a;
+	c->dir = -1;
 	catch_signals();
 	source_open(c);
 	if (!c->failed)
@@ -591,6 +641,8 @@ static int cp_main(int argc, char **argv)
 	ret = failure_print(c);
 	report_print(c, took);
 	penstock_device_close(c->dev);
+	if (c->dir >= 0)
+		close(c->dir);
 	free(c->temp);
 	free(c);
 	return ret;
@@ -607,7 +659,7 @@ const struct command cmd_cp = {
 		"  --durable        return only when DST survives a power cut\n"
 		"  --path P         use only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"
-		"  --quiet          print no progress line\n"
+		"  --quiet          print only errors\n"
 		"  --json           print one JSON object, see penstock-json(5)\n",
 	.run = cp_main,
 };

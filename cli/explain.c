@@ -163,10 +163,12 @@ static int explain_main(int argc, char **argv)
 	if (!st)
 		return fail_lib();
 	length = penstock_storage_length(st);
-	if (!a.write && length >= 0 && a.offset > (uint64_t)length) {
+	if ((!a.write || !a.size) && length >= 0 && a.offset > (uint64_t)length) {
 		penstock_close(st);
-		return fail(EXIT_FAILED, "offset %llu is past the end of %s, which has %lld bytes",
-			    (unsigned long long)a.offset, a.storage, (long long)length);
+		return fail(EXIT_FAILED,
+			    "offset %llu is past the end of %s, which has %lld bytes%s",
+			    (unsigned long long)a.offset, a.storage, (long long)length,
+			    a.write ? ": give the length of the write with --size" : "");
 	}
 	if (penstock_device_open(a.device, NULL, &dev) < 0) {
 		penstock_close(st);

@@ -45,11 +45,20 @@ static void write_key(struct json *j, const char *name)
 	fputs(": ", j->f);
 }
 
+/* whether an object was begun */
+static bool begun;
+
 void json_open(struct json *j, FILE *f)
 {
+	begun = true;
 	j->f = f;
 	j->first = true;
 	fputc('{', f);
+}
+
+bool json_begun(void)
+{
+	return begun;
 }
 
 void json_close(struct json *j)

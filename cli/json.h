@@ -12,7 +12,9 @@ struct json {
 	bool first; /* whether the next member is the first of its object */
 };
 void json_open(struct json *j, FILE *f); /* { */
-void json_close(struct json *j);	 /* }\n */
+/* Returns whether json_open was called. */
+bool json_begun(void);
+void json_close(struct json *j); /* }\n */
 void json_text(struct json *j, const char *key, const char *value);
 void json_int(struct json *j, const char *key, int64_t value);
 void json_real(struct json *j, const char *key, double value);

@@ -84,6 +84,34 @@ static const struct command *command_find(const char *name)
 	return NULL;
 }
 
+/* Returns whether the user asked for JSON. It looks for the option itself, because a command may
+ * fail before it has parsed its options. */
+static bool json_is_wanted(const struct command *cmd, int argc, char **argv)
+{
+	if (cmd && cmd->becomes)
+		return false;
+	for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (strlen(argv[i]) > 2 && !strncmp("--json", argv[i], strlen(argv[i])))
+			return true;
+	return false;
+}
+
+/* If the command has failed before it could print its object, prints an object with the error. A
+ * failure to write it is not reported, because the command has already printed its error. */
+static void print_json_error(int code)
+{
+	struct json j;
+
+	if (!code || json_begun() || !fail_text()[0])
+		return;
+	json_open(&j, stdout);
+	json_bool(&j, "ok", false);
+	json_int(&j, "exit", code);
+	json_text(&j, "error", fail_text());
+	json_close(&j);
+	fflush(stdout);
+}
+
 static bool word_is_one_of(const char *word, const char *a, const char *b, const char *c)
 {
 	return !strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c);
@@ -113,6 +141,7 @@ static int command_run(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	const struct command *cmd = argc > 1 ? command_find(argv[1]) : NULL;
+	int code;
 
 	reserve_std_fds();
 	if (!cmd || !cmd->becomes) {
@@ -123,5 +152,8 @@ int main(int argc, char **argv)
 		print_help(stderr);
 		return EXIT_USAGE;
 	}
-	return output_close(command_run(argc, argv));
+	code = output_close(command_run(argc, argv));
+	if (json_is_wanted(cmd, argc, argv))
+		print_json_error(code);
+	return code;
 }

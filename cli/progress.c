@@ -25,9 +25,18 @@ bool progress_due(bool quiet, bool last, double *shown)
 	return true;
 }
 
+/* length of the previous progress line; 0 if it has been completed */
+static int before;
+
+void progress_end(void)
+{
+	if (before)
+		fputc('\n', stderr);
+	before = 0;
+}
+
 void progress(bool last, const char *fmt, ...)
 {
-	static int before; /* length of the previous progress line */
 	struct winsize size = {.ws_col = 0};
 	char line[256];
 	int len, columns;

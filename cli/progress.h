@@ -12,4 +12,7 @@ bool progress_due(bool quiet, bool last, double *shown);
 /* Prints the progress line over the previous one. If `last`, the line stays on the terminal. */
 void progress(bool last, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Completes the line that progress() has printed, so that other output starts on its own line. */
+void progress_end(void);
+
 #endif

@@ -19,6 +19,20 @@ static bool reason_is_better(enum penstock_why why, enum penstock_why than)
 	return than == PENSTOCK_WHY_CHOSEN_OTHER && why != PENSTOCK_WHY_NONE && why != than;
 }
 
+/* Counts `bytes` of path `i` for an engine. An engine that carries more than half of the path's
+ * bytes is the path's engine in the end, because its lead exceeds the bytes of all others. */
+static void tally_add_engine(struct tally *t, unsigned i, const char *engine, uint64_t bytes)
+{
+	if (t->engines[i] && !strcmp(t->engines[i], engine)) {
+		t->engine_lead[i] += bytes;
+	} else if (bytes > t->engine_lead[i] || !t->engines[i]) {
+		t->engines[i] = engine;
+		t->engine_lead[i] = bytes - t->engine_lead[i];
+	} else {
+		t->engine_lead[i] -= bytes;
+	}
+}
+
 void tally_add(struct tally *t, const struct penstock_report *report)
 {
 	t->path_count = report->path_count;
@@ -27,8 +41,6 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->dram_laid += report->dram_laid;
 	t->retries += report->retries;
 	t->chunks += report->chunks;
-	if (report->bytes || !t->engine)
-		t->engine = report->engine;
 	/* keeps the reason of the latest report that has one */
 	if (report->engine_why != PENSTOCK_WHY_NONE)
 		t->engine_why = report->engine_why;
@@ -37,6 +49,8 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 
 		t->names[i] = path->name;
 		t->path_bytes[i] += path->bytes;
+		if (path->bytes)
+			tally_add_engine(t, i, path->engine, path->bytes);
 		if (reason_is_better(path->why, t->why[i])) {
 			t->why[i] = path->why;
 			snprintf(t->text[i], sizeof(t->text[i]), "%s", path->text);
@@ -51,7 +65,6 @@ void tally_merge(struct tally *t, const struct tally *other)
 				    .dram_laid = other->dram_laid,
 				    .retries = other->retries,
 				    .chunks = other->chunks,
-				    .engine = other->engine,
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
@@ -60,23 +73,39 @@ void tally_merge(struct tally *t, const struct tally *other)
 	for (unsigned i = 0; i < other->path_count; i++)
 		r.paths[i] = (struct penstock_report_path){.name = other->names[i],
 							   .bytes = other->path_bytes[i],
+							   .engine = other->engines[i],
 							   .why = other->why[i],
 							   .text = other->text[i]};
 	tally_add(t, &r);
 }
 
-const char *tally_path(const struct tally *t)
+/* Returns the index of the path that carried most bytes, or -1 if no byte moved. */
+static int best_path(const struct tally *t)
 {
-	const char *best = "none";
 	uint64_t most = 0;
+	int best = -1;
 
 	for (unsigned i = 0; i < t->path_count; i++) {
 		if (t->path_bytes[i] > most) {
 			most = t->path_bytes[i];
-			best = t->names[i];
+			best = (int)i;
 		}
 	}
 	return best;
+}
+
+const char *tally_path(const struct tally *t)
+{
+	int best = best_path(t);
+
+	return best < 0 ? "none" : t->names[best];
+}
+
+const char *tally_engine(const struct tally *t)
+{
+	int best = best_path(t);
+
+	return best < 0 ? "none" : t->engines[best];
 }
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -93,7 +122,7 @@ static const char *engine_reason(const struct tally *t)
 void tally_json(struct json *j, const struct tally *t)
 {
 	json_text(j, "path", tally_path(t));
-	json_text(j, "engine", t->engine ? t->engine : "none");
+	json_text(j, "engine", tally_engine(t));
 	json_text(j, "engine_reason", engine_reason(t));
 	json_object(j, "paths");
 	for (unsigned i = 0; i < t->path_count; i++)
@@ -124,10 +153,9 @@ void tally_print(FILE *f, const char *label, const struct tally *t)
 	for (unsigned i = 0; i < t->path_count; i++)
 		if (t->path_bytes[i])
 			fprintf(f, "  %-8s %12s by %s\n", t->names[i],
-				human((double)t->path_bytes[i], size, sizeof(size)),
-				t->engine ? t->engine : "none");
+				human((double)t->path_bytes[i], size, sizeof(size)), t->engines[i]);
 	if (engine_reason(t)[0]) {
-		fprintf(f, "  %-8s %12s ", "engine", t->engine ? t->engine : "none");
+		fprintf(f, "  %-8s %12s ", "engine", tally_engine(t));
 		print_words(f, 24, engine_reason(t));
 	}
 	for (unsigned i = 0; i < t->path_count; i++)

@@ -9,18 +9,22 @@
 struct tally {
 	const char *names[PENSTOCK_PATHS_MAX];
 	uint64_t path_bytes[PENSTOCK_PATHS_MAX];
+	/* for each path, the engine that carried most of its bytes, and its lead in bytes */
+	const char *engines[PENSTOCK_PATHS_MAX];
+	uint64_t engine_lead[PENSTOCK_PATHS_MAX];
 	enum penstock_why why[PENSTOCK_PATHS_MAX];
 	/* the sentence for each path's reason */
 	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	uint64_t bytes, cpu_copied, dram_laid, retries, chunks;
-	const char *engine;
 	enum penstock_why engine_why;
 };
 void tally_add(struct tally *t, const struct penstock_report *report);
 void tally_merge(struct tally *t, const struct tally *other);
 /* Returns the path that carried most bytes, or "none". */
 const char *tally_path(const struct tally *t);
+/* Returns the engine of that path, or "none". */
+const char *tally_engine(const struct tally *t);
 void tally_json(struct json *j, const struct tally *t);
 void tally_print(FILE *f, const char *label, const struct tally *t);
 

@@ -9,16 +9,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "args.h"
+#include "drive.h"
 #include "page_cache.h"
 #include "progress.h"
 
@@ -34,15 +33,6 @@ static int verify_fail(const struct verify *v, int code, const char *fmt, ...)
 	vsnprintf(v->text + n, v->text_len - (size_t)n, fmt, args);
 	va_end(args);
 	return code;
-}
-
-/* Returns whether the file is on tmpfs or ramfs. Some kernels accept O_DIRECT for such a file,
- * but still copy from memory. */
-static bool file_is_in_memory(int fd)
-{
-	struct statfs fs;
-
-	return !fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
 /*
@@ -64,13 +54,14 @@ static int open_cold(const char *name, bool *from_drive)
 	visible = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd, 0) > 0;
 	fdatasync(fd); /* writes dirty pages back, because they cannot be dropped */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	if (drive_is_memory(fd))
+		*from_drive = false; /* the bytes may come from memory all the same */
 	if (visible && cached_pages(fd, 0) == 0)
 		return fd;
+	/* Some kernels accept O_DIRECT for a file of tmpfs, but still copy from memory. */
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-	if (direct < 0 || file_is_in_memory(direct)) {
+	if (direct < 0) {
 		*from_drive = false; /* neither way worked, so the bytes may come from memory */
-		if (direct >= 0)
-			close(direct);
 		return fd;
 	}
 	close(fd);

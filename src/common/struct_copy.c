@@ -26,6 +26,17 @@ int pst_struct_read(void *to, size_t len, const void *from)
 	return 0;
 }
 
+const void *pst_struct_element(const void *array, uint64_t i)
+{
+	size_t stride, size;
+	const char *at;
+
+	memcpy(&stride, array, sizeof(stride));
+	at = (const char *)array + i * stride;
+	memcpy(&size, at, sizeof(size));
+	return size == stride ? at : NULL;
+}
+
 int pst_struct_write(void *to, const void *from, size_t len)
 {
 	size_t size;

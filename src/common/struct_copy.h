@@ -10,6 +10,7 @@
 #define PST_COMMON_STRUCT_COPY_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value
  * is garbage, and the memory may be unreadable before that length. */
@@ -30,5 +31,14 @@ int pst_struct_read(void *to, size_t len, const void *from);
  * is less than sizeof(size_t).
  */
 int pst_struct_write(void *to, const void *from, size_t len);
+
+/*
+ * Returns the address of element `i` of a caller's array of structs. The `size` of element 0 is the
+ * distance between two elements. Returns NULL if element `i` has another `size`: its members would
+ * reach into the next element, or an older header's element would lie at another address. Element 0
+ * is always returned, even if its `size` is wrong. So a caller passes element 0 to pst_struct_read
+ * before it calls this function for another element.
+ */
+const void *pst_struct_element(const void *array, uint64_t i);
 
 #endif

@@ -84,6 +84,7 @@ struct pst_storage_facts {
 };
 
 struct pst_storage_ops;
+struct pst_cache_fill;
 /* An open storage. */
 struct penstock_storage {
 	const struct pst_storage_ops *ops;
@@ -106,6 +107,8 @@ struct penstock_storage {
 	/* Number of bytes that lanes have claimed since the last residency probe (a read whose
 	 * duration shows whether bytes are cached) began. */
 	_Atomic uint64_t unprobed_bytes;
+	/* Records of bytes that this process brings into the page cache (cache_fill.h), or NULL. */
+	struct pst_cache_fill *cache_fill;
 	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	/* Routes to open devices, indexed by operation and device index. */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX];
@@ -516,6 +519,9 @@ struct pst_chunk {
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which the chunk has failed */
 	uint8_t residency; /* enum pst_residency, set by its claim or a residency probe */
+	/* Whether its read through the page cache fills the cache, although `residency` may be
+	 * PST_WARM: see cache_fill.h. */
+	bool fills_cache;
 	/* Number of bytes after `len` that move too, to complete a block; their memory is the spare
 	 * memory (`room`) after the segment's buffer. */
 	uint32_t pad;

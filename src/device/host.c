@@ -8,6 +8,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +27,18 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Header before the memory that host_alloc returns. host_free reads from it what to unmap. */
-struct alloc_head {
-	void *map;
+/* An allocation of host_alloc. */
+struct host_alloc {
+	void *mem; /* address that the caller got */
+	void *map; /* mapping that contains `mem`, and its length in bytes */
 	size_t len;
+};
+
+/* The allocations of the device, as a tree of tsearch(3) ordered by address. With it, host_free
+ * recognises an address that host_alloc has not returned. */
+struct host_device {
+	pthread_mutex_t lock;
+	void *allocs;
 };
 
 static bool host_match(const char *name)
@@ -41,9 +51,22 @@ static int host_count(void)
 	return 1;
 }
 
+static int by_address(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)((const struct host_alloc *)a)->mem;
+	uintptr_t y = (uintptr_t)((const struct host_alloc *)b)->mem;
+
+	return (x > y) - (x < y);
+}
+
 static int host_open(struct penstock_device *dev, struct pst_err *err)
 {
-	(void)err;
+	struct host_device *host = calloc(1, sizeof(*host));
+
+	if (!host)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	pthread_mutex_init(&host->lock, NULL);
+	dev->priv = host;
 	dev->facts.cpu_addressable = true;
 	dev->facts.is_host = true;
 	dev->facts.lanes_best = 8;
@@ -56,45 +79,79 @@ static int host_open(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
+/* Forgets the allocations that the caller has not freed, but leaves them mapped. */
 static void host_close(struct penstock_device *dev)
 {
-	(void)dev;
+	struct host_device *host = dev->priv;
+
+	tdestroy(host->allocs, free);
+	pthread_mutex_destroy(&host->lock);
+	free(host);
 }
 
-/* Maps the memory, with an extra page before it for the header. Large blocks get huge pages. */
+/* Adds an allocation to the tree. Returns false if there is no memory for it. */
+static bool alloc_add(struct host_device *host, struct host_alloc *alloc)
+{
+	bool added;
+
+	pthread_mutex_lock(&host->lock);
+	added = tsearch(alloc, &host->allocs, by_address);
+	pthread_mutex_unlock(&host->lock);
+	return added;
+}
+
+/* Maps the memory. Large blocks get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), room;
-	struct alloc_head *head;
-	char *map, *mem;
+	struct host_alloc *alloc;
+	size_t room;
+	char *map;
 
-	(void)dev;
-	if (__builtin_add_overflow(len, 2 * page + HUGE_PAGE, &room))
+	if (__builtin_add_overflow(len, HUGE_PAGE, &room))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes are too many", len);
 	map = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (map == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "no memory for %zu bytes: %m", len);
-	mem = map + page;
-	if (len >= HUGE_PAGE) {
-		mem = (char *)(((uintptr_t)mem + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-		madvise(mem, len, MADV_HUGEPAGE);
+	alloc = calloc(1, sizeof(*alloc));
+	if (alloc)
+		*alloc = (struct host_alloc){map, map, room};
+	if (alloc && len >= HUGE_PAGE) {
+		alloc->mem =
+			(void *)(((uintptr_t)map + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+		madvise(alloc->mem, len, MADV_HUGEPAGE);
 	}
-	head = (struct alloc_head *)(void *)(mem - sizeof(*head));
-	head->map = map;
-	head->len = room;
-	*out = mem;
+	if (!alloc || !alloc_add(dev->priv, alloc)) {
+		free(alloc);
+		munmap(map, room);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an allocation");
+	}
+	*out = alloc->mem;
 	return 0;
 }
 
 static int host_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
-	struct alloc_head *head = (struct alloc_head *)(void *)((char *)ptr - sizeof(*head));
+	struct host_device *host = dev->priv;
+	struct host_alloc key = {.mem = ptr}, *alloc = NULL;
+	struct host_alloc **found;
+	int code = 0;
 
-	(void)dev;
-	if (munmap(head->map, head->len))
-		return pst_fail_errno(err, errno, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "not memory of penstock_alloc: %m");
+	pthread_mutex_lock(&host->lock);
+	found = tfind(&key, &host->allocs, by_address);
+	if (found) {
+		alloc = *found;
+		code = munmap(alloc->map, alloc->len) ? errno : 0;
+	}
+	if (alloc && !code)
+		tdelete(&key, &host->allocs, by_address);
+	pthread_mutex_unlock(&host->lock);
+	if (!alloc)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"%p is not memory that penstock_alloc returned for host", ptr);
+	if (code)
+		return pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY, "unmapping memory: %m");
+	free(alloc);
 	return 0;
 }
 

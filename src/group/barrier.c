@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/why.h"
 #include "weights/err.h"
 
 /* Time in ms that the barrier after a failed load waits for ranks that are still copying. */
@@ -142,11 +143,12 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 			   struct pst_packet *packets, struct pst_message *messages)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
+	char text[100];
 
 	for (;;) {
 		uint64_t until = last ? until_ms : stall_deadline(g, packets);
 		unsigned missing = 0, absent = 0;
-		int ms = pst_group_ms_until(until);
+		int ret, ms = pst_group_ms_until(until);
 
 		for (unsigned i = g->size; i-- > 0;) {
 			bool live = i && g->links[i].sock >= 0 && (int)i != g->lost.rank;
@@ -164,8 +166,15 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 			packet_set_failure(&packets[0], g->progress->failed);
 			return;
 		}
-		if (poll(fds, 2 * g->size, pst_group_ms_until(pst_group_next_poll_ms(g, until))) <
-		    0)
+		ret = pst_group_wait_fds(fds, 2 * g->size,
+					 pst_group_ms_until(pst_group_next_poll_ms(g, until)));
+		if (ret < 0 && ret != -EINTR) {
+			snprintf(text, sizeof(text), "cannot wait for the others: %s",
+				 strerror(-ret));
+			record_lost(g, 0, ret, pst_why_from_errno(ret), text);
+			return;
+		}
+		if (ret < 0)
 			continue;
 		for (unsigned i = 1; i < g->size; i++) {
 			struct pst_packet packet = {0};
@@ -212,7 +221,7 @@ static bool lose_ended_ranks(struct penstock_group *g)
 		fds[2 * i] = (struct pollfd){i ? g->links[i].sock : -1, 0, 0};
 		fds[2 * i + 1] = (struct pollfd){i ? g->links[i].pidfd : -1, POLLIN, 0};
 	}
-	if (poll(fds, 2 * g->size, 0) <= 0)
+	if (pst_group_wait_fds(fds, 2 * g->size, 0) <= 0)
 		return false;
 	for (unsigned i = 1; i < g->size; i++) {
 		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)

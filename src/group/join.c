@@ -241,9 +241,14 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 			fds[2 * i + 1] = (struct pollfd){g->links[i].pidfd, POLLIN, 0};
 		}
 		fds[2 * g->size] = (struct pollfd){listener, POLLIN, 0};
-		if (poll(fds, 2 * g->size + 1,
-			 pst_group_ms_until(pst_group_next_poll_ms(g, until))) < 0)
+		ret = pst_group_wait_fds(fds, 2 * g->size + 1,
+					 pst_group_ms_until(pst_group_next_poll_ms(g, until)));
+		if (ret < 0) {
+			ret = ret == -EINTR
+				      ? 0
+				      : join_fail_errno(-ret, path, "the ranks cannot be awaited");
 			continue;
+		}
 		ret = check_connected(g, path, fds);
 		if (ret || !fds[2 * g->size].revents)
 			continue;
@@ -499,6 +504,8 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 	uint64_t until;
 	int ret = pst_weights_struct_in(&opts, sizeof(opts), from, "penstock_group_opts");
 
+	if (!ret && !out)
+		ret = pst_weights_fail_null("the output pointer");
 	if (!ret)
 		ret = check_args(name, rank, size, &opts);
 	if (ret)

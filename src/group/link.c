@@ -40,6 +40,26 @@ int pst_group_ms_until(uint64_t until_ms)
 	return until_ms <= now ? 0 : until_ms - now > 60000 ? 60000 : (int)(until_ms - now);
 }
 
+int pst_group_wait_fds(struct pollfd *fds, unsigned count, int ms)
+{
+	struct pollfd valid[PST_WAIT_MAX];
+	unsigned used = 0;
+	int n;
+
+	/* poll(2) fails with EINVAL if it gets more entries than RLIMIT_NOFILE, even if most of
+	 * the entries have no descriptor. */
+	for (unsigned i = 0; i < count; i++)
+		if (fds[i].fd >= 0)
+			valid[used++] = fds[i];
+	n = poll(valid, used, ms);
+	if (n < 0)
+		/* EINVAL: the limit has become lower than the number of open descriptors. */
+		return errno == EINVAL ? -EMFILE : -errno;
+	for (unsigned i = count; i-- > 0;)
+		fds[i].revents = fds[i].fd >= 0 ? valid[--used].revents : 0;
+	return n;
+}
+
 /* ---- sending ---- */
 
 /* Returns true if sending failed with a temporary error. Either the receiver has not read yet,
@@ -172,7 +192,8 @@ int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet
 {
 	for (;;) {
 		struct pollfd fds[2] = {{link->sock, POLLIN, 0}, {link->pidfd, POLLIN, 0}};
-		int ms = pst_group_ms_until(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
+		int ms = pst_group_ms_until(until_ms), ret;
+		int n = until_ms ? pst_group_wait_fds(fds, 2, ms) : 0;
 		bool ended = n > 0 && fds[1].revents;
 
 		ret = receive_packet(link, packet, message);
@@ -182,6 +203,8 @@ int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet
 			/* The process has exited, and this process has read all packets that it
 			 * sent. */
 			return -EPIPE;
+		if (n < 0 && n != -EINTR)
+			return n;
 		if (!n && !ms)
 			return -ETIMEDOUT;
 	}

@@ -7,6 +7,7 @@
 #define PST_GROUP_LINK_H
 
 #include <errno.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,13 +61,22 @@ uint64_t pst_group_now_ms(void);
  * Returns 0 if `until_ms` has passed, and -1 (no limit) if it is UINT64_MAX. */
 int pst_group_ms_until(uint64_t until_ms);
 
+/*
+ * Waits with poll(2) for events, for at most `ms` milliseconds. `count` is at most PST_WAIT_MAX.
+ * Entries with a negative descriptor are skipped, and do not count towards RLIMIT_NOFILE. Returns
+ * the number of entries with events, or -errno.
+ */
+#define PST_WAIT_MAX (2 * PENSTOCK_GROUP_MAX + 1)
+int pst_group_wait_fds(struct pollfd *fds, unsigned count, int ms);
+
 /* Sends a packet, followed by a message unless `message` is NULL. Waits until the socket has
  * room. Returns 0, -ETIMEDOUT, or the error that ended the connection. */
 int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
 		  const struct pst_message *message);
 /*
- * Waits for a packet. message->bytes must have room for PST_MESSAGE_MAX bytes. Returns 1, -EPIPE or
- * -ETIMEDOUT. If `until_ms` is 0, does not wait, and returns 0 if there is no packet.
+ * Waits for a packet. message->bytes must have room for PST_MESSAGE_MAX bytes. Returns 1, -EPIPE,
+ * -ETIMEDOUT, or another error if it cannot wait. If `until_ms` is 0, does not wait, and returns 0
+ * if there is no packet.
  */
 int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
 		     struct pst_message *message);

@@ -568,7 +568,7 @@ int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
 			struct penstock_loaded **out)
 {
 	const struct pst_load_mover mover = {load_move, g};
-	int ret = pst_group_check_owner(g);
+	int ret = g ? pst_group_check_owner(g) : pst_weights_fail_null("the group");
 
 	return ret ? ret : pst_weights_load(&mover, w, devs, dev_count, opts, report, out);
 }
@@ -579,7 +579,7 @@ int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *
 			     struct penstock_load_report *report)
 {
 	const struct pst_load_mover mover = {load_move, g};
-	int ret = pst_group_check_owner(g);
+	int ret = g ? pst_group_check_owner(g) : pst_weights_fail_null("the group");
 
 	return ret ? ret : pst_weights_load_into(&mover, w, pieces, count, opts, report);
 }

@@ -118,7 +118,7 @@ static void l2_piece_filled(struct pst_io *io)
 	store_nontemporal(chunk->slot->mem + chunk->moved, chunk->lane->l2_buffer, got);
 	chunk->moved += got;
 	chunk->cpu_copied += 2 * got;
-	chunk->dram_laid += got;
+	chunk->dram_laid += chunk->fills_cache ? 2 * got : got;
 	if (ret)
 		chunk->err = io->err;
 	else if (got == io->len && chunk->moved < chunk->len)

@@ -534,7 +534,7 @@ static int mapped_start(struct pst_chunk *chunk)
 		return chunk->err.code;
 	chunk->engine = "mmap";
 	/* The bytes were not cached, so this read has filled the page cache. */
-	if (chunk->residency != PST_WARM) {
+	if (chunk->residency != PST_WARM || chunk->fills_cache) {
 		chunk->dram_laid += chunk->moved;
 		chunk->cpu_copied +=
 			cache_filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;

@@ -51,8 +51,9 @@ static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 {
 	const struct pst_io *io = &chunk->io;
 	bool direct = io->flags & PST_IO_DIRECT;
-	bool cache_too = !direct && io->st->facts.fd >= 0 &&
-			 (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+	bool cache_too =
+		!direct && io->st->facts.fd >= 0 &&
+		(io->op == PST_IO_DRAIN || chunk->residency != PST_WARM || chunk->fills_cache);
 
 	chunk->dram_laid += cache_too ? 2 * n : n;
 	if (!direct || !io->st->facts.listed)
@@ -220,8 +221,8 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 static void bounce_host_done(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
-	bool cold =
-		io->st->facts.fd >= 0 && (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+	bool cold = io->st->facts.fd >= 0 &&
+		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM || chunk->fills_cache);
 	int ret;
 
 	chunk->engine = io->engine;

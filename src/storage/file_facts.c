@@ -82,7 +82,8 @@ static bool dio_align_get(const struct statx_abi *stx, struct pst_storage_facts 
 static int direct_open_by_name(const struct pst_file *file, int flags)
 {
 	const char *name = file->temp ? file->temp : file->absolute ? file->absolute : file->path;
-	int fd = name ? pst_open_retry(name, flags | O_NONBLOCK, 0) : -1;
+	int dir = file->temp ? file->dir : AT_FDCWD;
+	int fd = name ? pst_openat_retry(dir, name, flags | O_NONBLOCK, 0) : -1;
 	struct stat there, ours;
 
 	if (fd >= 0 &&

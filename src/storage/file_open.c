@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, creates, commits and aborts files. A file that replaces another is written under a
- * temporary name in the same directory, and renamed to the final name at commit. So no reader ever
- * sees a partial file, and if the process is killed the old file is still there. Called through
- * storage file's table.
+ * Opens, creates, commits and aborts files. A file that replaces another is written without a name
+ * (O_TMPFILE) or, if the file system has no such files, under a temporary name in the same
+ * directory. It gets the final name at commit. So no reader ever sees a partial file, and if the
+ * process is killed the old file is still there. Called through storage file's table.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -143,20 +143,41 @@ static const char *final_name(const struct pst_file *file)
 	return file->absolute ? file->absolute : file->path;
 }
 
+/* Returns the last part of that name, which is the file's name in file->dir. */
+static const char *base_name(const struct pst_file *file)
+{
+	const char *path = final_name(file), *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Opens the directory of the file, with the given flags in addition to O_DIRECTORY. Returns a
+ * descriptor, or -1 with errno. */
+static int directory_open(const struct pst_file *file, int flags)
+{
+	const char *path = final_name(file);
+	int len = (int)(base_name(file) - path), fd = -1;
+	char *dir = len ? strndup(path, (size_t)len) : strdup(".");
+
+	if (dir)
+		fd = pst_open_retry(dir, flags | O_DIRECTORY, 0);
+	else
+		errno = ENOMEM;
+	free(dir);
+	return fd;
+}
+
 /* Maximum number of bytes of the file's name that the temporary name repeats. The temporary name
  * has a suffix, and a name has at most 255 bytes. */
 #define TEMP_NAME 200
 
 static int temp_name_make(struct pst_file *file, struct pst_err *err)
 {
-	const char *path = final_name(file);
 	uint64_t random = 0;
-	const char *slash = strrchr(path, '/');
-	int dir = slash ? (int)(slash - path) + 1 : 0;
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid();
-	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, path, TEMP_NAME, path + dir,
+	if (asprintf(&file->temp, ".%.*s.penstock-%016llx", TEMP_NAME, base_name(file),
 		     (unsigned long long)random) < 0) {
 		file->temp = NULL;
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
@@ -204,6 +225,31 @@ static int target_check(const char *path, bool follow, struct stat *old, struct 
 	return 0;
 }
 
+/* Makes the path by which linkat(2) gives a nameless file a name. */
+static void nameless_path(const struct pst_file *file, char *path, size_t len)
+{
+	snprintf(path, len, "/proc/self/fd/%d", file->fd);
+}
+
+/* Creates the file without a name, so that nothing stays behind if the process is killed. Returns
+ * false if the file system cannot do that, or if the file could not get a name later, because
+ * /proc is not mounted. */
+static bool nameless_create(struct pst_file *file, unsigned mode)
+{
+	char path[64];
+
+	file->fd = pst_openat_retry(file->dir, ".", O_TMPFILE | O_RDWR, mode);
+	if (file->fd < 0)
+		return false;
+	nameless_path(file, path, sizeof(path));
+	file->nameless = !access(path, F_OK);
+	if (file->nameless)
+		return true;
+	close(file->fd);
+	file->fd = -1;
+	return false;
+}
+
 /* Creates the temporary file. Until commit, a user whom the final permissions exclude cannot
  * open the file. So a private file stays private while it is written. If `mode` is 0, the new
  * file gets the permissions of the file that it replaces, or 0666 if it replaces none. */
@@ -218,12 +264,16 @@ static int temp_create(struct pst_file *file, const struct penstock_storage_opts
 		ret = temp_name_make(file, err);
 	if (ret)
 		return ret;
+	file->dir = directory_open(file, O_PATH);
+	if (file->dir < 0)
+		return path_fail(err, errno, "cannot create a file in the folder of", file->path);
 	file->keeps_owner = !mode && S_ISREG(old.st_mode);
 	file->owner = old.st_uid;
 	file->group = old.st_gid;
 	file->mode = mode ? mode & 0777 : file->keeps_owner ? old.st_mode & 0777 : 0666;
-	file->fd = pst_open_retry(file->temp, O_RDWR | O_CREAT | O_EXCL,
-				  0600 | (file->keeps_owner ? 0 : file->mode));
+	mode = 0600 | (file->keeps_owner ? 0 : file->mode);
+	if (!nameless_create(file, mode))
+		file->fd = pst_openat_retry(file->dir, file->temp, O_RDWR | O_CREAT | O_EXCL, mode);
 	if (file->fd < 0)
 		return path_fail(err, errno, "cannot create a file in the folder of", file->path);
 	file->created = file->replace = true;
@@ -264,6 +314,8 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	    (stat(file->path, &there) || !S_ISBLK(there.st_mode)))
 		return temp_create(file, opts, err);
 	if (opts->flags & PENSTOCK_O_CREATE) {
+		/* Without the descriptor, the file is removed by its path. */
+		file->dir = directory_open(file, O_PATH);
 		file->fd = path_open(file->path, flags | O_CREAT | O_EXCL, mode, err);
 		if (file->fd >= 0)
 			file->created = true;
@@ -362,6 +414,8 @@ static void file_free(struct pst_file *file)
 		close(file->fd_direct);
 	if (file->fd >= 0)
 		close(file->fd);
+	if (file->dir >= 0)
+		close(file->dir);
 	free(file->path);
 	free(file->absolute);
 	free(file->temp);
@@ -370,22 +424,26 @@ static void file_free(struct pst_file *file)
 
 static int created_remove(const struct pst_file *file, struct pst_err *err)
 {
-	const char *name = file->temp ? file->temp : final_name(file);
+	int dir = file->dir < 0 ? AT_FDCWD : file->dir;
+	const char *name = file->temp	   ? file->temp
+			   : file->dir < 0 ? final_name(file)
+					   : base_name(file);
+	const char *shown = file->temp ? file->temp : final_name(file);
 	struct stat there, ours;
 
-	if (!file->created || file->committed || !name)
-		return 0;
+	if (!file->created || file->committed || file->nameless)
+		return 0; /* The kernel frees a file without a name. */
 	/* Another process may have given this name to a different file since then, which must
 	 * not be removed. */
-	if (!lstat(name, &there) && !fstat(file->fd, &ours) &&
+	if (!fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) && !fstat(file->fd, &ours) &&
 	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
 		return !ours.st_nlink ? 0
 				      : pst_fail(err, PENSTOCK_WHY_STALE,
 						 "%s belongs to another file by now and stays; the "
 						 "written file has been renamed",
-						 pst_path_tail(name));
-	if (unlink(name) && errno != ENOENT)
-		return path_fail(err, errno, "cannot remove", name);
+						 pst_path_tail(shown));
+	if (unlinkat(dir, name, 0) && errno != ENOENT)
+		return path_fail(err, errno, "cannot remove", shown);
 	return 0;
 }
 
@@ -416,7 +474,7 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 
 	if (!file)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a file");
-	file->fd = file->fd_direct = -1;
+	file->fd = file->fd_direct = file->dir = -1;
 	file->length = opts->length;
 	if (url && !*url_path(url))
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "an empty path");
@@ -468,19 +526,57 @@ static int length_truncate(struct pst_file *file, uint64_t length, struct pst_er
 
 static int directory_sync(const struct pst_file *file, struct pst_err *err)
 {
-	const char *path = final_name(file), *slash = strrchr(path, '/');
-	char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-	int fd = dir ? pst_open_retry(dir, O_RDONLY | O_DIRECTORY, 0) : -1, ret = fd;
+	int fd = directory_open(file, O_RDONLY), ret = fd;
 
 	while (fd >= 0 && (ret = fsync(fd)) && errno == EINTR)
 		;
 	if (ret < 0)
-		ret = path_fail(err, dir ? errno : ENOMEM, "cannot sync the directory of",
-				file->path);
+		ret = path_fail(err, errno, "cannot sync the directory of", file->path);
 	if (fd >= 0)
 		close(fd);
-	free(dir);
 	return ret;
+}
+
+/* Checks that the caller's path still leads to the directory in which the file was created. */
+static int directory_check(const struct pst_file *file, struct pst_err *err)
+{
+	int fd = directory_open(file, O_PATH), code = 0;
+	struct stat there, ours;
+
+	if (fd < 0 || fstat(fd, &there) || fstat(file->dir, &ours))
+		code = errno;
+	else if (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino)
+		code = ESTALE;
+	if (fd >= 0)
+		close(fd);
+	return code ? path_fail(err, code,
+				"the folder was renamed while the file was written:", file->path)
+		    : 0;
+}
+
+/* Gives the finished file its final name. A file without a name gets the final name at once, unless
+ * the name is in use: only rename(2) can replace a file. */
+static int final_name_give(struct pst_file *file, struct pst_err *err)
+{
+	const char *base = base_name(file);
+	char path[64];
+	int ret = directory_check(file, err);
+
+	if (ret)
+		return ret;
+	nameless_path(file, path, sizeof(path));
+	if (file->nameless && !linkat(AT_FDCWD, path, file->dir, base, AT_SYMLINK_FOLLOW)) {
+		file->nameless = false;
+		file->renamed = true;
+		return 0;
+	}
+	if (file->nameless && errno == EEXIST &&
+	    !linkat(AT_FDCWD, path, file->dir, file->temp, AT_SYMLINK_FOLLOW))
+		file->nameless = false;
+	if (file->nameless || renameat(file->dir, file->temp, file->dir, base))
+		return path_fail(err, errno, "cannot rename the finished file to", file->path);
+	file->renamed = true;
+	return 0;
 }
 
 int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
@@ -496,13 +592,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 		permissions_set(file);
 	if (!ret && durable)
 		ret = pst_file_sync_all(file, err);
-	if (!ret && file->replace && !file->renamed && !file->committed) {
-		if (rename(file->temp, final_name(file)))
-			ret = path_fail(err, errno, "cannot rename the finished file to",
-					file->path);
-		else
-			file->renamed = true;
-	}
+	if (!ret && file->replace && !file->renamed && !file->committed)
+		ret = final_name_give(file, err);
 	if (!ret && durable && file->created && file->path)
 		ret = directory_sync(file, err);
 	if (ret)

@@ -34,7 +34,13 @@ struct pst_file {
 	char *path; /* Path that the caller gave; NULL if the caller gave a descriptor. */
 	/* Absolute form of `path` if it is relative and could be made absolute, else NULL. */
 	char *absolute;
-	char *temp; /* Temporary name of the file until commit; NULL if it has none. */
+	/* Descriptor of the directory of a file that the open created; -1 if there is none. With
+	 * it, the file is removed or renamed even if the directory was renamed meanwhile. */
+	int dir;
+	/* Name that the file has in `dir` until commit; NULL if the file is not replaced. */
+	char *temp;
+	/* Whether the file was made without a name (O_TMPFILE), and does not have `temp` yet. */
+	bool nameless;
 	/* Permission bits that the file gets at commit if it replaces another file. */
 	unsigned mode;
 	/* Whether the file gets the owner and group of the file that it replaces. */
@@ -87,6 +93,17 @@ static inline int pst_open_retry(const char *path, int flags, unsigned mode)
 
 	do
 		fd = open(path, flags | O_CLOEXEC | O_NOCTTY, mode);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+/* Does the same for a path relative to the directory `dir`. */
+static inline int pst_openat_retry(int dir, const char *path, int flags, unsigned mode)
+{
+	int fd;
+
+	do
+		fd = openat(dir, path, flags | O_CLOEXEC | O_NOCTTY, mode);
 	while (fd < 0 && errno == EINTR);
 	return fd;
 }

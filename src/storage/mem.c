@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/size.h"
 #include "core/base/splitmix64.h"
 #include "storage/mem.h"
 
@@ -47,31 +48,15 @@ static void block_make(struct mem_storage *mem, uint64_t block)
 /* Parses the text after "mem:", for example "64MiB?seed=7". */
 static int mem_parse(const char *text, struct mem_storage *mem, struct pst_err *err)
 {
-	static const struct {
-		const char *name;
-		unsigned shift;
-	} units[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"K", 10},
-		     {"M", 20},	  {"G", 30},   {"T", 40},   {"B", 0}};
-	char *end;
+	const char *end = pst_size_parse(text, &mem->len);
+	char *rest = NULL;
 
 	errno = 0;
-	mem->len = strtoull(text, &end, 10);
-	if (end == text || errno || !isdigit((unsigned char)*text))
-		goto bad;
-	for (unsigned i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-		size_t n = strlen(units[i].name);
-
-		if (strncmp(end, units[i].name, n))
-			continue;
-		if (mem->len > UINT64_MAX >> units[i].shift)
-			goto bad;
-		mem->len <<= units[i].shift;
-		end += n;
-		break;
+	if (end && !strncmp(end, "?seed=", 6) && isdigit((unsigned char)end[6])) {
+		mem->seed = strtoull(end + 6, &rest, 10);
+		end = rest;
 	}
-	if (!strncmp(end, "?seed=", 6) && isdigit((unsigned char)end[6]))
-		mem->seed = strtoull(end + 6, &end, 10);
-	if (*end || errno)
+	if (!end || *end || errno)
 		goto bad;
 	if (mem->len > (uint64_t)1 << 46)
 		return pst_fail_errno(err, EFBIG, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -79,7 +64,7 @@ static int mem_parse(const char *text, struct mem_storage *mem, struct pst_err *
 	return 0;
 bad:
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-			"mem:%.60s: want mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]", text);
+			"mem:%.60s: want mem:SIZE[?seed=N], with a SIZE like 64MiB", text);
 }
 
 static void mem_close(struct penstock_storage *st)

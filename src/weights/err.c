@@ -117,6 +117,12 @@ int pst_weights_error_restore(int code, const struct pst_weights_error *told)
 	return penstock_fail(code, told->why, "%s", told->text);
 }
 
+int pst_weights_fail_null(const char *what)
+{
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"%s is NULL", what);
+}
+
 int pst_weights_no_memory(const char *what)
 {
 	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
@@ -125,7 +131,8 @@ int pst_weights_no_memory(const char *what)
 
 void penstock_weights_get_place(struct penstock_weights_place *out)
 {
-	pst_weights_struct_out(out, &last_place, sizeof(last_place));
+	if (out)
+		pst_weights_struct_out(out, &last_place, sizeof(last_place));
 }
 
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)
@@ -142,6 +149,17 @@ int pst_weights_struct_in(void *to, size_t len, const void *from, const char *na
 	return pst_weights_fail(
 		ret, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 		"%s: size is %zu; set it by the _INIT macro or to sizeof the struct", name, size);
+}
+
+int pst_weights_struct_at(void *to, size_t len, const void *array, uint64_t i, const char *name)
+{
+	const void *from = pst_struct_element(array, i);
+
+	if (from)
+		return pst_weights_struct_in(to, len, from, name);
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"%s: the size of element %llu differs from that of element 0", name,
+				(unsigned long long)i);
 }
 
 void pst_weights_struct_out(void *to, const void *from, size_t len)

@@ -26,6 +26,8 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
  * the errno value `code`. */
 int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
 			   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Sets the message that the argument `what`, for example "the model", is NULL. Returns -EINVAL. */
+int pst_weights_fail_null(const char *what);
 /* Sets the message for a failed allocation and returns -ENOMEM. `what` names the purpose of the
  * memory. */
 int pst_weights_no_memory(const char *what);
@@ -48,6 +50,8 @@ int pst_weights_error_restore(int code, const struct pst_weights_error *error);
 /* Copies a caller's versioned struct into `to`, which has `len` bytes, by the rules of
  * pst_struct_read. A message about a failure contains `name`, the name of the struct. */
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name);
+/* Copies element `i` of a caller's array of versioned structs to `to`, see pst_struct_element. */
+int pst_weights_struct_at(void *to, size_t len, const void *array, uint64_t i, const char *name);
 /* Copies `from` into a caller's versioned struct, by the rules of pst_struct_write. If the
  * caller left `size` at 0, all `len` bytes are copied. */
 void pst_weights_struct_out(void *to, const void *from, size_t len);

@@ -31,7 +31,10 @@ const char *pst_model_file_tensor_at(const struct pst_model_file *file, uint64_t
 
 uint64_t penstock_weights_count(const struct penstock_weights *w)
 {
-	return w->count;
+	if (w)
+		return w->count;
+	pst_weights_fail_null("the model");
+	return 0;
 }
 
 static int fail_out_of_range(const char *what, uint64_t index, uint64_t count)
@@ -47,6 +50,8 @@ int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 	const struct pst_tensor_entry *e;
 	struct penstock_tensor tensor;
 
+	if (!w || !out)
+		return pst_weights_fail_null("the model or the output pointer");
 	if (index >= w->count)
 		return fail_out_of_range("tensor", index, w->count);
 	e = &w->entries[index];
@@ -83,8 +88,11 @@ int64_t pst_weights_index(const struct penstock_weights *w, const char *name)
 
 int64_t penstock_weights_find(const struct penstock_weights *w, const char *name)
 {
-	int64_t found = pst_weights_index(w, name);
+	int64_t found;
 
+	if (!w || !name)
+		return pst_weights_fail_null("the model or the name");
+	found = pst_weights_index(w, name);
 	if (found >= 0)
 		return found;
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND,
@@ -94,7 +102,10 @@ int64_t penstock_weights_find(const struct penstock_weights *w, const char *name
 
 unsigned penstock_weights_file_count(const struct penstock_weights *w)
 {
-	return w->file_count;
+	if (w)
+		return w->file_count;
+	pst_weights_fail_null("the model");
+	return 0;
 }
 
 int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
@@ -102,6 +113,8 @@ int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 {
 	struct penstock_weights_file f;
 
+	if (!w || !out)
+		return pst_weights_fail_null("the model or the output pointer");
 	if (file >= w->file_count)
 		return fail_out_of_range("file", file, w->file_count);
 	f = (struct penstock_weights_file){
@@ -118,6 +131,8 @@ int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 int penstock_weights_get_metadata(const struct penstock_weights *w, unsigned file, unsigned index,
 				  const char **key, const char **value)
 {
+	if (!w || !key || !value)
+		return pst_weights_fail_null("the model or an output pointer");
 	if (file >= w->file_count)
 		return fail_out_of_range("file", file, w->file_count);
 	if (index >= w->files[file].st.pair_count)

@@ -309,9 +309,8 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	struct penstock_weights_iter *it;
 	int ret;
 
-	if (!dev || !out)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no device");
+	if (!w || !dev || !out)
+		return pst_weights_fail_null("the model, the device or the output pointer");
 	it = calloc(1, sizeof(*it));
 	if (!it)
 		return pst_weights_no_memory("an iterator");
@@ -380,8 +379,11 @@ static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tensor, void **ptr)
 {
 	struct batch *b;
-	int ret = it->load.failed;
+	int ret;
 
+	if (!it || !tensor || !ptr)
+		return pst_weights_fail_null("the iterator or an output pointer");
+	ret = it->load.failed;
 	if (ret)
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"the iterator failed at an earlier call");
@@ -413,8 +415,11 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 
 int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor)
 {
-	struct batch *b = batch_of(it, tensor);
+	struct batch *b;
 
+	if (!it)
+		return pst_weights_fail_null("the iterator");
+	b = batch_of(it, tensor);
 	if (!b || !b->out[tensor - b->first])
 		return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"tensor %llu is not held by the caller",
@@ -432,7 +437,8 @@ int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t ten
 void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 				  struct penstock_load_report *out)
 {
-	pst_load_report(&it->load, out);
+	if (it && out)
+		pst_load_report(&it->load, out);
 }
 
 void penstock_weights_iter_close(struct penstock_weights_iter *it)

@@ -304,9 +304,11 @@ static int check_load(const struct pst_load *load, struct penstock_device *const
 {
 	const struct penstock_weights *w = load->w;
 
-	if (!devs || !dev_count || !out)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no device");
+	if (!w || !out)
+		return pst_weights_fail_null("the model or the output pointer");
+	for (unsigned i = 0; i < (dev_count ? dev_count : 1); i++)
+		if (!devs || !dev_count || !devs[i])
+			return pst_weights_fail_null("a device or the list of devices");
 	if (load->opts.first > w->count || load->opts.count > w->count - load->opts.first)
 		return pst_weights_fail(
 			ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
@@ -360,7 +362,7 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 
 void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index, uint64_t tensor)
 {
-	if (dev_index >= loaded->dev_count || tensor < loaded->first ||
+	if (!loaded || dev_index >= loaded->dev_count || tensor < loaded->first ||
 	    tensor - loaded->first >= loaded->count ||
 	    loaded->offs[tensor - loaded->first] == NOWHERE)
 		return NULL;
@@ -385,8 +387,8 @@ void penstock_loaded_free(struct penstock_loaded *l)
  * kept from earlier loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {
-	return ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST
-								     : PENSTOCK_THRIFTY;
+	return w && ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST
+									  : PENSTOCK_THRIFTY;
 }
 
 /* ---- into the caller's memory ---- */
@@ -401,14 +403,11 @@ int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_we
 	struct pst_load load;
 	int ret = pst_load_init(&load, w, opts);
 
-	if (!ret && count && !pieces)
-		ret = pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-				       "no pieces");
+	if (!ret && (!w || (count && !pieces)))
+		ret = pst_weights_fail_null("the model or the list of pieces");
 	extents.most = load.opts.request_bytes;
 	for (uint64_t i = 0; i < count && !ret; i++) {
-		const char *from = (const char *)pieces + i * pieces[0].size;
-
-		ret = pst_weights_struct_in(&piece, sizeof(piece), from, "penstock_piece");
+		ret = pst_weights_struct_at(&piece, sizeof(piece), pieces, i, "penstock_piece");
 		if (!ret)
 			ret = load_piece_add(w, &piece, &extents);
 	}

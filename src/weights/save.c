@@ -101,8 +101,8 @@ static int items_copy_in(const char *path, const struct penstock_out *tensors, u
 {
 	for (uint64_t i = 0; i < count; i++) {
 		struct item *item = &items[i];
-		const char *from = (const char *)tensors + i * tensors[0].size;
-		int ret = pst_weights_struct_in(&item->t, sizeof(item->t), from, "penstock_out");
+		int ret = pst_weights_struct_at(&item->t, sizeof(item->t), tensors, i,
+						"penstock_out");
 
 		if (ret)
 			return ret;

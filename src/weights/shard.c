@@ -51,6 +51,10 @@ static const struct penstock_cut_rule built_in[] = {
 
 const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 {
+	if (!count) {
+		pst_weights_fail_null("the output pointer");
+		return NULL;
+	}
 	*count = sizeof(built_in) / sizeof(built_in[0]);
 	return built_in;
 }
@@ -530,6 +534,8 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 
 	if (ret)
 		return ret;
+	if (!w || !out)
+		return pst_weights_fail_null("the model or the output pointer");
 	o.ranks = o.ranks ? o.ranks : 1;
 	o.expert_ranks = o.expert_ranks ? o.expert_ranks : 1;
 	if (tensor >= w->count || o.rank >= o.ranks || o.expert_rank >= o.expert_ranks)

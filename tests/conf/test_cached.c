@@ -204,13 +204,161 @@ static void report_says_why_by_residency(void **state)
 	penstock_close(st);
 }
 
+/* Makes a file of LONG_LEN bytes that are in the page cache and on the drive. */
+#define LONG_LEN (8ull * BUFFER_LEN)
+static void make_long_file(void)
+{
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(write(fd, bytes, BUFFER_LEN), BUFFER_LEN);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+/* Drops the bytes from `off` on from the page cache. Skips the case if that fails. */
+static void drop_from(struct penstock_storage *st, uint64_t off)
+{
+	int fd = open(name, O_RDONLY);
+
+	posix_fadvise(fd, (off_t)off, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	if ((off && query_residency(st, 0, off) != PST_WARM) ||
+	    query_residency(st, off, LONG_LEN - off) != PST_COLD)
+		test_skip("residency queries are not available on TMPDIR");
+}
+
+/* Reads the long file by path bounce, in requests of `step` bytes. Returns how many of the bytes
+ * the reports count as written to the page cache. */
+static uint64_t bytes_filled(struct penstock_storage *st, uint64_t step)
+{
+	struct penstock_report report;
+	uint64_t sum = 0;
+
+	for (uint64_t off = 0; off < LONG_LEN; off += step) {
+		struct penstock_seg seg = {.buf = back, .dev = host, .off = off, .row_len = step};
+		struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
+
+		req.path = "bounce";
+		report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+		assert_int_equal(penstock_transfer(&req, &report), step);
+		sum += report.dram_laid;
+	}
+	return sum;
+}
+
+/* The kernel reads ahead while a request reads uncached bytes, so later requests find their bytes
+ * cached. These bytes count as written to the page cache for the read, once. */
+static void readahead_counts_as_filled(void **state)
+{
+	static const uint64_t steps[] = {64u << 10, 1u << 20, 4u << 20};
+	const uint64_t least = LONG_LEN / 100 * 95;
+	struct penstock_storage *st;
+
+	(void)state;
+	make_long_file();
+	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		assert_int_equal(penstock_open(name, NULL, &st), 0);
+		drop_from(st, 0);
+		assert_in_range(bytes_filled(st, steps[i]), least, LONG_LEN);
+		assert_int_equal(bytes_filled(st, steps[i]), 0);
+		penstock_close(st);
+		/* Bytes that were cached before do not count. */
+		assert_int_equal(penstock_open(name, NULL, &st), 0);
+		assert_int_equal(bytes_filled(st, steps[i]), 0);
+		drop_from(st, LONG_LEN / 2);
+		assert_in_range(bytes_filled(st, steps[i]), least / 2, LONG_LEN / 2);
+		penstock_close(st);
+	}
+	/* The kernel has dropped the bytes that the storage has read before. */
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		drop_from(st, 0);
+		assert_in_range(bytes_filled(st, 1u << 20), least, LONG_LEN);
+	}
+	penstock_close(st);
+}
+
+/* Bytes that a write has brought into the page cache do not count when they are read. */
+static void written_bytes_do_not_count(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 1u << 20};
+	struct penstock_storage *st;
+	struct penstock_req req;
+
+	(void)state;
+	make_long_file();
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	drop_from(st, 0);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
+	req.path = "bounce";
+	assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
+	assert_int_equal(report.dram_laid, seg.row_len);
+	seg.off = LONG_LEN / 2;
+	for (unsigned i = 0; i < 2; i++) {
+		req.op = i ? PENSTOCK_READ : PENSTOCK_WRITE;
+		report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
+		assert_int_equal(report.dram_laid, i ? 0 : seg.row_len);
+	}
+	penstock_close(st);
+}
+
+/* Two paths of one request use different engines: the GPU maps the bytes that are cached, and
+ * system calls read the others. Each row of the report names the path's own engine. */
+static void report_names_the_engine_of_each_path(void **state)
+{
+	const uint64_t len = LONG_LEN; /* long enough for path mapped */
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_seg seg = {.row_len = len};
+	struct penstock_storage *st;
+	struct penstock_device *gpu;
+	struct penstock_req req;
+	unsigned engines = 0;
+
+	(void)state;
+	make_long_file();
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	drop_from(st, len / 2);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	assert_int_equal(penstock_alloc(gpu, len, &seg.buf), 0);
+	seg.dev = gpu;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
+	assert_int_equal(penstock_transfer(&req, &report), len);
+	for (unsigned i = 0; i < report.path_count; i++) {
+		const struct penstock_report_path *row = &report.paths[i];
+		bool mapped = !strcmp(row->name, "mapped");
+
+		if (!row->bytes) {
+			assert_string_equal(row->engine, "none");
+			continue;
+		}
+		engines |= mapped ? 1 : 2;
+		assert_int_equal(!strcmp(row->engine, "mmap"), mapped);
+		assert_string_not_equal(row->engine, "none");
+		if (!strcmp(row->name, report.path))
+			assert_string_equal(report.engine, row->engine);
+	}
+	assert_int_equal(engines, 3);
+	penstock_free(gpu, seg.buf);
+	penstock_device_close(gpu);
+	penstock_close(st);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(report_says_why_by_residency),
 		cmocka_unit_test(read_beyond_the_end),
 		cmocka_unit_test(file_that_grew),
+		cmocka_unit_test(report_names_the_engine_of_each_path),
+		cmocka_unit_test(readahead_counts_as_filled),
+		cmocka_unit_test(written_bytes_do_not_count),
 	};
 
+	test_use_standin();
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

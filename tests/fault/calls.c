@@ -346,11 +346,18 @@ int __wrap_ftruncate64(int fd, off_t len)
 	return call_fails(CALLS_TRUNCATE, -1) ? -1 : __real_ftruncate64(fd, len);
 }
 
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to)
+int __real_renameat(int from_dir, const char *from, int to_dir, const char *to);
+int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to);
+int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
-	return call_fails(CALLS_RENAME, -1) ? -1 : __real_rename(from, to);
+	return call_fails(CALLS_RENAME, -1) ? -1 : __real_renameat(from_dir, from, to_dir, to);
+}
+
+int __real_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
+int __wrap_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
+int __wrap_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+	return call_fails(CALLS_RENAME, -1) ? -1 : __real_linkat(from_dir, from, to_dir, to, flags);
 }
 
 /* ---- calls that set up lanes ---- */

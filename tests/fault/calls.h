@@ -25,7 +25,7 @@ enum calls_kind {
 	CALLS_IOCTL,
 	CALLS_FALLOCATE,
 	CALLS_TRUNCATE,
-	CALLS_RENAME,
+	CALLS_RENAME, /* renameat, linkat */
 	CALLS_MADVISE,
 	CALLS_EVENTFD,
 	CALLS_THREAD,	/* pthread_create */

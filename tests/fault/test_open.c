@@ -384,18 +384,42 @@ static void append_descriptor_is_reopened_or_refused(void **state)
 	unlink(name);
 }
 
-/* Makes the temporary file longer than its final length. A write with a padded tail has the same
- * effect. */
-static void lengthen_temporary_file(void)
+/* Opens a file that will replace another one. If `named`, the file system seems to have no files
+ * without names (O_TMPFILE), so the file gets a temporary name. */
+static struct penstock_storage *open_replacing(uint64_t length, bool named)
 {
-	DIR *d = opendir(dir);
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+
+	opts.flags = PENSTOCK_O_REPLACE;
+	opts.length = length;
+	if (named)
+		/* The first call opens the directory. */
+		calls_arm(CALLS_OPEN, 2, EOPNOTSUPP);
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	if (named)
+		assert_int_equal(calls_disarm(), 1);
+	return st;
+}
+
+/* Makes the unfinished file longer than its final length. A write with a padded tail has the same
+ * effect. */
+static void lengthen_unfinished_file(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	char link[PATH_MAX];
 	struct dirent *e;
 	int fd = -1;
 
 	assert_non_null(d);
-	while (fd < 0 && (e = readdir(d)))
-		if (strstr(e->d_name, "penstock-"))
+	while (fd < 0 && (e = readdir(d))) {
+		ssize_t n = readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1);
+
+		link[n > 0 ? n : 0] = '\0';
+		if (!strncmp(link, dir, strlen(dir)) &&
+		    (strstr(link + strlen(dir), "penstock-") || strstr(link, "(deleted)")))
 			fd = openat(dirfd(d), e->d_name, O_WRONLY);
+	}
 	closedir(d);
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, LEN + 4096), 0);
@@ -407,24 +431,21 @@ static void lengthen_temporary_file(void)
 static void failed_commit_can_be_repeated(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_TRUNCATE, CALLS_FSYNC, CALLS_RENAME};
-	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 
 	(void)state;
-	opts.flags = PENSTOCK_O_REPLACE;
-	opts.length = LEN;
-	for (unsigned k = 0; k < COUNT(kinds); k++)
-		for (unsigned nth = 1;; nth++) {
+	for (unsigned turn = 0; turn < 2 * COUNT(kinds); turn++)
+		for (unsigned nth = 1, k = turn / 2;; nth++) {
 			struct penstock_req req;
 			struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = LEN};
 			int ret;
 
 			fixture_fill(bytes, LEN, 2);
 			fixture_make_file(name, LEN, 1);
-			assert_int_equal(penstock_open(name, &opts, &st), 0);
+			st = open_replacing(LEN, turn % 2);
 			req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 			assert_int_equal(penstock_transfer(&req, NULL), LEN);
-			lengthen_temporary_file();
+			lengthen_unfinished_file();
 			calls_arm(kinds[k], nth, EIO);
 			ret = penstock_commit(st, 1);
 			if (!calls_disarm()) {
@@ -452,6 +473,40 @@ static void failed_commit_can_be_repeated(void **state)
 			assert_int_equal(count_files(), 1);
 		}
 	unlink(name);
+}
+
+/* The directory of a file is renamed while the file is written. The commit fails, because the
+ * caller's path leads elsewhere. The close removes the file, wherever its directory is. */
+static void renamed_directory_keeps_no_file(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	char moved[PATH_MAX];
+
+	(void)state;
+	snprintf(moved, sizeof(moved), "%.*s-moved", PATH_MAX - 16, dir);
+	for (unsigned turn = 0; turn < 6; turn++) {
+		opts.flags = PENSTOCK_O_CREATE;
+		if (turn < 4)
+			st = open_replacing(0, turn % 2);
+		else
+			assert_int_equal(penstock_open(name, &opts, &st), 0);
+		assert_int_equal(penstock_write(st, host, bytes, 4096, 0), 4096);
+		assert_int_equal(rename(dir, moved), 0);
+		if (turn / 2 == 1) /* Another directory gets the name. */
+			assert_int_equal(mkdir(dir, 0700), 0);
+		if (turn < 4)
+			assert_int_equal(penstock_commit(st, 0), turn < 2 ? -ENOENT : -ESTALE);
+		else
+			assert_int_equal(penstock_abort(st), 0);
+		penstock_close(st);
+		if (turn / 2 == 1) {
+			assert_int_equal(count_files(), 0);
+			assert_int_equal(rmdir(dir), 0);
+		}
+		assert_int_equal(rename(moved, dir), 0);
+		assert_int_equal(count_files(), 0);
+	}
 }
 
 /* A write to a file that is being created fails. If the file is then closed without a commit, its
@@ -605,6 +660,7 @@ int main(void)
 		cmocka_unit_test(failed_reservation_still_sets_the_length),
 		cmocka_unit_test(append_descriptor_is_reopened_or_refused),
 		cmocka_unit_test(failed_commit_can_be_repeated),
+		cmocka_unit_test(renamed_directory_keeps_no_file),
 		cmocka_unit_test(failed_write_leaves_exact_length),
 		cmocka_unit_test(failed_calls_of_a_pump_start),
 	};

@@ -582,6 +582,28 @@ static void stats_and_topology(void **state)
 	assert_true(strlen(penstock_errmsg()) > 0);
 }
 
+/* If a read lies wholly behind the end of a file, the message names the end of the file, not the
+ * start of the read. */
+static void message_names_the_end_of_the_file(void **state)
+{
+	struct penstock_storage *st = test_file_open(0);
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host, .off = 65536, .row_len = 4096};
+
+	(void)state;
+	seg.buf = malloc(4096);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.flags = PENSTOCK_R_EXACT;
+	assert_int_equal(truncate(file_name, 1000), 0);
+	assert_int_equal(penstock_transfer(&req, NULL), -ENODATA);
+	assert_non_null(strstr(penstock_errmsg(), "ends at byte 1000,"));
+	assert_int_equal(truncate(file_name, LEN), 0);
+	penstock_close(st);
+	free(seg.buf);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -603,6 +625,7 @@ int main(void)
 		cmocka_unit_test(registrations),
 		cmocka_unit_test(descriptors),
 		cmocka_unit_test(stats_and_topology),
+		cmocka_unit_test(message_names_the_end_of_the_file),
 	};
 
 	test_use_standin();

@@ -3,7 +3,10 @@
  * Tests penstock_weights_save: tensors of two devices are written to a file and loaded back
  * with the same names, shapes and bytes. A failed save leaves the old file.
  */
+#include <dirent.h>
 #include <limits.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "common/utf8.h"
 #include "load.h"
@@ -39,6 +42,68 @@ static struct penstock_out make_out(const struct made *m, struct penstock_device
 			t.dtype = (enum penstock_dtype)d;
 	t.ptr = copy_to_device(dev, m->name, made_bytes(m));
 	return t;
+}
+
+/* Tells the parent, through the descriptor at `user`, that the save is under way, and waits to be
+ * killed. */
+static int wait_in_save(void *user)
+{
+	if (write(*(const int *)user, "s", 1) == 1)
+		for (;;)
+			pause();
+	return 1;
+}
+
+/* A process that is killed while it saves leaves no file behind, if the file system has files
+ * without names. */
+static void test_killed(void **state)
+{
+	const char *dir = made_path("killed");
+	const uint64_t shape = 1000;
+	char path[1200], byte;
+	struct dirent *e;
+	int pipes[2], status, fd;
+	unsigned found = 0;
+	pid_t pid;
+	DIR *d;
+
+	(void)state;
+	made_dir(dir);
+	fd = open(dir, O_TMPFILE | O_RDWR, 0600);
+	if (fd < 0)
+		test_skip("no O_TMPFILE: %s", strerror(errno));
+	close(fd);
+	snprintf(path, sizeof(path), "%s/a.safetensors", dir);
+	assert_int_equal(pipe(pipes), 0);
+	pid = fork();
+	if (!pid) {
+		struct penstock_device *own;
+		struct penstock_out t = {.size = sizeof(t),
+					 .name = "a",
+					 .dtype = PENSTOCK_DTYPE_U8,
+					 .rank = 1,
+					 .shape = &shape};
+
+		save_opts = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
+		save_opts.path = "fault:bounce?delay_us=100000000";
+		save_opts.look = wait_in_save;
+		save_opts.user = &pipes[1];
+		t.ptr = calloc(1, shape);
+		if (penstock_device_open("host", NULL, &own) >= 0)
+			penstock_weights_save(path, &t, 1, &save_opts, NULL);
+		_exit(1);
+	}
+	close(pipes[1]);
+	assert_int_equal(read(pipes[0], &byte, 1), 1);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	d = opendir(dir);
+	while ((e = readdir(d)))
+		found += e->d_name[0] != '.' || strstr(e->d_name, "penstock");
+	closedir(d);
+	assert_int_equal(found, 0);
+	close(pipes[0]);
 }
 
 static void test_all_dtypes(void **state)
@@ -270,7 +335,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_all_dtypes), CASE(test_many_tensors), CASE(test_refusals),
-		CASE(test_colons),     CASE(test_long_names),
+		CASE(test_colons),     CASE(test_long_names),	CASE(test_killed),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

@@ -115,11 +115,15 @@ int penstock_copy(const struct penstock_copy_args *copies, unsigned count)
 {
 	struct pst_err err;
 
+	if (count && !copies)
+		return pst_fail_null("the list of copies");
 	for (unsigned i = 0; i < count; i++) {
 		struct penstock_copy_args c;
-		const char *from = (const char *)copies + i * copies[0].size;
-		int ret = pst_struct_copy_in(&c, sizeof(c), from, "penstock_copy_args", &err);
+		const void *from;
+		int ret = pst_struct_at(copies, i, "penstock_copy_args", &from, &err);
 
+		if (!ret)
+			ret = pst_struct_copy_in(&c, sizeof(c), from, "penstock_copy_args", &err);
 		if (!ret)
 			ret = copy_one(&c, &err);
 		if (ret)

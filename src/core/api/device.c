@@ -87,13 +87,21 @@ void penstock_device_close(struct penstock_device *dev)
 
 const char *penstock_device_name(const struct penstock_device *dev)
 {
-	return dev->name;
+	if (dev)
+		return dev->name;
+	pst_fail_null("the device");
+	return NULL;
 }
 
 int penstock_device_get_info(const struct penstock_device *dev, struct penstock_device_info *info)
 {
-	const struct pst_pump *pump = atomic_load(&dev->pump);
-	struct penstock_device_info ours = {
+	const struct pst_pump *pump;
+	struct penstock_device_info ours;
+
+	if (!dev)
+		return pst_fail_null("the device");
+	pump = atomic_load(&dev->pump);
+	ours = (struct penstock_device_info){
 		.size = sizeof(ours),
 		.name = dev->name,
 		.text = dev->facts.text,
@@ -103,14 +111,16 @@ int penstock_device_get_info(const struct penstock_device *dev, struct penstock_
 		.lanes = pump ? pump->lane_count : 0,
 		.ring_bytes = pump ? pst_pump_ring_bytes(pump) : 0,
 	};
-
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }
 
 int penstock_device_of(const void *ptr, struct penstock_device **out)
 {
-	struct penstock_device *dev = pst_device_find(ptr);
+	struct penstock_device *dev;
 
+	if (!out)
+		return pst_fail_null("the output pointer");
+	dev = pst_device_find(ptr);
 	if (!dev)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE,
 				"the pointer belongs to no open device");

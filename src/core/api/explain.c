@@ -241,9 +241,10 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	struct range range;
 	struct pst_err err;
 	struct penstock_seg seg;
-	int ret = pst_struct_copy_in(&req, sizeof(req), given, "penstock_req", &err);
 
-	if (ret)
+	if (!given || !out)
+		return pst_fail_null("the request or the output pointer");
+	if (pst_struct_copy_in(&req, sizeof(req), given, "penstock_req", &err))
 		return pst_err_publish(&err);
 	if (!req.storage || !req.seg_count || !req.segs ||
 	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_FAST ||

@@ -15,9 +15,9 @@ int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 {
 	struct pst_err err;
 
-	if (!len || !out)
+	if (!dev || !len || !out)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the length is 0 or the output pointer is NULL");
+				"the length is 0, or the device or the output pointer is NULL");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
@@ -30,6 +30,8 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 
 	if (!ptr)
 		return 0;
+	if (!dev)
+		return pst_fail_null("the device");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	pst_device_sync_await(dev);
@@ -51,6 +53,8 @@ int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 	struct pst_err err;
 	int ret;
 
+	if (!dev || !ptr || !out)
+		return pst_fail_null("the device, the address or the output pointer");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->export_memory)
@@ -69,6 +73,8 @@ int penstock_import_memory(struct penstock_device *dev, const struct penstock_ex
 	struct penstock_export ours;
 	struct pst_err err;
 
+	if (!dev || !exported || !out)
+		return pst_fail_null("the device, the description or the output pointer");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->import_memory)
@@ -82,9 +88,9 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 {
 	struct pst_err err;
 
-	if (!host || !len)
+	if (!dev || !host || !len)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the address is NULL or the length is 0");
+				"the device or the address is NULL, or the length is 0");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_register)
@@ -98,6 +104,8 @@ int penstock_unregister(struct penstock_device *dev, void *host)
 	struct pst_err err;
 	int ret;
 
+	if (!dev || !host)
+		return pst_fail_null("the device or the address");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_unregister)

@@ -14,6 +14,7 @@
 #include "core/base/fork.h"
 #include "core/base/spin.h"
 #include "core/base/struct_copy.h"
+#include "core/request/cache_fill.h"
 #include "core/route/route.h"
 
 #define KNOWN_FLAGS                                                                         \
@@ -43,6 +44,7 @@ int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int
 		free(st);
 		return ret;
 	}
+	pst_cache_fill_open(st);
 	*out = st;
 	return 0;
 }
@@ -116,6 +118,8 @@ static int storage_end_writing(struct penstock_storage *st,
 
 int penstock_commit(struct penstock_storage *st, int durable)
 {
+	if (!st)
+		return pst_fail_null("the storage");
 	return storage_end_writing(st, st->ops->commit, durable);
 }
 
@@ -129,6 +133,8 @@ static int storage_abort(struct penstock_storage *st, bool durable, struct pst_e
 
 int penstock_abort(struct penstock_storage *st)
 {
+	if (!st)
+		return pst_fail_null("the storage");
 	return storage_end_writing(st, storage_abort, false);
 }
 
@@ -153,13 +159,19 @@ void penstock_close(struct penstock_storage *st)
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);
 	st->ops->close(st);
+	pst_cache_fill_close(st);
 	free(st);
 }
 
 int penstock_storage_get_info(const struct penstock_storage *st, struct penstock_storage_info *info)
 {
-	const struct pst_storage_facts *facts = &st->facts;
-	struct penstock_storage_info ours = {
+	const struct pst_storage_facts *facts;
+	struct penstock_storage_info ours;
+
+	if (!st)
+		return pst_fail_null("the storage");
+	facts = &st->facts;
+	ours = (struct penstock_storage_info){
 		.size = sizeof(ours),
 		.length = facts->length,
 		.kind = st->ops->name,
@@ -169,16 +181,19 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.edge_align = facts->edge_align,
 		.drive_count = facts->drive_count,
 	};
-
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }
 
 int64_t penstock_storage_length(struct penstock_storage *st)
 {
 	struct pst_err err;
-	uint64_t len = st->facts.length;
-	int ret = pst_fork_check(st->generation, &err);
+	uint64_t len;
+	int ret;
 
+	if (!st)
+		return pst_fail_null("the storage");
+	len = st->facts.length;
+	ret = pst_fork_check(st->generation, &err);
 	if (!ret && st->ops->length)
 		ret = st->ops->length(st, &len, &err);
 	if (ret)

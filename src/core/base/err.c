@@ -119,6 +119,11 @@ int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const c
 	return ret;
 }
 
+int pst_fail_null(const char *what)
+{
+	return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "%s is NULL", what);
+}
+
 int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 {
 	struct pst_err err;
@@ -127,7 +132,7 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 	errno = code < 0 ? -code : code; /* %m in the format prints this errno */
 	va_start(args, fmt);
 	/* Formatted here and not in thread_err, because an argument may point into thread_err. */
-	err_fill(&err, code, why, fmt, args);
+	err_fill(&err, code, why, fmt ? fmt : penstock_why_text(why), args);
 	va_end(args);
 	return pst_err_publish(&err);
 }

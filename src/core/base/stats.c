@@ -129,6 +129,8 @@ void penstock_stats_note(const char *text)
 	char cut[PST_STATS_NOTE_MAX];
 	struct pst_stats_note *note;
 
+	if (!text)
+		return;
 	snprintf(cut, sizeof(cut), "%s", text);
 	pst_stats_get();
 	pthread_mutex_lock(&note_lock);

@@ -27,8 +27,21 @@ int pst_struct_copy_any(void *into, size_t len, const void *from, const char *wh
 			"%s: size is %zu, initialise it with its _INIT macro", what, size);
 }
 
+int pst_struct_at(const void *array, uint64_t i, const char *what, const void **out,
+		  struct pst_err *err)
+{
+	*out = pst_struct_element(array, i);
+	if (*out)
+		return 0;
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			"%s: the size of element %llu differs from that of element 0", what,
+			(unsigned long long)i);
+}
+
 int pst_struct_copy_out(void *into, const void *ours, size_t len)
 {
+	if (!into)
+		return pst_fail_null("the struct to fill in");
 	if (pst_struct_write(into, ours, len))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "the struct's size is not set");
 	return 0;

@@ -38,8 +38,13 @@ static inline int pst_struct_copy_in(void *into, size_t len, const void *from, c
 	return 0;
 }
 
-/* Copies as much of `ours` as fits into the caller's struct `into`. Returns 0, or -EINVAL if the
- * caller has not set the size of that struct. */
+/* Finds element `i` of the caller's array `array`, see pst_struct_element. `what` is the struct's
+ * name for error messages. Returns 0, or -EINVAL if the element has another size than element 0. */
+int pst_struct_at(const void *array, uint64_t i, const char *what, const void **out,
+		  struct pst_err *err);
+
+/* Copies as much of `ours` as fits into the caller's struct `into`. Returns 0, or -EINVAL if `into`
+ * is NULL or the caller has not set the size of that struct. */
 int pst_struct_copy_out(void *into, const void *ours, size_t len);
 
 #endif

@@ -70,6 +70,7 @@ void pst_chunk_claimed(struct pst_chunk *chunk, struct pst_request *req,
 	chunk->pad = claim->pad;
 	chunk->path = claim->path;
 	chunk->residency = claim->residency;
+	chunk->fills_cache = claim->fills_cache;
 	chunk->timed = claim->timed;
 	chunk->start_ns = pst_now_ns();
 }

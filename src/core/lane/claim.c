@@ -12,6 +12,7 @@
 #include "core/backends.h"
 #include "core/lane/pump.h"
 #include "core/lane/stage.h"
+#include "core/request/cache_fill.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
 #include "core/request/plan.h"
@@ -480,6 +481,10 @@ bool pst_claim(struct pst_request *req, struct pst_claim *out)
 		.timed = place.blind && (pst_paths[path]->traits.probes_residency ||
 					 pst_paths[path]->traits.detects_cold),
 	};
+	if (pst_paths[path]->traits.uses_cache)
+		/* A write fills the cache itself, so a later read of its bytes does not. */
+		out->fills_cache = pst_cache_fill_note(
+			req->st, place.off, len, req->op == PENSTOCK_READ ? residency : PST_WARM);
 	if (place.blind && !probing)
 		pst_residency_probe_skipped(req->st, len);
 	return true;

@@ -15,6 +15,7 @@ struct pst_claim {
 	uint32_t pad;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
+	bool fills_cache;  /* see struct pst_chunk */
 	/* The chunk's call is timed, and its duration will show whether the bytes were cached. */
 	bool timed;
 };

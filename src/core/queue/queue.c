@@ -273,8 +273,11 @@ static void queue_expire_late(struct penstock_queue *q)
 int penstock_cancel(struct penstock_queue *q, uint64_t id)
 {
 	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
-	int ret = pst_fork_check(q->generation, NULL);
+	int ret;
 
+	if (!q)
+		return pst_fail_null("the queue");
+	ret = pst_fork_check(q->generation, NULL);
 	if (ret)
 		return ret;
 	if (index >= q->pool_count || !(generation & 1) ||
@@ -524,13 +527,16 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 	struct pst_err err;
 	unsigned taken = 0;
 
+	if (!q || (count && !reqs))
+		return pst_fail_null("the queue or the list of requests");
 	if (q->inline_lane && queue_check(q, &err))
 		return pst_err_publish(&err);
 	for (; taken < count; taken++) {
-		const struct penstock_req *from =
-			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
-		int ret = queue_submit_one(q, from, ids ? &ids[taken] : NULL, &err);
+		const void *from;
+		int ret = pst_struct_at(reqs, taken, "penstock_req", &from, &err);
 
+		if (!ret)
+			ret = queue_submit_one(q, from, ids ? &ids[taken] : NULL, &err);
 		if (!ret)
 			continue;
 		pst_err_publish(&err);
@@ -626,6 +632,8 @@ static int harvest_begin(struct penstock_queue *q)
 {
 	int ret;
 
+	if (!q)
+		return pst_fail_null("the queue");
 	if (q->in_callback)
 		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "completions cannot be harvested inside a callback");
@@ -763,8 +771,11 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 
 int penstock_queue_fd(struct penstock_queue *q)
 {
-	int ret = pst_fork_check(q->generation, NULL);
+	int ret;
 
+	if (!q)
+		return pst_fail_null("the queue");
+	ret = pst_fork_check(q->generation, NULL);
 	if (ret)
 		return ret;
 	if (q->inline_lane)
@@ -788,6 +799,8 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	struct pst_err err;
 	int ret = 0;
 
+	if (!out)
+		return pst_fail_null("the output pointer");
 	if (pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
 		return pst_err_publish(&err);
 	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;

@@ -49,7 +49,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	if (chunk->residency == PST_UNKNOWN)
 		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
 	if (chunk->engine)
-		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
+		atomic_store_explicit(&req->path_engine[chunk->path], chunk->engine,
+				      memory_order_relaxed);
 	/* Atomic, because several lanes may store it at once. */
 	if (chunk->io.engine_why != PENSTOCK_WHY_NONE)
 		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
@@ -229,6 +230,24 @@ static int64_t req_reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
+/* Sets req->err: the storage ends before the request's range. `end` is the lowest offset that did
+ * not arrive. If the whole chunk lies behind the end of the storage, this is the chunk's start.
+ * Therefore asks the storage for its length. */
+static int64_t req_fail_short(struct pst_request *req, uint64_t end)
+{
+	struct penstock_storage *st = req->st;
+	enum penstock_why why =
+		end < st->facts.length ? PENSTOCK_WHY_SHRANK : PENSTOCK_WHY_SHORT_IO;
+	struct pst_err ignored; /* without the length, `end` is the best answer */
+	uint64_t length;
+
+	if (st->ops->length && !st->ops->length(st, &length, &ignored) && length < end)
+		end = length;
+	return pst_fail(&req->err, why,
+			"the storage ends at byte %llu, before the end of the request",
+			(unsigned long long)end);
+}
+
 int64_t pst_req_result(struct pst_request *req)
 {
 	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
@@ -240,11 +259,7 @@ int64_t pst_req_result(struct pst_request *req)
 	n = req_reach(req);
 	end = atomic_load(&req->end_at);
 	if ((req->flags & PENSTOCK_R_EXACT) && end != UINT64_MAX)
-		return pst_fail(&req->err,
-				end < req->st->facts.length ? PENSTOCK_WHY_SHRANK
-							    : PENSTOCK_WHY_SHORT_IO,
-				"the storage ends at byte %llu, before the end of the request",
-				(unsigned long long)end);
+		return req_fail_short(req, end);
 	return n;
 }
 
@@ -352,6 +367,9 @@ static void report_path(const struct pst_request *req, const struct pst_route *r
 	row->bytes = atomic_load_explicit(&req->path_bytes[i], memory_order_relaxed);
 	row->why = atomic_load_explicit(&req->path_why[i], memory_order_relaxed);
 	row->text = "";
+	row->engine = atomic_load_explicit(&req->path_engine[i], memory_order_relaxed);
+	if (!row->engine)
+		row->engine = "none";
 	if (row->why == PENSTOCK_WHY_NONE && !row->bytes && route) {
 		const struct pst_path_state *state = &route->paths[i];
 
@@ -373,13 +391,12 @@ void pst_req_report(struct pst_request *req)
 	report->bytes = atomic_load_explicit(&req->bytes, memory_order_relaxed);
 	report->start_ns = req->start_ns;
 	report->end_ns = req->end_ns;
-	report->engine = atomic_load_explicit(&req->engine, memory_order_relaxed);
 	report->cpu_copied = atomic_load_explicit(&req->cpu_copied, memory_order_relaxed);
 	report->dram_laid = atomic_load_explicit(&req->dram_laid, memory_order_relaxed);
 	report->chunks = atomic_load_explicit(&req->chunks, memory_order_relaxed);
 	report->retries = atomic_load_explicit(&req->retries, memory_order_relaxed);
 	report->stop_off = atomic_load_explicit(&req->end_at, memory_order_relaxed);
-	report->path = "none";
+	report->path = report->engine = "none";
 	report->path_count = 0;
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		struct penstock_report_path *row = &report->paths[report->path_count];
@@ -393,11 +410,12 @@ void pst_req_report(struct pst_request *req)
 		if (row->bytes > most) {
 			most = row->bytes;
 			report->path = row->name;
+			report->engine = row->engine;
+		} else if (!most && strcmp(row->engine, "none") != 0) {
+			report->engine = row->engine; /* all chunks so far have failed */
 		}
 	}
 	report->why = req->result < 0 ? req->err.why : PENSTOCK_WHY_NONE;
-	if (!report->engine)
-		report->engine = "none";
 	if (req->result < 0)
 		memcpy(report->text, req->err.text, sizeof(report->text));
 	else

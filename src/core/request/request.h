@@ -143,7 +143,8 @@ struct pst_request {
 	 * there is none. */
 	_Atomic unsigned path_why[PST_PATHS_MAX];
 	_Atomic bool blind; /* the storage could not tell for some bytes whether they are cached */
-	_Atomic(const char *) engine; /* name of the engine that carried its last chunk */
+	/* For each path, name of the engine that carried its last chunk; NULL if there is none. */
+	_Atomic(const char *) path_engine[PST_PATHS_MAX];
 	uint64_t start_ns, end_ns;
 	int64_t result;
 	bool wants_report; /* fill the report; if false, it is filled only if the request fails */

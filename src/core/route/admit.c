@@ -187,8 +187,8 @@ static void req_reset(struct pst_request *req)
 	atomic_store_explicit(&req->chunks, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->retries, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->blind, false, memory_order_relaxed);
-	atomic_store_explicit(&req->engine, NULL, memory_order_relaxed);
 	for (unsigned i = 0; i < pst_path_count; i++) {
+		atomic_store_explicit(&req->path_engine[i], NULL, memory_order_relaxed);
 		atomic_store_explicit(&req->path_bytes[i], 0, memory_order_relaxed);
 		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
 	}

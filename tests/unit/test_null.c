@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
+ * must fail with -EINVAL and a message, or return NULL or 0 if its type has no errors, or do
+ * nothing if it returns void. Also tests arrays of structs whose elements have different sizes, and
+ * memory that the library has not allocated. Every function of src/libpenstock.map must occur here.
+ */
+#include "../weights/make.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+
+#include "penstock_weights.h"
+
+#define LEN 8192u
+
+static struct penstock_storage *st;
+static struct penstock_device *host;
+static struct penstock_queue *q;
+static struct penstock_weights *model;
+static struct penstock_weights_iter *iter;
+static struct penstock_loaded *loaded;
+static struct penstock_group *group;
+static void *buf;
+
+/* ---- the table of calls ---- */
+
+enum result { IS_EINVAL, IS_NULL, IS_ZERO, IS_VOID };
+
+/* names of the functions that were called, in the order of the calls */
+static const char *called[256];
+static unsigned call_count;
+
+/* Announces a call, so that a crash shows the call in the log. Clears the thread's message. */
+static void call_begin(const char *function, const char *arguments)
+{
+	printf("# %s(%s)\n", function, arguments);
+	penstock_fail(EIO, PENSTOCK_WHY_IO_ERROR, "no message");
+	if (call_count < sizeof(called) / sizeof(called[0]))
+		called[call_count++] = function;
+}
+
+static void call_check(enum result want, intptr_t got)
+{
+	if (want == IS_VOID)
+		return;
+	assert_int_equal(got, want == IS_EINVAL ? -EINVAL : 0);
+	if (!strcmp(penstock_errmsg(), "no message"))
+		fail_msg("the call has left no message");
+}
+
+#define FAILS(function, ...)                                            \
+	do {                                                            \
+		call_begin(#function, #__VA_ARGS__);                    \
+		call_check(IS_EINVAL, (intptr_t)function(__VA_ARGS__)); \
+	} while (0)
+#define NOTHING(want, function, ...)                               \
+	do {                                                       \
+		call_begin(#function, #__VA_ARGS__);               \
+		call_check(want, (intptr_t)function(__VA_ARGS__)); \
+	} while (0)
+#define RUNS(function, ...)                          \
+	do {                                         \
+		call_begin(#function, #__VA_ARGS__); \
+		function(__VA_ARGS__);               \
+	} while (0)
+
+static void null_storages(void **state)
+{
+	struct penstock_storage_info info = {.size = sizeof(info)};
+
+	(void)state;
+	FAILS(penstock_open, NULL, NULL, &st);
+	FAILS(penstock_open, "mem:1MiB", NULL, NULL);
+	FAILS(penstock_open_fd, STDIN_FILENO, NULL, NULL);
+	FAILS(penstock_commit, NULL, 0);
+	FAILS(penstock_abort, NULL);
+	FAILS(penstock_storage_length, NULL);
+	FAILS(penstock_storage_get_info, NULL, &info);
+	FAILS(penstock_storage_get_info, st, NULL);
+	RUNS(penstock_close, NULL);
+}
+
+static void null_devices(void **state)
+{
+	struct penstock_device_info info = {.size = sizeof(info)};
+
+	(void)state;
+	FAILS(penstock_device_open, NULL, NULL, &host);
+	FAILS(penstock_device_open, "host", NULL, NULL);
+	FAILS(penstock_device_get_info, NULL, &info);
+	FAILS(penstock_device_get_info, host, NULL);
+	FAILS(penstock_device_of, buf, NULL);
+	NOTHING(IS_NULL, penstock_device_name, NULL);
+	RUNS(penstock_device_close, NULL);
+}
+
+static void null_memory(void **state)
+{
+	struct penstock_export exported = PENSTOCK_EXPORT_INIT;
+	void *out;
+
+	(void)state;
+	FAILS(penstock_alloc, NULL, LEN, &out);
+	FAILS(penstock_alloc, host, LEN, NULL);
+	FAILS(penstock_free, NULL, buf);
+	assert_int_equal(penstock_free(host, NULL), 0);
+	assert_int_equal(penstock_free(NULL, NULL), 0);
+	FAILS(penstock_export_memory, NULL, buf, LEN, &exported);
+	FAILS(penstock_export_memory, host, NULL, LEN, &exported);
+	FAILS(penstock_export_memory, host, buf, LEN, NULL);
+	FAILS(penstock_import_memory, NULL, &exported, &out);
+	FAILS(penstock_import_memory, host, NULL, &out);
+	FAILS(penstock_import_memory, host, &exported, NULL);
+	FAILS(penstock_register, NULL, buf, LEN);
+	FAILS(penstock_register, host, NULL, LEN);
+	FAILS(penstock_unregister, NULL, buf);
+	FAILS(penstock_unregister, host, NULL);
+	FAILS(penstock_copy, NULL, 1);
+	assert_int_equal(penstock_copy(NULL, 0), 0);
+}
+
+static void null_requests(void **state)
+{
+	struct penstock_explanation explanation = {.size = sizeof(explanation)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+
+	(void)state;
+	FAILS(penstock_read, NULL, host, buf, 1, 0);
+	FAILS(penstock_read, st, host, NULL, 1, 0);
+	FAILS(penstock_write, NULL, host, buf, 1, 0);
+	FAILS(penstock_write, st, host, NULL, 1, 0);
+	FAILS(penstock_transfer, NULL, NULL);
+	FAILS(penstock_transfer, &req, NULL);
+	FAILS(penstock_prepare, NULL, host, PENSTOCK_READ);
+	FAILS(penstock_prepare, st, NULL, PENSTOCK_READ);
+	FAILS(penstock_explain, NULL, &explanation);
+	FAILS(penstock_explain, &req, &explanation);
+	FAILS(penstock_explain, &req, NULL);
+	FAILS(penstock_queue_open, NULL, NULL);
+	FAILS(penstock_queue_open, &opts, NULL);
+	FAILS(penstock_submit, NULL, &req, 1, NULL);
+	FAILS(penstock_submit, q, NULL, 1, NULL);
+	FAILS(penstock_submit, q, &req, 1, NULL);
+	assert_int_equal(penstock_submit(q, NULL, 0, NULL), 0);
+	FAILS(penstock_poll, NULL, NULL, 0);
+	FAILS(penstock_wait, NULL, NULL, 0, 0, 0);
+	FAILS(penstock_cancel, NULL, 1);
+	FAILS(penstock_queue_fd, NULL);
+	RUNS(penstock_queue_close, NULL);
+}
+
+static void null_models(void **state)
+{
+	struct penstock_tensor tensor = {.size = sizeof(tensor)};
+	struct penstock_weights_file file = {.size = sizeof(file)};
+	struct penstock_shard shard = {.size = sizeof(shard)};
+	struct penstock_weights *out;
+	const char *text, *none = NULL;
+
+	(void)state;
+	FAILS(penstock_weights_open, NULL, NULL, &out);
+	FAILS(penstock_weights_open, made_path("null.safetensors"), NULL, NULL);
+	FAILS(penstock_weights_open_list, NULL, 1, NULL, &out);
+	FAILS(penstock_weights_open_list, &none, 1, NULL, &out);
+	FAILS(penstock_weights_get, NULL, 0, &tensor);
+	FAILS(penstock_weights_get, model, 0, NULL);
+	FAILS(penstock_weights_find, NULL, "a");
+	FAILS(penstock_weights_find, model, NULL);
+	FAILS(penstock_weights_get_file, NULL, 0, &file);
+	FAILS(penstock_weights_get_file, model, 0, NULL);
+	FAILS(penstock_weights_get_metadata, NULL, 0, 0, &text, &text);
+	FAILS(penstock_weights_get_metadata, model, 0, 0, NULL, &text);
+	FAILS(penstock_weights_get_metadata, model, 0, 0, &text, NULL);
+	FAILS(penstock_weights_shard, NULL, 0, NULL, &shard);
+	FAILS(penstock_weights_shard, model, 0, NULL, NULL);
+	NOTHING(IS_ZERO, penstock_weights_count, NULL);
+	NOTHING(IS_ZERO, penstock_weights_file_count, NULL);
+	NOTHING(IS_NULL, penstock_cut_rules, NULL);
+	RUNS(penstock_weights_get_place, NULL);
+	RUNS(penstock_weights_close, NULL);
+	call_begin("penstock_weights_effort", "NULL, 2");
+	assert_int_equal(penstock_weights_effort(NULL, 2), PENSTOCK_THRIFTY);
+}
+
+static void null_loads(void **state)
+{
+	struct penstock_device *none = NULL;
+	struct penstock_load_report report = {.size = sizeof(report)};
+	struct penstock_loaded *out = NULL;
+	struct penstock_weights_iter *it;
+	uint64_t tensor;
+	void *ptr;
+
+	(void)state;
+	FAILS(penstock_weights_load, NULL, &host, 1, NULL, NULL, &out);
+	FAILS(penstock_weights_load, model, NULL, 1, NULL, NULL, &out);
+	FAILS(penstock_weights_load, model, &none, 1, NULL, NULL, &out);
+	FAILS(penstock_weights_load, model, &host, 0, NULL, NULL, &out);
+	FAILS(penstock_weights_load, model, &host, 1, NULL, NULL, NULL);
+	FAILS(penstock_weights_load_into, NULL, NULL, 0, NULL, NULL);
+	FAILS(penstock_weights_load_into, model, NULL, 1, NULL, NULL);
+	FAILS(penstock_weights_iter_open, NULL, host, NULL, &it);
+	FAILS(penstock_weights_iter_open, model, NULL, NULL, &it);
+	FAILS(penstock_weights_iter_open, model, host, NULL, NULL);
+	FAILS(penstock_weights_iter_next, NULL, &tensor, &ptr);
+	FAILS(penstock_weights_iter_next, iter, NULL, &ptr);
+	FAILS(penstock_weights_iter_next, iter, &tensor, NULL);
+	FAILS(penstock_weights_iter_release, NULL, 0);
+	RUNS(penstock_weights_iter_report, NULL, &report);
+	RUNS(penstock_weights_iter_report, iter, NULL);
+	RUNS(penstock_weights_iter_close, NULL);
+	RUNS(penstock_loaded_free, NULL);
+	call_begin("penstock_loaded_ptr", "NULL, 0, 0");
+	assert_null(penstock_loaded_ptr(NULL, 0, 0));
+	FAILS(penstock_weights_save, NULL, NULL, 0, NULL, NULL);
+	FAILS(penstock_weights_save, made_path("null.out"), NULL, 1, NULL, NULL);
+	/* The iterator still works after the calls above. */
+	assert_int_equal(penstock_weights_iter_next(iter, &tensor, &ptr), 1);
+	assert_int_equal(penstock_weights_iter_release(iter, tensor), 0);
+}
+
+static void null_groups(void **state)
+{
+	struct penstock_loaded *out = NULL;
+	struct penstock_group *g;
+
+	(void)state;
+	FAILS(penstock_group_open, NULL, 0, 1, NULL, &g);
+	FAILS(penstock_group_open, "null", 0, 1, NULL, NULL);
+	FAILS(penstock_group_load, NULL, model, &host, 1, NULL, NULL, &out);
+	FAILS(penstock_group_load, group, NULL, &host, 1, NULL, NULL, &out);
+	FAILS(penstock_group_load, group, model, NULL, 1, NULL, NULL, &out);
+	FAILS(penstock_group_load, group, model, &host, 1, NULL, NULL, NULL);
+	FAILS(penstock_group_load_into, NULL, model, NULL, 0, NULL, NULL);
+	FAILS(penstock_group_load_into, group, NULL, NULL, 0, NULL, NULL);
+	FAILS(penstock_group_load_into, group, model, NULL, 1, NULL, NULL);
+	RUNS(penstock_group_close, NULL);
+}
+
+static void null_texts(void **state)
+{
+	const char *volatile none = NULL;
+
+	(void)state;
+	RUNS(penstock_stats_note, NULL);
+	call_begin("penstock_fail", "EIO, PENSTOCK_WHY_STALE, NULL");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-security"
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	assert_int_equal(penstock_fail(EIO, PENSTOCK_WHY_STALE, none), -EIO);
+#pragma GCC diagnostic pop
+	assert_string_equal(penstock_errmsg(), penstock_why_text(PENSTOCK_WHY_STALE));
+}
+
+/* Functions without a pointer that must not be NULL. */
+static const char *const without_pointers[] = {
+	"penstock_dtype_bits", "penstock_dtype_name", "penstock_errmsg",
+	"penstock_errwhy",     "penstock_stats",      "penstock_topo",
+	"penstock_version",    "penstock_why_name",   "penstock_why_text",
+};
+
+static bool is_covered(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(without_pointers) / sizeof(without_pointers[0]); i++)
+		if (!strcmp(without_pointers[i], name))
+			return true;
+	for (unsigned i = 0; i < call_count; i++)
+		if (!strcmp(called[i], name))
+			return true;
+	return false;
+}
+
+/* The cases above must call every function that the library exports. */
+static void map_is_covered(void **state)
+{
+	FILE *f = fopen("src/libpenstock.map", "re");
+	unsigned count = 0;
+	char line[128];
+
+	(void)state;
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		const char *name = line + strspn(line, "\t ");
+
+		if (strncmp(name, "penstock_", 9) != 0)
+			continue;
+		line[strcspn(line, ";\n")] = '\0';
+		count++;
+		if (!is_covered(name))
+			fail_msg("no case passes NULL to %s", name);
+	}
+	fclose(f);
+	assert_true(count > 60);
+}
+
+/* ---- arrays whose elements differ in size ---- */
+
+/* Element 1 has another size than element 0. The functions must refuse it, whether its size is
+ * wrong in itself or not, and must take over elements of a longer struct. */
+static const size_t wrong_sizes[] = {0, 1, 8, 16, 4096, 1u << 30};
+
+static void requests_of_different_sizes(void **state)
+{
+	struct penstock_seg seg = {.buf = buf, .dev = host, .row_len = 16};
+	struct penstock_req reqs[2] = {PENSTOCK_REQ_INIT, PENSTOCK_REQ_INIT};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		reqs[i].storage = st;
+		reqs[i].segs = &seg;
+		reqs[i].seg_count = 1;
+	}
+	for (unsigned i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); i++) {
+		reqs[1].size = wrong_sizes[i];
+		assert_int_equal(penstock_submit(q, reqs, 2, NULL), 1);
+		assert_non_null(strstr(penstock_errmsg(), "element 1"));
+		assert_int_equal(penstock_wait(q, NULL, 1, 0, -1), 1);
+	}
+	reqs[1].size = sizeof(reqs[0]);
+	assert_int_equal(penstock_submit(q, reqs, 2, NULL), 2);
+	assert_int_equal(penstock_wait(q, NULL, 2, 0, -1), 2);
+}
+
+static void copies_of_different_sizes(void **state)
+{
+	struct penstock_copy_args copies[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		copies[i] = (struct penstock_copy_args){.size = sizeof(copies[0]),
+							.dst_dev = host,
+							.dst = (char *)buf + 4096,
+							.src_dev = host,
+							.src = buf,
+							.row_len = 16};
+	for (unsigned i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); i++) {
+		copies[1].size = wrong_sizes[i];
+		assert_int_equal(penstock_copy(copies, 2), -EINVAL);
+		assert_non_null(strstr(penstock_errmsg(), "element 1"));
+	}
+	copies[1].size = sizeof(copies[0]);
+	assert_int_equal(penstock_copy(copies, 2), 0);
+}
+
+static void pieces_of_different_sizes(void **state)
+{
+	struct penstock_piece pieces[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		pieces[i] = (struct penstock_piece){
+			.size = sizeof(pieces[0]), .dev = host, .ptr = buf, .room = LEN};
+	for (unsigned i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); i++) {
+		pieces[1].size = wrong_sizes[i];
+		assert_int_equal(penstock_weights_load_into(model, pieces, 2, NULL, NULL), -EINVAL);
+		assert_non_null(strstr(penstock_errmsg(), "element 1"));
+	}
+	pieces[1].size = sizeof(pieces[0]);
+	assert_int_equal(penstock_weights_load_into(model, pieces, 2, NULL, NULL), 0);
+}
+
+static void tensors_of_different_sizes(void **state)
+{
+	struct penstock_out tensors[2];
+	const uint64_t shape = 16;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		tensors[i] = (struct penstock_out){.size = sizeof(tensors[0]),
+						   .name = i ? "b" : "a",
+						   .dtype = PENSTOCK_DTYPE_U8,
+						   .rank = 1,
+						   .shape = &shape,
+						   .dev = host,
+						   .ptr = buf};
+	for (unsigned i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); i++) {
+		tensors[1].size = wrong_sizes[i];
+		assert_int_equal(
+			penstock_weights_save(made_path("null.out"), tensors, 2, NULL, NULL),
+			-EINVAL);
+		assert_non_null(strstr(penstock_errmsg(), "element 1"));
+	}
+	tensors[1].size = sizeof(tensors[0]);
+	assert_int_equal(penstock_weights_save(made_path("null.out"), tensors, 2, NULL, NULL), 0);
+}
+
+/* ---- memory that the library has not allocated ---- */
+
+/* penstock_free refuses every address that penstock_alloc has not returned, and unmaps nothing. */
+static void foreign_memory_is_kept(void **state)
+{
+	char *map = mmap(NULL, 2 * LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mem;
+
+	(void)state;
+	assert_true(map != MAP_FAILED);
+	/* The bytes before the address look like a description of the mapping. */
+	for (size_t i = 0; i < LEN / sizeof(uintptr_t); i++)
+		((uintptr_t *)(void *)map)[i] = i % 2 ? LEN : (uintptr_t)map + LEN;
+	map[LEN] = 'x';
+	assert_int_equal(penstock_free(host, map + LEN), -EINVAL);
+	assert_int_equal(penstock_free(host, map), -EINVAL);
+	assert_int_equal(map[LEN], 'x');
+	munmap(map, 2 * LEN);
+	for (size_t len = 1; len <= 8u << 20; len *= 16) {
+		assert_int_equal(penstock_alloc(host, len, &mem), 0);
+		memset(mem, 1, len);
+		assert_int_equal(penstock_free(host, (char *)mem + 4096), -EINVAL);
+		assert_int_equal(penstock_free(host, mem), 0);
+		assert_int_equal(penstock_free(host, mem), -EINVAL);
+	}
+}
+
+static int setup(void **state)
+{
+	static const struct made tensors[] = {{"a", "U8", 8, 1, {100}}};
+
+	struct penstock_storage_opts writable = PENSTOCK_STORAGE_OPTS_INIT;
+
+	(void)state;
+	writable.flags = PENSTOCK_O_WRITE;
+	made_file(made_path("null.safetensors"), tensors, 1, 0);
+	return penstock_device_open("host", NULL, &host) < 0 || penstock_alloc(host, LEN, &buf) ||
+	       penstock_open("mem:1MiB", &writable, &st) || penstock_queue_open(NULL, &q) ||
+	       penstock_weights_open(made_path("null.safetensors"), NULL, &model) ||
+	       penstock_weights_iter_open(model, host, NULL, &iter) ||
+	       penstock_weights_load(model, &host, 1, NULL, NULL, &loaded) ||
+	       penstock_group_open("null", 0, 1, NULL, &group);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_group_close(group);
+	penstock_loaded_free(loaded);
+	penstock_weights_iter_close(iter);
+	penstock_weights_close(model);
+	penstock_queue_close(q);
+	penstock_close(st);
+	penstock_free(host, buf);
+	penstock_device_close(host);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(null_storages),
+		cmocka_unit_test(null_devices),
+		cmocka_unit_test(null_memory),
+		cmocka_unit_test(null_requests),
+		cmocka_unit_test(null_models),
+		cmocka_unit_test(null_loads),
+		cmocka_unit_test(null_groups),
+		cmocka_unit_test(null_texts),
+		cmocka_unit_test(map_is_covered),
+		cmocka_unit_test(requests_of_different_sizes),
+		cmocka_unit_test(copies_of_different_sizes),
+		cmocka_unit_test(pieces_of_different_sizes),
+		cmocka_unit_test(tensors_of_different_sizes),
+		cmocka_unit_test(foreign_memory_is_kept),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
