@@ -16,7 +16,7 @@ from typing import (Any, ContextManager, Dict, Iterator, List, Mapping, Optional
                     Union)
 
 from ._cuda import synchronize_all
-from ._dtypes import BITS, CODES, torch_dtype
+from ._dtypes import BITS, CODES, torch_dtype, torch_shape
 from ._group import Group
 from ._lib import (PenstockError, also_safetensor_error, call_for_handle, check, device_name, ffi,
                    handle_name, install_stop_check, lib, open_device, raise_caught, to_c)
@@ -535,6 +535,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
         """Allocates a tensor for a part of tensor `info`. On a GPU, torch allocates the tensor
         if the framework is torch."""
+        if self.framework == "torch":
+            torch_shape(info.dtype, shape)  # Raises ValueError if torch has no such tensor.
         name = handle_name(open_device(self.device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
             import torch

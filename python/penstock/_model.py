@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ._dtypes import BITS, CODES, NAMES
+from ._dtypes import BITS, CODES, NAMES, torch_shape
 from ._group import Group
 from ._cuda import synchronize_all
 from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_error,
@@ -363,6 +363,9 @@ class Model:
             names, dtypes = [columns.name[i] for i in indices], [columns.dtype[i] for i in indices]
             shapes = [tuple(part.shape[0:part.rank]) for _, part in parts]
             nbytes = tuple(part.bytes for _, part in parts)
+        if framework == "torch" and "F4" in dtypes:
+            for dtype, shape in zip(dtypes, shapes):
+                torch_shape(dtype, shape)  # Raises ValueError before the bytes move.
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, devices = new_report(), ffi.new("struct penstock_device *[]", [handle])
         call, leading = (lib.penstock_weights_load, (self.handle,)) if group is None else \
@@ -428,6 +431,9 @@ class Model:
     def _steps(self, window: "_Window", framework: str) -> Iterator[Tuple[str, Any]]:
         tensor, ptr = ffi.new("uint64_t *"), ffi.new("void **")
         infos = self.infos
+        if framework == "torch" and "F4" in self.columns.dtype:
+            for info in infos:
+                torch_shape(info.dtype, info.shape)  # Raises ValueError before the bytes move.
         while window.next(tensor, ptr, self.path):
             info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
             memory = Memory(base, info.nbytes, window.device, window.lease(tensor[0], info.nbytes))
