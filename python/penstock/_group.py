@@ -11,7 +11,8 @@ import contextlib
 import os
 from typing import Any, Iterator, List, Optional, Union
 
-from ._lib import call_for_handle, check, ffi, install_stop_check, lib, raise_caught, to_c
+from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, milliseconds,
+                   raise_caught, to_c, unsigned)
 
 
 class Group:
@@ -62,15 +63,17 @@ class Group:
         opts = ffi.new("struct penstock_group_opts *")
         opts.size = ffi.sizeof("struct penstock_group_opts")
         place = ffi.new("char[]", to_c(folder)) if folder is not None else ffi.NULL
-        opts.dir, opts.window, opts.windows = place, window, windows
-        opts.timeout_ms, opts.stall_ms = int(timeout * 1000), int(stall * 1000)
-        opts.host, opts.hosts, opts.reads_max = host, hosts, reads_max
-        opts.jitter_ms = int(jitter * 1000)
+        opts.dir, opts.window = place, unsigned("window", window, 64)
+        opts.windows = unsigned("windows", windows)
+        opts.reads_max = unsigned("reads_max", reads_max)
+        opts.host, opts.hosts = unsigned("host", host), unsigned("hosts", hosts)
+        opts.timeout_ms = milliseconds("timeout", timeout)
+        opts.stall_ms, opts.jitter_ms = milliseconds("stall", stall), milliseconds("jitter", jitter)
         keep: List[Any] = []
         caught = install_stop_check(opts, keep)
         code, handle = call_for_handle("struct penstock_group **", lib.penstock_group_close,
-                                       lib.penstock_group_open, to_c(name, str.encode), rank,
-                                       ranks, opts)
+                                       lib.penstock_group_open, to_c(name, str.encode),
+                                       unsigned("rank", rank), unsigned("ranks", ranks), opts)
         raise_caught(caught)
         check(code)
         self._handle: Any = handle

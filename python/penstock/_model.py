@@ -24,7 +24,7 @@ from ._group import Group
 from ._cuda import synchronize_all
 from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_error,
                    call_for_handle, check, ffi, handle_name, install_stop_check, lib, open_device,
-                   paths_of, raise_caught, to_c)
+                   paths_of, raise_caught, to_c, unsigned)
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -292,7 +292,7 @@ class Model:
         opts.require = CLASSES[require]
         opts.effort = lib.penstock_weights_effort(self.handle, ranks) if effort is None \
             else EFFORTS[effort]
-        opts.align, opts.window = align, window
+        opts.align, opts.window = unsigned("align", align, 64), unsigned("window", window, 64)
         if path is not None:
             keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
@@ -349,7 +349,7 @@ class Model:
         handle = open_device(device)
         name = handle_name(handle)
         opts, keep, caught = self.options(**_ranks_option(group), **how)
-        opts.first, opts.count = first, count
+        opts.first, opts.count = unsigned("first", first, 64), unsigned("count", count, 64)
         columns, wanted = self.columns, slice(first, first + count if count else None)
         names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
         nbytes = columns.nbytes[wanted]
@@ -555,7 +555,7 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
         if name not in known | {"rules"}:
             raise ValueError(f"shard has no key '{name}'; keys are {sorted(known)} and 'rules'")
         if name != "rules":
-            setattr(opts, name, value)
+            setattr(opts, name, unsigned(name, value))
     table = ffi.new("struct penstock_cut_rule[]", len(rules) or 1)
     for row, (glob, cut) in zip(table, rules):
         if cut not in CUTS:
