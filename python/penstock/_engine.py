@@ -11,20 +11,19 @@ import concurrent.futures
 import errno
 import itertools
 import logging
-import os
 import sys
 import threading
-import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ._group import Group
+from ._group import Group, open_on_host
 from ._lib import device_name
 from ._model import Model, PenstockError, framework_of
+from ._progress import Progress
 
 log = logging.getLogger("penstock")
 
 # Names of this package's options, which users write among an engine's loader options.
-OPTIONS = {"effort", "require", "window", "group"}
+OPTIONS = {"effort", "require", "window", "group", "keep_cached"}
 # Default size of the window, in bytes.
 WINDOW = 1 << 30
 # Time that a rank waits for the other ranks to join the group, in seconds.
@@ -36,24 +35,31 @@ Steps = Iterator[Tuple[str, Any]]
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Splits loader options into the options in OPTIONS and the engine's options.
 
-    Raises ValueError if the option `group` is neither true nor false."""
+    Raises ValueError if the option `group` or `keep_cached` is neither true nor false."""
     given = dict(extra or {})
     ours = {name: given.pop(name) for name in OPTIONS & set(given)}
+    if ours.get("keep_cached", False) not in (True, False):
+        raise ValueError("keep_cached must be true or false: whether the files stay in the page "
+                         "cache")
     if ours.get("group") not in (None, True, False):
         raise ValueError("group must be true or false: whether the ranks of a host read a "
                          "model together")
     return ours, given
 
 
-def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any = None,
-            framework: Optional[str] = None, **options: Any) -> Steps:
+def weights(model: Any, revision: Optional[str] = None, device: Any = None, *,
+            cache: Any = None, framework: Optional[str] = None, require: str = "any",
+            effort: Optional[str] = None, window: int = 0, keep_cached: bool = False,
+            ranks: int = 1, progress: Progress = False,
+            stop: Optional[threading.Event] = None) -> Steps:
     """Yields (name, tensor) of a model in file order.
 
     `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If the
     caller keeps more tensors than fit into the window, all further tensors get their own
-    memory."""
+    memory. The other arguments are as in penstock.iterate."""
     yield from _read_alone(Model(model, revision=revision, cache=cache), device, framework,
-                           **options)
+                           require=require, effort=effort, window=window,
+                           keep_cached=keep_cached, ranks=ranks, progress=progress, stop=stop)
 
 
 def _read_alone(model: Model, device: Any, framework: Optional[str], **options: Any) -> Steps:
@@ -67,7 +73,8 @@ def _read_alone(model: Model, device: Any, framework: Optional[str], **options: 
     except PenstockError as error:
         if error.errno != errno.ENOBUFS:
             raise
-    options.pop("window", None)
+    for name in ("window", "progress"):
+        options.pop(name, None)
     for info in model.infos[count:]:
         yield from model.load(device, framework, first=info.index, count=1,
                               **options)[0].items()
@@ -125,14 +132,6 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
 # ---- the ranks of a host ---------------------------------------------------------
 
 
-def _host_identity() -> Tuple[str, int, int]:
-    """Returns (boot id, mount namespace, user). Processes can open a group together if all three
-    are equal, because they then share the kernel, the file systems and the user."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-        boot = f.read().strip()
-    return boot, os.stat("/proc/self/ns/mnt").st_ino, os.getuid()
-
-
 def _group_window(window: int) -> int:
     """Returns the size of a group's exchange windows, for a loader window of `window` bytes.
 
@@ -162,30 +161,12 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
     size = int(getattr(ranks, "world_size", 1)) if ranks is not None else 1
     if size < 2:
         return None
-    mine = int(ranks.rank_in_group)
     joins = device_name(device).startswith("cuda") if wanted is None else bool(wanted)
-    # The group's name is short, because folder and name must fit into a socket's address.
-    gathered = _all_gather(ranks, (_host_identity() if joins else None, uuid.uuid4().hex[:16]))
-    identities = [identity for identity, _ in gathered]
-    if None in identities:
-        return None
-    hosts = list(dict.fromkeys(identities))
-    members = [rank for rank, identity in enumerate(identities) if identity == identities[mine]]
-    made, why = None, ""
-    if len(members) > 1:
-        try:
-            made = Group("w-" + gathered[members[0]][1], members.index(mine), len(members),
-                         timeout=JOIN_S, window=_group_window(window),
-                         host=hosts.index(identities[mine]), hosts=len(hosts))
-        except PenstockError as error:
-            why = str(error)
-    failed = [text for text in _all_gather(ranks, why) if text]
-    if failed:
-        if made is not None:
-            made.close()
+    made, why = open_on_host(lambda value: _all_gather(ranks, value), int(ranks.rank_in_group),
+                             joins, timeout=JOIN_S, window=_group_window(window))
+    if why:
         log.warning("the ranks could not open a group, each rank reads the model for itself: %s",
-                    failed[0])
-        return None
+                    why)
     return made
 
 

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 import penstock
 import tap
-from penstock import _engine
+from penstock import _engine, _group
 from penstock._lib import open_device
 from reference import fill
 
@@ -263,7 +263,7 @@ class Vllm(Engine):
         self.same(self.load(Model()).got, ARRAYS)
         self.assertIsNone(sent[0][0])
         self.same(self.load(Model(), group=True).got, ARRAYS)
-        self.assertEqual(sent[1][0], _engine._host_identity())
+        self.assertEqual(sent[1][0], _group.host_identity())
 
     def test_entry_points(self):
         """pyproject.toml announces the plug-ins to both engines."""
@@ -448,7 +448,7 @@ class Sglang(Engine):
 RANK = """
 import logging, os, sys, time
 import penstock
-from penstock import _engine, _model
+from penstock import _engine, _group, _model
 model, folder, rank, ranks, hosts, mode = sys.argv[1:]
 rank, ranks, hosts = int(rank), int(ranks), int(hosts)
 logging.basicConfig(format="%(message)s")
@@ -468,14 +468,14 @@ class Ranks:
             time.sleep(0.005)
         return [eval(open(path).read()) for path in files]
 
-read, load, identity = [0, 0], _model.Model.load, _engine._host_identity
+read, load, identity = [0, 0], _model.Model.load, _group.host_identity
 def counted(*args, **how):
     got = load(*args, **how)
     read[0] += got[1].read
     read[1] += 1
     return got
 _model.Model.load = counted
-_engine._host_identity = lambda: (*identity(), rank * hosts // ranks)
+_group.host_identity = lambda: (*identity(), rank * hosts // ranks)
 if mode == "blocked" and rank == 1:
     os.environ["XDG_RUNTIME_DIR"] = "/proc"
 _engine.JOIN_S = 1.0 if mode == "blocked" else 60.0
