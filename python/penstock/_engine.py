@@ -11,14 +11,15 @@ import concurrent.futures
 import errno
 import itertools
 import logging
+import re
 import sys
 import threading
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ._group import Group, open_on_host
 from ._lib import device_name
 from ._model import Model, PenstockError, framework_of
-from ._progress import Progress
+from ._progress import Meter, Progress
 
 log = logging.getLogger("penstock")
 
@@ -186,35 +187,78 @@ def cuda_or_cpu() -> str:
     return "cpu"
 
 
-def _open_models(files: Sequence[str]) -> List[Model]:
+def refuse_own_loader(options: Mapping[str, Any], engine: str, why: str) -> None:
+    """Tells the user that the engine's own loader reads weights, without Penstock.
+
+    `why` is a sentence without its period. Raises ValueError if the user has set `require`,
+    because the engine's loader meets no requirement. Else logs a warning."""
+    text = f"{why}, so {engine}'s own loader reads the weights, without Penstock"
+    if options.get("require", "any") != "any":
+        raise ValueError(f"{text}. The option require={options['require']!r} forbids this")
+    log.warning("%s", text)
+
+
+def _open_models(files: Sequence[str], names: Optional[Sequence[str]] = None) -> List[Model]:
     """Opens all files as one model, or each file as a separate model.
 
     Two files may contain a tensor of the same name. One Model cannot have both tensors, but
-    engines accept such files."""
+    engines accept such files. With `names`, only these tensors are opened."""
+    if names is not None and not names:
+        return []
     try:
-        return [Model(files)]
+        return [Model(files, names=names)]
     except PenstockError:
-        return [Model(file) for file in files]
+        if names is None:
+            return [Model(file) for file in files]
+    models = []
+    for file in files:
+        in_file = set(Model(file).columns.name) & set(names)
+        models += [Model(file, names=sorted(in_file))] if in_file else []
+    return models
+
+
+def _split_models(files: Sequence[str], needs: Optional[Callable[[str], Optional[bool]]]
+                  ) -> Tuple[List[Model], List[Model]]:
+    """Opens the tensors that all ranks need, and the tensors that only this rank needs.
+
+    `needs` tells for a tensor's name whether this rank needs the tensor, or returns None if all
+    ranks need it. `needs=None` means that all ranks need all tensors."""
+    models = _open_models(files)
+    if needs is None:
+        return models, []
+    names = [name for model in models for name in model.columns.name]
+    common = [name for name in names if needs(name) is None]
+    own = [name for name in names if needs(name)]
+    if len(common) == len(names):
+        return models, []
+    return _open_models(files, _exact(common)), _open_models(files, _exact(own))
+
+
+def _exact(names: Iterable[str]) -> List[str]:
+    """Returns patterns that match exactly these names, without repetitions."""
+    return [re.sub(r"([][*?\\])", r"[\1]", name) for name in dict.fromkeys(names)]
 
 
 def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping[str, Any],
-                 prefix: str = "") -> Steps:
+                 prefix: str = "", *, needs: Optional[Callable[[str], Optional[bool]]] = None,
+                 progress: bool = False) -> Steps:
     """Yields (prefix + name, tensor) of the safetensors files that an engine has chosen.
 
     `ranks` are the processes that make the same call at the same time; they read the files
     together if group_of opens a group. Files are sorted by name, so that all ranks read them
-    in the same order."""
+    in the same order. `needs` is the argument of _split_models; tensors that only some ranks
+    need come last, and each rank reads them for itself. `progress` shows a bar of tqdm."""
     how = dict(options)
-    models = _open_models(sorted(files))
+    common, own = _split_models(sorted(files), needs)
     group = group_of(ranks, device, how.pop("group", None), how.get("window", 0))
-    if group is not None:
-        steps = _read_together(models, device, None, group, **how)
-    else:
-        alone = [_read_alone(model, device, None, ranks=process_count(), **how)
-                 for model in models]
-        steps = itertools.chain.from_iterable(alone)
-    for name, tensor in steps:
-        yield prefix + name, tensor
+    sizes = [nbytes for model in common + own for nbytes in model.columns.nbytes]
+    parts = [] if group is None else [_read_together(common, device, None, group, **how)]
+    parts += [_read_alone(model, device, None, ranks=process_count(), **how)
+              for model in (own if group is not None else common + own)]
+    with Meter(progress, sum(sizes), "Loading safetensors with Penstock") as meter:
+        for (name, tensor), nbytes in zip(itertools.chain.from_iterable(parts), sizes):
+            meter.add(nbytes)
+            yield prefix + name, tensor
 
 
-__all__ = ["file_weights", "group_of", "options_of", "weights"]
+__all__ = ["file_weights", "group_of", "options_of", "refuse_own_loader", "weights"]
