@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import (Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
+from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Union)
 
 from ._cuda import synchronize_all
@@ -24,6 +24,7 @@ from ._memory import allocate
 from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,
                      framework_of, new_report, pieces_of, ranges_of, whole_piece, CLASSES,
                      EFFORTS)
+from ._prefetch import PrefetchLoader, parts_of
 from ._progress import Progress
 from ._tensor import Place, Tensor, place_of
 
@@ -344,6 +345,18 @@ def _row_list(item: Any) -> Any:
     return None
 
 
+class TensorMeta(NamedTuple):
+    """The description of a tensor in a file, as safe_open.get_tensor_meta returns it.
+
+    dtype is a name of the safetensors format, such as "F32". data_offsets are the offsets of the
+    tensor's first byte and of the byte after its last byte, counted from the first tensor's first
+    byte in the file."""
+
+    dtype: str
+    shape: List[int]
+    data_offsets: Tuple[int, int]
+
+
 class _ReadAheadStop:
     """An event that stops a read-ahead. It is set when safe_open calls set() or when the
     caller's own `stop` event is set.
@@ -463,6 +476,39 @@ class safe_open:  # pylint: disable=invalid-name
         last of these tensors. The allocation has at most 64 MiB, or holds a single longer
         tensor."""
         return self._read(self._model, self._model.info(name))
+
+    def get_tensor_meta(self, name: str) -> TensorMeta:
+        """Returns dtype, shape and place of a tensor, without reading it."""
+        info = self._model.info(name)
+        start = info.offset - self._model.data_offset(info.file)
+        return TensorMeta(info.dtype, list(info.shape), (start, start + info.nbytes))
+
+    def prefetch(self, plan: Optional[Mapping[str, Optional[slice]]] = None, *,
+                 device: Any = None, threads: int = 8) -> PrefetchLoader:
+        """Starts to load tensors in the background, like prefetch of the safetensors package.
+
+        Args:
+            plan: a dict from the names of the tensors to load to None, for the whole tensor, or
+                to a slice of its first dimension. Default: all tensors.
+            device: as in load_file. Default: the device of the safe_open.
+            threads: has no effect, because the library has its own threads.
+
+        Returns:
+            A PrefetchLoader, which hands out each tensor once. Several loaders may run at the
+            same time. Closing the safe_open does not stop them.
+
+        Raises:
+            NotFoundError: a tensor in `plan` does not exist.
+            ValueError, TypeError: a tensor has no such slice or no dtype in the framework.
+        """
+        if threads < 1:
+            raise ValueError(f"threads must be a positive number, not {threads}")
+        model, there = self._model, self.device if device is None else device
+        open_device(there)
+        return PrefetchLoader(model, parts_of(model, plan, self.framework), there,
+                              self.framework,
+                              lambda info, shape: self._allocate(info, shape, there), self._how,
+                              _ReadAheadStop(self._how["stop"]))
 
     # ---- reading -----------------------------------------------------------------
 
@@ -588,18 +634,19 @@ class safe_open:  # pylint: disable=invalid-name
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
-    def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
+    def _allocate(self, info: Info, shape: Sequence[int], device: Any = None) -> Any:
         """Allocates a tensor for a part of tensor `info`. On a GPU, torch allocates the tensor
-        if the framework is torch."""
+        if the framework is torch. Default for `device`: the device of the safe_open."""
+        device = self.device if device is None else device
         if self.framework == "torch":
             torch_shape(info.dtype, shape)  # Raises ValueError if torch has no such tensor.
-        name = handle_name(open_device(self.device))
+        name = handle_name(open_device(device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
             import torch
             value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
             synchronize_all([name])
             return value
-        return allocate(info.dtype, shape, self.device)
+        return allocate(info.dtype, shape, device)
 
 
 _all_opened: "weakref.WeakSet[safe_open]" = weakref.WeakSet()

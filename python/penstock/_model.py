@@ -35,8 +35,9 @@ EFFORTS = {"thrifty": 0, "fast": 1}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
-# Smallest size of a request in bytes if a program wants to know the progress of a load.
-STEP_BYTES = 32 << 20
+# Size of a request in bytes if a program wants to know the progress of a load. Smaller requests
+# would make the load slower.
+STEP_BYTES = 256 << 20
 # Number of places at which a load with keep_cached looks whether the files are cached.
 CACHE_SAMPLES = 256
 
@@ -273,6 +274,10 @@ class Model:
             check(lib.penstock_weights_get_metadata(self.handle, file, i, key, value))
             found[ffi.string(key[0]).decode()] = ffi.string(value[0]).decode()
         return found
+
+    def data_offset(self, file: int) -> int:
+        """Returns the offset of the first tensor in file number `file`."""
+        return int(self._file(file).data_off)
 
     def close(self) -> None:
         """Closes the files. Tensors that were loaded stay valid."""
@@ -608,7 +613,7 @@ def _install_meter(opts: Any, keep: List[Any], caught: List[BaseException], mete
     If meter.add raises, the library ends the load, and the exception is appended to `caught`."""
     if not meter.active:
         return
-    opts.request_bytes = max(STEP_BYTES, meter.total // 64)
+    opts.request_bytes = STEP_BYTES
 
     def each(_user: Any, _file: int, report: Any) -> int:
         meter.add(int(report.bytes))

@@ -56,6 +56,8 @@ class Documented(unittest.TestCase):
         weight = ARRAYS["layers.0.weight"]
         self.assertEqual(list(space["some"]), ["layers.0.weight"])
         self.assertEqual(space["rows"].tobytes(), weight[10:20].tobytes())
+        self.assertEqual(space["norm"].tobytes(), ARRAYS["norm"].tobytes())
+        self.assertEqual(space["others"]["layers.0.weight"].tobytes(), weight[10:20].tobytes())
         self.assertEqual(bytes(space["place"]), weight.tobytes())
         self.assertEqual(space["half"]["layers.1.mlp.up_proj.weight"].shape, (4, 30))
         for made in (space["copies"], space["tensors"]):

@@ -68,6 +68,7 @@ class Torch(unittest.TestCase):
         opened = penstock.safe_open(out, "pt")
         for call in (lambda: penstock.load_file(out), lambda: dict(penstock.iterate(out)),
                      lambda: opened.get_tensor("q"), lambda: opened.get_tensors(),
+                     lambda: opened.prefetch(), lambda: opened.prefetch({"q": slice(0, 2)}),
                      lambda: opened.get_slice("q")[:2], lambda: opened.get_slice("q")[...],
                      lambda: penstock.load_file(out, framework="dlpack")["q"].torch()):
             with self.assertRaisesRegex(ValueError, "odd last dimension") as caught:
@@ -80,6 +81,15 @@ class Torch(unittest.TestCase):
             self.same({name: f.get_tensor(name) for name in f.keys()}, TENSORS)
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
+
+    def test_prefetch(self):
+        with penstock.safe_open(FILE, framework="pt") as f:
+            with f.prefetch() as loader:
+                self.same(dict(loader), TENSORS)
+            plan = {"bf16": slice(2, 5), "f64": None, "c64": slice(1, None)}
+            with f.prefetch(plan) as loader:
+                self.same(dict(loader), {"bf16": TENSORS["bf16"][2:5], "f64": TENSORS["f64"],
+                                         "c64": TENSORS["c64"][1:]})
 
     def test_indices(self):
         """Slices accept torch's indices. For a list of row numbers only those rows are read."""
