@@ -28,7 +28,7 @@ def _ranks(load_config: Any) -> Any:
     from sglang.srt.distributed import get_tp_group
     try:
         return get_tp_group()
-    except (AssertionError, AttributeError):
+    except (AssertionError, AttributeError, RuntimeError):  # Depends on SGLang's version.
         return None
 
 
