@@ -20,7 +20,7 @@ from ._dtypes import BITS, CODES, torch_dtype, torch_shape
 from ._group import GroupLike, joined
 from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi, handle_name,
                    install_stop_check, lib, open_device, raise_caught, to_c)
-from ._memory import allocate
+from ._memory import allocate, allocate_as
 from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,
                      framework_of, new_report, pieces_of, ranges_of, whole_piece, CLASSES,
                      EFFORTS)
@@ -506,9 +506,7 @@ class safe_open:  # pylint: disable=invalid-name
         model, there = self._model, self.device if device is None else device
         open_device(there)
         return PrefetchLoader(model, parts_of(model, plan, self.framework), there,
-                              self.framework,
-                              lambda info, shape: self._allocate(info, shape, there), self._how,
-                              _ReadAheadStop(self._how["stop"]))
+                              self.framework, self._how, _ReadAheadStop(self._how["stop"]))
 
     # ---- reading -----------------------------------------------------------------
 
@@ -608,7 +606,8 @@ class safe_open:  # pylint: disable=invalid-name
 
     def _read_box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
         """Reads the part of a tensor that `ranges` selects: (first, count) for each dimension."""
-        value = self._allocate(info, [count for _, count in ranges])
+        value = allocate_as(info.dtype, [count for _, count in ranges], self.device,
+                            self.framework)
         pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
@@ -620,7 +619,7 @@ class safe_open:  # pylint: disable=invalid-name
         Consecutive row numbers in the list become one piece of the read."""
         shape = [count for _, count in ranges]
         shape[dim] = len(rows)
-        value, pieces, at = self._allocate(info, shape), [], 0
+        value, pieces, at = allocate_as(info.dtype, shape, self.device, self.framework), [], 0
         place, device = place_of(value), open_device(self.device)
         while at < len(rows):
             count = 1
@@ -633,20 +632,6 @@ class safe_open:  # pylint: disable=invalid-name
             at += count
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
-
-    def _allocate(self, info: Info, shape: Sequence[int], device: Any = None) -> Any:
-        """Allocates a tensor for a part of tensor `info`. On a GPU, torch allocates the tensor
-        if the framework is torch. Default for `device`: the device of the safe_open."""
-        device = self.device if device is None else device
-        if self.framework == "torch":
-            torch_shape(info.dtype, shape)  # Raises ValueError if torch has no such tensor.
-        name = handle_name(open_device(device))
-        if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
-            import torch
-            value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
-            synchronize_all([name])
-            return value
-        return allocate(info.dtype, shape, device)
 
 
 _all_opened: "weakref.WeakSet[safe_open]" = weakref.WeakSet()

@@ -11,7 +11,6 @@ import concurrent.futures
 import errno
 import itertools
 import logging
-import re
 import sys
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -19,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 from ._group import Group, open_on_host
 from ._lib import device_name
 from ._model import Model, PenstockError, framework_of
+from ._prefetch import Part, batches_of, load_batch
 from ._progress import Meter, Progress
 
 log = logging.getLogger("penstock")
@@ -81,37 +81,31 @@ def _read_alone(model: Model, device: Any, framework: Optional[str], **options: 
                               **options)[0].items()
 
 
-def _batches(model: Model, capacity: int) -> List[Tuple[int, int]]:
-    """Divides a model's tensors into batches, as (index of the first tensor, count).
+def _batches(model: Model, capacity: int, chosen: Optional[Callable[[str], bool]] = None
+             ) -> List[List[Part]]:
+    """Divides a model's tensors, or those whose names are chosen, into batches.
 
     A batch has at most `capacity` bytes, or consists of a single longer tensor."""
-    found: List[Tuple[int, int]] = []
-    first, size = 0, 0
-    for index, nbytes in enumerate(model.columns.nbytes):
-        if index > first and size + nbytes > capacity:
-            found.append((first, index - first))
-            first, size = index, 0
-        size += nbytes
-    count = len(model.columns.nbytes) - first
-    return found + [(first, count)] if count else found
+    parts: List[Part] = [(info, None) for info in model.infos
+                         if chosen is None or chosen(info.name)]
+    return batches_of(parts, capacity)
 
 
-def _read_together(models: Sequence[Model], device: Any, framework: Optional[str], group: Group,
-                   window: int = 0, **options: Any) -> Steps:
+def _read_together(models: Sequence[Model], device: Any, framework: Optional[str],
+                   group: Optional[Group], window: int = 0,
+                   chosen: Optional[Callable[[str], bool]] = None, **options: Any) -> Steps:
     """Yields (name, tensor) of models that all ranks of a group read together.
 
-    The ranks load the next batch while the caller uses the current one, so a batch is half as
-    large as the window. A rank that stops early leaves the group, and the other ranks get an
-    error."""
+    `chosen` selects the tensors by their names. The ranks load the next batch while the caller
+    uses the current one, so a batch is half as large as the window. A rank that stops early
+    leaves the group, and the other ranks get an error. Without a group, this rank reads the
+    tensors for itself."""
     framework = framework_of(framework)
-    todo = iter([(model, *batch) for model in models
-                 for batch in _batches(model, (window or WINDOW) // 2)])
+    todo = iter([(batch, model) for model in models
+                 for batch in _batches(model, (window or WINDOW) // 2, chosen)])
 
-    def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        # Loads all tensors into a common torch storage, because that is fastest. Separate
-        # storages are not needed, because the engine only copies the data out of the tensors.
-        return model.load(device, framework, first=first, count=count, group=group, stop=stop,
-                          one_storage=True, **options)[0]
+    def load(batch: List[Part], model: Model) -> Dict[str, Any]:
+        return load_batch(batch, model, device, framework, group, stop=stop, **options)
 
     stop = threading.Event()
     pool = concurrent.futures.ThreadPoolExecutor(1, "penstock-weights")
@@ -127,7 +121,8 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
         # If the caller stops early, setting `stop` ends the load that is still running.
         stop.set()
         pool.shutdown(wait=True)
-        group.close()
+        if group is not None:
+            group.close()
 
 
 # ---- the ranks of a host ---------------------------------------------------------
@@ -198,45 +193,15 @@ def refuse_own_loader(options: Mapping[str, Any], engine: str, why: str) -> None
     log.warning("%s", text)
 
 
-def _open_models(files: Sequence[str], names: Optional[Sequence[str]] = None) -> List[Model]:
+def _open_models(files: Sequence[str]) -> List[Model]:
     """Opens all files as one model, or each file as a separate model.
 
     Two files may contain a tensor of the same name. One Model cannot have both tensors, but
-    engines accept such files. With `names`, only these tensors are opened."""
-    if names is not None and not names:
-        return []
+    engines accept such files."""
     try:
-        return [Model(files, names=names)]
+        return [Model(files)]
     except PenstockError:
-        if names is None:
-            return [Model(file) for file in files]
-    models = []
-    for file in files:
-        in_file = set(Model(file).columns.name) & set(names)
-        models += [Model(file, names=sorted(in_file))] if in_file else []
-    return models
-
-
-def _split_models(files: Sequence[str], needs: Optional[Callable[[str], Optional[bool]]]
-                  ) -> Tuple[List[Model], List[Model]]:
-    """Opens the tensors that all ranks need, and the tensors that only this rank needs.
-
-    `needs` tells for a tensor's name whether this rank needs the tensor, or returns None if all
-    ranks need it. `needs=None` means that all ranks need all tensors."""
-    models = _open_models(files)
-    if needs is None:
-        return models, []
-    names = [name for model in models for name in model.columns.name]
-    common = [name for name in names if needs(name) is None]
-    own = [name for name in names if needs(name)]
-    if len(common) == len(names):
-        return models, []
-    return _open_models(files, _exact(common)), _open_models(files, _exact(own))
-
-
-def _exact(names: Iterable[str]) -> List[str]:
-    """Returns patterns that match exactly these names, without repetitions."""
-    return [re.sub(r"([][*?\\])", r"[\1]", name) for name in dict.fromkeys(names)]
+        return [Model(file) for file in files]
 
 
 def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping[str, Any],
@@ -246,15 +211,25 @@ def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping
 
     `ranks` are the processes that make the same call at the same time; they read the files
     together if group_of opens a group. Files are sorted by name, so that all ranks read them
-    in the same order. `needs` is the argument of _split_models; tensors that only some ranks
-    need come last, and each rank reads them for itself. `progress` shows a bar of tqdm."""
+    in the same order. `needs` tells for a tensor's name whether this rank needs the tensor, or
+    returns None if all ranks need it. Tensors that not all ranks need come last, and each rank
+    reads them for itself. `progress` shows a bar of tqdm."""
     how = dict(options)
-    common, own = _split_models(sorted(files), needs)
+    models = _open_models(sorted(files))
     group = group_of(ranks, device, how.pop("group", None), how.get("window", 0))
-    sizes = [nbytes for model in common + own for nbytes in model.columns.nbytes]
-    parts = [] if group is None else [_read_together(common, device, None, group, **how)]
-    parts += [_read_alone(model, device, None, ranks=process_count(), **how)
-              for model in (own if group is not None else common + own)]
+    chosen: List[Callable[[str], bool]] = [lambda _: True]
+    if needs is not None:
+        known = {name: needs(name) for model in models for name in model.columns.name}
+        chosen = [lambda name: known[name] is None, lambda name: bool(known[name])]
+        parts = [_read_together(models, device, None, group, chosen=chosen[0], **how),
+                 _read_together(models, device, None, None, chosen=chosen[1],
+                                ranks=process_count(), **how)]
+    else:
+        parts = [_read_alone(model, device, None, ranks=process_count(), **how)
+                 for model in models] if group is None else \
+            [_read_together(models, device, None, group, **how)]
+    sizes = [nbytes for choose in chosen for model in models
+             for name, nbytes in zip(model.columns.name, model.columns.nbytes) if choose(name)]
     with Meter(progress, sum(sizes), "Loading safetensors with Penstock") as meter:
         for (name, tensor), nbytes in zip(itertools.chain.from_iterable(parts), sizes):
             meter.add(nbytes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocates memory on a device: one Tensor, or one block for torch tensors."""
+"""Allocates memory on a device: one tensor, or one block for torch tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from typing import Any, Sequence
 
 from ._cuda import synchronize_all
-from ._dtypes import CODES
+from ._dtypes import CODES, torch_dtype, torch_shape
 from ._lib import call_for_handle, check, ffi, handle_name, lib, open_device
 from ._tensor import Memory, Tensor
 
@@ -40,6 +40,24 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
     return tensor
 
 
+def allocate_as(dtype: str, shape: Sequence[int], device: Any, framework: str) -> Any:
+    """Allocates an uninitialised tensor, to which a load_into can load.
+
+    On a GPU, torch allocates the tensor if the framework is torch. Otherwise returns a Tensor.
+    Raises ValueError if torch has no such tensor."""
+    if framework != "torch":
+        return allocate(dtype, shape, device)
+    there = torch_shape(dtype, shape)
+    name = handle_name(open_device(device))
+    if not name.startswith("cuda"):
+        return allocate(dtype, shape, device)
+    import torch
+    value = torch.empty(there, dtype=torch_dtype(torch, dtype), device=name)
+    # torch may have freed this memory while kernels that use it were still queued on a stream.
+    synchronize_all([name])
+    return value
+
+
 def torch_block(nbytes: int, device: Any) -> Memory:
     """Allocates a block of memory for torch tensors. On a GPU torch's allocator allocates it."""
     name = handle_name(open_device(device))
@@ -55,4 +73,4 @@ def torch_block(nbytes: int, device: Any) -> Memory:
     return memory
 
 
-__all__ = ["allocate", "torch_block"]
+__all__ = ["allocate", "allocate_as", "torch_block"]

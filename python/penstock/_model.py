@@ -370,7 +370,7 @@ class Model:
         """
         how = {"require": require, "effort": effort, "align": align, "keep_cached": keep_cached,
                "ranks": ranks, "stop": stop, "path": path}
-        unsigned("first", first, 64), unsigned("count", count, 64)
+        first, count = unsigned("first", first, 64), unsigned("count", count, 64)
         with joined(group) as members:
             if shard is not None and not {"mesh", "placements"}.isdisjoint(shard):
                 return self._load_dtensors(device, framework, slice(first, first + count or None),

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrefetchLoader: loads chosen tensors in the background, as safe_open.prefetch does.
+"""Loads chosen tensors of a model in batches. PrefetchLoader does so in the background.
 
-The class has the methods of the class of that name in the package safetensors."""
+PrefetchLoader has the methods of the class of that name in the package safetensors. The loaders
+for serving engines load the tensors that a rank needs in the same batches."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ._dtypes import torch_dtype, torch_shape
+from ._group import Group
 from ._lib import also_safetensor_error, open_device
+from ._memory import allocate_as
 from ._model import Info, Model, convert, pieces_of
 from ._tensor import Tensor, place_of
 
@@ -59,14 +62,14 @@ def part_shape(part: Part) -> Tuple[int, ...]:
     return info.shape if rows is None else (rows[1], *info.shape[1:])
 
 
-def _batches(parts: Sequence[Part]) -> List[List[Part]]:
-    """Divides the parts into batches of BATCH_BYTES, or of a single longer part."""
+def batches_of(parts: Sequence[Part], capacity: int) -> List[List[Part]]:
+    """Divides the parts into batches of at most `capacity` bytes, or of a single longer part."""
     batches: List[List[Part]] = []
-    size = BATCH_BYTES
+    size = capacity
     for part in parts:
         info, rows = part
         nbytes = info.nbytes if rows is None else info.nbytes * rows[1] // max(1, info.shape[0])
-        if size + nbytes > BATCH_BYTES:
+        if not batches or size + nbytes > capacity:
             batches.append([])
             size = 0
         batches[-1].append(part)
@@ -74,13 +77,16 @@ def _batches(parts: Sequence[Part]) -> List[List[Part]]:
     return batches
 
 
-def _load_batch(batch: List[Part], model: Model, device: Any, framework: str,
-                allocate: Callable[[Info, Sequence[int]], Any], how: Mapping[str, Any]
-                ) -> Dict[str, Any]:
-    """Loads the parts of a batch. Returns a dict from name to tensor."""
+def load_batch(batch: List[Part], model: Model, device: Any, framework: str,
+               group: Optional[Group] = None, **how: Any) -> Dict[str, Any]:
+    """Loads the parts of a batch. Returns a dict from name to tensor.
+
+    `how` are arguments of Model.load_into. In a group, all ranks load the same batch."""
     first, last = batch[0][0].index, batch[-1][0].index
     if last - first + 1 == len(batch) and not any(rows for _, rows in batch):
-        return model.load(device, framework, first=first, count=len(batch), **how)[0]
+        # A common torch storage is the fastest to make.
+        return model.load(device, framework, first=first, count=len(batch), group=group,
+                          one_storage=group is not None, **how)[0]
     tensors: Dict[str, Any] = {}
     pieces: List[Any] = []
     for part in batch:
@@ -88,9 +94,9 @@ def _load_batch(batch: List[Part], model: Model, device: Any, framework: str,
         ranges = [(0, length) for length in info.shape]
         if rows is not None:
             ranges[0] = rows
-        value = tensors[info.name] = allocate(info, part_shape(part))
+        value = tensors[info.name] = allocate_as(info.dtype, part_shape(part), device, framework)
         pieces += pieces_of(info, ranges, place_of(value), open_device(device))
-    model.load_into(pieces, **how)
+    model.load_into(pieces, group, **how)
     return {name: convert(value, framework) if isinstance(value, Tensor) else value
             for name, value in tensors.items()}
 
@@ -104,16 +110,15 @@ class PrefetchLoader:
     manager, or call close()."""
 
     def __init__(self, model: Model, parts: Sequence[Part], device: Any, framework: str,
-                 allocate: Callable[[Info, Sequence[int]], Any], how: Mapping[str, Any],
-                 stop: Any) -> None:
+                 how: Mapping[str, Any], stop: Any) -> None:
         self._names = [info.name for info, _ in parts]
         self._stop, self._lock = stop, threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(LOADS, "penstock-prefetch")
         # Maps the names of the tensors that nobody has taken to the load that contains them.
         self._left: Dict[str, Any] = {}
-        for batch in _batches(parts):
-            load = self._pool.submit(_load_batch, batch, model, device, framework, allocate,
-                                     {**how, "stop": stop})
+        for batch in batches_of(parts, BATCH_BYTES):
+            load = self._pool.submit(load_batch, batch, model, device, framework,
+                                     **{**how, "stop": stop})
             self._left.update((info.name, load) for info, _ in batch)
 
     def names(self) -> List[str]:
@@ -163,4 +168,4 @@ class PrefetchLoader:
         self.close()
 
 
-__all__ = ["PrefetchLoader", "parts_of"]
+__all__ = ["Part", "PrefetchLoader", "batches_of", "load_batch", "parts_of"]

@@ -3,7 +3,8 @@
 
 vLLM finds the loader through the package's entry point. It loads a small model with one rank, and
 with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the test registers
-vLLM's CPU platform. Needs vLLM, so only make test-all runs it."""
+vLLM's CPU platform, and computes nothing with the model, because the wheel's kernels need a GPU.
+Needs vLLM, so only make test-all runs it."""
 
 import os
 import socket
