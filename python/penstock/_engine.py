@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import importlib.util
 import itertools
 import logging
 import sys
@@ -174,6 +175,13 @@ def process_count() -> int:
     return int(group.get_world_size())
 
 
+def shows_bar() -> bool:
+    """Returns whether this process shows a progress bar: one of the engine's processes does."""
+    if importlib.util.find_spec("tqdm") is None:
+        return False
+    return process_count() == 1 or int(sys.modules["torch"].distributed.get_rank()) == 0
+
+
 def cuda_or_cpu() -> str:
     """Returns the device that this process of an engine uses: torch's current GPU or "cpu"."""
     torch = sys.modules.get("torch")
@@ -236,4 +244,5 @@ def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping
             yield prefix + name, tensor
 
 
-__all__ = ["file_weights", "group_of", "options_of", "refuse_own_loader", "weights"]
+__all__ = ["file_weights", "group_of", "options_of", "refuse_own_loader", "shows_bar",
+           "weights"]

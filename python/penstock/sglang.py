@@ -12,7 +12,7 @@ import copy
 import time
 from typing import Any
 
-from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader
+from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader, shows_bar
 from .vllm import chosen_files
 
 FORMAT = "penstock"
@@ -81,7 +81,7 @@ def loader_class() -> Any:
             if not getattr(self, "counter_before_loading_weights", 0.0):
                 self.counter_before_loading_weights = time.perf_counter()
             return file_weights(files, cuda_or_cpu(), _ranks(self.load_config), self.penstock,
-                                source.prefix)
+                                source.prefix, progress=shows_bar())
 
     return PenstockModelLoader
 

@@ -100,6 +100,7 @@ class Sglang(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", PROGRAM, model, other], env=env, text=True,
                               capture_output=True, timeout=300, check=False)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertRegex(done.stderr, "Loading safetensors with Penstock: 100%")
 
 
 if __name__ == "__main__":
