@@ -70,7 +70,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only paths
             on which the drive's DMA writes the destination.
         effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
-            Default: "fast" if several processes load together, else "thrifty".
+            Default: "fast" if several processes load together, else "thrifty"; always "thrifty"
+            for a Model with immutable=True.
         align: alignment of each tensor in bytes, a power of two up to 4096; 0 means the
             alignment of its dtype.
         one_storage: True gives all torch tensors one common storage. Programs need a common
