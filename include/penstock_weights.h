@@ -294,10 +294,13 @@ struct penstock_weights_place {
 	char file[1024];
 	char tensor[256]; /* Name of the tensor; "" if none. */
 	uint64_t off;	  /* Offset in the file; UINT64_MAX if none. */
+	/* Message of the failure, with the whole `file` and the whole `tensor`. The message of
+	 * penstock_errmsg has less room, so it contains only parts of long names. */
+	char text[1600];
 };
 
 /* Stores in *out where the last failure of a penstock_weights function on this thread occurred.
- * penstock_errmsg returns the message of that failure. */
+ * penstock_errmsg returns a message of that failure that fits into PENSTOCK_TEXT_MAX bytes. */
 PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out);
 
 /* ---- loads ---------------------------------------------------------------------- */

@@ -37,8 +37,9 @@ import time
 
 import model
 
-OURS = ("penstock thrifty", "penstock fast")
-PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
+OURS = ("penstock thrifty", "penstock fast", "penstock prefetch")
+PEERS = ("safetensors", "safetensors prefetch", "fastsafetensors", "runai-model-streamer",
+         "instanttensor")
 # The fastest ways to read a drive that bench_core has found. A way consists of the engine, the
 # number of threads, the number of calls in flight of each thread, and the KiB of a call.
 WAYS = (("uring", 1, 16, 1024), ("uring", 4, 4, 1024), ("threads", 16, 1, 1024))
@@ -65,6 +66,20 @@ def safetensors_run(device):
         # load_numpy returns views of a mapped file, whose pages have not been read. A copy
         # reads every page.
         return lambda path: {n: a.copy() for n, a in load_numpy(path).items()}
+
+
+def prefetch_run(package):
+    """Returns a function that loads by safe_open.prefetch of `package`."""
+    def make(device):
+        safe_open = importlib.import_module(package).safe_open
+        if not hasattr(safe_open, "prefetch") or not device.startswith("cuda"):
+            raise ImportError(f"this {package} has no prefetch for {device}")
+
+        def run(path):
+            with safe_open(path, framework="pt", device=device) as f, f.prefetch() as loader:
+                return dict(loader)
+        return run
+    return make
 
 
 def fastsafetensors_run(device):
@@ -160,7 +175,9 @@ def raw_calls(device):
 
 RUNS = {"penstock thrifty": lambda d: penstock_run(d, "thrifty"),
         "penstock fast": lambda d: penstock_run(d, "fast"),
-        "safetensors": safetensors_run, "fastsafetensors": fastsafetensors_run,
+        "penstock prefetch": prefetch_run("penstock"),
+        "safetensors": safetensors_run, "safetensors prefetch": prefetch_run("safetensors"),
+        "fastsafetensors": fastsafetensors_run,
         "runai-model-streamer": runai_run, "instanttensor": instanttensor_run,
         "raw calls": raw_calls,
         "limit pinned": pinned_limit,

@@ -7,30 +7,37 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import os
 import sys
 import threading
 import weakref
-from typing import (Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
+from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Union)
 
 from ._cuda import synchronize_all
-from ._dtypes import BITS, CODES, torch_dtype
-from ._group import Group
-from ._lib import (PenstockError, also_safetensor_error, call_for_handle, check, device_name, ffi,
-                   handle_name, install_stop_check, lib, open_device, raise_caught, to_c)
-from ._model import (Info, Model, PathLike, Report, c_strings, convert, framework_of, new_report,
-                     pieces_of, ranges_of, whole_piece, CLASSES, EFFORTS)
-from ._tensor import Memory, Place, Tensor, place_of
+from ._dtensor import is_dtensor
+from ._dtypes import BITS, CODES, torch_dtype, torch_shape
+from ._group import GroupLike, joined
+from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi, handle_name,
+                   install_stop_check, lib, open_device, raise_caught, to_c)
+from ._memory import allocate, allocate_as
+from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,
+                     framework_of, new_report, pieces_of, ranges_of, whole_piece, CLASSES,
+                     EFFORTS)
+from ._prefetch import PrefetchLoader, parts_of
+from ._progress import Progress
+from ._tensor import Place, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
 
 
 def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
               names: Optional[Sequence[str]] = None, backend: Optional[str] = None,
-              shard: Optional[Mapping[str, Any]] = None, group: Optional[Group] = None,
-              **how: Any) -> Dict[str, Any]:
+              shard: Optional[Mapping[str, Any]] = None, group: Optional[GroupLike] = None,
+              require: str = "any", effort: Optional[str] = None, align: int = 0,
+              one_storage: bool = False, keep_cached: bool = False, ranks: int = 1,
+              progress: Progress = False, stop: Optional[threading.Event] = None,
+              path: Optional[str] = None) -> Dict[str, Any]:
     """Loads every tensor of a file or a model into new memory on one device.
 
     Args:
@@ -42,14 +49,44 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             "dlpack" (penstock.Tensor). Default: torch if torch is installed, else "dlpack".
         names: names or shell patterns ("layers.0.*") of the tensors to load. Default: all.
         backend: ignored; programs written for the safetensors package may pass it.
-        shard: a dict such as {"rank": 0, "ranks": 8}, to load only this rank's part of each
-            tensor. Model.load lists all keys.
-        group: a Group. All its ranks make the same call; together they read the files only
-            once.
-        **how: `require`, `effort`, `align` and `stop` as in Model.load, and `one_storage`.
-            `one_storage=True` gives all torch tensors one common storage. Programs need a
-            common storage on a GPU if they call record_stream or pass tensors through
+        shard: a dict, to load only this process's part of each tensor. For tensor parallelism,
+            its keys are:
+            rank, ranks: this rank's number and the number of ranks.
+            expert_rank, expert_ranks: this rank's number and the number of ranks among which
+            the experts are divided. If expert_ranks is above 1, each rank gets some whole
+            experts, instead of a part of every expert.
+            heads, kv_heads, experts: the model's numbers of heads, key-value heads and experts.
+            Needed only if the config.json beside the model lacks them.
+            rules: a list of (glob, cut), used before the built-in rules. `glob` matches tensor
+            names; `cut` is a key of CUTS in penstock._model, such as "first" or "last".
+            To get DTensors of torch, the dict has these two keys instead:
+            mesh: a torch DeviceMesh.
+            placements: a list of Shard and Replicate, one for each dimension of the mesh; or a
+            dict from shell patterns of tensor names to such lists. A tensor that matches no
+            pattern is replicated.
+        group: a Group or a torch.distributed.ProcessGroup. All its ranks make the same call;
+            together they read the files only once on each host.
+        require: the class of paths that the load may use. "any" allows all paths,
+            "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only paths
+            on which the drive's DMA writes the destination.
+        effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
+            Default: "fast" if several processes load together, else "thrifty"; always "thrifty"
+            for a Model with immutable=True.
+        align: alignment of each tensor in bytes, a power of two up to 4096; 0 means the
+            alignment of its dtype.
+        one_storage: True gives all torch tensors one common storage. Programs need a common
+            storage on a GPU if they call record_stream or pass tensors through
             torch.multiprocessing.
+        keep_cached: True reads the files through the page cache and leaves them there, for the
+            next load or for programs that map the files. Without it, a load of files that are
+            not cached leaves nothing in the page cache. Excludes `require` and `path`.
+        ranks: number of processes that load at the same time, if `group` is not used.
+        progress: a function that the load calls with (delivered bytes, total bytes), at most
+            ten times a second and on the loading thread; or True for a bar of tqdm. An
+            exception that the function raises ends the load. In a group, the number of
+            delivered bytes is an estimate.
+        stop: a threading.Event. Setting it ends the load with errno ECANCELED.
+        path: name of the only I/O path to use, for tests.
 
     Returns:
         A dict from name to tensor, in file order. All tensors are parts of one allocation,
@@ -65,18 +102,15 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             these errors no memory stays allocated.
     """
     del backend
-    with _leave_on_error(group):
+    with joined(group) as members:
         model = Model(filename, names=names)
         try:
-            return model.load(device, framework, shard=shard, group=group, **how)[0]
+            return model.load(device, framework, shard=shard, group=members, require=require,
+                              effort=effort, align=align, one_storage=one_storage,
+                              keep_cached=keep_cached, ranks=ranks, progress=progress,
+                              stop=stop, path=path)[0]
         finally:
             model.close()
-
-
-def _leave_on_error(group: Optional[Group]) -> ContextManager[None]:
-    """Returns a context manager that closes `group` if its block raises before the group's
-    load starts."""
-    return contextlib.nullcontext() if group is None else group.leave_on_error()
 
 
 class NoTensorError(TypeError, ValueError):
@@ -108,6 +142,8 @@ def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
         if len(value) != 2:
             raise TypeError("a tuple must be (destination, index of the part to load)")
         value, index = value
+    if is_dtensor(value):
+        return _pieces_for_dtensor(info, value, index)
     place = _place_of_argument(value)
     device = open_device(place.device)
     whole = whole_piece(info, place, device) if index is None else None
@@ -117,6 +153,18 @@ def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
             raise ValueError("load_into supports only ranges with a step of 1")
         whole = pieces_of(info, ranges, place, device)
     return place, whole
+
+
+def _pieces_for_dtensor(info: Info, value: Any, index: Any) -> Tuple[Place, List[Any]]:
+    """Returns the same as _pieces_for, for the part of a DTensor that this process holds."""
+    if index is not None:
+        raise TypeError("a DTensor has no index: its placements tell which part to load")
+    if tuple(value.shape) != torch_shape(info.dtype, info.shape):
+        raise ValueError(f"a tensor of shape {info.shape} does not fit a destination of shape "
+                         f"{tuple(value.shape)}")
+    place = _place_of_argument(value.detach().to_local())
+    box = dtensor_box(info, value.device_mesh, value.placements)
+    return place, pieces_of(info, box, place, open_device(place.device))
 
 
 def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], List[Any]]:
@@ -136,8 +184,10 @@ def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], 
     return keep, pieces
 
 
-def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
-              **how: Any) -> Report:
+def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[GroupLike] = None, *,
+              require: str = "any", effort: Optional[str] = None, keep_cached: bool = False,
+              ranks: int = 1, progress: Progress = False,
+              stop: Optional[threading.Event] = None, path: Optional[str] = None) -> Report:
     """Loads tensors into memory that the caller has allocated.
 
     Args:
@@ -148,9 +198,9 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
             have gaps between its rows. The dict may also contain a pair (destination, index) in
             place of a destination. Only the part of the tensor that the index selects is then
             loaded: (t, (slice(0, 8),)) loads the first 8 rows into t. Slices must have a
-            step of 1.
-        group: as in load_file.
-        **how: `require`, `effort` and `stop` as in Model.load.
+            step of 1. If a destination is a DTensor of torch, only the part that this process
+            holds is loaded.
+        group, require, effort, keep_cached, ranks, progress, stop, path: as in load_file.
 
     Returns:
         A Report.
@@ -161,36 +211,42 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         NotFoundError, FormatError, ClassRefusedError, PenstockError: as in load_file. After an
             error during the load the contents of the destinations are undefined.
     """
-    with _leave_on_error(group):
+    with joined(group) as members:
         model = Model(filename)
         try:
             keep, pieces = _all_pieces(model, tensors)
             synchronize_all(place.device for place in keep)
-            return model.load_into(pieces, group, **how)
+            return model.load_into(pieces, members, require=require, effort=effort,
+                                   keep_cached=keep_cached, ranks=ranks, progress=progress,
+                                   stop=stop, path=path)
         finally:
             model.close()
 
 
 def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
-            window: int = 0, names: Optional[Sequence[str]] = None,
-            **how: Any) -> Iterator[Tuple[str, Any]]:
+            window: int = 0, names: Optional[Sequence[str]] = None, require: str = "any",
+            effort: Optional[str] = None, align: int = 0, keep_cached: bool = False,
+            ranks: int = 1, progress: Progress = False, stop: Optional[threading.Event] = None,
+            path: Optional[str] = None) -> Iterator[Tuple[str, Any]]:
     """Yields (name, tensor) in file order, through a window of device memory.
 
     The library fills the window ahead of the caller. It reuses a tensor's memory after the
     caller has dropped the last reference to the tensor, so copy tensors that must stay.
 
     Args:
-        filename, device, framework, names: as in load_file.
         window: size of the window in bytes. 0 means 1 GiB; values from 1 to 256 KiB mean 256
             KiB. A tensor longer than a quarter of the window gets its own memory outside the
             window. At most two such tensors have memory at the same time.
-        **how: `require`, `effort` and `stop` as in Model.load.
+        filename, device, framework, names, require, effort, align, keep_cached, ranks,
+            progress, stop, path: as in load_file.
 
     Raises:
         PenstockError: with errno ENOBUFS if the tensors that the caller still holds fill the
             window; for other failures as in load_file.
     """
-    return Model(filename, names=names).iterate(device, framework, window, **how)
+    return Model(filename, names=names).iterate(
+        device, framework, window, require=require, effort=effort, align=align,
+        keep_cached=keep_cached, ranks=ranks, progress=progress, stop=stop, path=path)
 
 
 # ---- safe_open -----------------------------------------------------------------
@@ -290,6 +346,18 @@ def _row_list(item: Any) -> Any:
     return None
 
 
+class TensorMeta(NamedTuple):
+    """The description of a tensor in a file, as safe_open.get_tensor_meta returns it.
+
+    dtype is a name of the safetensors format, such as "F32". data_offsets are the offsets of the
+    tensor's first byte and of the byte after its last byte, counted from the first tensor's first
+    byte in the file."""
+
+    dtype: str
+    shape: List[int]
+    data_offsets: Tuple[int, int]
+
+
 class _ReadAheadStop:
     """An event that stops a read-ahead. It is set when safe_open calls set() or when the
     caller's own `stop` event is set.
@@ -318,8 +386,8 @@ class safe_open:  # pylint: disable=invalid-name
         filename, framework, device: as in load_file.
         backend: None, "mmap" or "pread", as in the safetensors package. The value has no
             effect.
-        **how: `require`, `effort` and `stop` as in Model.load. Each of them applies to every
-            read.
+        require, effort, keep_cached, ranks, stop, path: as in load_file. Each of them applies
+            to every read.
 
     Raises:
         NotFoundError, FormatError, PenstockError: as in load_file.
@@ -327,13 +395,15 @@ class safe_open:  # pylint: disable=invalid-name
     """
 
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
-                 *, backend: Optional[str] = None, **how: Any) -> None:
+                 *, backend: Optional[str] = None, require: str = "any",
+                 effort: Optional[str] = None, keep_cached: bool = False, ranks: int = 1,
+                 stop: Optional[threading.Event] = None, path: Optional[str] = None) -> None:
         # The safetensors package accepts these backends. This package ignores them.
         if backend not in (None, "mmap", "pread"):
             raise also_safetensor_error(ValueError)(
                 f"unknown backend {backend!r}: use 'mmap', 'pread' or None")
-        if "group" in how:
-            raise TypeError("safe_open has no argument group: use load_file or load_into")
+        how: Dict[str, Any] = {"require": require, "effort": effort, "keep_cached": keep_cached,
+                               "ranks": ranks, "stop": stop, "path": path}
         self.framework = framework_of(framework)
         self.device, self._how = device, how
         # A GPU is opened only at the first read, because that creates a CUDA context.
@@ -346,14 +416,14 @@ class safe_open:  # pylint: disable=invalid-name
         self._lock = threading.Lock()
         self._ahead: Optional[concurrent.futures.Future[Dict[int, Any]]] = None
         self._ahead_end = 0
-        self._ahead_stop = _ReadAheadStop(how.get("stop"))
+        self._ahead_stop = _ReadAheadStop(stop)
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
         _all_opened.add(self)
 
     def _in_child(self) -> None:
         """Resets the lock and the read-ahead in a child of fork: the parent's threads do not
         exist there."""
-        self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how.get("stop"))
+        self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how["stop"])
         self._ahead, self._thread = None, None
         self._next, self._last_reader, self._ahead_end = -1, 0, 0
 
@@ -408,6 +478,37 @@ class safe_open:  # pylint: disable=invalid-name
         tensor."""
         return self._read(self._model, self._model.info(name))
 
+    def get_tensor_meta(self, name: str) -> TensorMeta:
+        """Returns dtype, shape and place of a tensor, without reading it."""
+        info = self._model.info(name)
+        start = info.offset - self._model.data_offset(info.file)
+        return TensorMeta(info.dtype, list(info.shape), (start, start + info.nbytes))
+
+    def prefetch(self, plan: Optional[Mapping[str, Optional[slice]]] = None, *,
+                 device: Any = None, threads: int = 8) -> PrefetchLoader:
+        """Starts to load tensors in the background, like prefetch of the safetensors package.
+
+        Args:
+            plan: a dict from the names of the tensors to load to None, for the whole tensor, or
+                to a slice of its first dimension. Default: all tensors.
+            device: as in load_file. Default: the device of the safe_open.
+            threads: has no effect, because the library has its own threads.
+
+        Returns:
+            A PrefetchLoader, which hands out each tensor once. Several loaders may run at the
+            same time. Closing the safe_open does not stop them.
+
+        Raises:
+            NotFoundError: a tensor in `plan` does not exist.
+            ValueError, TypeError: a tensor has no such slice or no dtype in the framework.
+        """
+        if threads < 1:
+            raise ValueError(f"threads must be a positive number, not {threads}")
+        model, there = self._model, self.device if device is None else device
+        open_device(there)
+        return PrefetchLoader(model, parts_of(model, plan, self.framework), there,
+                              self.framework, self._how, _ReadAheadStop(self._how["stop"]))
+
     # ---- reading -----------------------------------------------------------------
 
     def _read(self, model: Model, info: Info) -> Any:
@@ -416,7 +517,7 @@ class safe_open:  # pylint: disable=invalid-name
         except BaseException:
             # After any exception, such as KeyboardInterrupt, the read-ahead must stop soon,
             # because close() and the interpreter's exit wait for the read-ahead thread.
-            stop, self._ahead_stop = self._ahead_stop, _ReadAheadStop(self._how.get("stop"))
+            stop, self._ahead_stop = self._ahead_stop, _ReadAheadStop(self._how["stop"])
             stop.set()
             raise
 
@@ -506,7 +607,8 @@ class safe_open:  # pylint: disable=invalid-name
 
     def _read_box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
         """Reads the part of a tensor that `ranges` selects: (first, count) for each dimension."""
-        value = self._allocate(info, [count for _, count in ranges])
+        value = allocate_as(info.dtype, [count for _, count in ranges], self.device,
+                            self.framework)
         pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
@@ -518,7 +620,7 @@ class safe_open:  # pylint: disable=invalid-name
         Consecutive row numbers in the list become one piece of the read."""
         shape = [count for _, count in ranges]
         shape[dim] = len(rows)
-        value, pieces, at = self._allocate(info, shape), [], 0
+        value, pieces, at = allocate_as(info.dtype, shape, self.device, self.framework), [], 0
         place, device = place_of(value), open_device(self.device)
         while at < len(rows):
             count = 1
@@ -532,17 +634,6 @@ class safe_open:  # pylint: disable=invalid-name
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
-    def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
-        """Allocates a tensor for a part of tensor `info`. On a GPU, torch allocates the tensor
-        if the framework is torch."""
-        name = handle_name(open_device(self.device))
-        if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
-            import torch
-            value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
-            synchronize_all([name])
-            return value
-        return allocate(info.dtype, shape, self.device)
-
 
 _all_opened: "weakref.WeakSet[safe_open]" = weakref.WeakSet()
 
@@ -553,34 +644,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
-    """Allocates an uninitialised tensor on a device.
-
-    Args:
-        dtype: an element type as the safetensors format names it, such as "F32" or "BF16".
-        shape: the dimensions.
-        device: as in load_file.
-
-    Returns:
-        A Tensor that owns its memory.
-
-    Raises:
-        ValueError: the dtype is unknown, or a dimension is negative.
-        PenstockError: with errno ENOMEM if the device has not enough memory.
-    """
-    if dtype not in CODES or any(length < 0 for length in shape):
-        raise ValueError(f"cannot allocate a tensor of dtype {dtype} and shape {tuple(shape)}; "
-                         f"dtypes are {', '.join(CODES)}")
-    handle = open_device(device)
-    tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
-    code, memory = call_for_handle("void **", functools.partial(lib.penstock_free, handle),
-                                   lib.penstock_alloc, handle, tensor.nbytes or 1)
-    check(code, has_place=False)
-    tensor.ptr = int(ffi.cast("uintptr_t", memory))
-    tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, memory)
-    return tensor
 
 
 # ---- saving ----------------------------------------------------------------------

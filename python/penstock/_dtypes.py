@@ -4,9 +4,9 @@ names or codes that numpy, torch, DLPack and the array interfaces use."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ._lib import ffi, lib
+from ._lib import also_safetensor_error, ffi, lib
 
 CODES: Dict[str, int] = {}
 BITS: Dict[str, int] = {}
@@ -93,6 +93,20 @@ def torch_dtype(torch: Any, name: str) -> Any:
                             "framework='dlpack'")
         _cache[("torch", name)] = found
     return found
+
+
+def torch_shape(dtype: str, shape: Sequence[int]) -> Tuple[int, ...]:
+    """Returns the shape of a torch tensor for a tensor of this dtype and shape.
+
+    torch packs two elements of dtype F4 into a byte, and counts bytes. Raises ValueError for an odd
+    last dimension, because a row would end inside a byte."""
+    if dtype != "F4" or not shape:
+        return tuple(shape)
+    if shape[-1] % 2:
+        raise also_safetensor_error(ValueError)(
+            f"torch packs two elements of dtype F4 into a byte, so it has no tensor with the odd "
+            f"last dimension of shape {tuple(shape)}; use framework='dlpack'")
+    return (*shape[:-1], shape[-1] // 2)
 
 
 def from_torch_dtype(dtype: Any) -> str:

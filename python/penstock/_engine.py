@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import importlib.util
 import itertools
 import logging
-import os
 import sys
 import threading
-import uuid
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ._group import Group
+from ._group import Group, open_on_host
 from ._lib import device_name
 from ._model import Model, PenstockError, framework_of
+from ._prefetch import Part, batches_of, load_batch
+from ._progress import Meter, Progress
 
 log = logging.getLogger("penstock")
 
 # Names of this package's options, which users write among an engine's loader options.
-OPTIONS = {"effort", "require", "window", "group"}
+OPTIONS = {"effort", "require", "window", "group", "keep_cached"}
 # Default size of the window, in bytes.
 WINDOW = 1 << 30
 # Time that a rank waits for the other ranks to join the group, in seconds.
@@ -36,24 +37,31 @@ Steps = Iterator[Tuple[str, Any]]
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Splits loader options into the options in OPTIONS and the engine's options.
 
-    Raises ValueError if the option `group` is neither true nor false."""
+    Raises ValueError if the option `group` or `keep_cached` is neither true nor false."""
     given = dict(extra or {})
     ours = {name: given.pop(name) for name in OPTIONS & set(given)}
+    if ours.get("keep_cached", False) not in (True, False):
+        raise ValueError("keep_cached must be true or false: whether the files stay in the page "
+                         "cache")
     if ours.get("group") not in (None, True, False):
         raise ValueError("group must be true or false: whether the ranks of a host read a "
                          "model together")
     return ours, given
 
 
-def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any = None,
-            framework: Optional[str] = None, **options: Any) -> Steps:
+def weights(model: Any, revision: Optional[str] = None, device: Any = None, *,
+            cache: Any = None, framework: Optional[str] = None, require: str = "any",
+            effort: Optional[str] = None, window: int = 0, keep_cached: bool = False,
+            ranks: int = 1, progress: Progress = False,
+            stop: Optional[threading.Event] = None) -> Steps:
     """Yields (name, tensor) of a model in file order.
 
     `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If the
     caller keeps more tensors than fit into the window, all further tensors get their own
-    memory."""
+    memory. The other arguments are as in penstock.iterate."""
     yield from _read_alone(Model(model, revision=revision, cache=cache), device, framework,
-                           **options)
+                           require=require, effort=effort, window=window,
+                           keep_cached=keep_cached, ranks=ranks, progress=progress, stop=stop)
 
 
 def _read_alone(model: Model, device: Any, framework: Optional[str], **options: Any) -> Steps:
@@ -67,43 +75,38 @@ def _read_alone(model: Model, device: Any, framework: Optional[str], **options: 
     except PenstockError as error:
         if error.errno != errno.ENOBUFS:
             raise
-    options.pop("window", None)
+    for name in ("window", "progress"):
+        options.pop(name, None)
     for info in model.infos[count:]:
         yield from model.load(device, framework, first=info.index, count=1,
                               **options)[0].items()
 
 
-def _batches(model: Model, capacity: int) -> List[Tuple[int, int]]:
-    """Divides a model's tensors into batches, as (index of the first tensor, count).
+def _batches(model: Model, capacity: int, chosen: Optional[Callable[[str], bool]] = None
+             ) -> List[List[Part]]:
+    """Divides a model's tensors, or those whose names are chosen, into batches.
 
     A batch has at most `capacity` bytes, or consists of a single longer tensor."""
-    found: List[Tuple[int, int]] = []
-    first, size = 0, 0
-    for index, nbytes in enumerate(model.columns.nbytes):
-        if index > first and size + nbytes > capacity:
-            found.append((first, index - first))
-            first, size = index, 0
-        size += nbytes
-    count = len(model.columns.nbytes) - first
-    return found + [(first, count)] if count else found
+    parts: List[Part] = [(info, None) for info in model.infos
+                         if chosen is None or chosen(info.name)]
+    return batches_of(parts, capacity)
 
 
-def _read_together(models: Sequence[Model], device: Any, framework: Optional[str], group: Group,
-                   window: int = 0, **options: Any) -> Steps:
+def _read_together(models: Sequence[Model], device: Any, framework: Optional[str],
+                   group: Optional[Group], window: int = 0,
+                   chosen: Optional[Callable[[str], bool]] = None, **options: Any) -> Steps:
     """Yields (name, tensor) of models that all ranks of a group read together.
 
-    The ranks load the next batch while the caller uses the current one, so a batch is half as
-    large as the window. A rank that stops early leaves the group, and the other ranks get an
-    error."""
+    `chosen` selects the tensors by their names. The ranks load the next batch while the caller
+    uses the current one, so a batch is half as large as the window. A rank that stops early
+    leaves the group, and the other ranks get an error. Without a group, this rank reads the
+    tensors for itself."""
     framework = framework_of(framework)
-    todo = iter([(model, *batch) for model in models
-                 for batch in _batches(model, (window or WINDOW) // 2)])
+    todo = iter([(batch, model) for model in models
+                 for batch in _batches(model, (window or WINDOW) // 2, chosen)])
 
-    def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        # Loads all tensors into a common torch storage, because that is fastest. Separate
-        # storages are not needed, because the engine only copies the data out of the tensors.
-        return model.load(device, framework, first=first, count=count, group=group, stop=stop,
-                          one_storage=True, **options)[0]
+    def load(batch: List[Part], model: Model) -> Dict[str, Any]:
+        return load_batch(batch, model, device, framework, group, stop=stop, **options)
 
     stop = threading.Event()
     pool = concurrent.futures.ThreadPoolExecutor(1, "penstock-weights")
@@ -119,18 +122,11 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
         # If the caller stops early, setting `stop` ends the load that is still running.
         stop.set()
         pool.shutdown(wait=True)
-        group.close()
+        if group is not None:
+            group.close()
 
 
 # ---- the ranks of a host ---------------------------------------------------------
-
-
-def _host_identity() -> Tuple[str, int, int]:
-    """Returns (boot id, mount namespace, user). Processes can open a group together if all three
-    are equal, because they then share the kernel, the file systems and the user."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-        boot = f.read().strip()
-    return boot, os.stat("/proc/self/ns/mnt").st_ino, os.getuid()
 
 
 def _group_window(window: int) -> int:
@@ -162,30 +158,12 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
     size = int(getattr(ranks, "world_size", 1)) if ranks is not None else 1
     if size < 2:
         return None
-    mine = int(ranks.rank_in_group)
     joins = device_name(device).startswith("cuda") if wanted is None else bool(wanted)
-    # The group's name is short, because folder and name must fit into a socket's address.
-    gathered = _all_gather(ranks, (_host_identity() if joins else None, uuid.uuid4().hex[:16]))
-    identities = [identity for identity, _ in gathered]
-    if None in identities:
-        return None
-    hosts = list(dict.fromkeys(identities))
-    members = [rank for rank, identity in enumerate(identities) if identity == identities[mine]]
-    made, why = None, ""
-    if len(members) > 1:
-        try:
-            made = Group("w-" + gathered[members[0]][1], members.index(mine), len(members),
-                         timeout=JOIN_S, window=_group_window(window),
-                         host=hosts.index(identities[mine]), hosts=len(hosts))
-        except PenstockError as error:
-            why = str(error)
-    failed = [text for text in _all_gather(ranks, why) if text]
-    if failed:
-        if made is not None:
-            made.close()
+    made, why = open_on_host(lambda value: _all_gather(ranks, value), int(ranks.rank_in_group),
+                             joins, timeout=JOIN_S, window=_group_window(window))
+    if why:
         log.warning("the ranks could not open a group, each rank reads the model for itself: %s",
-                    failed[0])
-        return None
+                    why)
     return made
 
 
@@ -197,12 +175,30 @@ def process_count() -> int:
     return int(group.get_world_size())
 
 
+def shows_bar() -> bool:
+    """Returns whether this process shows a progress bar: one of the engine's processes does."""
+    if importlib.util.find_spec("tqdm") is None:
+        return False
+    return process_count() == 1 or int(sys.modules["torch"].distributed.get_rank()) == 0
+
+
 def cuda_or_cpu() -> str:
     """Returns the device that this process of an engine uses: torch's current GPU or "cpu"."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return f"cuda:{torch.cuda.current_device()}"
     return "cpu"
+
+
+def refuse_own_loader(options: Mapping[str, Any], engine: str, why: str) -> None:
+    """Tells the user that the engine's own loader reads weights, without Penstock.
+
+    `why` is a sentence without its period. Raises ValueError if the user has set `require`,
+    because the engine's loader meets no requirement. Else logs a warning."""
+    text = f"{why}, so {engine}'s own loader reads the weights, without Penstock"
+    if options.get("require", "any") != "any":
+        raise ValueError(f"{text}. The option require={options['require']!r} forbids this")
+    log.warning("%s", text)
 
 
 def _open_models(files: Sequence[str]) -> List[Model]:
@@ -217,23 +213,36 @@ def _open_models(files: Sequence[str]) -> List[Model]:
 
 
 def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping[str, Any],
-                 prefix: str = "") -> Steps:
+                 prefix: str = "", *, needs: Optional[Callable[[str], Optional[bool]]] = None,
+                 progress: bool = False) -> Steps:
     """Yields (prefix + name, tensor) of the safetensors files that an engine has chosen.
 
     `ranks` are the processes that make the same call at the same time; they read the files
     together if group_of opens a group. Files are sorted by name, so that all ranks read them
-    in the same order."""
+    in the same order. `needs` tells for a tensor's name whether this rank needs the tensor, or
+    returns None if all ranks need it. Tensors that not all ranks need come last, and each rank
+    reads them for itself. `progress` shows a bar of tqdm."""
     how = dict(options)
     models = _open_models(sorted(files))
     group = group_of(ranks, device, how.pop("group", None), how.get("window", 0))
-    if group is not None:
-        steps = _read_together(models, device, None, group, **how)
+    chosen: List[Callable[[str], bool]] = [lambda _: True]
+    if needs is not None:
+        known = {name: needs(name) for model in models for name in model.columns.name}
+        chosen = [lambda name: known[name] is None, lambda name: bool(known[name])]
+        parts = [_read_together(models, device, None, group, chosen=chosen[0], **how),
+                 _read_together(models, device, None, None, chosen=chosen[1],
+                                ranks=process_count(), **how)]
     else:
-        alone = [_read_alone(model, device, None, ranks=process_count(), **how)
-                 for model in models]
-        steps = itertools.chain.from_iterable(alone)
-    for name, tensor in steps:
-        yield prefix + name, tensor
+        parts = [_read_alone(model, device, None, ranks=process_count(), **how)
+                 for model in models] if group is None else \
+            [_read_together(models, device, None, group, **how)]
+    sizes = [nbytes for choose in chosen for model in models
+             for name, nbytes in zip(model.columns.name, model.columns.nbytes) if choose(name)]
+    with Meter(progress, sum(sizes), "Loading safetensors with Penstock") as meter:
+        for (name, tensor), nbytes in zip(itertools.chain.from_iterable(parts), sizes):
+            meter.add(nbytes)
+            yield prefix + name, tensor
 
 
-__all__ = ["file_weights", "group_of", "options_of", "weights"]
+__all__ = ["file_weights", "group_of", "options_of", "refuse_own_loader", "shows_bar",
+           "weights"]

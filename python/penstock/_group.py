@@ -3,15 +3,20 @@
 
 Each process reads a share of the files. It copies the bytes that it did not read itself from
 the device memory of the other processes. The C library decides which process reads which
-bytes."""
+bytes. This module also opens the groups of processes that already have a communicator, such as
+a process group of torch."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from typing import Any, Iterator, List, Optional, Union
+import sys
+import uuid
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple, Union
 
-from ._lib import call_for_handle, check, ffi, install_stop_check, lib, raise_caught, to_c
+from ._lib import (PenstockError, call_for_handle, check, ffi, install_stop_check, lib,
+                   milliseconds, raise_caught, to_c, unsigned)
 
 
 class Group:
@@ -62,15 +67,17 @@ class Group:
         opts = ffi.new("struct penstock_group_opts *")
         opts.size = ffi.sizeof("struct penstock_group_opts")
         place = ffi.new("char[]", to_c(folder)) if folder is not None else ffi.NULL
-        opts.dir, opts.window, opts.windows = place, window, windows
-        opts.timeout_ms, opts.stall_ms = int(timeout * 1000), int(stall * 1000)
-        opts.host, opts.hosts, opts.reads_max = host, hosts, reads_max
-        opts.jitter_ms = int(jitter * 1000)
+        opts.dir, opts.window = place, unsigned("window", window, 64)
+        opts.windows = unsigned("windows", windows)
+        opts.reads_max = unsigned("reads_max", reads_max)
+        opts.host, opts.hosts = unsigned("host", host), unsigned("hosts", hosts)
+        opts.timeout_ms = milliseconds("timeout", timeout)
+        opts.stall_ms, opts.jitter_ms = milliseconds("stall", stall), milliseconds("jitter", jitter)
         keep: List[Any] = []
         caught = install_stop_check(opts, keep)
         code, handle = call_for_handle("struct penstock_group **", lib.penstock_group_close,
-                                       lib.penstock_group_open, to_c(name, str.encode), rank,
-                                       ranks, opts)
+                                       lib.penstock_group_open, to_c(name, str.encode),
+                                       unsigned("rank", rank), unsigned("ranks", ranks), opts)
         raise_caught(caught)
         check(code)
         self._handle: Any = handle
@@ -116,3 +123,98 @@ class Group:
 
     def __repr__(self) -> str:
         return f"penstock.Group({self.name!r}, {self.rank}, {self.ranks})"
+
+
+# ---- processes that already have a communicator ----------------------------------
+
+
+class ProcessGroup(Protocol):
+    """A torch.distributed.ProcessGroup."""
+
+    def rank(self) -> int:
+        """Returns this process's rank."""
+
+    def size(self) -> int:
+        """Returns the number of processes."""
+
+
+GroupLike = Union[Group, ProcessGroup]
+
+
+def host_identity() -> Tuple[str, int, int]:
+    """Returns (boot id, mount namespace, user). Processes can open a group together if all three
+    are equal, because they then share the kernel, the file systems and the user."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        boot = f.read().strip()
+    return boot, os.stat("/proc/self/ns/mnt").st_ino, os.getuid()
+
+
+def open_on_host(gather: Callable[[Any], List[Any]], rank: int, joins: bool = True,
+                 timeout: float = 120.0, window: int = 0) -> Tuple[Optional[Group], str]:
+    """Opens a group of the processes that run on this host. All processes make this call.
+
+    `gather` sends a value to all processes and returns the values of all, indexed by rank.
+    Returns (group, ""). A process that is alone on its host needs no group and gets None. If
+    `joins` is False on one process, every process gets None. If one process cannot open its
+    group, every process gets None and the text of that error."""
+    # The group's name is short, because folder and name must fit into a socket's address.
+    gathered = gather((host_identity() if joins else None, uuid.uuid4().hex[:16]))
+    identities = [identity for identity, _ in gathered]
+    if None in identities:
+        return None, ""
+    hosts = list(dict.fromkeys(identities))
+    members = [r for r, identity in enumerate(identities) if identity == identities[rank]]
+    made, why = None, ""
+    if len(members) > 1:
+        try:
+            made = Group("w-" + gathered[members[0]][1], members.index(rank), len(members),
+                         timeout=timeout, window=window, host=hosts.index(identities[rank]),
+                         hosts=len(hosts))
+        except PenstockError as error:
+            why = str(error)
+    failed = [text for text in gather(why) if text]
+    if failed and made is not None:
+        made.close()
+    return (None, failed[0]) if failed else (made, "")
+
+
+def _from_process_group(ranks: Any) -> Optional[Group]:
+    """Opens a group of the processes of a torch process group that run on this host.
+
+    Returns None if this process is alone on its host. Raises PenstockError on all processes if
+    one of them cannot open its group."""
+    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
+    kind: Any = getattr(distributed, "ProcessGroup", None)
+    if kind is None or not isinstance(ranks, kind):
+        raise TypeError("group must be a penstock.Group or a torch.distributed.ProcessGroup that "
+                        f"this process belongs to, not {ranks!r}")
+
+    def gather(value: Any) -> List[Any]:
+        values: List[Any] = [None] * ranks.size()
+        distributed.all_gather_object(values, value, group=ranks)
+        return values
+
+    if ranks.size() < 2:
+        return None
+    made, why = open_on_host(gather, ranks.rank())
+    if why:
+        raise PenstockError(errno.ECONNABORTED, "the processes could not open a group: " + why)
+    return made
+
+
+@contextlib.contextmanager
+def joined(group: Optional[GroupLike]) -> Iterator[Optional[Group]]:
+    """Yields the Group for an argument `group`, which may be a process group of torch.
+
+    Closes the group if the block raises before the group's load starts. A Group that this
+    function has opened is closed at the end of the block."""
+    made = group if group is None or isinstance(group, Group) else _from_process_group(group)
+    if made is None:
+        yield None
+        return
+    try:
+        with made.leave_on_error():
+            yield made
+    finally:
+        if made is not group:
+            made.close()

@@ -7,6 +7,7 @@ through `lib` release the GIL. This module knows nothing about models or tensors
 from __future__ import annotations
 
 import errno as _errno
+import operator
 import os
 import sys
 import threading
@@ -97,6 +98,10 @@ class ClassRefusedError(PenstockError):
     moved."""
 
 
+# Number of bytes before and after a NUL that an error message quotes.
+NEAR_NULL = 16
+
+
 def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
     """Converts a path to bytes for the library. With encode=str.encode, converts a name to
     UTF-8.
@@ -105,9 +110,31 @@ def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
     if encode is str.encode and not isinstance(text, str):
         raise TypeError(f"a name must be a str, not {text!r}")
     data = encode(text)
-    if b"\0" in data:
-        raise ValueError(f"embedded null character in {text!r}")
+    at = data.find(b"\0")
+    if at >= 0:
+        # The text may be long, for example if a file's content was passed in place of its path.
+        near = data[max(0, at - NEAR_NULL):at + NEAR_NULL]
+        raise ValueError(f"embedded null character at position {at} of a text of {len(data)} "
+                         f"bytes, near {near!r}")
     return data
+
+
+def unsigned(name: str, value: Any, bits: int = 32) -> int:
+    """Returns `value` as an int. Raises ValueError if it does not fit into `bits` bits without a
+    sign, and TypeError if it is no integer. `name` is the argument's name."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{name} must be a whole number from 0 to {(1 << bits) - 1}, not {number}")
+    return number
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    """Returns a number of seconds as whole milliseconds. Raises ValueError if the number is
+    negative or infinite, or does not fit into 32 bits."""
+    if not 0 <= seconds < (1 << 32) / 1000:
+        raise ValueError(f"{name} must be a number of seconds from 0 to {(1 << 32) // 1000}, "
+                         f"not {seconds}")
+    return int(seconds * 1000)
 
 
 def paths_of(path: Any) -> List[Any]:
@@ -149,17 +176,20 @@ def _decode(data: Any) -> str:
     return str(ffi.string(data).decode("utf-8", "replace"))
 
 
-def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True) -> PenstockError:
+def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True,
+               message: Optional[str] = None) -> PenstockError:
     """Returns the exception for the library's last failure on this thread.
 
     `path` is the file to name if the library names none. has_place=False means that the failed
     function does not handle files or tensors. In that case, the file, tensor and offset that
-    the library remembers belong to an earlier failure, so this function does not read them."""
-    message, why = _decode(lib.penstock_errmsg()), int(lib.penstock_errwhy())
+    the library remembers belong to an earlier failure, so this function does not read them.
+    `message` replaces the library's message."""
+    text, why = lib.penstock_errmsg(), int(lib.penstock_errwhy())
     place = ffi.new("struct penstock_weights_place *")
     place.size, place.off = ffi.sizeof("struct penstock_weights_place"), 2**64 - 1
     if has_place:
         lib.penstock_weights_get_place(place)
+        text = place.text
     number = -code
     kind: Type[PenstockError] = PenstockError
     if number == _errno.EBADMSG:
@@ -169,7 +199,8 @@ def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True)
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
     tensor = _decode(place.tensor) or None
-    error = _new_error(kind, number, message, os.fsdecode(ffi.string(place.file)) or path, tensor)
+    error = _new_error(kind, number, message or _decode(text),
+                       os.fsdecode(ffi.string(place.file)) or path, tensor)
     error.reason, error.tensor = _decode(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error
@@ -227,6 +258,8 @@ def raise_caught(caught: List[BaseException]) -> None:
 # ---- devices -----------------------------------------------------------------
 
 _devices: Dict[Tuple[int, str], Any] = {}
+# The parts before the colon in the library's names of devices.
+DEVICE_KINDS = {"host", "cuda", "peermem", "auto"}
 _lock = threading.Lock()
 
 
@@ -271,7 +304,13 @@ def open_device(device: Any) -> Any:
         handle = _devices.get((pid, name))
         if handle is None:
             out = ffi.new("struct penstock_device **")
-            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out), has_place=False)
+            code = lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out)
+            if code == -_errno.ENODEV and name.partition(":")[0] not in DEVICE_KINDS:
+                # The library's own message names "host", which this package calls "cpu".
+                raise make_error(code, has_place=False,
+                                 message=f"'{name}': no such device, use 'cpu', 'cuda:N', "
+                                 "'peermem:BDF' or 'auto'")
+            check(code, has_place=False)
             handle = _devices[(pid, name)] = out[0]
     return handle
 

@@ -19,12 +19,15 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ._dtypes import BITS, CODES, NAMES
-from ._group import Group
+from ._dtensor import Box, local_box, make_dtensor, placements_for
+from ._dtypes import BITS, CODES, NAMES, torch_shape
+from ._group import Group, GroupLike, joined
 from ._cuda import synchronize_all
 from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_error,
                    call_for_handle, check, ffi, handle_name, install_stop_check, lib, open_device,
-                   paths_of, raise_caught, to_c)
+                   paths_of, raise_caught, to_c, unsigned)
+from ._memory import torch_block
+from ._progress import Meter, Progress
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -32,6 +35,11 @@ EFFORTS = {"thrifty": 0, "fast": 1}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
+# Size of a request in bytes if a program wants to know the progress of a load. Smaller requests
+# would make the load slower.
+STEP_BYTES = 256 << 20
+# Number of places at which a load with keep_cached looks whether the files are cached.
+CACHE_SAMPLES = 256
 
 
 def framework_of(name: Optional[str]) -> str:
@@ -267,6 +275,10 @@ class Model:
             found[ffi.string(key[0]).decode()] = ffi.string(value[0]).decode()
         return found
 
+    def data_offset(self, file: int) -> int:
+        """Returns the offset of the first tensor in file number `file`."""
+        return int(self._file(file).data_off)
+
     def close(self) -> None:
         """Closes the files. Tensors that were loaded stay valid."""
         if self._handle is not None:
@@ -275,9 +287,9 @@ class Model:
 
     # ---- loading -----------------------------------------------------------------
 
-    def options(self, require: str = "any", effort: Optional[str] = None,
-                path: Optional[str] = None, align: int = 0, window: int = 0,
-                ranks: int = 1, stop: Optional[threading.Event] = None
+    def options(self, *, require: str = "any", effort: Optional[str] = None, align: int = 0,
+                window: int = 0, ranks: int = 1, keep_cached: bool = False,
+                stop: Optional[threading.Event] = None, path: Optional[str] = None
                 ) -> Tuple[Any, List[Any], List[BaseException]]:
         """Returns struct penstock_load_opts for a load.
 
@@ -287,16 +299,45 @@ class Model:
         if require not in CLASSES or effort not in (None, *EFFORTS):
             raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
                              f"{list(EFFORTS)}")
+        if keep_cached:
+            if require != "any" or path is not None:
+                raise ValueError("keep_cached=True reads through the page cache, so it excludes "
+                                 "the arguments require and path")
+            if not self._is_cached():
+                path, effort = "bounce", effort or "fast"
         opts, keep = ffi.new("struct penstock_load_opts *"), []
         opts.size = ffi.sizeof("struct penstock_load_opts")
         opts.require = CLASSES[require]
-        opts.effort = lib.penstock_weights_effort(self.handle, ranks) if effort is None \
-            else EFFORTS[effort]
-        opts.align, opts.window = align, window
+        opts.effort = lib.penstock_weights_effort(self.handle, unsigned("ranks", ranks)) \
+            if effort is None else EFFORTS[effort]
+        opts.align, opts.window = unsigned("align", align, 64), unsigned("window", window, 64)
         if path is not None:
             keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
         return opts, keep, install_stop_check(opts, keep, stop)
+
+    def _is_cached(self) -> bool:
+        """Returns whether the tensors are in the page cache. Looks at CACHE_SAMPLES places."""
+        columns = self.columns
+        step = max(1, sum(columns.nbytes) // CACHE_SAMPLES)
+        for file in range(lib.penstock_weights_file_count(self.handle)):
+            rows = [(offset, nbytes) for number, offset, nbytes in
+                    zip(columns.file, columns.offset, columns.nbytes) if number == file and nbytes]
+            data = sorted({offset + at for offset, nbytes in rows
+                           for at in (nbytes // 2, *range(0, nbytes, step))})
+            places = data[::max(1, len(data) // CACHE_SAMPLES)]
+            try:
+                fd = os.open(ffi.string(self._file(file).path), os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False
+            try:
+                for offset in places:
+                    os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
+            except OSError:  # EAGAIN: the page is not cached. EOPNOTSUPP: nobody knows.
+                return False
+            finally:
+                os.close(fd)
+        return True
 
     def shard(self, index: int, how: Any) -> Any:
         """Returns struct penstock_shard: the part of tensor `index` that a rank needs."""
@@ -307,36 +348,18 @@ class Model:
 
     def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
              count: int = 0, shard: Optional[Mapping[str, Any]] = None,
-             group: Optional[Group] = None, one_storage: bool = False,
-             **how: Any) -> Tuple[Dict[str, Any], Report]:
+             group: Optional[GroupLike] = None, require: str = "any",
+             effort: Optional[str] = None, align: int = 0, one_storage: bool = False,
+             keep_cached: bool = False, ranks: int = 1, progress: Progress = False,
+             stop: Optional[threading.Event] = None, path: Optional[str] = None
+             ) -> Tuple[Dict[str, Any], Report]:
         """Loads all tensors, or some consecutive ones, into one new allocation on a device.
 
         Args:
-            device, framework: as in penstock.load_file.
             first: index of the first tensor to load.
             count: number of tensors to load; 0 means all from `first` on.
-            shard: a dict, to load only one rank's part of each tensor. Its keys:
-                rank, ranks: this rank's number and the number of ranks.
-                expert_rank, expert_ranks: this rank's number and the number of ranks among
-                which the experts are divided. If expert_ranks is above 1, each rank gets some
-                whole experts, instead of a part of every expert.
-                heads, kv_heads, experts: the model's numbers of heads, key-value heads and
-                experts. Needed only if the config.json beside the model lacks them.
-                rules: a list of (glob, cut), used before the built-in rules. `glob` matches
-                tensor names; `cut` is a key of CUTS, such as "first" or "last".
-            group: a Group, all of whose ranks make this call.
-            one_storage: True gives all torch tensors one common storage.
-            require: the class of paths that the load may use. "any" (default) allows all paths,
-                "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only
-                paths on which the drive's DMA writes the destination.
-            effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
-                Default: "fast" if several processes load together, else "thrifty"; always
-                "thrifty" for an immutable model.
-            align: alignment of each tensor in bytes, a power of two up to 4096; 0 means
-                the alignment of its dtype.
-            path: name of the only I/O path to use, for tests.
-            ranks: number of processes that load at the same time, if `group` is not used.
-            stop: a threading.Event. Setting it ends the load with errno ECANCELED.
+            device, framework, shard, group, require, effort, align, one_storage, keep_cached,
+                ranks, progress, stop, path: as in penstock.load_file.
 
         Returns:
             (tensors, report): a dict from name to tensor, and a Report. The allocation is
@@ -345,14 +368,29 @@ class Model:
         Raises:
             ClassRefusedError, NotFoundError, PenstockError: as in penstock.load_file.
         """
+        how = {"require": require, "effort": effort, "align": align, "keep_cached": keep_cached,
+               "ranks": ranks, "stop": stop, "path": path}
+        first, count = unsigned("first", first, 64), unsigned("count", count, 64)
+        with joined(group) as members:
+            if shard is not None and not {"mesh", "placements"}.isdisjoint(shard):
+                return self._load_dtensors(device, framework, slice(first, first + count or None),
+                                           shard, members, one_storage, progress, how)
+            return self._load(device, framework, first, count, shard, members, one_storage,
+                              progress, how)
+
+    def _load(self, device: Any, framework: Optional[str], first: int, count: int,
+              shard: Optional[Mapping[str, Any]], group: Optional[Group], one_storage: bool,
+              progress: Progress, how: Mapping[str, Any]) -> Tuple[Dict[str, Any], Report]:
+        """Implements load, except for DTensors. `how` are arguments of `options`."""
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
-        opts, keep, caught = self.options(**_ranks_option(group), **how)
+        opts, keep, caught = self.options(**{**how, **_ranks_option(group)})
         opts.first, opts.count = first, count
         columns, wanted = self.columns, slice(first, first + count if count else None)
         names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
         nbytes = columns.nbytes[wanted]
+        union = sum(nbytes)
         indices: Sequence[int] = range(len(columns.name))[wanted]
         if shard is not None:
             rank, _rules = shard_options(shard)
@@ -363,16 +401,21 @@ class Model:
             names, dtypes = [columns.name[i] for i in indices], [columns.dtype[i] for i in indices]
             shapes = [tuple(part.shape[0:part.rank]) for _, part in parts]
             nbytes = tuple(part.bytes for _, part in parts)
+        if framework == "torch" and "F4" in dtypes:
+            for dtype, shape in zip(dtypes, shapes):
+                torch_shape(dtype, shape)  # Raises ValueError before the bytes move.
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, devices = new_report(), ffi.new("struct penstock_device *[]", [handle])
         call, leading = (lib.penstock_weights_load, (self.handle,)) if group is None else \
             (lib.penstock_group_load, (group.handle_for_load(), self.handle))
-        code, loaded = call_for_handle("struct penstock_loaded **", lib.penstock_loaded_free,
-                                       call, *leading, devices, 1, opts, report)
-        if code < 0 and torch_memory is not None and torch_memory.error is not None:
-            raise torch_memory.error
-        raise_caught(caught)
-        check(code, self.path)
+        with self._meter(progress, sum(nbytes), union, group) as meter:
+            _install_meter(opts, keep, caught, meter)
+            code, loaded = call_for_handle("struct penstock_loaded **", lib.penstock_loaded_free,
+                                           call, *leading, devices, 1, opts, report)
+            if code < 0 and torch_memory is not None and torch_memory.error is not None:
+                raise torch_memory.error
+            raise_caught(caught)
+            check(code, self.path)
         at = _addresses(loaded, indices)
         # The allocation starts at a page, so the first tensor's address rounded down to 16 is
         # inside it. This base is a multiple of every element size, because no element is larger
@@ -389,14 +432,64 @@ class Model:
                        for title, dtype, shape, ptr in zip(names, dtypes, shapes, at)}
         return tensors, Report(report)
 
-    def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
-                  **how: Any) -> Report:
+    def _meter(self, progress: Progress, total: int, union: int, group: Optional[Group]) -> Meter:
+        """Returns the Meter of a load that delivers `total` bytes to this process.
+
+        `union` is the number of bytes that all processes of the group need. Each of them reads
+        about the same share of these bytes."""
+        scale = 1.0 if group is None or not union else group.ranks * total / union
+        return Meter(progress, total, os.path.basename(self.path), scale,
+                     group is None or group.rank == 0)
+
+    def _load_dtensors(self, device: Any, framework: Optional[str], wanted: slice,
+                       shard: Mapping[str, Any], group: Optional[Group], one_storage: bool,
+                       progress: Progress, how: Mapping[str, Any]
+                       ) -> Tuple[Dict[str, Any], Report]:
+        """Loads this process's part of each tensor, and returns the tensors as DTensors."""
+        if shard.keys() != {"mesh", "placements"}:
+            raise ValueError("a shard with a mesh has exactly the keys 'mesh' and 'placements', "
+                             f"not {sorted(shard)}")
+        if framework_of(framework) != "torch":
+            raise ValueError("a shard with a mesh needs framework='pt', because only torch has "
+                             "DTensors")
+        mesh, infos = shard["mesh"], self.infos[wanted]
+        chosen = [placements_for(info.name, shard["placements"], mesh) for info in infos]
+        boxes = [dtensor_box(info, mesh, one) for info, one in zip(infos, chosen)]
+        shapes = [tuple(count for _, count in box) for box in boxes]
+        align, at, size = max(16, how["align"]), [], 0
+        for info, shape in zip(infos, shapes):
+            at.append(size)
+            size += -(-math.prod(shape) * BITS[info.dtype] // 8 // align) * align
+        memory, handle = torch_block(size, device), open_device(device)
+        parts = memory.torch_all([info.dtype for info in infos], shapes,
+                                 [memory.base + offset for offset in at], one_storage)
+        pieces: List[Any] = []
+        for info, box, part in zip(infos, boxes, parts):
+            pieces += pieces_of(info, box, place_of(part), handle)
+        report = self.load_into(pieces, group, progress=progress,
+                                **{name: how[name] for name in how if name != "align"})
+        tensors = {info.name: make_dtensor(part, torch_shape(info.dtype, info.shape), mesh, one)
+                   for info, part, one in zip(infos, parts, chosen)}
+        return tensors, report
+
+    def load_into(self, pieces: Sequence[Any], group: Optional[GroupLike] = None, *,
+                  require: str = "any", effort: Optional[str] = None, keep_cached: bool = False,
+                  ranks: int = 1, progress: Progress = False,
+                  stop: Optional[threading.Event] = None, path: Optional[str] = None) -> Report:
         """Loads `pieces`, as pieces_of returns them, into the caller's memory.
 
         All pieces form one load. With `group` the pieces of all its ranks form one load.
-        Returns a Report. The keyword arguments are `require`, `effort`, `path`, `ranks` and
-        `stop` as in load."""
-        opts, keep, caught = self.options(**_ranks_option(group), **how)
+        Returns a Report. The other arguments are as in penstock.load_file."""
+        how = {"require": require, "effort": effort, "keep_cached": keep_cached, "ranks": ranks,
+               "stop": stop, "path": path}
+        with joined(group) as members:
+            return self._load_into(pieces, members, progress, how)
+
+    def _load_into(self, pieces: Sequence[Any], group: Optional[Group], progress: Progress,
+                   how: Mapping[str, Any]) -> Report:
+        """Implements load_into. `how` are arguments of `options`."""
+        opts, keep, caught = self.options(**{**how, **_ranks_option(group)})
+        nbytes = self.columns.nbytes
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
         address = {dev: int(ffi.cast("uintptr_t", dev)) for dev in devices}
@@ -405,35 +498,52 @@ class Model:
                          ptr, room, pitch, dtype)
              for tensor, dim, first, count, outer_first, outer_count, ptr, room, pitch, dtype, dev
              in pieces])
-        code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
-            if group is None else \
-            lib.penstock_group_load_into(group.handle_for_load(), self.handle, table, len(pieces),
-                                         opts, report)
-        raise_caught(caught)
-        check(code, self.path)
+        union = sum(nbytes[tensor] for tensor in {piece[0] for piece in pieces})
+        with self._meter(progress, sum(map(_piece_bytes, pieces)), union, group) as meter:
+            _install_meter(opts, keep, caught, meter)
+            code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
+                if group is None else \
+                lib.penstock_group_load_into(group.handle_for_load(), self.handle, table,
+                                             len(pieces), opts, report)
+            raise_caught(caught)
+            check(code, self.path)
         return Report(report)
 
-    def iterate(self, device: Any = "host", framework: Optional[str] = None,
-                window: int = 0, **how: Any) -> Iterator[Tuple[str, Any]]:
+    def iterate(self, device: Any = "host", framework: Optional[str] = None, window: int = 0, *,
+                require: str = "any", effort: Optional[str] = None, align: int = 0,
+                keep_cached: bool = False, ranks: int = 1, progress: Progress = False,
+                stop: Optional[threading.Event] = None, path: Optional[str] = None
+                ) -> Iterator[Tuple[str, Any]]:
         """Returns an iterator over (name, tensor) in file order, like penstock.iterate."""
         framework = framework_of(framework)
         handle = open_device(device)
-        opts, keep, caught = self.options(window=window, **how)
+        opts, keep, caught = self.options(window=window, require=require, effort=effort,
+                                          align=align, keep_cached=keep_cached, ranks=ranks,
+                                          stop=stop, path=path)
         code, it = call_for_handle("struct penstock_weights_iter **",
                                    lib.penstock_weights_iter_close,
                                    lib.penstock_weights_iter_open, self.handle, handle, opts)
         check(code, self.path)
-        return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework)
+        total = sum(self.columns.nbytes)
+        return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework,
+                           self._meter(progress, total, total, None))
 
-    def _steps(self, window: "_Window", framework: str) -> Iterator[Tuple[str, Any]]:
+    def _steps(self, window: "_Window", framework: str, meter: Meter
+               ) -> Iterator[Tuple[str, Any]]:
         tensor, ptr = ffi.new("uint64_t *"), ffi.new("void **")
         infos = self.infos
-        while window.next(tensor, ptr, self.path):
-            info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
-            memory = Memory(base, info.nbytes, window.device, window.lease(tensor[0], info.nbytes))
-            yield info.name, convert(Tensor(info.dtype, info.shape, window.device, base, memory),
-                                     framework)
-            del memory
+        if framework == "torch" and "F4" in self.columns.dtype:
+            for info in infos:
+                torch_shape(info.dtype, info.shape)  # Raises ValueError before the bytes move.
+        with meter:
+            while window.next(tensor, ptr, self.path):
+                info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
+                memory = Memory(base, info.nbytes, window.device,
+                                window.lease(tensor[0], info.nbytes))
+                meter.add(info.nbytes)
+                yield info.name, convert(Tensor(info.dtype, info.shape, window.device, base,
+                                                memory), framework)
+                del memory
 
 
 class _Window:
@@ -497,6 +607,29 @@ def _ranks_option(group: Optional[Group]) -> Dict[str, Any]:
     return {} if group is None else {"ranks": group.ranks}
 
 
+def _install_meter(opts: Any, keep: List[Any], caught: List[BaseException], meter: Meter) -> None:
+    """Makes a load call meter.add after each of its requests, and divides it into more requests.
+
+    If meter.add raises, the library ends the load, and the exception is appended to `caught`."""
+    if not meter.active:
+        return
+    opts.request_bytes = STEP_BYTES
+
+    def each(_user: Any, _file: int, report: Any) -> int:
+        meter.add(int(report.bytes))
+        return 0
+
+    keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)", each,
+                             error=1, onerror=lambda _kind, error, _trace: caught.append(error)))
+    opts.each = keep[-1]
+
+
+def _piece_bytes(piece: Sequence[Any]) -> int:
+    """Returns the number of bytes that a piece delivers, without the gaps between its rows."""
+    rows, room, pitch = int(piece[5]), int(piece[7]), int(piece[8])
+    return (room - (rows - 1) * pitch) * rows if pitch else room
+
+
 class _TorchMemory:
     """Makes a load take its GPU memory from torch's allocator.
 
@@ -549,7 +682,7 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
         if name not in known | {"rules"}:
             raise ValueError(f"shard has no key '{name}'; keys are {sorted(known)} and 'rules'")
         if name != "rules":
-            setattr(opts, name, value)
+            setattr(opts, name, unsigned(name, value))
     table = ffi.new("struct penstock_cut_rule[]", len(rules) or 1)
     for row, (glob, cut) in zip(table, rules):
         if cut not in CUTS:
@@ -657,6 +790,16 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
         pieces.append((info.index, dim, first, count, outer, inner, place.ptr + offset, room,
                        pitch if inner > 1 else 0, CODES[info.dtype], dev))
     return pieces
+
+
+def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
+    """Returns the part of tensor `info` that this process holds of a DTensor, as ranges_of does."""
+    shape = torch_shape(info.dtype, info.shape)
+    box = local_box(shape, mesh, placements)
+    if box and shape != info.shape:
+        # torch counts bytes in the last dimension, each of which has two elements of dtype F4.
+        box[-1] = (2 * box[-1][0], 2 * box[-1][1])
+    return box
 
 
 def _strides_for(counts: Sequence[int], place: Place) -> List[int]:

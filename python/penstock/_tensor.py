@@ -304,8 +304,8 @@ class Memory:
             kind, size = _dtypes.torch_dtype(torch, dtype), max(8, _dtypes.BITS[dtype]) // 8
             nbytes = math.prod(shape) * _dtypes.BITS[dtype] // 8
             if nbytes == self.length:  # The tensor is the whole allocation.
-                shape = shape if dtype != "F4" or not shape else (*shape[:-1], shape[-1] // 2)
-                return torch.frombuffer(self.buffer(), dtype=kind, count=nbytes // size).view(shape)
+                flat = torch.frombuffer(self.buffer(), dtype=kind, count=nbytes // size)
+                return flat.view(_dtypes.torch_shape(dtype, shape))
         return self.torch_all([dtype], [shape], [ptr])[0]
 
     def torch_all(self, dtypes: Sequence[str], shapes: Sequence[Tuple[int, ...]],
@@ -325,8 +325,7 @@ class Memory:
             kinds.setdefault(kind, []).append(i)
         for (dtype, shape), places in kinds.items():
             row, origin, size, as_strided = self._typed.get(dtype) or self._typed_row(dtype)
-            if dtype == "F4" and shape:  # torch packs two of these elements into a byte.
-                shape = shape[:-1] + (shape[-1] // 2,)
+            shape = _dtypes.torch_shape(dtype, shape)
             strides, count = _strides(shape)
             if not count:
                 for i in places:

@@ -9,14 +9,18 @@ save is completed first."""
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import threading
-from typing import Any, AsyncIterator, Callable, Dict, Tuple
+from typing import Any, AsyncIterator, Callable, Coroutine, Iterator, ParamSpec, TypeVar
 
 from . import _api
-from ._model import Report
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-async def _run(call: Callable[..., Any], *args: Any, **how: Any) -> Any:
+async def _run(call: Callable[..., T], *args: Any, **how: Any) -> T:
     """Runs a call on a thread and waits until it has returned, even if this task is
     cancelled. If the call has an argument `stop`, cancelling the task sets this event."""
     task = asyncio.ensure_future(asyncio.to_thread(call, *args, **how))
@@ -36,30 +40,41 @@ async def _run(call: Callable[..., Any], *args: Any, **how: Any) -> Any:
         raise
 
 
-async def load_file(*args: Any, **how: Any) -> Dict[str, Any]:
-    """Loads every tensor of a file or a model; see penstock.load_file."""
-    found: Dict[str, Any] = await _run(_api.load_file, *args,
-                                       **{"stop": threading.Event(), **how})
-    return found
+def _asynchronous(call: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Returns an asynchronous function with the arguments, the result and the help of `call`, a
+    function of _api."""
+    stops = "stop" in inspect.signature(call).parameters
+
+    @functools.wraps(call)
+    async def run(*args: P.args, **how: P.kwargs) -> T:
+        if stops and how.get("stop") is None:
+            how["stop"] = threading.Event()
+        return await _run(getattr(_api, call.__name__), *args, **how)
+
+    run.__module__ = __name__
+    return run
 
 
-async def load_into(*args: Any, **how: Any) -> Report:
-    """Loads tensors into the caller's memory; see penstock.load_into."""
-    report: Report = await _run(_api.load_into, *args, **{"stop": threading.Event(), **how})
-    return report
+load_file = _asynchronous(_api.load_file)
+load_into = _asynchronous(_api.load_into)
+save_file = _asynchronous(_api.save_file)
 
 
-async def save_file(*args: Any, **how: Any) -> None:
-    """Writes tensors into one safetensors file; see penstock.save_file."""
-    await _run(_api.save_file, *args, **how)
+def _asynchronous_steps(call: Callable[P, Iterator[T]]) -> Callable[P, AsyncIterator[T]]:
+    """Returns an asynchronous generator with the arguments and the help of the generator
+    `call`."""
+
+    @functools.wraps(call)
+    async def run(*args: P.args, **how: P.kwargs) -> AsyncIterator[T]:
+        steps = await _run(getattr(_api, call.__name__), *args, **how)
+        while True:
+            step = await _run(next, steps, None)
+            if step is None:
+                return
+            yield step
+
+    run.__module__ = __name__
+    return run
 
 
-async def iterate(*args: Any, **how: Any) -> AsyncIterator[Tuple[str, Any]]:
-    """Yields (name, tensor) in file order, as an asynchronous generator; see
-    penstock.iterate."""
-    steps = await _run(_api.iterate, *args, **how)
-    while True:
-        step = await _run(next, steps, None)
-        if step is None:
-            return
-        yield step
+iterate = _asynchronous_steps(_api.iterate)

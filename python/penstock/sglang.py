@@ -12,7 +12,7 @@ import copy
 import time
 from typing import Any
 
-from ._engine import cuda_or_cpu, file_weights, options_of
+from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader, shows_bar
 from .vllm import chosen_files
 
 FORMAT = "penstock"
@@ -28,7 +28,7 @@ def _ranks(load_config: Any) -> Any:
     from sglang.srt.distributed import get_tp_group
     try:
         return get_tp_group()
-    except (AssertionError, AttributeError):
+    except (AssertionError, AttributeError, RuntimeError):  # Depends on SGLang's version.
         return None
 
 
@@ -69,14 +69,19 @@ def loader_class() -> Any:
             else:
                 folder, files, safetensors = chosen_files(self, source)
                 files = _with_mtp(files, folder, source) if safetensors else files
-            if not safetensors or getattr(self.load_config, "draft_model_idx", None) is not None:
-                # SGLang's own iterator reads a draft model. SGLang picks one layer of it, and
-                # keeps all tensors until it has found that layer.
+            if not safetensors:
+                refuse_own_loader(self.penstock, "SGLang", f"{source.model_or_path} has no "
+                                  "safetensors files")
+                return super()._get_weights_iterator(source, **how)
+            if getattr(self.load_config, "draft_model_idx", None) is not None:
+                # SGLang picks one layer of a draft model, and keeps all tensors until it has
+                # found that layer.
+                refuse_own_loader(self.penstock, "SGLang", "the model is a draft model")
                 return super()._get_weights_iterator(source, **how)
             if not getattr(self, "counter_before_loading_weights", 0.0):
                 self.counter_before_loading_weights = time.perf_counter()
             return file_weights(files, cuda_or_cpu(), _ranks(self.load_config), self.penstock,
-                                source.prefix)
+                                source.prefix, progress=shows_bar())
 
     return PenstockModelLoader
 
@@ -103,11 +108,15 @@ def _get_loader(original: Any, load_config: Any, *args: Any, **how: Any) -> Any:
     if not getattr(load_config, "penstock", False):
         return original(load_config, *args, **how)
     plain = copy.copy(load_config)
-    _, plain.model_loader_extra_config = options_of(load_config.model_loader_extra_config)
+    options, plain.model_loader_extra_config = options_of(load_config.model_loader_extra_config)
     chosen = original(plain, *args, **how)
     from sglang.srt.model_loader.loader import DefaultModelLoader
-    # For some kinds of quantization SGLang chooses another loader, which is kept.
-    return loader_class()(load_config) if type(chosen) is DefaultModelLoader else chosen
+    if type(chosen) is DefaultModelLoader:
+        return loader_class()(load_config)
+    # For some kinds of quantization, such as ModelOpt, SGLang chooses another loader.
+    refuse_own_loader(options, "SGLang", f"SGLang has chosen {type(chosen).__name__} for the "
+                      "model")
+    return chosen
 
 
 def plugin() -> None:

@@ -2,16 +2,21 @@
 """The loader for vLLM's option `--load-format penstock`.
 
 vLLM's plug-in entry point calls `register`. The loader is vLLM's default loader, which finds
-and checks the files, except that Penstock reads the safetensors files. Importing this module
-imports nothing of vLLM."""
+and checks the files, chooses the tensors and measures the time, except that Penstock reads the
+safetensors files. Importing this module imports nothing of vLLM."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from typing import Any
+from typing import Any, Callable, Iterator, List, Optional
 
-from ._engine import cuda_or_cpu, file_weights, options_of, weights
+from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader, weights
+
+# Functions of vLLM's module default_loader that read safetensors files. Their first argument is
+# the list of files, the second whether to show a progress bar.
+READERS = ("safetensors_weights_iterator", "multi_thread_safetensors_weights_iterator")
 
 
 def _ranks() -> Any:
@@ -35,11 +40,50 @@ def chosen_files(loader: Any, source: Any) -> Any:
     return loader._prepare_weights(**{name: has[name] for name in asked})[:3]
 
 
+def _needs(local_expert_ids: Any) -> Optional[Callable[[str], Optional[bool]]]:
+    """Returns the argument `needs` of file_weights for a rank that has only some experts.
+
+    vLLM computes the numbers of these experts if expert parallelism is on. Returns None if all
+    ranks need all tensors."""
+    if local_expert_ids is None:
+        return None
+    from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+
+    def needs(name: str) -> Optional[bool]:
+        if not should_skip_weight(name, set()):
+            return None  # The tensor belongs to no expert.
+        return not should_skip_weight(name, local_expert_ids)
+
+    return needs
+
+
+def _shows_bar(wanted: bool) -> bool:
+    """Returns whether this process shows vLLM's progress bar."""
+    from vllm.model_executor.model_loader import weight_utils
+    enable = getattr(weight_utils, "enable_tqdm", None)
+    return bool(wanted if enable is None else enable(wanted))
+
+
+@contextlib.contextmanager
+def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
+    """Replaces the functions READERS of vLLM's default loader by `read` inside the block."""
+    from vllm.model_executor.model_loader import default_loader
+    old = {name: getattr(default_loader, name) for name in READERS
+           if hasattr(default_loader, name)}
+    for name in old:
+        setattr(default_loader, name, read)
+    try:
+        yield
+    finally:
+        for name, function in old.items():
+            setattr(default_loader, name, function)
+
+
 def loader_class() -> Any:
     """Returns a subclass of vLLM's default loader that reads safetensors with Penstock.
 
-    `--model-loader-extra-config` accepts the options effort, require, window (in bytes) and
-    group, in addition to vLLM's own options."""
+    `--model-loader-extra-config` accepts the options effort, require, window (in bytes),
+    keep_cached and group, in addition to vLLM's own options."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
@@ -59,12 +103,26 @@ def loader_class() -> Any:
             return super().load_weights(model, model_config)
 
         def _get_weights_iterator(self, source: Any) -> Any:
-            _, files, safetensors = chosen_files(self, source)
-            if not safetensors or \
-                    getattr(self.load_config, "safetensors_load_strategy", None) == "torchao":
+            strategy = getattr(self.load_config, "safetensors_load_strategy", None)
+            if strategy == "torchao":
+                refuse_own_loader(self.penstock, "vLLM", "the model is quantized by torchao")
                 return super()._get_weights_iterator(source)
-            return file_weights(files, self.penstock_device, _ranks(), self.penstock,
-                                source.prefix)
+            read: List[Any] = []
+
+            def reader(files: Any, use_tqdm_on_load: bool = False, *_: Any,
+                       local_expert_ids: Any = None, **_how: Any) -> Any:
+                read.append(files)
+                return file_weights(files, self.penstock_device, _ranks(), self.penstock,
+                                    needs=_needs(local_expert_ids),
+                                    progress=_shows_bar(use_tqdm_on_load))
+
+            # vLLM chooses the files and the experts, notes the time, and adds the prefix.
+            with _readers_replaced(reader):
+                steps = super()._get_weights_iterator(source)
+            if not read:
+                refuse_own_loader(self.penstock, "vLLM", f"{source.model_or_path} has no "
+                                  "safetensors files")
+            return steps
 
     return PenstockModelLoader
 

@@ -217,6 +217,12 @@ static void inspect_uring(const struct pst_check_facts *f, struct pst_check_line
 
 	if (!f->has_file && !f->is_url)
 		return;
+	/* The facts of a captured machine say nothing about the library on that machine. */
+	if (!f->captured && !PENSTOCK_HAS_URING) {
+		pst_line_no(line, "this Penstock was built without liburing");
+		pst_line_todo(line, "install liburing-dev and build Penstock again");
+		return;
+	}
 	if (pst_sysfs_number(&f->fs, &off, "proc/sys/kernel/io_uring_disabled") < 0)
 		off = 0;
 	if (f->captured) {

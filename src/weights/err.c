@@ -20,6 +20,8 @@
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
+/* The message that vfail gave to penstock_fail together with last_place. */
+static _Thread_local char last_message[PENSTOCK_TEXT_MAX];
 
 /* Returns the last `most` bytes of `text`, or all of a shorter text. Messages quote the end of a
  * long path because it says more than the beginning. Never splits a UTF-8 sequence. */
@@ -41,13 +43,38 @@ static void copy_cut(char *to, size_t room, const char *text)
 		pst_utf8_end(to, room - 1);
 }
 
-/* Returns true if `text`, a message of the core library, already contains the name of the file.
- * `tail` is the last part of that name. If `cut` is true, the name is longer than `tail`. */
-static bool is_named(const char *text, const char *tail, bool cut)
+/* Returns the position of `tail` in `text` if `text`, a message of the core library, already
+ * contains the name of the file; else NULL. `tail` is the last part of that name. If `cut` is true,
+ * the name is longer than `tail`. */
+static const char *find_name(const char *text, const char *tail, bool cut)
 {
 	const char *at = strstr(text, tail);
+	bool found = at && at > text && (cut || strchr(" '", at[-1])) &&
+		     strchr(" :,'", at[strlen(tail)]);
 
-	return at && at > text && (cut || strchr(" '", at[-1])) && strchr(" :,'", at[strlen(tail)]);
+	return found ? at : NULL;
+}
+
+/* Fills last_place.text with the complete message. last_place.file and last_place.tensor are
+ * already filled. `where` is the end of the message, which names the offset. If `text` contains the
+ * last bytes of the file's name, `named` is the position of `tail` in `text`, else NULL. */
+static void place_write_text(const char *text, const char *named, const char *tail,
+			     const char *where)
+{
+	const char *file = last_place.file, *tensor = last_place.tensor;
+	const char *from = file + strlen(file) - strlen(tail), *begin = named;
+	const char *before = *tensor ? "tensor '" : "", *after = *tensor ? "': " : "";
+
+	if (!named) {
+		snprintf(last_place.text, sizeof(last_place.text), "%s%s%s%s%s%s%s", file,
+			 *file ? ": " : "", before, tensor, after, text, where);
+		return;
+	}
+	/* `text` may contain more of the name than `tail`. */
+	for (; begin > text && from > file && begin[-1] == from[-1]; begin--)
+		from--;
+	snprintf(last_place.text, sizeof(last_place.text), "%s%s%s%.*s%s%s%s", before, tensor,
+		 after, (int)(begin - text), text, file, named + strlen(tail), where);
 }
 
 __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_why why,
@@ -55,7 +82,8 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 						       uint64_t off, const char *fmt, va_list args)
 {
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
-	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX);
+	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX), *named;
+	int ret;
 
 	errno = code < 0 ? -code : code; /* For %m. */
 	vsnprintf(text, sizeof(text), fmt, args);
@@ -66,12 +94,16 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 	copy_cut(last_place.tensor, sizeof(last_place.tensor), tensor ? tensor : "");
 	copy_cut(t, sizeof(t), last_place.tensor);
 	last_place.off = off;
-	if (is_named(text, name, file && name != file))
+	named = find_name(text, name, file && name != file);
+	place_write_text(text, named, name, where);
+	if (named)
 		/* `text` already names the file, so the name is left out: a message has no room
 		 * to repeat it. */
 		name = "";
-	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
-			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
+	ret = penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
+			    *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
+	snprintf(last_message, sizeof(last_message), "%s", penstock_errmsg());
+	return ret;
 }
 
 int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
@@ -114,6 +146,7 @@ void pst_weights_error_save(struct pst_weights_error *told)
 int pst_weights_error_restore(int code, const struct pst_weights_error *told)
 {
 	last_place = told->place;
+	snprintf(last_message, sizeof(last_message), "%s", told->text);
 	return penstock_fail(code, told->why, "%s", told->text);
 }
 
@@ -131,8 +164,12 @@ int pst_weights_no_memory(const char *what)
 
 void penstock_weights_get_place(struct penstock_weights_place *out)
 {
-	if (out)
-		pst_weights_struct_out(out, &last_place, sizeof(last_place));
+	if (!out)
+		return;
+	/* The core library may have failed since then, without a file and a tensor. */
+	if (strcmp(last_message, penstock_errmsg()) != 0)
+		snprintf(last_place.text, sizeof(last_place.text), "%s", penstock_errmsg());
+	pst_weights_struct_out(out, &last_place, sizeof(last_place));
 }
 
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)

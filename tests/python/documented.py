@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests docs/python.md: runs its Python blocks together as one program, runs the first block
-alone, and checks that the page names everything that the package exports."""
+alone, checks that the page names everything that the package exports, and compares its table of
+parameters with the functions."""
 
 import contextlib
+import inspect
 import io
 import os
 import re
 import tempfile
 import unittest
 
-import safetensors.numpy
+import numpy
 
 import penstock
 import tap
-from reference import fill
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "python.md")
-ARRAYS = {"layers.0.weight": fill("float32", (100, 30)), "norm": fill("int16", (7,)),
-          "layers.1.mlp.up_proj.weight": fill("float32", (8, 30), 2)}
+# The tensors of the model that the page's first block saves.
+ARRAYS = {"layers.0.weight": numpy.arange(3000, dtype=numpy.float32).reshape(100, 30),
+          "layers.1.mlp.up_proj.weight": numpy.arange(240, dtype=numpy.float32).reshape(8, 30),
+          "norm": numpy.arange(7, dtype=numpy.int16)}
+CALLS = ("load_file", "load_into", "iterate", "safe_open")
 
 
 class Documented(unittest.TestCase):
@@ -27,33 +31,33 @@ class Documented(unittest.TestCase):
 
         self.blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
 
-    def run_program(self, program, arrays):
-        """Runs a program in a new folder; returns its namespace and its output's lines.
-
-        If `arrays` is not empty, the folder has a file model.safetensors with these arrays."""
+    def run_program(self, program):
+        """Runs a program in an empty folder; returns its namespace and its output's lines."""
         space, output, here = {}, io.StringIO(), os.getcwd()
         os.chdir(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         try:
-            if arrays:
-                safetensors.numpy.save_file(arrays, "model.safetensors")
             with contextlib.redirect_stdout(output):
                 exec(program, space)  # pylint: disable=exec-used
         finally:
             os.chdir(here)
         return space, output.getvalue().splitlines()
 
-    def test_first_block_needs_no_file(self):
-        lines = self.run_program(self.blocks[0], {})[1]
-        self.assertEqual(lines, ["F32 (6,)"])
-        self.assertIn("It prints `F32 (6,)`.", self.text)
+    def test_first_block_makes_its_file(self):
+        space, lines = self.run_program(self.blocks[0])
+        self.assertEqual(lines, ["F32 (100, 30)"])
+        self.assertIn("It prints `F32 (100, 30)`.", self.text)
+        self.assertEqual({name: value.nbytes for name, value in space["tensors"].items()},
+                         {name: value.nbytes for name, value in ARRAYS.items()})
 
     def test_program(self):
-        self.assertGreater(len(self.blocks), 4)
-        space, lines = self.run_program("\n".join(self.blocks), ARRAYS)
-        self.assertEqual(lines.pop(0), "F32 (6,)")
+        self.assertGreater(len(self.blocks), 6)
+        space, lines = self.run_program("\n".join(self.blocks))
+        self.assertEqual(lines.pop(0), "F32 (100, 30)")
         weight = ARRAYS["layers.0.weight"]
         self.assertEqual(list(space["some"]), ["layers.0.weight"])
         self.assertEqual(space["rows"].tobytes(), weight[10:20].tobytes())
+        self.assertEqual(space["norm"].tobytes(), ARRAYS["norm"].tobytes())
+        self.assertEqual(space["others"]["layers.0.weight"].tobytes(), weight[10:20].tobytes())
         self.assertEqual(bytes(space["place"]), weight.tobytes())
         self.assertEqual(space["half"]["layers.1.mlp.up_proj.weight"].shape, (4, 30))
         for made in (space["copies"], space["tensors"]):
@@ -61,7 +65,22 @@ class Documented(unittest.TestCase):
                              {n: v.tobytes() for n, v in ARRAYS.items()})
         self.assertRegex(lines[0], r"^12000 \w+ [0-9.]+$")
         self.assertEqual(sorted(lines[1:4]), sorted(f"{n} {v.nbytes}" for n, v in ARRAYS.items()))
-        self.assertEqual(lines[4], "2 not-found missing.safetensors None None")
+        total = sum(value.nbytes for value in ARRAYS.values())
+        self.assertEqual(lines[4], f"0 of {total} bytes")
+        self.assertEqual(lines[-2:], [f"{total} of {total} bytes",
+                                      "2 not-found missing.safetensors None None"])
+
+    def test_parameters(self):
+        """The table has every parameter of the four calls, with its default, and no others."""
+        rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\| (.*?) \| \S.* \|$", self.text, re.M)
+        told = {(call, name, default) for name, default, calls in rows
+                for call in (CALLS if calls == "all" else re.findall(r"`(\w+)`", calls))}
+        real = set()
+        for call in CALLS:
+            for name, parameter in inspect.signature(getattr(penstock, call)).parameters.items():
+                empty = parameter.default is inspect.Parameter.empty
+                real.add((call, name, "" if empty else repr(parameter.default).replace("'", '"')))
+        self.assertEqual(told, real)
 
     def test_names(self):
         self.assertEqual({name for name in penstock.__all__ if name not in self.text}, set())

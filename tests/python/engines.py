@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 import unittest.mock
@@ -20,7 +21,7 @@ import safetensors.numpy
 
 import penstock
 import tap
-from penstock import _engine
+from penstock import _engine, _group
 from penstock._lib import open_device
 from reference import fill
 
@@ -129,12 +130,25 @@ class Vllm(Engine):
                 self.load_weights(vllm_config.model, model_config)
                 return vllm_config.model.eval()
 
+        def vllm_reader(files, *_, **__):
+            return iter([("vLLM's own reader", files)])
+
+        def should_skip_weight(name, local_expert_ids):
+            parts = name.split(".experts.")
+            return len(parts) > 1 and name.endswith(".weight") and \
+                int(parts[1].partition(".")[0]) not in local_expert_ids
+
+        local_experts = self.local_experts = [None]
+
         class DefaultModelLoader(BaseModelLoader):
+            counter_before_loading_weights = 0.0
             Source = source_class(subfolder=None, is_unused_weight=None)
 
             def __init__(self, load_config):
                 super().__init__(load_config)
-                unknown = set(load_config.model_loader_extra_config) - {"num_threads"}
+                self.local_expert_ids = local_experts[0]
+                unknown = set(load_config.model_loader_extra_config) - {
+                    "num_threads", "enable_multithread_load"}
                 if unknown:
                     raise ValueError(f"Unexpected extra config keys {unknown}")
 
@@ -146,7 +160,24 @@ class Vllm(Engine):
                 return (folder, *find(folder, allow_patterns_overrides), "index")
 
             def _get_weights_iterator(self, source):
-                return iter([("default", source.model_or_path)])
+                folder, files, safetensors, _ = self._prepare_weights(
+                    source.model_or_path, source.subfolder, source.revision,
+                    source.fall_back_to_pt, source.allow_patterns_overrides)
+                if source.is_unused_weight is not None:
+                    files = [f for f in files if source.is_unused_weight(os.path.basename(f))]
+                if not safetensors:
+                    steps = iter([("default", source.model_or_path)])
+                elif self.load_config.model_loader_extra_config.get("enable_multithread_load"):
+                    steps = default_loader.multi_thread_safetensors_weights_iterator(
+                        files, self.load_config.use_tqdm_on_load, max_workers=3)
+                else:
+                    steps = default_loader.safetensors_weights_iterator(
+                        files, self.load_config.use_tqdm_on_load,
+                        self.load_config.safetensors_load_strategy,
+                        local_expert_ids=self.local_expert_ids)
+                if self.counter_before_loading_weights == 0.0:
+                    self.counter_before_loading_weights = time.perf_counter()
+                return ((source.prefix + name, tensor) for name, tensor in steps)
 
             def get_all_weights(self, model_config, model):
                 yield from self._get_weights_iterator(self.Source(
@@ -179,16 +210,28 @@ class Vllm(Engine):
         self.module("vllm.model_executor")
         self.module("vllm.model_executor.model_loader",
                     register_model_loader=register_model_loader)
-        self.module("vllm.model_executor.model_loader.default_loader",
-                    DefaultModelLoader=DefaultModelLoader)
+        default_loader = self.module(
+            "vllm.model_executor.model_loader.default_loader",
+            DefaultModelLoader=DefaultModelLoader, safetensors_weights_iterator=vllm_reader,
+            multi_thread_safetensors_weights_iterator=vllm_reader)
+        self.module("vllm.model_executor.model_loader.ep_weight_filter",
+                    should_skip_weight=should_skip_weight)
+        self.module("vllm.model_executor.model_loader.weight_utils",
+                    enable_tqdm=lambda wanted: wanted and self.shows)
+        for name in ("default_loader", "ep_weight_filter", "weight_utils"):
+            setattr(sys.modules["vllm.model_executor.model_loader"], name,
+                    sys.modules[f"vllm.model_executor.model_loader.{name}"])
+        self.shows, self.strategy, self.default_loader = False, None, default_loader
         from penstock.vllm import register
         register()
         register()  # vLLM's manual says that it may load a plug-in more than once.
 
     def load(self, model, folder=DIR, **extra):
         config = types.SimpleNamespace(load_format="penstock", download_dir=None,
+                                       use_tqdm_on_load=True,
+                                       safetensors_load_strategy=self.strategy,
                                        model_loader_extra_config=extra)
-        loader = self.registered[config.load_format](config)
+        loader = self.loader = self.registered[config.load_format](config)
         self.assertEqual((config.load_format, config.model_loader_extra_config),
                          ("penstock", extra))  # vLLM's config must stay unchanged.
         model_config = types.SimpleNamespace(model=folder, revision=None)
@@ -233,13 +276,92 @@ class Vllm(Engine):
         with self.assertRaisesRegex(ValueError, "not initialized"):
             self.load(model)
 
+    def test_own_loader(self):
+        """If vLLM's own loader reads the weights, a warning says why, and `require` refuses."""
+        folder, model = tempfile.mkdtemp(dir=TMP), Model()
+        model.load_weights = lambda weights: model.got.update(weights)
+        with open(os.path.join(folder, "a.bin"), "wb"):
+            pass
+        for where, strategy, words in ((folder, None, "has no safetensors files"),
+                                       (DIR, "torchao", "quantized by torchao")):
+            self.strategy = strategy
+            with self.assertLogs("penstock", "WARNING") as told:
+                self.load(model, where)
+            self.assertIn(words, told.output[0])
+            self.assertIn("vLLM's own loader reads the weights, without Penstock", told.output[0])
+            for require in ("direct", "no-cpu-copy"):
+                with self.assertRaisesRegex(ValueError, f"{words}.*require='{require}' forbids"):
+                    self.load(model, where, require=require)
+        self.assertIn("vLLM's own reader", model.got)
+        self.strategy = None
+        with self.assertNoLogs("penstock", "WARNING"):
+            self.load(Model())
+            self.load(Model(), enable_multithread_load=True)
+
+    def test_time(self):
+        """The loader notes the time before the load, from which vLLM computes its duration."""
+        before = time.perf_counter()
+        self.load(Model())
+        self.assertGreaterEqual(self.loader.counter_before_loading_weights, before)
+        # vLLM's own functions are in their places again.
+        self.assertEqual(self.default_loader.safetensors_weights_iterator.__name__, "vllm_reader")
+
+    def test_unused_weights(self):
+        """Files that vLLM drops because the model does not use their tensors are not read."""
+        model, names = Model(), list(ARRAYS)
+        model.secondary_weights = [self.source(
+            DIR, None, "t.", is_unused_weight=lambda name: name == "model-1.safetensors")]
+        self.same(self.load(model).got,
+                  {**ARRAYS, **{"t." + n: ARRAYS[n] for n in names[4:8]}})
+
+    def test_experts(self):
+        """With expert parallelism a rank reads its own experts and all other tensors."""
+        folder = tempfile.mkdtemp(dir=TMP)
+        arrays = {f"l.{i}.experts.{e}.w[{e}]*.{kind}": fill("int16", (5, 7 + e), i)
+                  for i in range(2) for e in range(4) for kind in ("weight", "scale")}
+        arrays["l.0.gate.weight"] = MORE["audio"]
+        names = list(arrays)
+        for i in range(2):
+            safetensors.numpy.save_file({n: arrays[n] for n in names[i::2]},
+                                        f"{folder}/{i}.safetensors")
+        for local in ({0, 3}, {1}, set(), None):
+            self.local_experts[0] = local
+            self.same(self.load(Model(), folder).got,
+                      {n: a for n, a in arrays.items() if local is None or
+                       "experts" not in n or n.endswith("scale") or
+                       int(n.split("experts.")[1][0]) in local})
+
+    def test_bar(self):
+        """The process that shows vLLM's progress bar shows Penstock's, too."""
+        bars = []
+
+        class Bar:
+            def __init__(self, total, disable, **_):
+                self.total, self.n, self.disable = total, 0, disable
+                bars.append(self)
+
+            def update(self, n):
+                self.n += n
+
+            def close(self):
+                pass
+
+        modules = {"tqdm": types.ModuleType("tqdm"), "tqdm.auto": types.SimpleNamespace(tqdm=Bar)}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            for self.shows in (False, True):
+                self.load(Model())
+        bar, = bars
+        total = sum(array.nbytes for array in ARRAYS.values())
+        self.assertEqual((bar.n, bar.total), (total, total))
+
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "Unexpected extra config keys .'speed'"):
             self.load(Model(), speed=11)
         with self.assertRaisesRegex(ValueError, "effort one of"):
             self.load(Model(), effort="loud")
-        with self.assertRaisesRegex(ValueError, "group must be true or false"):
-            self.load(Model(), group="of eight")
+        for name in ("group", "keep_cached"):
+            with self.assertRaisesRegex(ValueError, f"{name} must be true or false"):
+                self.load(Model(), **{name: "of eight"})
 
     def test_processes(self):
         """process_count is the size of torch's process group, if it is initialised."""
@@ -263,7 +385,7 @@ class Vllm(Engine):
         self.same(self.load(Model()).got, ARRAYS)
         self.assertIsNone(sent[0][0])
         self.same(self.load(Model(), group=True).got, ARRAYS)
-        self.assertEqual(sent[1][0], _engine._host_identity())
+        self.assertEqual(sent[1][0], _group.host_identity())
 
     def test_entry_points(self):
         """pyproject.toml announces the plug-ins to both engines."""
@@ -334,7 +456,7 @@ class Sglang(Engine):
             return files + [os.path.join(folder, hf_config)] if hf_config else files
 
         def get_tp_group():
-            raise AttributeError("no group exists yet")
+            raise RuntimeError("parallel name 'tp_group' has not been written in this process")
 
         self.module("sglang")
         self.module("sglang.srt")
@@ -402,9 +524,15 @@ class Sglang(Engine):
         self.assertIsNot(type(loader), self.default)
         self.same(model.got, ARRAYS)
         self.assertIs(type(self.loader.get_model_loader(self.config("auto"))), self.default)
-        other = self.loader.get_model_loader(self.config("penstock", {"group": False}),
-                                             types.SimpleNamespace(quantization="own"))
+        quantized = types.SimpleNamespace(quantization="own")
+        with self.assertLogs("penstock", "WARNING") as told:
+            other = self.loader.get_model_loader(self.config("penstock", {"group": False}),
+                                                 quantized)
         self.assertIs(type(other), self.loader.other)
+        self.assertIn("SGLang has chosen OtherLoader", told.output[0])
+        with self.assertRaisesRegex(ValueError, "OtherLoader.*require='no-cpu-copy' forbids"):
+            self.loader.get_model_loader(self.config("penstock", {"require": "no-cpu-copy"}),
+                                         quantized)
         with self.assertRaises(ValueError):
             self.load(Model(), "tensorflow")
 
@@ -430,8 +558,12 @@ class Sglang(Engine):
         from penstock.sglang import loader_class
         model = Model()
         model.load_weights = lambda weights: model.got.update(weights)
-        _, model = self.load(model, loader_class(), draft=1)
+        with self.assertLogs("penstock", "WARNING") as told:
+            _, model = self.load(model, loader_class(), draft=1)
         self.assertEqual(model.got, {"default": DIR})
+        self.assertIn("is a draft model, so SGLang's own loader reads", told.output[0])
+        with self.assertRaisesRegex(ValueError, "draft model.*require='direct' forbids"):
+            self.load(model, loader_class(), draft=1, extra={"require": "direct"})
 
     def test_load_group(self):
         """SGLang's load_group tells which ranks load together. With None each rank loads alone."""
@@ -448,7 +580,7 @@ class Sglang(Engine):
 RANK = """
 import logging, os, sys, time
 import penstock
-from penstock import _engine, _model
+from penstock import _engine, _group, _model
 model, folder, rank, ranks, hosts, mode = sys.argv[1:]
 rank, ranks, hosts = int(rank), int(ranks), int(hosts)
 logging.basicConfig(format="%(message)s")
@@ -468,21 +600,31 @@ class Ranks:
             time.sleep(0.005)
         return [eval(open(path).read()) for path in files]
 
-read, load, identity = [0, 0], _model.Model.load, _engine._host_identity
+read, load, identity = [0, 0], _model.Model.load, _group.host_identity
 def counted(*args, **how):
     got = load(*args, **how)
     read[0] += got[1].read
     read[1] += 1
     return got
 _model.Model.load = counted
-_engine._host_identity = lambda: (*identity(), rank * hosts // ranks)
+_group.host_identity = lambda: (*identity(), rank * hosts // ranks)
 if mode == "blocked" and rank == 1:
     os.environ["XDG_RUNTIME_DIR"] = "/proc"
 _engine.JOIN_S = 1.0 if mode == "blocked" else 60.0
 files = [os.path.join(model, name) for name in os.listdir(model)]
 options = {"window": 4 << 20} if mode != "alone" else {"group": False}
 got = {}
-for name, tensor in _engine.file_weights(files, rank, Ranks(), options, "m."):
+into = _model.Model.load_into
+def counted_into(*args, **how):
+    report = into(*args, **how)
+    read[0] += report.read
+    read[1] += 1
+    return report
+needs = None
+if mode == "experts":  # All ranks need the even tensors, and each rank half of the odd ones.
+    _model.Model.load_into = counted_into
+    needs = lambda name: None if int(name) % 2 == 0 else int(name) % 4 // 2 == rank
+for name, tensor in _engine.file_weights(files, rank, Ranks(), options, "m.", needs=needs):
     if mode == "dies" and rank == 1:
         os._exit(7)
     got[name] = tensor if read[1] else penstock.allocate(tensor.dtype, tensor.shape, rank)
@@ -517,7 +659,9 @@ class Together(Engine):
         self.assertEqual([p.returncode for p in started], [0] * ranks, outputs)
         for rank in range(ranks):
             got = safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
-            self.same({n.removeprefix("m."): v.tobytes() for n, v in got.items()}, BIG)
+            want = {n: v for n, v in BIG.items() if mode != "experts" or int(n) % 2 == 0 or
+                    int(n) % 4 // 2 == rank}
+            self.same({n.removeprefix("m."): v.tobytes() for n, v in got.items()}, want)
         return [(*map(int, out.split()), err) for out, err in outputs]
 
     def setUp(self):
@@ -547,6 +691,14 @@ class Together(Engine):
             read = sum(one[0] for one in pair)
             self.assertGreaterEqual(read, self.bytes)
             self.assertLessEqual(read, self.bytes * 1.05)
+
+    def test_experts(self):
+        """The ranks read together what all of them need, and each rank reads its own experts."""
+        results = self.ranks(2, mode="experts")
+        self.assertTrue(all(not err for *_, err in results), results)
+        read = sum(one[0] for one in results)
+        self.assertGreaterEqual(read, self.bytes)
+        self.assertLessEqual(read, self.bytes * 1.05)
 
     def test_alone(self):
         """With group=False each rank reads alone. If one rank cannot join the group, all ranks

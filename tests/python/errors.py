@@ -60,6 +60,80 @@ class Errors(unittest.TestCase):
             error = caught.exception
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
 
+    def test_whole_sentence(self):
+        """A message contains the whole path and the whole tensor name, and its own end."""
+        name, folders = "layers." + "x" * 240, [TMP]
+        folders.append(os.path.join(TMP, "d" * 150, "e" * 150, "\u00fc" * 100))
+        texts = []
+        for folder in folders:
+            os.makedirs(folder, exist_ok=True)
+            good, bad = (os.path.join(folder, n) for n in ("good.safetensors", "bad.safetensors"))
+            safetensors.numpy.save_file({name: numpy.zeros(100, numpy.float32)}, good)
+            with open(good, "rb") as f, open(bad, "wb") as g:
+                g.write(f.read()[:-1])
+            row = []
+            for call in (lambda: penstock.load_file(bad),
+                         lambda: penstock.load_file(os.path.join(folder, "missing")),
+                         lambda: penstock.load_file(good, names=["none"]),
+                         lambda: penstock.load_file(good, path="fault:bounce?eio=1"),
+                         lambda: penstock.load_file(good, device=0, require="no-cpu-copy",
+                                                    path="bounce"),
+                         lambda: penstock.load_into(good, {"none": bytearray(3)}),
+                         lambda: penstock.save_file(ARRAYS, os.path.join(folder, "no", "a"))):
+                with self.assertRaises(penstock.PenstockError) as caught:
+                    call()
+                row.append(str(caught.exception).replace(folder, "FOLDER"))
+            texts.append(row)
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(texts[0][0], f"FOLDER/bad.safetensors: tensor '{name}': the file is "
+                         "truncated: the tensors need 400 bytes, it has 399 (at byte 10)")
+        for text in texts[0]:
+            self.assertEqual(text.count("FOLDER"), 1, text)
+
+    def test_null_in_long_text(self):
+        """A message about a NUL quotes only the part of the text around the NUL."""
+        for before, after in ((0, 5000), (5000, 5000), (5000, 0)):
+            for call in (penstock.load_file, lambda path: penstock.load_file(os.fsencode(path))):
+                with self.assertRaisesRegex(ValueError, rf"position {before + 1}\b.*00") as caught:
+                    call("/" + "a" * before + "\0" + "b" * after)
+                self.assertLess(len(str(caught.exception)), 160)
+
+    def test_unknown_device(self):
+        """The message about an unknown device names the devices as Python's callers write them."""
+        with self.assertRaisesRegex(penstock.PenstockError, r"'mps'.* use 'cpu', 'cuda:N'") as told:
+            penstock.load_file(FILE, device="mps")
+        self.assertEqual((told.exception.errno, told.exception.reason), (errno.ENODEV, "no-device"))
+
+    def test_negative_numbers(self):
+        """A number out of range raises ValueError with the argument's name."""
+        model = penstock.Model(FILE)
+        for name, call in (
+                ("rank", lambda: penstock.Group("a", -1, 1)),
+                ("ranks", lambda: penstock.Group("a", 0, -1)),
+                ("ranks", lambda: penstock.Group("a", 0, 1 << 40)),
+                ("window", lambda: penstock.Group("a", 0, 1, window=-1)),
+                ("windows", lambda: penstock.Group("a", 0, 1, windows=-1)),
+                ("host", lambda: penstock.Group("a", 0, 1, host=-1)),
+                ("hosts", lambda: penstock.Group("a", 0, 1, hosts=-2)),
+                ("reads_max", lambda: penstock.Group("a", 0, 1, reads_max=-1)),
+                ("timeout", lambda: penstock.Group("a", 0, 1, timeout=-1)),
+                ("timeout", lambda: penstock.Group("a", 0, 1, timeout=float("nan"))),
+                ("stall", lambda: penstock.Group("a", 0, 1, stall=float("inf"))),
+                ("jitter", lambda: penstock.Group("a", 0, 1, jitter=1e9)),
+                ("first", lambda: model.load(framework="numpy", first=-1)),
+                ("count", lambda: model.load(framework="numpy", count=-1)),
+                ("align", lambda: penstock.load_file(FILE, framework="numpy", align=-4)),
+                ("window", lambda: penstock.iterate(FILE, framework="numpy", window=-1)),
+                ("rank", lambda: penstock.load_file(FILE, shard={"rank": -1})),
+                ("heads", lambda: penstock.load_file(FILE, shard={"heads": 1 << 32}))):
+            with self.assertRaisesRegex(ValueError, rf"^{name} must be a .*number.* not "):
+                call()
+        for call in (lambda: penstock.Group("a", "0", 1), lambda: penstock.Group("a", 0, 1.5),
+                     lambda: model.load(first="1")):
+            with self.assertRaises(TypeError):
+                call()
+        penstock.Group("a", numpy.int64(0), numpy.int32(1)).close()
+
     def test_save_options(self):
         """save_file passes require, durable and effort to the library."""
         out, asked = os.path.join(TMP, "options.safetensors"), []

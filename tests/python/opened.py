@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import errno
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from hypothesis import given
 import penstock
 import tap
 from arrays import ARRAYS, FILE, TMP, indices
-from penstock import _model, _tensor
+from penstock import _model, _prefetch, _tensor
 from reference import SETTINGS, fill, same
 
 
@@ -263,6 +264,115 @@ class Open(unittest.TestCase):
             penstock.safe_open(FILE, framework="tensorflow?")
         with self.assertRaises(ValueError):
             penstock.safe_open(FILE, framework="np", backend="tape")
+
+
+class Prefetch(unittest.TestCase):
+    """Tests safe_open.prefetch, a call of the safetensors package from version 0.9 on."""
+
+    def setUp(self):
+        # Several batches: the larger tensors have a batch of their own.
+        patch = unittest.mock.patch.object(_prefetch, "BATCH_BYTES", 1000)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_whole(self):
+        for device, framework in (("cpu", "np"), (0, "dlpack"), ("cpu", "dlpack")):
+            with penstock.safe_open(FILE, framework, device) as f, f.prefetch() as loader:
+                self.assertEqual((len(loader), loader.names()), (len(ARRAYS), f.offset_keys()))
+                got = dict(loader)
+                self.assertEqual(list(loader), [])
+            for name, array in ARRAYS.items():
+                value = got[name]
+                if framework == "dlpack":
+                    self.assertEqual(value.device, "host" if device == "cpu" else "cuda:0")
+                    there = numpy.zeros_like(array)
+                    self.assertEqual((value.shape, value.nbytes), (array.shape, array.nbytes))
+                    penstock.save_file({name: value}, os.path.join(TMP, "one.safetensors"))
+                    penstock.load_into(os.path.join(TMP, "one.safetensors"), {name: there})
+                    value = there
+                self.assertTrue(numpy.array_equal(value, array), name)
+
+    def test_plan(self):
+        plan = {"wide": slice(3, 60), "box": None, "row": slice(-7, None), "none": slice(0, 0)}
+        with penstock.safe_open(FILE, "np", device=0) as f:
+            with f.prefetch(plan, device="cpu", threads=1) as loader:
+                self.assertEqual(set(loader.names()), set(plan))
+                self.assertTrue(numpy.array_equal(loader.take("row"), ARRAYS["row"][-7:]))
+                for name, want in (("row", "has been taken"), ("dot", "not in the plan"),
+                                   ("no such", "not in the plan")):
+                    with self.assertRaisesRegex(safetensors.SafetensorError, want):
+                        loader.take(name)
+                got = dict(loader)
+            for name in ("wide", "box", "none"):
+                want = ARRAYS[name] if plan[name] is None else ARRAYS[name][plan[name]]
+                self.assertTrue(numpy.array_equal(got[name], want), name)
+                self.assertEqual(got[name].dtype, want.dtype)
+            # Reads less than the file: only the planned rows.
+            with unittest.mock.patch.object(_prefetch.Model, "load_into", autospec=True,
+                                            side_effect=_prefetch.Model.load_into) as called:
+                dict(f.prefetch({"wide": slice(0, 2)}, device="cpu"))
+            self.assertEqual([_model._piece_bytes(piece) for piece in called.call_args.args[1]],
+                             [2 * 8000])
+
+    def test_threads(self):
+        """Threads that take tensors of one loader get each tensor once."""
+        with penstock.safe_open(FILE, "np") as f, f.prefetch() as loader, \
+                concurrent.futures.ThreadPoolExecutor(4) as pool:
+            taken = [pair for future in [pool.submit(list, loader) for _ in range(4)]
+                     for pair in future.result()]
+        self.assertEqual(sorted(name for name, _ in taken), sorted(ARRAYS))
+        same(self, dict(taken), ARRAYS)
+
+    def test_closed(self):
+        """Closing stops the load. Tensors that were taken stay, and the safe_open can be closed
+        first."""
+        f = penstock.safe_open(FILE, "np")
+        loader = f.prefetch()
+        f.close()
+        row = loader.take("row")
+        loader.close()
+        loader.close()
+        self.assertTrue(numpy.array_equal(row, ARRAYS["row"]))
+        self.assertEqual(list(loader), [])
+        with self.assertRaisesRegex(ValueError, "the loader is closed"):
+            loader.take("box")
+        # Every load that a loader starts can be stopped, by the caller or by close().
+        stop = threading.Event()
+        with unittest.mock.patch.object(_prefetch.Model, "load", autospec=True,
+                                        side_effect=_prefetch.Model.load) as called, \
+                penstock.safe_open(FILE, "np", stop=stop) as f, f.prefetch() as loader:
+            list(loader)
+            stops = [call.kwargs["stop"] for call in called.call_args_list]
+            self.assertEqual([one.is_set() for one in stops], [False] * len(stops))
+            loader.close()
+            self.assertEqual([one.is_set() for one in stops], [True] * len(stops))
+            with f.prefetch() as other:
+                self.assertFalse(other._stop.is_set())
+                stop.set()
+                self.assertTrue(other._stop.is_set())
+
+    def test_wrong(self):
+        with penstock.safe_open(FILE, "np") as f:
+            for plan, kind in (({"no such": None}, penstock.NotFoundError),
+                               ({"wide": slice(0, 9, 2)}, ValueError),
+                               ({"dot": slice(0, 1)}, ValueError), ({"wide": 3}, TypeError)):
+                with self.assertRaises(kind) as caught:
+                    f.prefetch(plan)
+                self.assertIsInstance(caught.exception, safetensors.SafetensorError)
+            with self.assertRaises(ValueError):
+                f.prefetch(threads=0)
+            self.assertEqual(list(f.prefetch({})), [])
+        with self.assertRaisesRegex(ValueError, "closed"):
+            f.prefetch()
+
+    def test_meta(self):
+        with penstock.safe_open(FILE, "np") as f, open(FILE, "rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+            header = json.loads(raw.read(length))
+            for name in ARRAYS:
+                meta = f.get_tensor_meta(name)
+                self.assertEqual({"dtype": meta.dtype, "shape": meta.shape,
+                                  "data_offsets": list(meta.data_offsets)}, header[name])
 
 
 if __name__ == "__main__":

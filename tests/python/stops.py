@@ -154,7 +154,9 @@ class Stops(unittest.TestCase):
         self.early(lambda: next(steps(window=2 * COUNT * EACH, **LATE)))
         begun = moved()
         with unittest.mock.patch.object(_engine, "_batches",
-                                        lambda *_: [(0, 1), (1, COUNT - 1)]):
+                                        lambda model, *_: [[(info, None) for info in part] for part
+                                                           in (model.infos[:1],
+                                                               model.infos[1:])]):
             some = steps(**LATE)
             next(some)
             some.close()

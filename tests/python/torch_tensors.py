@@ -56,11 +56,40 @@ class Torch(unittest.TestCase):
             self.assertEqual((got.dtype, got.shape), (packed.dtype, packed.shape))
             self.assertTrue(torch.equal(got.view(torch.uint8), packed.view(torch.uint8)))
 
+    def test_odd_four_bits(self):
+        """torch packs two elements of 4 bits into a byte, so a tensor whose last dimension is odd
+        has no torch tensor. It is refused before its bytes move, as by safetensors."""
+        out, data = os.path.join(TMP, "odd.safetensors"), bytes(range(9))
+        header = b'{"q":{"dtype":"F4","shape":[6,3],"data_offsets":[0,9]}}'
+        with open(out, "wb") as f:
+            f.write(len(header).to_bytes(8, "little") + header + data)
+        with self.assertRaises(safetensors.SafetensorError):
+            reference.load_file(out)
+        opened = penstock.safe_open(out, "pt")
+        for call in (lambda: penstock.load_file(out), lambda: dict(penstock.iterate(out)),
+                     lambda: opened.get_tensor("q"), lambda: opened.get_tensors(),
+                     lambda: opened.prefetch(), lambda: opened.prefetch({"q": slice(0, 2)}),
+                     lambda: opened.get_slice("q")[:2], lambda: opened.get_slice("q")[...],
+                     lambda: penstock.load_file(out, framework="dlpack")["q"].torch()):
+            with self.assertRaisesRegex(ValueError, "odd last dimension") as caught:
+                call()
+            self.assertIsInstance(caught.exception, safetensors.SafetensorError)
+        self.assertEqual(bytes(penstock.load_file(out, framework="dlpack")["q"].buffer()), data)
+
     def test_open(self):
         with penstock.safe_open(FILE, framework="pt", device="cpu") as f:
             self.same({name: f.get_tensor(name) for name in f.keys()}, TENSORS)
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
+
+    def test_prefetch(self):
+        with penstock.safe_open(FILE, framework="pt") as f:
+            with f.prefetch() as loader:
+                self.same(dict(loader), TENSORS)
+            plan = {"bf16": slice(2, 5), "f64": None, "c64": slice(1, None)}
+            with f.prefetch(plan) as loader:
+                self.same(dict(loader), {"bf16": TENSORS["bf16"][2:5], "f64": TENSORS["f64"],
+                                         "c64": TENSORS["c64"][1:]})
 
     def test_indices(self):
         """Slices accept torch's indices. For a list of row numbers only those rows are read."""

@@ -14,6 +14,7 @@ import tap
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 PROGRAM = """
+import threading
 import penstock
 from typing import Any, Dict
 tensors: Dict[str, Any] = penstock.load_file("m", device="cuda:0", shard={"rank": 0})
@@ -23,7 +24,42 @@ with penstock.Group("g", 0, 2) as group:
     penstock.load_file(["a", "b"], group=group)
 for name, tensor in penstock.iterate("m"):
     print(name.upper(), tensor)
+def show(done: int, total: int) -> None:
+    print(done / total)
+stop = threading.Event()
+tensors = penstock.load_file("m", require="any", effort="fast", align=64, one_storage=True,
+                             keep_cached=True, ranks=2, progress=show, stop=stop)
+penstock.load_into("m", {}, require="any", effort="fast", keep_cached=True, progress=True)
+penstock.iterate("m", window=1, require="any", effort="fast", progress=show, stop=stop)
+penstock.safe_open("m", "pt", require="any", effort="fast", keep_cached=True, stop=stop)
+penstock.save_file({}, "m", durable=True, require="any", effort="fast")
+penstock.Model("m").load(require="any", effort="fast", first=1, count=2, progress=show)
+async def later() -> Dict[str, Any]:
+    async for name, tensor in penstock.aio.iterate("m", window=1):
+        print(name.upper(), tensor)
+    report = await penstock.aio.load_into("m", {}, effort="fast")
+    print(report.seconds)
+    await penstock.aio.save_file({}, "m", durable=True)
+    return await penstock.aio.load_file("m", effort="fast")
 """
+
+# Calls with a misspelled or wrong argument, each with a word of mypy's message.
+WRONG = [(f"{call}({first}, {bad}=1)", bad)
+         for call, first in (("penstock.load_file", "'m'"), ("penstock.load_into", "'m', {}"),
+                             ("penstock.iterate", "'m'"), ("penstock.safe_open", "'m', 'pt'"),
+                             ("penstock.save_file", "{}, 'm'"), ("penstock.Group", "'g', 0, 1"),
+                             ("penstock.Model", "'m'"), ("penstock.Model('m').load", "0"),
+                             ("penstock.Model('m').load_into", "[]"),
+                             ("penstock.Model('m').iterate", "0"),
+                             ("penstock.aio.load_file", "'m'"),
+                             ("penstock.aio.load_into", "'m', {}"),
+                             ("penstock.aio.iterate", "'m'"),
+                             ("penstock.aio.save_file", "{}, 'm'"))
+         for bad in ("efort", "requires")]
+WRONG += [("penstock.load_file('m', progress=3)", "int"),
+          ("penstock.load_file('m', stop=True)", "Event"),
+          ("penstock.load_file('m', window=1)", "window"),
+          ("penstock.load_file('m', group='g')", "group")]
 
 
 def mypy(*words):
@@ -55,6 +91,15 @@ class Types(unittest.TestCase):
             status, said = self.program("import penstock\n" + wrong + "\n")
             self.assertEqual(status, 1, wrong)
             self.assertIn(words, said)
+
+    def test_misspelled(self):
+        """mypy reports every argument whose name is misspelled, in its line."""
+        status, said = self.program("import penstock\n" +
+                                    "".join(f"{wrong}\n" for wrong, _ in WRONG))
+        self.assertEqual(status, 1, said)
+        for number, (wrong, word) in enumerate(WRONG):
+            lines = [line for line in said.splitlines() if f".py:{number + 2}: error" in line]
+            self.assertTrue(any(word in line for line in lines), f"{wrong}: {lines}")
 
 
 if __name__ == "__main__":

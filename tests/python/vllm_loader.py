@@ -3,7 +3,8 @@
 
 vLLM finds the loader through the package's entry point. It loads a small model with one rank, and
 with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the test registers
-vLLM's CPU platform. Needs vLLM, so only make test-all runs it."""
+vLLM's CPU platform, and computes nothing with the model, because the wheel's kernels need a GPU.
+Needs vLLM, so only make test-all runs it."""
 
 import os
 import socket
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import unittest
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -67,6 +69,62 @@ print(made[0])
 """
 
 
+# A program that compares this package's loader with vLLM's, on the files in a folder. The second
+# argument is the folder of a model without safetensors files.
+COMPARE = """
+import logging, sys, time
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.plugins import load_general_plugins
+
+model, other = sys.argv[1:]
+load_general_plugins()
+
+def loader(load_format, extra={}):
+    config = EngineArgs(model=model, skip_tokenizer_init=True, load_format=load_format,
+                        dtype="float32", enforce_eager=True, max_model_len=64,
+                        model_loader_extra_config=extra).create_engine_config()
+    return get_model_loader(config.load_config)
+
+def read(made, **source):
+    return dict(made._get_weights_iterator(made.Source(model, None, **source)))
+
+theirs, ours = loader("auto"), loader("penstock")
+names = set(read(theirs))
+first = min(name.rpartition(".")[0] for name in names)
+for experts in (None, {0}, {1, 2}, set()):
+    for unused in (None, lambda name: name.startswith(first), lambda name: "experts" in name,
+                   lambda name: True):
+        theirs.local_expert_ids = ours.local_expert_ids = experts
+        want = read(theirs, prefix="p.", is_unused_weight=unused)
+        got = read(ours, prefix="p.", is_unused_weight=unused)
+        assert want.keys() == got.keys(), (experts, sorted(want.keys() ^ got.keys())[:5])
+        assert all(torch.equal(value, got[name]) for name, value in want.items())
+assert len(read(ours)) < len(names)
+
+made, start = loader("penstock"), time.perf_counter()
+made.load_config.use_tqdm_on_load = True
+read(made)
+assert made.counter_before_loading_weights >= start
+
+source = made.Source(other, None)
+records = []
+handler = logging.Handler()
+handler.emit = lambda record: records.append(record.getMessage())
+logging.getLogger("penstock").addHandler(handler)
+assert list(dict(made._get_weights_iterator(source))) == ["only"]
+assert "has no safetensors files, so vLLM's own loader reads" in records[0], records
+try:
+    loader("penstock", {"require": "direct"})._get_weights_iterator(source)
+except ValueError as error:
+    assert "require='direct' forbids" in str(error)
+else:
+    raise AssertionError("no error")
+"""
+
+
 class Vllm(unittest.TestCase):
     def setUp(self):
         self.model = tempfile.mkdtemp(dir=TMP)
@@ -90,14 +148,19 @@ class Vllm(unittest.TestCase):
         with open(os.path.join(folder, "entry_points.txt"), "w", encoding="utf-8") as f:
             f.writelines(f"[{group}]\n{entry}\n" for group, entry in groups.items())
 
-    def ranks(self, ranks, group):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+    def environment(self):
+        """Returns the environment of a process that runs vLLM."""
         env = dict(os.environ, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR",
                    PYTHONPATH=f"{os.environ['PYTHONPATH']}:{self.plugins}")
         if torch.cuda.is_available():
             env.pop("PENSTOCK_LIBCUDA", None)  # Use the real driver.
+        return env
+
+    def ranks(self, ranks, group):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        env = self.environment()
         started = [subprocess.Popen([sys.executable, "-c", RANK, self.model, str(rank),
                                      str(ranks), str(port), str(group)], env=env, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -106,6 +169,28 @@ class Vllm(unittest.TestCase):
         self.assertEqual([p.returncode for p in started], [0] * ranks,
                          "\n".join(err[-3000:] for _, err in outputs))
         return [out.splitlines()[-1] for out, _ in outputs]
+
+    def test_choices(self):
+        """The loader reads the tensors that vLLM's loader reads, also with expert parallelism and
+        with weights that the model does not use. It notes the time, shows a bar, and warns if
+        vLLM's own loader reads a format."""
+        names = [f"model.layers.{i}.mlp.experts.{e}.up.{kind}" for i in range(2) for e in range(4)
+                 for kind in ("weight", "weight_scale")]
+        names += [f"model.layers.{i}.mlp.gate.weight" for i in range(2)]
+        for i in range(4):
+            safetensors.torch.save_file(
+                {name: torch.full((3, 5), float(n)) for n, name in enumerate(names)
+                 if n // 5 == i}, os.path.join(self.model, f"model-{i}-of-4.safetensors"))
+        for name in os.listdir(self.model):
+            if name not in ("config.json", *(f"model-{i}-of-4.safetensors" for i in range(4))):
+                os.unlink(os.path.join(self.model, name))
+        other = tempfile.mkdtemp(dir=TMP)
+        torch.save({"only": torch.zeros(3)}, os.path.join(other, "pytorch_model.bin"))
+        done = subprocess.run([sys.executable, "-c", COMPARE, self.model, other],
+                              env=self.environment(), text=True, capture_output=True,
+                              timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertRegex(done.stderr, "Loading safetensors with Penstock: 100%")
 
     def test_one(self):
         self.assertEqual(self.ranks(1, 1), ["None"])

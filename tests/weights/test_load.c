@@ -404,6 +404,14 @@ static void test_file_changes(void **state)
 	assert_true(place.off < 4u << 20);
 	assert_true(place.tensor[0]);
 	assert_non_null(strstr(penstock_errmsg(), place.tensor));
+	assert_non_null(strstr(place.text, path));
+	assert_non_null(strstr(place.text, place.tensor));
+	/* After a failure of the core library, `text` is the message of that failure. */
+	assert_int_equal(
+		penstock_device_open("no such device", NULL, &(struct penstock_device *){0}),
+		-ENODEV);
+	penstock_weights_get_place(&place);
+	assert_string_equal(place.text, penstock_errmsg());
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
 	opts.path = NULL;
