@@ -572,10 +572,16 @@ enum penstock_class {
 				   * caller's memory */
 };
 
-/* If several paths have the required class, the library chooses between them by the effort. */
+/*
+ * If several paths have the required class, the library chooses between them by the effort. With
+ * efforts fast and balanced, a read of cached bytes may use two paths at once: one lane registers
+ * page cache with the device, while other lanes copy other bytes with the CPU.
+ */
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
-	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
+	PENSTOCK_FAST = 1,    /* prefers the paths with the most bytes a second */
+	/* prefers the most bytes a second that half of the lanes can move */
+	PENSTOCK_BALANCED = 2,
 };
 
 /*

@@ -409,6 +409,10 @@ struct pst_path_facts {
 	const _Atomic uint64_t *held;
 	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
 	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
+	/* Maximum length of a chunk while the request's other lanes carry chunks on the plan's next
+	 * path. 0 if the path is not mixed with another path. While such a chunk starts, other
+	 * lanes' calls of the device's driver would wait. */
+	uint64_t mixed_max;
 	bool quick;	   /* false if the path shall be used only if no quick path can be used */
 	/* A success of this path is trusted only after a canary has compared bytes. */
 	bool canary;
@@ -464,6 +468,7 @@ struct pst_chunk {
 	uint64_t rest;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which it failed */
+	uint16_t tried;	   /* bit i is set if it failed on path i */
 	uint8_t residency; /* enum pst_residency, set by its claim or a residency probe */
 	/* Number of bytes after `len` that move too; their memory is the segment's `room`. */
 	uint32_t pad;
@@ -484,13 +489,19 @@ struct pst_chunk {
 	uint64_t timed_ns; /* time at which that call began; 0 if it is not running */
 	int refused;	   /* error of a copy that a copier delayed; 0 if there is none */
 	unsigned waits;	   /* number of copiers that have not completed its copies yet */
+	/* Its copies: host address and length of their bytes, the piece of the ring that has them,
+	 * and the lane that queues them. */
+	char *copy_base;
+	uint64_t copy_len;
+	unsigned copy_piece;
+	struct pst_lane *copy_lane;
 	struct pst_err err;
 	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);
 	/* The path's next step, called when all copies of the chunk are done. */
 	void (*after_copies)(struct pst_chunk *chunk, int result);
 	void *priv;		/* the path's state */
-	struct pst_chunk *next; /* next chunk in the list of free or deferred chunks */
+	struct pst_chunk *next; /* next chunk in the list of free, deferred or passed chunks */
 };
 
 /* ---- engine ----------------------------------------------------------------- */

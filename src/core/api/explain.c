@@ -62,7 +62,7 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 		whole |= portion == PORTION_ALL;
 		if (found >= 0)
 			continue;
-		if (i + 1 == count || r->len >= in->states[index].facts.chunk_quick)
+		if (i + 1 == count || r->len >= pst_plan_least(plan, in->states, residency, i))
 			found = (int)index;
 		else if (slow < 0)
 			slow = (int)index;
@@ -244,7 +244,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	if (ret)
 		return pst_err_publish(&err);
 	if (!req.storage || !req.seg_count || !req.segs ||
-	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_FAST ||
+	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_BALANCED ||
 	    (unsigned)req.op > PENSTOCK_WRITE)
 		return pst_fail(
 			NULL, PENSTOCK_WHY_BAD_ARGUMENT,

@@ -116,6 +116,8 @@ struct pst_request {
 	_Atomic uint64_t refs;		/* see PST_HOLD below */
 	_Atomic unsigned spread;	/* number of lanes that share the request */
 	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
+	/* Maximum length, in KiB, of the next chunk on the first of the plan's mixed paths. */
+	_Atomic uint32_t mixed_kib;
 	_Atomic bool cancelled;		/* the caller has cancelled the request */
 	_Atomic int failed;		/* negative errno of its first failure; 0 if none */
 	/* The current phase; the lane that completes it sets the next. */
