@@ -625,7 +625,7 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         metadata: a dict from str to str for the file's header; None for no metadata.
         durable: True makes the call wait until the file would survive a power cut.
         require: "any", "no-cpu-copy" or "direct", as in Model.load.
-        effort: "thrifty" or "fast", as in Model.load.
+        effort: "thrifty", "balanced" or "fast", as in Model.load.
         path: name of the only I/O path to use, for tests.
 
     Raises:

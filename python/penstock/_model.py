@@ -28,7 +28,7 @@ from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_er
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
-EFFORTS = {"thrifty": 0, "fast": 1}
+EFFORTS = {"thrifty": 0, "fast": 1, "balanced": 2}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
@@ -329,7 +329,8 @@ class Model:
             require: the class of paths that the load may use. "any" (default) allows all paths,
                 "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only
                 paths on which the drive's DMA writes the destination.
-            effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
+            effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput,
+                "balanced" is in between.
                 Default: "fast" if several processes load together, else "thrifty"; always
                 "thrifty" for an immutable model.
             align: alignment of each tensor in bytes, a power of two up to 4096; 0 means

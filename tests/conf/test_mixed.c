@@ -260,6 +260,49 @@ static void copies_are_passed_to_the_lane_that_registers(void **state)
 	}
 }
 
+/* Returns the explanation of a read of the first `len` bytes. */
+static const struct penstock_explanation *explain(enum penstock_effort effort, uint64_t len)
+{
+	static struct penstock_explanation explained;
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = len};
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
+
+	explained = (struct penstock_explanation){.size = sizeof(explained)};
+	req.effort = effort;
+	assert_int_equal(penstock_explain(&req, &explained), 0);
+	return &explained;
+}
+
+/* Compares the names of the paths that would carry the bytes, such as "mapped bounce", and the
+ * reasons of paths mapped and bounce. */
+static void expect_explained(const struct penstock_explanation *e, const char *want)
+{
+	char text[256];
+	const char *whys[2] = {"", ""};
+
+	for (unsigned i = 0; i < e->path_count; i++)
+		for (unsigned k = 0; k < 2; k++)
+			if (!strcmp(e->paths[i].name, k ? "bounce" : "mapped"))
+				whys[k] = penstock_why_name(e->paths[i].why);
+	snprintf(text, sizeof(text), "%s %s, mapped %s, bounce %s", e->paths[e->taken].name,
+		 e->mixed < 0 ? "-" : e->paths[e->mixed].name, whys[0], whys[1]);
+	assert_string_equal(text, want);
+}
+
+static void explanations_name_both_paths(void **state)
+{
+	(void)state;
+	require_mix(st);
+	expect_explained(explain(PENSTOCK_THRIFTY, 64 * MIB),
+			 "mapped -, mapped none, bounce not-needed");
+	expect_explained(explain(PENSTOCK_FAST, 64 * MIB),
+			 "mapped bounce, mapped none, bounce none");
+	expect_explained(explain(PENSTOCK_BALANCED, 8 * MIB),
+			 "mapped bounce, mapped none, bounce none");
+	expect_explained(explain(PENSTOCK_FAST, 8 * MIB),
+			 "bounce -, mapped slow-here, bounce none");
+}
+
 static void thrifty_reads_use_one_path(void **state)
 {
 	struct penstock_report report;
@@ -394,6 +437,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_read_uses_both_paths),
 		cmocka_unit_test(copies_are_passed_to_the_lane_that_registers),
+		cmocka_unit_test(explanations_name_both_paths),
 		cmocka_unit_test(thrifty_reads_use_one_path),
 		cmocka_unit_test(short_reads_use_one_path),
 		cmocka_unit_test(kept_registrations_are_not_mixed),

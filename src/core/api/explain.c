@@ -101,6 +101,27 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
+/* Returns the path that carries cached bytes at the same time as path `warm`, or -1 if there is
+ * none. */
+static int plan_mixed_path(const struct pst_plan *plan, int warm)
+{
+	const uint8_t *list = plan->list[PST_WARM];
+
+	return plan->mixed > 1 && warm == list[0] ? list[1] : -1;
+}
+
+/* Sets the reason in the rows of paths that the plan mixes, but not for so few bytes. */
+static void rows_mark_mixed(const struct pst_plan *plan, struct penstock_explanation *out)
+{
+	for (unsigned i = 0; i < plan->mixed; i++) {
+		int index = plan->list[PST_WARM][i];
+
+		if (index != out->taken && index != out->mixed &&
+		    out->paths[index].why == PENSTOCK_WHY_NONE)
+			row_set_why(&out->paths[index], PENSTOCK_WHY_NOT_QUICK);
+	}
+}
+
 /* Returns general advice how to make a path usable that is unusable for this reason. Called if
  * the path's probe has given no advice. */
 static const char *why_fix(enum penstock_why why)
@@ -267,6 +288,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	ours.cold = plan_first_path(&in, plan, PST_COLD, &range);
 	ours.warm = plan_first_path(&in, plan, PST_WARM, &range);
 	ours.unknown = plan_first_path(&in, plan, PST_UNKNOWN, &range);
+	ours.mixed = plan_mixed_path(plan, ours.warm);
 	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
@@ -281,5 +303,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 		rows_mark_unknown(&ours);
 	rows_mark_unaligned(&in, &range, &ours);
 	rows_mark_short(&ours);
+	if (residency == PST_WARM)
+		rows_mark_mixed(plan, &ours);
 	return pst_struct_copy_out(out, &ours, sizeof(ours));
 }

@@ -388,16 +388,16 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_pump *pump = req->pump;
-	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1, half;
+	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1, most;
 
 	if (lane->kind != PST_LANE_PUMP || lanes == 1 ||
 	    atomic_load_explicit(&req->next, memory_order_relaxed) >=
 		    atomic_load_explicit(&req->limit, memory_order_relaxed))
 		return;
 	lanes = lanes && lanes < pump->lane_count ? lanes : pump->lane_count;
-	half = pump->lane_count / 2 > 2 ? pump->lane_count / 2 : 2;
-	if (req->effort == PENSTOCK_BALANCED && lanes > half)
-		lanes = half;
+	most = pump->lane_count * 3 / 4 > 2 ? pump->lane_count * 3 / 4 : 2;
+	if (req->effort == PENSTOCK_BALANCED && lanes > most)
+		lanes = most;
 	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= lanes ||
 	    !atomic_compare_exchange_strong(&req->spread, &one, lanes))
 		return;
