@@ -358,16 +358,17 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 }
 
 /* Called when one copier has completed all its copies of the chunk. After the last copier the
- * chunk's path continues. */
+ * chunk's path continues. If another lane has queued the copies, the chunk first returns to its own
+ * lane. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
+	struct pst_lane *own = chunk->lane;
+
 	if (!result)
 		result = chunk->refused;
 	if (result && !chunk->err.code)
 		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
 			       "the device reported an error for a copy: %m");
-	struct pst_lane *own = chunk->lane;
-
 	if (--chunk->waits)
 		return;
 	chunk->copy_lane->copies--;

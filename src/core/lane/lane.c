@@ -383,7 +383,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 }
 
 /* Passes the request to as many other lanes as the path of its first chunk needs for full speed.
- * Does so only once for a request. */
+ * With effort balanced, at most three quarters of the pump's lanes share a request. Does so only
+ * once for a request. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
