@@ -432,6 +432,42 @@ static void reads_at_once(void **state)
 	penstock_queue_close(q);
 }
 
+/* A mixed read that is cancelled at any moment ends, also while a lane has chunks of another lane.
+ * A later read uses both paths again. */
+static void cancelled_reads_end(void **state)
+{
+	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
+	struct penstock_report report;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	unsigned cancelled = 0;
+	uint64_t id;
+
+	(void)state;
+	require_mix(st);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	req.effort = PENSTOCK_FAST;
+	for (unsigned turn = 0; turn < 24; turn++) {
+		faults_reset(0);
+		atomic_store(&observed, true);
+		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
+		/* The moment is a number of calls that the lanes have made. */
+		while (atomic_load(&preads) + 4 * atomic_load(&windows) < turn)
+			sched_yield();
+		penstock_cancel(q, id);
+		assert_int_equal(penstock_wait(q, &done, 1, 1, 60000000000), 1);
+		atomic_store(&observed, false);
+		assert_true(done.result == -ECANCELED || done.result == (int64_t)seg.row_len);
+		cancelled += done.result == -ECANCELED;
+	}
+	assert_true(cancelled > 0);
+	penstock_queue_close(q);
+	faults_reset(1);
+	read_range(st, PENSTOCK_FAST, 0, FILE_LEN, &report);
+	assert_true(row(&report, "mapped")->bytes > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -445,6 +481,7 @@ int main(void)
 		cmocka_unit_test(failed_copies_go_on_by_mapped),
 		cmocka_unit_test(both_paths_fail),
 		cmocka_unit_test(reads_at_once),
+		cmocka_unit_test(cancelled_reads_end),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

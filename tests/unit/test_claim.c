@@ -253,6 +253,25 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
+/* If other requests are in flight, lanes carry them while the last window ends. So a fast read uses
+ * path mapped to its end. */
+static void fast_reads_among_others_are_mixed(void **state)
+{
+	static struct pst_lane home;
+
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	path_state("mapped")->facts.chunk_first = 8 * MIB;
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 24 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	req.home_lane = &home;
+	atomic_store(&home.requests, 1);
+	assert_int_equal(claim_by_two_lanes(), 0);
+	atomic_store(&home.requests, 2);
+	assert_true(claim_by_two_lanes() >= 16 * MIB);
+}
+
 /* If registrations are kept, or if path mapped is slow, no effort mixes paths. */
 static void paths_that_are_not_mixed(void **state)
 {
@@ -709,6 +728,7 @@ int main(void)
 		cmocka_unit_test_setup(long_warm_runs_are_mapped, setup),
 		cmocka_unit_test_setup(mixed_paths_by_lane, setup),
 		cmocka_unit_test_setup(short_fast_reads_are_not_mixed, setup),
+		cmocka_unit_test_setup(fast_reads_among_others_are_mixed, setup),
 		cmocka_unit_test_setup(paths_that_are_not_mixed, setup),
 		cmocka_unit_test_setup(mixed_queries_have_the_chunks_lengths, setup),
 		cmocka_unit_test_setup(slow_mixed_chunks_get_shorter, setup),

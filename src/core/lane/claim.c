@@ -38,6 +38,21 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 	return end > place->pos ? end - place->pos : 0;
 }
 
+/* Returns how many bytes of the request must be unclaimed for a chunk on the mixed path at position
+ * `at` of the list for warm bytes. If other requests are in flight, the other lanes carry them
+ * while this chunk ends, so fewer bytes are enough. */
+static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
+			    unsigned at)
+{
+	const struct pst_plan *plan = place->span->plan;
+	const struct pst_path_state *paths = place->span->route->paths;
+
+	if (req->home_lane &&
+	    atomic_load_explicit(&req->home_lane->requests, memory_order_relaxed) > 1)
+		return paths[plan->list[PST_WARM][at]].facts.chunk_quick;
+	return pst_plan_least(plan, paths, PST_WARM, at);
+}
+
 /* Returns the position in the plan's list for warm bytes at which lane number `nth` of the request
  * begins. If the plan mixes paths, each of them except the last is left to as many lanes as it
  * needs for full speed. Near the end of the request, all lanes use the last of them. */
@@ -52,7 +67,7 @@ static unsigned warm_first(struct pst_request *req, const struct pst_place *plac
 
 		if (nth >= lanes)
 			nth -= lanes;
-		else if (place_rest(req, place) >= pst_plan_least(plan, paths, PST_WARM, at))
+		else if (place_rest(req, place) >= mixed_least(req, place, at))
 			break;
 		else
 			pst_req_note(req, index, PENSTOCK_WHY_NOT_QUICK);

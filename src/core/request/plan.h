@@ -45,8 +45,9 @@ struct pst_plan {
 	 * of one request at the same time. 1 if the list's best path carries all warm bytes, 0 if
 	 * the list is empty. */
 	uint8_t mixed;
-	/* A mixed path, except the last, begins a chunk only while at least this many times its
-	 * chunk_quick are unclaimed. Otherwise this chunk could end long after all others. */
+	/* In a request that is alone in flight, a mixed path, except the last, begins a chunk only
+	 * while at least this many times its chunk_quick are unclaimed. Otherwise this chunk could
+	 * end long after all others. */
 	uint8_t mixed_tail;
 };
 
@@ -91,8 +92,9 @@ struct pst_route {
 /* Computes the plan for one operation, class and effort. */
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);
 
-/* Returns how many bytes of a request must be unclaimed for a chunk on the path at position `at` of
- * the list for a residency. If fewer are unclaimed, other paths are faster. */
+/* Returns how many bytes of a request that is alone in flight must be unclaimed for a chunk on the
+ * path at position `at` of the list for a residency. If fewer are unclaimed, other paths are
+ * faster. */
 uint64_t pst_plan_least(const struct pst_plan *plan, const struct pst_path_state *states,
 			enum pst_residency residency, unsigned at);
 
