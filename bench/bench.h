@@ -169,6 +169,18 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
 
+/* How raw calls read a cached file into the GPU. */
+struct mixed_way {
+	unsigned threads; /* Number of threads that read pieces into pinned memory. */
+	uint64_t piece;	  /* Number of bytes of a piece. */
+	uint64_t window;  /* Largest window that one more thread registers; 0: no such thread. */
+	bool passes;	  /* Whether that thread also queues the copies of the other threads. */
+};
+/* Measures one way. Writes one row of the CSV. See gpu_mixed.c. */
+int gpu_mixed_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		  uint64_t len, const struct mixed_way *way);
+
+int gpu_blocked(struct bench *b); /* Runs section `blocked`, see gpu_blocked.c. */
 int gpu_written(struct bench *b); /* Runs section `written`, see gpu_written.c. */
 /* Measures reads of an uncached range without Penstock: one loop reads by O_DIRECT into a pinned
  * ring, and copies from the ring to the GPU. Writes one row of the CSV. See gpu_cold.c. */

@@ -21,6 +21,7 @@
  * library's path `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
+#define WINDOW_MIXED (32 * MIB) /* The largest window while other threads use path `bounce`. */
 #define SEARCH_LEN GIB
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -99,6 +100,44 @@ static int warm_rounds(struct bench *b, const char *group)
 					     WINDOW);
 		if (!ret)
 			ret = row_pinned(b, group, "limit-out", rep, b->len, false);
+	}
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+/* Measures a cached read by each of two paths alone and by both at once. Raw calls and the library
+ * alternate. The raw calls use the library's number of threads and its pieces. */
+static int section_mixed(struct bench *b)
+{
+	static const struct mixed_way raw_bounce = {8, MIB, 0, false};
+	static const struct mixed_way raw_both = {7, MIB, WINDOW_MIXED, true};
+	static const struct mixed_way raw_apart = {7, MIB, WINDOW_MIXED, false};
+	const struct {
+		const char *name;
+		struct transfer t;
+	} all[] = {
+		{"mapped", {0, b->len, PENSTOCK_THRIFTY, "mapped", 0, true, false}},
+		{"bounce", {0, b->len, PENSTOCK_FAST, "bounce", 0, true, false}},
+		{"balanced", {0, b->len, PENSTOCK_BALANCED, NULL, 0, true, false}},
+		{"fast", {0, b->len, PENSTOCK_FAST, NULL, 0, true, false}},
+	};
+	int fd = file_open_cached(b), ret = fd < 0 ? fd : 0;
+
+	for (unsigned rep = b->rep; rep < b->rep + b->reps && !ret; rep++) {
+		ret = row_pinned(b, "mixed", "limit", rep, b->len, true);
+		if (!ret)
+			ret = gpu_window_row(b, "mixed", "raw mapped", rep, fd, b->len,
+					     WINDOW_FIRST, WINDOW);
+		if (!ret)
+			ret = gpu_mixed_row(b, "mixed", "raw bounce", rep, fd, b->len, &raw_bounce);
+		if (!ret)
+			ret = gpu_mixed_row(b, "mixed", "raw both", rep, fd, b->len, &raw_both);
+		if (!ret)
+			ret = gpu_mixed_row(b, "mixed", "raw both apart", rep, fd, b->len,
+					    &raw_apart);
+		for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && !ret; i++)
+			ret = row_warm(b, "mixed", all[i].name, rep, fd, &all[i].t);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -424,6 +463,7 @@ static int size_long(struct bench *b)
 const struct bench_section bench_bulk[] = {
 	{"warm", "file in the page cache, as written, to GPU", true, section_warm},
 	{"warm_read", "the same, as readahead brought it in", true, section_warm_read},
+	{"mixed", "two paths at once, and each alone", true, section_mixed},
 	{"beside", "one round of warm under another group's name", true, section_beside},
 	{"cold", "file on the drive to GPU", true, cold},
 	{"save", "GPU to a durable file", true, save},

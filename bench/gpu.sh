@@ -77,6 +77,8 @@ run 60 1 make
 for _ in 1 2 3; do run 20 1 startup; done
 run 20 "$reps" null host4k
 run 40 $((reps + 2)) warm
+run 40 3 mixed
+run 20 1 blocked
 run 40 2 copies batches copies4k
 run 20 1 written
 run 60 3 window

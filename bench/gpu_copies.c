@@ -310,6 +310,7 @@ const struct bench_section bench_copies[] = {
 	{"batches", "several copies queued by one call, by raw driver calls", true,
 	 section_batches},
 	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, section_copies4k},
+	{"blocked", "driver calls while another thread registers page cache", true, gpu_blocked},
 	{"written", "copies of what a processor has just written", true, gpu_written},
 	{NULL, NULL, false, NULL},
 };

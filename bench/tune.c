@@ -133,9 +133,46 @@ static int section_window(struct bench *b)
 	return ret;
 }
 
+/* Measures raw calls that use two paths at once, with different numbers of threads and pieces, and
+ * then the library with different numbers of lanes. */
+static int section_mixed_ways(struct bench *b)
+{
+	static const struct mixed_way ways[] = {
+		{3, MIB, 32 * MIB, true},  {5, MIB, 32 * MIB, true},	 {7, MIB, 32 * MIB, true},
+		{7, MIB, 128 * MIB, true}, {7, MIB, 64 * MIB, true},	 {7, MIB, 16 * MIB, true},
+		{7, MIB, 8 * MIB, true},   {7, 2 * MIB, 64 * MIB, true}, {11, MIB, 32 * MIB, true},
+	};
+	static const struct setting sets[] = {{3, 4, 4 * MIB, NULL},
+					      {4, 4, 4 * MIB, NULL},
+					      {6, 4, 4 * MIB, NULL},
+					      {8, 4, 4 * MIB, NULL},
+					      {12, 4, 4 * MIB, NULL}};
+	struct transfer t = {.len = b->len, .effort = PENSTOCK_FAST, .opened = true};
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = fd < 0 ? -errno : 0;
+
+	if (!ret)
+		ret = cache_warm(fd, 0, b->len);
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]) && !ret; i++) {
+			char name[64];
+
+			snprintf(name, sizeof(name), "raw %u x %llu KiB %llu MiB", ways[i].threads,
+				 (unsigned long long)(ways[i].piece / KIB),
+				 (unsigned long long)(ways[i].window / MIB));
+			ret = gpu_mixed_row(b, "mixed_ways", name, rep, fd, b->len, &ways[i]);
+		}
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
+			ret = setting_measure(b, "mixed_ways", &sets[i], rep, &t);
+	}
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
 const struct bench_section bench_tune[] = {
 	{"lanes", "lanes, slots and ring of bounce", true, section_lanes},
 	{"staged", "lanes and slots of staged", true, section_staged},
+	{"mixed_ways", "threads, pieces and lanes of two paths at once", true, section_mixed_ways},
 	{"window", "windows over the page cache, by raw driver calls", true, section_window},
 	{NULL, NULL, false, NULL},
 };

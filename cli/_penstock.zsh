@@ -42,7 +42,7 @@ _penstock_value() {
 	--via | --device) _penstock_devices ;;
 	--require) compadd -- any no-cpu-copy direct ;;
 	--expect) compadd -- no-cpu-copy direct ;;
-	--effort) compadd -- thrifty fast ;;
+	--effort) compadd -- thrifty balanced fast ;;
 	--engine) compadd -- auto uring threads ;;
 	--path) compadd -- p2p odirect vendor mapped staged bounce null fault: ;;
 	--rw) compadd -- read write randread randwrite ;;

@@ -284,10 +284,13 @@ bool parse_effort(const char *text, enum penstock_effort *out)
 {
 	if (!strcmp(text, "thrifty"))
 		*out = PENSTOCK_THRIFTY;
+	else if (!strcmp(text, "balanced"))
+		*out = PENSTOCK_BALANCED;
 	else if (!strcmp(text, "fast"))
 		*out = PENSTOCK_FAST;
 	else
-		return fail(EXIT_USAGE, "there is no effort '%s': use thrifty or fast", text),
+		return fail(EXIT_USAGE, "there is no effort '%s': use thrifty, balanced or fast",
+			    text),
 		       false;
 	return true;
 }

@@ -654,7 +654,8 @@ const struct command cmd_cp = {
 	.summary = "copy a storage through device memory, and report the path",
 	.help = "  --via DEVICE     device whose memory the bytes pass through (auto)\n"
 		"  --require CLASS  any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
-		"  --effort E       thrifty (least CPU time) or fast (most bytes per second)\n"
+		"  --effort E       thrifty (least CPU time), balanced (in between) or\n"
+		"                   fast (most bytes per second)\n"
 		"  --verify         read both files again from the drive and compare them\n"
 		"  --durable        return only when DST survives a power cut\n"
 		"  --path P         use only this path, for tests\n"

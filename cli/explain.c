@@ -59,6 +59,12 @@ static const char *explained_path_name(const struct penstock_explanation *e, int
 	return index >= 0 ? e->paths[index].name : "none";
 }
 
+/* Returns whether the path of row `i` carries cached bytes at the same time as the path `taken`. */
+static bool explained_mix_used(const struct penstock_explanation *e, int i)
+{
+	return i >= 0 && i == e->mixed && e->resident > 0 && e->taken == e->warm;
+}
+
 static const char *residency_name(const struct penstock_explanation *e)
 {
 	return e->resident > 0 ? "yes" : e->resident ? "unknown" : "no";
@@ -89,6 +95,8 @@ static void explanation_print_json(const struct explain_args *a,
 	json_text(&j, "cold", explained_path_name(e, e->cold));
 	json_text(&j, "warm", explained_path_name(e, e->warm));
 	json_text(&j, "unknown", explained_path_name(e, e->unknown));
+	if (e->mixed >= 0)
+		json_text(&j, "mixed", explained_path_name(e, e->mixed));
 	json_object(&j, "reasons");
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
@@ -111,8 +119,12 @@ static void explanation_print_table(const struct explain_args *a,
 	printf("%s ", a->write ? "write" : "read");
 	print_name(stdout, a->storage);
 	printf(" %s %s: %s", a->write ? "from" : "to", a->device, explained_path_name(e, e->taken));
+	if (explained_mix_used(e, e->mixed))
+		printf(" and %s at once", explained_path_name(e, e->mixed));
 	if (e->taken >= 0 && e->cold != e->warm && !a->write)
-		printf(" (cached bytes: %s, others: %s)", explained_path_name(e, e->warm),
+		printf(" (cached bytes: %s%s%s, others: %s)", explained_path_name(e, e->warm),
+		       e->mixed >= 0 ? " and " : "",
+		       e->mixed >= 0 ? explained_path_name(e, e->mixed) : "",
 		       explained_path_name(e, e->cold));
 	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
 	       e->device_text, e->engine, e->engine_text[0] ? ": " : "", e->engine_text);
@@ -125,9 +137,9 @@ static void explanation_print_table(const struct explain_args *a,
 		char text[PENSTOCK_TEXT_MAX + 32];
 
 		snprintf(text, sizeof(text), "%s %s%s%s",
-			 (int)i == e->taken ? "USED"
-			 : p->usable	    ? "open"
-					    : "shut",
+			 (int)i == e->taken || explained_mix_used(e, (int)i) ? "USED"
+			 : p->usable					     ? "open"
+									     : "shut",
 			 p->text, p->text[0] && p->proven > 0 ? " " : "",
 			 p->proven > 0 ? "(proven by canary)" : "");
 		printf("  %-9s ", p->name);
@@ -207,7 +219,8 @@ const struct command cmd_explain = {
 		"  --offset N       offset of the request in the storage\n"
 		"  --write          explain a write; its direct path is proven by the first write\n"
 		"  --require CLASS  any, no-cpu-copy or direct\n"
-		"  --effort E       thrifty (least CPU time) or fast (most bytes per second)\n"
+		"  --effort E       thrifty (least CPU time), balanced (in between) or\n"
+		"                   fast (most bytes per second)\n"
 		"  --json           print one JSON object, see penstock-json(5)\n",
 	.run = explain_main,
 };

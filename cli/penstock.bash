@@ -41,7 +41,7 @@ _penstock_value() {
 	--via | --device) _penstock_devices ;;
 	--require) echo any no-cpu-copy direct ;;
 	--expect) echo no-cpu-copy direct ;;
-	--effort) echo thrifty fast ;;
+	--effort) echo thrifty balanced fast ;;
 	--engine) echo auto uring threads ;;
 	--path) echo p2p odirect vendor mapped staged bounce null fault: ;;
 	--rw) echo read write randread randwrite ;;

@@ -59,7 +59,7 @@ function __penstock_words
             printf '%s\n' no-cpu-copy direct
             return
         case --effort
-            printf '%s\n' thrifty fast
+            printf '%s\n' thrifty balanced fast
             return
         case --engine
             printf '%s\n' auto uring threads

@@ -586,10 +586,16 @@ enum penstock_class {
 				   * caller's memory */
 };
 
-/* If several paths have the required class, the library chooses between them by the effort. */
+/*
+ * If several paths have the required class, the library chooses between them by the effort. With
+ * efforts fast and balanced, a long read of cached bytes into a GPU may use two paths at once: one
+ * thread registers page cache with the GPU's driver, from where the GPU copies the bytes, and other
+ * threads copy other bytes with the CPU.
+ */
 enum penstock_effort {
-	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
-	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
+	PENSTOCK_THRIFTY = 0,  /* prefers the path with the least CPU time for each byte */
+	PENSTOCK_FAST = 1,     /* prefers the paths with the most bytes a second */
+	PENSTOCK_BALANCED = 2, /* nearly as many bytes a second, by three quarters of the threads */
 };
 
 /*
@@ -992,6 +998,9 @@ struct penstock_explanation {
 	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
+	/* number of the row whose path would carry some of the cached chunks at the same time as
+	 * the path `warm`; -1 if there is no such path */
+	int mixed;
 };
 
 /*

@@ -27,7 +27,7 @@ void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, uns
 	/* The library must check memory for which no device was found, because it may be GPU
 	 * memory that was freed. */
 	m->req.flags = PENSTOCK_R_UNSURE;
-	m->req.effort = PENSTOCK_FAST;
+	m->req.effort = atomic_load_explicit(&shim.effort, memory_order_relaxed);
 	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
 }
 

@@ -8,6 +8,9 @@
  */
 #include "open.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "config.h"
 #include "log.h"
 #include "params.h"
@@ -22,6 +25,23 @@ static int class_required(const struct shim_config *config)
 			       config->flag[CUF_PARAM_FORCE_COMPAT_MODE]
 		       ? PENSTOCK_ANY
 		       : PENSTOCK_DIRECT;
+}
+
+/* Returns the effort that PENSTOCK_CUFILE_EFFORT names, or effort fast. */
+static enum penstock_effort effort_read(void)
+{
+	static const char *const names[] = {"thrifty", "fast", "balanced"};
+	const char *text = getenv("PENSTOCK_CUFILE_EFFORT");
+
+	for (unsigned i = 0; text && i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcmp(text, names[i]))
+			return (enum penstock_effort)i;
+	if (text && text[0])
+		shim_log(SHIM_ERROR,
+			 "PENSTOCK_CUFILE_EFFORT is '%s': it must be thrifty, balanced or fast, "
+			 "so fast is used",
+			 text);
+	return PENSTOCK_FAST;
 }
 
 int shim_open_locked(void)
@@ -41,6 +61,7 @@ int shim_open_locked(void)
 	}
 	atomic_store(&shim.host, host);
 	atomic_store(&shim.require, class_required(config));
+	atomic_store(&shim.effort, effort_read());
 	shim_params_opened();
 	shim_stats_opened(config);
 	atomic_store(&shim.open, true);

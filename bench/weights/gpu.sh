@@ -75,7 +75,7 @@ in_c() {
 	make a 15
 	python3 bench/weights/model.py "$dir/many" --equal 10000 $((65536 / scale))
 	python3 bench/weights/model.py "$dir/one" --equal 1 $((10000 * (65536 / scale)))
-	for effort in "" --fast; do
+	for effort in "" --balanced --fast; do
 		"$carried/bench_weights" load "${to[@]}" --reps 4 $effort \
 			"$dir/a/model.safetensors"
 		"$carried/bench_weights" small "${to[@]}" --reps 7 $effort "$dir/many" "$dir/one"

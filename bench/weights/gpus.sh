@@ -65,6 +65,8 @@ group 40 --reps 3 --window 32 --windows 8 --kept
 group 40 --reps 3 --window 64 --windows 2
 group 40 --reps 3 --kept
 group 60 --reps 3 --window 64 --fast --verify
+group 60 --reps 3 --window 64 --balanced --verify
+group 60 --reps 3 --fast
 group 40 --reps 3 --window 64 --shard --kept
 group 30 --dies 0 --window 64
 step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" \

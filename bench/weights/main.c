@@ -56,6 +56,13 @@ struct shared *shared_new(void)
 	return s;
 }
 
+const char *effort_name(const struct job *job)
+{
+	static const char *const names[] = {"thrifty", "fast", "balanced"};
+
+	return names[job->effort];
+}
+
 bool ranks_barrier(struct shared *s, unsigned barrier, unsigned ranks)
 {
 	double until = now() + BARRIER_S;
@@ -125,22 +132,23 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 
 static int usage(void)
 {
-	fprintf(stderr, "bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
-			"              drive FILE uring|threads THREADS DEPTH KIB | first FILE\n"
-			"  --device NAME    cuda (each rank its own), cuda:0, host\n"
-			"  --ranks N        --reps N         --csv FILE (rows are added)\n"
-			"  --window MIB     --windows N      of the group\n"
-			"  --fast           --kept           --shard      --into     --verify\n"
-			"  --dies RANK      this rank is killed during the load\n");
+	fprintf(stderr,
+		"bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
+		"              drive FILE uring|threads THREADS DEPTH KIB | first FILE\n"
+		"  --device NAME    cuda (each rank its own), cuda:0, host\n"
+		"  --ranks N        --reps N         --csv FILE (rows are added)\n"
+		"  --window MIB     --windows N      of the group\n"
+		"  --fast --balanced         --kept           --shard      --into     --verify\n"
+		"  --dies RANK      this rank is killed during the load\n");
 	return 2;
 }
 
 static const struct option options[] = {
-	{"device", 1, NULL, 'd'}, {"ranks", 1, NULL, 'r'},  {"reps", 1, NULL, 'n'},
-	{"csv", 1, NULL, 'c'},	  {"window", 1, NULL, 'w'}, {"windows", 1, NULL, 'W'},
-	{"fast", 0, NULL, 'f'},	  {"kept", 0, NULL, 'k'},   {"shard", 0, NULL, 's'},
-	{"into", 0, NULL, 'i'},	  {"verify", 0, NULL, 'v'}, {"dies", 1, NULL, 'x'},
-	{NULL, 0, NULL, 0},
+	{"device", 1, NULL, 'd'},   {"ranks", 1, NULL, 'r'},  {"reps", 1, NULL, 'n'},
+	{"csv", 1, NULL, 'c'},	    {"window", 1, NULL, 'w'}, {"windows", 1, NULL, 'W'},
+	{"fast", 0, NULL, 'f'},	    {"kept", 0, NULL, 'k'},   {"shard", 0, NULL, 's'},
+	{"balanced", 0, NULL, 'b'}, {"into", 0, NULL, 'i'},   {"verify", 0, NULL, 'v'},
+	{"dies", 1, NULL, 'x'},	    {NULL, 0, NULL, 0},
 };
 
 static int parse_options(struct job *job, int argc, char **argv)
@@ -171,6 +179,9 @@ static int parse_options(struct job *job, int argc, char **argv)
 			break;
 		case 'f':
 			job->effort = PENSTOCK_FAST;
+			break;
+		case 'b':
+			job->effort = PENSTOCK_BALANCED;
 			break;
 		case 'k':
 			job->kept = true;

@@ -53,6 +53,7 @@ struct job {
 
 double now(void);
 double cpu_time(void);
+const char *effort_name(const struct job *job); /* Returns "thrifty", "fast" or "balanced". */
 struct shared *shared_new(void);
 /* Polls until all ranks have reached the barrier with this number. Returns false if a rank has
  * failed and will not reach it. */

@@ -111,7 +111,7 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 
 int load_bench(const struct job *job)
 {
-	const char *effort = job->effort == PENSTOCK_FAST ? "fast" : "thrifty";
+	const char *effort = effort_name(job);
 	struct penstock_weights *w = NULL;
 	struct penstock_device *dev;
 	char what[32];
@@ -192,7 +192,7 @@ int small_bench(const struct job *job, const char *many, const char *one)
 	}
 	printf("in C, effort %s: %llu tensors over one of the same bytes, us a tensor: %.3f more "
 	       "time (%.3f of it to open), %.3f more CPU time; %.2f GB/s, one %.2f\n",
-	       job->effort == PENSTOCK_FAST ? "fast" : "thrifty", (unsigned long long)tensors,
+	       effort_name(job), (unsigned long long)tensors,
 	       (time[1][0] - time[0][0]) / (double)tensors * 1e6,
 	       (open[1][0] - open[0][0]) / (double)tensors * 1e6,
 	       (cpu[1][0] - cpu[0][0]) / (double)tensors * 1e6, (double)s.bytes / time[1][0] * 1e-9,

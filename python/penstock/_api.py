@@ -69,7 +69,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
         require: the class of paths that the load may use. "any" allows all paths,
             "no-cpu-copy" only paths on which DMA engines move all bytes, "direct" only paths
             on which the drive's DMA writes the destination.
-        effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
+        effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput,
+            "balanced" is in between.
             Default: "fast" if several processes load together, else "thrifty"; always "thrifty"
             for a Model with immutable=True.
         align: alignment of each tensor in bytes, a power of two up to 4096; 0 means the
@@ -688,7 +689,7 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         metadata: a dict from str to str for the file's header; None for no metadata.
         durable: True makes the call wait until the file would survive a power cut.
         require: "any", "no-cpu-copy" or "direct", as in Model.load.
-        effort: "thrifty" or "fast", as in Model.load.
+        effort: "thrifty", "balanced" or "fast", as in Model.load.
         path: name of the only I/O path to use, for tests.
 
     Raises:

@@ -31,7 +31,7 @@ from ._progress import Meter, Progress
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
-EFFORTS = {"thrifty": 0, "fast": 1}
+EFFORTS = {"thrifty": 0, "fast": 1, "balanced": 2}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}

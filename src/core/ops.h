@@ -463,7 +463,11 @@ struct pst_path_facts {
 	const _Atomic uint64_t *held;
 	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
 	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
-	bool quick;	   /* false if a plan shall use the path only after all quick paths */
+	/* Maximum length of a chunk while the request's other lanes carry chunks on the plan's next
+	 * path. 0 if the path is not mixed with another path. While such a chunk starts, other
+	 * lanes' calls of the device's driver would wait. */
+	uint64_t mixed_max;
+	bool quick; /* false if a plan shall use the path only after all quick paths */
 	/* A success of this path is trusted only after a canary has compared bytes. */
 	bool canary;
 };
@@ -518,6 +522,7 @@ struct pst_chunk {
 	uint64_t rest;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which the chunk has failed */
+	uint16_t tried;	   /* bit i is set if the chunk has failed on path i */
 	uint8_t residency; /* enum pst_residency, set by its claim or a residency probe */
 	/* Whether its read through the page cache fills the cache, although `residency` may be
 	 * PST_WARM: see cache_fill.h. */
@@ -547,13 +552,20 @@ struct pst_chunk {
 	int refused;	   /* error of a copy that a copier delayed; 0 if there is none */
 	/* number of copiers (copy queues) that have not completed the chunk's copies yet */
 	unsigned waits;
+	/* The chunk's copies: host address and length of their bytes, the piece of the ring that
+	 * has them, and the lane that queues them. */
+	char *copy_base;
+	uint64_t copy_len;
+	unsigned copy_piece;
+	struct pst_lane *copy_lane;
 	struct pst_err err;
 	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);
 	/* The path's next step, called when all copies of the chunk are done. */
 	void (*after_copies)(struct pst_chunk *chunk, int result);
 	void *priv; /* the path's state */
-	/* next chunk in the list of free chunks, or of chunks that wait for a slot */
+	/* next chunk in the list of free chunks, of chunks that wait for a slot, or of chunks that
+	 * were passed to another lane */
 	struct pst_chunk *next;
 };
 

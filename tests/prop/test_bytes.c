@@ -228,11 +228,12 @@ static void random_path(struct gen *gen, bool alone)
 
 static void describe_request(const struct gen *gen)
 {
+	static const char *const efforts[] = {"thrifty", "fast", "balanced"};
 	const struct penstock_req *req = &gen->req;
 
 	describe("%s, path %s, class %d, %s, flags %x%s:\n", req->op ? "write" : "read",
-		 req->path ? req->path : "-", (int)req->require, req->effort ? "fast" : "thrifty",
-		 req->flags, gen->stopped ? ", stopped" : "");
+		 req->path ? req->path : "-", (int)req->require, efforts[req->effort], req->flags,
+		 gen->stopped ? ", stopped" : "");
 	for (unsigned i = 0; i < req->seg_count; i++) {
 		const struct penstock_seg *s = &gen->segs[i];
 		unsigned d = 0;
@@ -265,7 +266,7 @@ static void make_batch(void)
 		gen->req.storage = env.st;
 		gen->req.op = write ? PENSTOCK_WRITE : PENSTOCK_READ;
 		gen->req.segs = gen->segs;
-		gen->req.effort = (enum penstock_effort)random_below(2);
+		gen->req.effort = (enum penstock_effort)random_below(3);
 		gen->req.priority = (int)random_below(8) - 4;
 		gen->req.user = gen;
 		if (one_in(4))

@@ -280,7 +280,7 @@ class Groups(unittest.TestCase):
         """The default effort is "fast" if several processes load, unless the model is immutable."""
         model = penstock.Model(FILE)
         for how, fast in (({}, 0), ({"ranks": 2}, 1), ({"ranks": 2, "effort": "thrifty"}, 0),
-                          ({"effort": "fast"}, 1)):
+                          ({"effort": "fast"}, 1), ({"effort": "balanced"}, 2)):
             self.assertEqual(model.options(**how)[0].effort, fast, how)
         self.assertEqual(penstock.Model(FILE, immutable=True).options(ranks=2)[0].effort, 0)
 

@@ -511,6 +511,48 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
+/* Reads a cached file of LONG bytes with an effort. Returns whether the log names this path. */
+#define LONG (8u << 20)
+static bool effort_reads_by(const char *effort, const char *path)
+{
+	char line[PATH_MAX + 64];
+	int fd = st_make("effort", LONG, O_RDWR);
+	void *dev = cu_alloc(LONG), *fh;
+	unsigned before;
+	bool named;
+
+	snprintf(line, sizeof(line), "NOTICE: %s: read into cuda:0 by path %s", st_path, path);
+	before = logged(line);
+	setenv("PENSTOCK_CUFILE_EFFORT", effort, 1);
+	assert_ok(cuFileDriverOpen());
+	unsetenv("PENSTOCK_CUFILE_EFFORT");
+	fh = st_register(fd, NULL);
+	assert_int_equal(cuFileRead(fh, dev, LONG, 0, 0), LONG);
+	named = logged(line) > before;
+	st_drop(fh, fd);
+	assert_ok(cuFileDriverClose());
+	cu_free(dev);
+	return named;
+}
+
+/* A variable of the environment sets the effort of all transfers. */
+static void effort(void **state)
+{
+	const char *wrong =
+		"PENSTOCK_CUFILE_EFFORT is 'hasty': it must be thrifty, balanced or fast";
+
+	(void)state;
+	assert_true(effort_reads_by("", "bounce"));
+	assert_true(effort_reads_by("fast", "bounce"));
+	assert_int_equal(logged("PENSTOCK_CUFILE_EFFORT"), 0);
+	assert_true(effort_reads_by("hasty", "bounce"));
+	assert_int_equal(logged(wrong), 1);
+	if (!effort_reads_by("thrifty", "mapped"))
+		test_skip("path mapped is not quick here, or this kernel does not say what is "
+			  "cached");
+	assert_false(effort_reads_by("thrifty", "bounce"));
+}
+
 /* If the key logging.dir is set, the log is written to the folder that it names. If no log is
  * configured, no log file is created. */
 static void log_place(void **state)
@@ -610,8 +652,8 @@ int main(void)
 		cmocka_unit_test(wrong_kinds),	    cmocka_unit_test(environment),
 		cmocka_unit_test(invalid_files),    cmocka_unit_test(many_unknown_keys),
 		cmocka_unit_test(compat_off),	    cmocka_unit_test(first_use),
-		cmocka_unit_test(log_place),	    cmocka_unit_test(p2p_flags),
-		cmocka_unit_test(topology),
+		cmocka_unit_test(effort),	    cmocka_unit_test(log_place),
+		cmocka_unit_test(p2p_flags),	    cmocka_unit_test(topology),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -18,6 +18,7 @@ static struct pst_lane lane;
 static struct pst_err err;
 static struct pst_chunk claimed[CHUNKS];
 static unsigned claimed_count;
+static unsigned lane_number; /* number of the claiming lane among the request's lanes */
 
 static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, uint64_t len,
 				    uintptr_t address)
@@ -39,6 +40,7 @@ static void claims_reset(void)
 	atomic_store(&req.refs, 1000);
 	atomic_store(&req.failed, 0);
 	atomic_store(&req.residency_kib, 8192);
+	atomic_store(&req.mixed_kib, UINT32_MAX);
 	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
 		atomic_store(&req.path_why[i], 0);
 	memset(&lane, 0, sizeof(lane));
@@ -50,7 +52,7 @@ static bool claim_next(void)
 {
 	struct pst_claim claim;
 
-	if (!pst_claim(&req, &claim))
+	if (!pst_claim(&req, lane_number, &claim))
 		return false;
 	assert_true(claimed_count < CHUNKS);
 	claimed[claimed_count] = (struct pst_chunk){.lane = &lane};

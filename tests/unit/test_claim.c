@@ -184,11 +184,6 @@ static void long_warm_runs_are_mapped(void **state)
 	seg_add(&gpu, 0, 64 * MIB, 4096);
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
-	/* With effort FAST, the plan for cached bytes begins with path bounce. */
-	req.effort = PENSTOCK_FAST;
-	claim_all();
-	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
-	req.effort = PENSTOCK_THRIFTY;
 	st.facts.mapped_quick = false;
 	route_probe(&gpu, PENSTOCK_READ);
 	claim_all();
@@ -197,6 +192,154 @@ static void long_warm_runs_are_mapped(void **state)
 	req.require = PENSTOCK_NO_CPU_COPY;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "staged");
+}
+
+/* Claims the whole request. Lanes 0 and 1 alternate. Returns how many bytes path mapped carries. */
+static uint64_t claim_by_two_lanes(void)
+{
+	uint64_t mapped = 0;
+
+	claims_reset();
+	for (lane_number = 0; claim_next(); lane_number = 1 - lane_number) {
+		const struct pst_chunk *c = &claimed[claimed_count - 1];
+		bool is_mapped = !strcmp(pst_paths[c->path]->name, "mapped");
+
+		/* Only the first lane of the request registers page cache. */
+		assert_false(is_mapped && lane_number);
+		mapped += is_mapped ? c->len : 0;
+	}
+	lane_number = 0;
+	return mapped;
+}
+
+/* One request uses paths mapped and bounce at the same time: the first lane uses path mapped, and
+ * the other lanes path bounce. Near the end of a FAST request, both lanes use path bounce. */
+static void mixed_paths_by_lane(void **state)
+{
+	uint64_t fast, balanced;
+
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	path_state("mapped")->facts.chunk_first = 8 * MIB;
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 100 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	fast = claim_by_two_lanes();
+	assert_true(fast >= 64 * MIB && fast <= 90 * MIB);
+	assert_string_equal(pst_paths[claimed[claimed_count - 1].path]->name, "bounce");
+	for (unsigned i = 0; i < claimed_count; i++)
+		if (claimed[i].off + 32 * MIB > 100 * MIB)
+			assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
+	expect_path_why("mapped", PENSTOCK_WHY_NOT_QUICK);
+	req.effort = PENSTOCK_BALANCED;
+	balanced = claim_by_two_lanes();
+	assert_true(balanced > fast && balanced < 100 * MIB);
+	req.effort = PENSTOCK_THRIFTY; /* This effort mixes no paths. */
+	for (lane_number = 0; lane_number < 2; lane_number++) {
+		claim_all();
+		assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
+	}
+	lane_number = 0;
+}
+
+static void short_fast_reads_are_not_mixed(void **state)
+{
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 32 * MIB - 1, 4096);
+	req.effort = PENSTOCK_FAST;
+	assert_int_equal(claim_by_two_lanes(), 0);
+	segs[0].row_len = 32 * MIB;
+	assert_true(claim_by_two_lanes() >= 8 * MIB);
+	segs[0].row_len = 8 * MIB - 1;
+	req.effort = PENSTOCK_BALANCED;
+	assert_int_equal(claim_by_two_lanes(), 0);
+	segs[0].row_len = 8 * MIB;
+	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
+}
+
+/* If other requests are in flight, lanes carry them while the last window ends. So a fast read uses
+ * path mapped to its end. */
+static void fast_reads_among_others_are_mixed(void **state)
+{
+	static struct pst_lane home;
+
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	path_state("mapped")->facts.chunk_first = 8 * MIB;
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 24 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	req.home_lane = &home;
+	atomic_store(&home.requests, 1);
+	assert_int_equal(claim_by_two_lanes(), 0);
+	atomic_store(&home.requests, 2);
+	assert_true(claim_by_two_lanes() >= 16 * MIB);
+}
+
+/* If registrations are kept, or if path mapped is slow, no effort mixes paths. */
+static void paths_that_are_not_mixed(void **state)
+{
+	(void)state;
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 100 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	st.facts.immutable = true;
+	route_probe(&gpu, PENSTOCK_READ);
+	assert_int_equal(claim_by_two_lanes(), 0);
+	st.facts.immutable = st.facts.mapped_quick = false;
+	route_probe(&gpu, PENSTOCK_READ);
+	assert_int_equal(claim_by_two_lanes(), 0);
+	/* The class forbids the other path of the mix. */
+	st.facts.mapped_quick = true;
+	route_probe(&gpu, PENSTOCK_READ);
+	req.require = PENSTOCK_NO_CPU_COPY;
+	lane_number = 1;
+	claim_all();
+	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
+	lane_number = 0;
+}
+
+/* A lane with short chunks asks for the residency of a short range only, and does not shorten the
+ * queries of the lane with long chunks. */
+static void mixed_queries_have_the_chunks_lengths(void **state)
+{
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 128 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	claims_reset();
+	longest_query = 0;
+	for (lane_number = 1; lane_number < 8; lane_number++)
+		assert_true(claim_next());
+	assert_int_equal(longest_query, SLOT);
+	lane_number = 0;
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(claim_next());
+	assert_int_equal(longest_query, 32 * MIB); /* 8, 16 and 32 MiB */
+}
+
+/* If a chunk on path mapped takes long to start, the next one is shorter, but not so short that
+ * another path would be faster. */
+static void slow_mixed_chunks_get_shorter(void **state)
+{
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 128 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	claims_reset();
+	atomic_store(&req.residency_kib, 128 << 10);
+	assert_true(claim_next());
+	assert_int_equal(claimed[0].len, path_state("mapped")->facts.mixed_max);
+	atomic_store(&req.mixed_kib, 10 << 10);
+	assert_true(claim_next());
+	assert_int_equal(claimed[1].len, 10 * MIB);
+	atomic_store(&req.mixed_kib, 1);
+	assert_true(claim_next());
+	assert_int_equal(claimed[2].len, 8 * MIB);
 }
 
 static void caller_thread_uses_one_long_chunk(void **state)
@@ -250,8 +393,10 @@ static void residency_queries_cover_long_runs(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	residency_set(0, 128 * MIB, PST_WARM);
 	req.effort = PENSTOCK_FAST;
+	lane_number = 1;
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
+	lane_number = 0;
 	assert_true(queries <= claimed_count); /* at most one residency query for each chunk */
 	/* No query covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
@@ -452,8 +597,10 @@ static void expect_retry(const char *want)
 	struct pst_chunk *chunk = &claimed[0];
 	uint64_t len = 0;
 	uint32_t pad = 0;
-	int next = pst_claim_retry(chunk, true, &len, &pad);
+	int next;
 
+	chunk->tried |= (uint16_t)(1u << chunk->path);
+	next = pst_claim_retry(chunk, true, &len, &pad);
 	assert_string_equal(next < 0 ? "none" : pst_paths[next]->name, want);
 	if (next < 0)
 		return;
@@ -555,6 +702,31 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("none");
 }
 
+/* A chunk that failed on one of the mixed paths goes on by the other one, and only after that by a
+ * path to the drive. */
+static void failed_chunk_is_retried_on_the_other_mixed_path(void **state)
+{
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 64 * MIB, 4096);
+	req.effort = PENSTOCK_FAST;
+	claims_reset();
+	assert_true(claim_next());
+	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
+	expect_retry("bounce");
+	expect_retry("staged");
+	expect_retry("none");
+	claims_reset();
+	lane_number = 1;
+	assert_true(claim_next());
+	lane_number = 0;
+	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
+	expect_retry("mapped");
+	expect_retry("staged");
+	expect_retry("none");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -568,6 +740,12 @@ int main(void)
 		cmocka_unit_test_setup(warm_and_cold_in_one_request, setup),
 		cmocka_unit_test_setup(short_runs_are_read_as_cold, setup),
 		cmocka_unit_test_setup(long_warm_runs_are_mapped, setup),
+		cmocka_unit_test_setup(mixed_paths_by_lane, setup),
+		cmocka_unit_test_setup(short_fast_reads_are_not_mixed, setup),
+		cmocka_unit_test_setup(fast_reads_among_others_are_mixed, setup),
+		cmocka_unit_test_setup(paths_that_are_not_mixed, setup),
+		cmocka_unit_test_setup(mixed_queries_have_the_chunks_lengths, setup),
+		cmocka_unit_test_setup(slow_mixed_chunks_get_shorter, setup),
 		cmocka_unit_test_setup(caller_thread_uses_one_long_chunk, setup),
 		cmocka_unit_test_setup(mapped_stops_at_its_registration_limit, setup),
 		cmocka_unit_test_setup(mapped_moves_short_ranges_as_last_resort, setup),
@@ -584,6 +762,7 @@ int main(void)
 		cmocka_unit_test_setup(named_paths, setup),
 		cmocka_unit_test_setup(no_claim_after_cancel_or_deadline, setup),
 		cmocka_unit_test_setup(failed_chunk_is_retried_on_next_path, setup),
+		cmocka_unit_test_setup(failed_chunk_is_retried_on_the_other_mixed_path, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

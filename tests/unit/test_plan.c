@@ -125,6 +125,61 @@ static void warm_reads_use_the_cache(void **state)
 	expect_paths(PST_WARM, "bounce odirect staged");
 }
 
+/* With efforts fast and balanced, a path that can be mixed carries bytes together with the next
+ * path. The plan mixes only quick paths that use the page cache and meet the class. */
+static void mixed_paths(void **state)
+{
+	(void)state;
+	for (unsigned effort = 0; effort < PST_EFFORTS; effort++) {
+		bool mixes = effort != PENSTOCK_THRIFTY;
+
+		in.effort = (enum penstock_effort)effort;
+		path_state("mapped")->facts.mixed_max = 1;
+		expect_paths(PST_WARM, "mapped bounce p2p staged");
+		assert_int_equal(plan.mixed, mixes ? 2 : 1);
+		expect_why("mapped", PST_WARM, PENSTOCK_WHY_NONE);
+		expect_why("bounce", PST_WARM,
+			   mixes ? PENSTOCK_WHY_NONE : PENSTOCK_WHY_CHOSEN_OTHER);
+		expect_why("bounce", PST_COLD, PENSTOCK_WHY_COLD);
+		path_state("bounce")->facts.quick = false;
+		expect_paths(PST_WARM, "mapped p2p staged bounce");
+		assert_int_equal(plan.mixed, 1);
+		path_state("bounce")->facts.quick = true;
+		path_state("mapped")->facts.quick = false;
+		expect_paths(PST_WARM, "bounce p2p staged mapped");
+		assert_int_equal(plan.mixed, 1);
+		path_state("mapped")->facts.quick = true;
+		in.require = PENSTOCK_NO_CPU_COPY;
+		expect_paths(PST_WARM, "mapped p2p staged");
+		assert_int_equal(plan.mixed, 1);
+		in.require = PENSTOCK_ANY;
+		in.op = PENSTOCK_WRITE;
+		expect_paths(PST_WARM, "p2p staged bounce");
+		assert_int_equal(plan.mixed, 1);
+		in.op = PENSTOCK_READ;
+		path_state("mapped")->facts.mixed_max = 0;
+		expect_paths(PST_WARM, effort == PENSTOCK_FAST ? "bounce mapped p2p staged"
+							       : "mapped bounce p2p staged");
+		assert_int_equal(plan.mixed, 1);
+	}
+}
+
+/* A chunk on a mixed path needs more unclaimed bytes with effort fast than with effort balanced. */
+static void mixed_paths_need_a_rest(void **state)
+{
+	(void)state;
+	path_state("mapped")->facts.mixed_max = 1;
+	path_state("mapped")->facts.chunk_quick = 1000;
+	in.effort = PENSTOCK_BALANCED;
+	pst_plan_make(&in, &plan);
+	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 0), 1000);
+	in.effort = PENSTOCK_FAST;
+	pst_plan_make(&in, &plan);
+	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 0), 4000);
+	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 1), 0); /* path bounce */
+	assert_int_equal(pst_plan_least(&plan, in.states, PST_COLD, 2), 1000);
+}
+
 static void fast_warm_reads_use_the_cpu(void **state)
 {
 	(void)state;
@@ -159,7 +214,7 @@ static void writes_prefer_the_most_direct_path(void **state)
 	(void)state;
 	in.op = PENSTOCK_WRITE;
 	for (unsigned r = 0; r < PST_RESIDENCIES; r++)
-		for (unsigned effort = 0; effort < 2; effort++) {
+		for (unsigned effort = 0; effort < PST_EFFORTS; effort++) {
 			in.effort = (enum penstock_effort)effort;
 			expect_paths((enum pst_residency)r, "p2p staged bounce");
 		}
@@ -413,7 +468,7 @@ static void random_facts(uint64_t *random)
 	in.paths = random_table;
 	in.op = (enum penstock_op)(test_random(random) % 2);
 	in.require = (enum penstock_class)(test_random(random) % 3);
-	in.effort = (enum penstock_effort)(test_random(random) % 2);
+	in.effort = (enum penstock_effort)(test_random(random) % PST_EFFORTS);
 	for (unsigned i = 0; i < PST_PATHS_MAX; i++) {
 		uint64_t bits = test_random(random);
 
@@ -428,6 +483,7 @@ static void random_facts(uint64_t *random)
 		};
 		states[i].usable = bits & 0x700;
 		states[i].facts.quick = bits & 0x1800;
+		states[i].facts.mixed_max = !(bits & 0xe000);
 		states[i].facts.class_ = (enum penstock_class)((bits >> 16) % 3);
 	}
 }
@@ -450,7 +506,30 @@ static bool precedes(unsigned a, unsigned b, bool warm)
 		return states[a].facts.quick;
 	if (a_first != b_first)
 		return a_first;
-	return warm && a_first && in.effort == PENSTOCK_FAST ? a > b : a < b;
+	if (warm && a_first && in.effort == PENSTOCK_FAST) {
+		if (states[a].facts.mixed_max != states[b].facts.mixed_max)
+			return states[a].facts.mixed_max;
+		return states[a].facts.mixed_max ? a < b : a > b;
+	}
+	return a < b;
+}
+
+/* Returns how many paths the rules mix. */
+static unsigned count_mixed(void)
+{
+	unsigned n = 1;
+
+	if (in.effort == PENSTOCK_THRIFTY || in.op == PENSTOCK_WRITE || !plan.count[PST_WARM])
+		return plan.count[PST_WARM] > 0;
+	for (; n < plan.count[PST_WARM]; n++) {
+		unsigned a = plan.list[PST_WARM][n - 1], b = plan.list[PST_WARM][n];
+
+		if (!states[a].facts.mixed_max || !states[a].facts.quick ||
+		    !states[b].facts.quick || !random_paths[a].traits.uses_cache ||
+		    !random_paths[b].traits.uses_cache)
+			break;
+	}
+	return n;
 }
 
 static void random_tables(void **state)
@@ -480,6 +559,7 @@ static void random_tables(void **state)
 			}
 		}
 		assert_int_equal(plan.residency_matters, cache && in.op == PENSTOCK_READ);
+		assert_int_equal(plan.mixed, count_mixed());
 	}
 }
 
@@ -490,6 +570,8 @@ int main(void)
 		cmocka_unit_test_setup(unknown_reads_count_as_cold, setup),
 		cmocka_unit_test_setup(warm_reads_use_the_cache, setup),
 		cmocka_unit_test_setup(fast_warm_reads_use_the_cpu, setup),
+		cmocka_unit_test_setup(mixed_paths, setup),
+		cmocka_unit_test_setup(mixed_paths_need_a_rest, setup),
 		cmocka_unit_test_setup(slow_paths_come_last, setup),
 		cmocka_unit_test_setup(writes_prefer_the_most_direct_path, setup),
 		cmocka_unit_test_setup(writes_are_never_mapped, setup),

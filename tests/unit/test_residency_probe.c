@@ -71,10 +71,14 @@ static void quick_probe_selects_the_cached_plan(void **state)
 		assert_int_equal(claimed[i].len, MIB);
 	}
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
-	req.effort = PENSTOCK_FAST; /* For this effort, path bounce comes first. */
+	req.effort = PENSTOCK_FAST; /* For this effort, only the first lane uses path mapped. */
 	claims_reset();
+	lane_number = 1;
+	assert_true(claim_next());
+	lane_number = 0;
 	assert_true(claim_next());
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
+	assert_string_equal(pst_paths[claimed[1].path]->name, "mapped");
 	req.effort = PENSTOCK_THRIFTY;
 	st.facts.mapped_quick = false;
 	route_probe(&gpu, PENSTOCK_READ);

@@ -62,7 +62,7 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 		whole |= portion == PORTION_ALL;
 		if (found >= 0)
 			continue;
-		if (i + 1 == count || r->len >= in->states[index].facts.chunk_quick)
+		if (i + 1 == count || r->len >= pst_plan_least(plan, in->states, residency, i))
 			found = (int)index;
 		else if (slow < 0)
 			slow = (int)index;
@@ -100,6 +100,27 @@ static void rows_mark_short(struct penstock_explanation *out)
 		if (out->paths[i].why == PENSTOCK_WHY_NONE)
 			row_set_why(&out->paths[i], PENSTOCK_WHY_NOT_QUICK);
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
+}
+
+/* Returns the path that carries cached bytes at the same time as path `warm`, or -1 if there is
+ * none. */
+static int plan_mixed_path(const struct pst_plan *plan, int warm)
+{
+	const uint8_t *list = plan->list[PST_WARM];
+
+	return plan->mixed > 1 && warm == list[0] ? list[1] : -1;
+}
+
+/* Sets the reason in the rows of paths that the plan mixes, but not for so few bytes. */
+static void rows_mark_mixed(const struct pst_plan *plan, struct penstock_explanation *out)
+{
+	for (unsigned i = 0; i < plan->mixed; i++) {
+		int index = plan->list[PST_WARM][i];
+
+		if (index != out->taken && index != out->mixed &&
+		    out->paths[index].why == PENSTOCK_WHY_NONE)
+			row_set_why(&out->paths[index], PENSTOCK_WHY_NOT_QUICK);
+	}
 }
 
 /* Returns general advice on making usable a path that is not usable for this reason. Called if the
@@ -247,7 +268,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	if (pst_struct_copy_in(&req, sizeof(req), given, "penstock_req", &err))
 		return pst_err_publish(&err);
 	if (!req.storage || !req.seg_count || !req.segs ||
-	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_FAST ||
+	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_BALANCED ||
 	    (unsigned)req.op > PENSTOCK_WRITE)
 		return pst_fail(
 			NULL, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -270,6 +291,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	ours.cold = plan_first_path(&in, plan, PST_COLD, &range);
 	ours.warm = plan_first_path(&in, plan, PST_WARM, &range);
 	ours.unknown = plan_first_path(&in, plan, PST_UNKNOWN, &range);
+	ours.mixed = plan_mixed_path(plan, ours.warm);
 	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
@@ -284,5 +306,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 		rows_mark_unknown(&ours);
 	rows_mark_unaligned(&in, &range, &ours);
 	rows_mark_short(&ours);
+	if (residency == PST_WARM)
+		rows_mark_mixed(plan, &ours);
 	return pst_struct_copy_out(out, &ours, sizeof(ours));
 }

@@ -20,6 +20,7 @@
 #include "core/lane/claim.h"
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
+#include "core/lane/pump.h"
 #include "core/lane/stage.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"
@@ -31,6 +32,7 @@
 #define RECORD_BYTES (8u << 20)
 /* Copies of fewer bytes get their ticket in the next turn of the lane. */
 #define RECORD_MIN (256u << 10)
+#define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
 #define TICKETS 8 /* number of tickets that are likely in flight on one copy queue */
 
 /* ---- the pool ---- */
@@ -42,6 +44,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	lane->chunks_free = chunk->next;
 	chunk->lane = lane;
 	chunk->tries = 0;
+	chunk->tried = 0;
 	chunk->slot = NULL;
 	chunk->rest = 0;
 	chunk->direct_bytes = 0;
@@ -286,10 +289,9 @@ struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *de
 	return copyq;
 }
 
-/* State of one call of pst_chunk_copy. */
+/* State of one call of chunk_queue_copies. */
 struct copying {
 	struct pst_chunk *chunk;
-	char *base;
 	uint64_t bytes;
 	uint64_t touched; /* bit i is set if a copy was queued on lane->copyqs[i] */
 	enum penstock_op op;
@@ -299,13 +301,14 @@ struct copying {
 static int chunk_copy_part(void *arg, const struct pst_part *part)
 {
 	struct copying *c = arg;
-	struct pst_lane *lane = c->chunk->lane;
+	struct pst_lane *lane = c->chunk->copy_lane;
 	struct pst_copyq *copyq = pst_copyq_of(lane, part->dev);
+	char *base = c->chunk->copy_base;
 	struct pst_rect rect = {
 		.row_len = part->row_len,
 		.rows = part->rows,
 		.unsure = c->chunk->req->flags & PENSTOCK_R_UNSURE,
-		.piece = pst_ring_piece(&lane->ring, c->base),
+		.piece = c->chunk->copy_piece,
 		.refused = &c->chunk->refused,
 	};
 	int ret;
@@ -317,11 +320,11 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	if (c->op == PENSTOCK_READ) {
 		rect.dst = part->mem;
 		rect.dst_pitch = part->mem_pitch;
-		rect.src = c->base + part->at;
+		rect.src = base + part->at;
 		rect.src_pitch = part->pitch;
 		ret = part->dev->ops->copy_in(copyq->copier, &rect);
 	} else {
-		rect.dst = c->base + part->at;
+		rect.dst = base + part->at;
 		rect.dst_pitch = part->pitch;
 		rect.src = part->mem;
 		rect.src_pitch = part->mem_pitch;
@@ -353,8 +356,8 @@ static void copyq_record(struct pst_copyq *copyq)
 		return;
 	ret = copyq->dev->ops->record(copyq->copier, &ticket);
 	for (unsigned i = copyq->tail - copyq->unrecorded; i != copyq->tail; i++) {
-		copyq->waits[i % PST_LANE_CHUNKS].ticket = ticket;
-		copyq->waits[i % PST_LANE_CHUNKS].error = ret;
+		copyq->waits[i % COPYQ_WAITS].ticket = ticket;
+		copyq->waits[i % COPYQ_WAITS].error = ret;
 	}
 	copyq->unrecorded = 0;
 	copyq->unrecorded_bytes = 0;
@@ -369,9 +372,12 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 }
 
 /* Called when one copier has completed all its copies of the chunk. After the last copier the
- * chunk's path continues. */
+ * chunk's path continues. If another lane has queued the copies, the chunk first returns to its own
+ * lane. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
+	struct pst_lane *own = chunk->lane;
+
 	if (!result)
 		result = chunk->refused;
 	if (result && !chunk->err.code)
@@ -379,31 +385,31 @@ static void chunk_copies_done(struct pst_chunk *chunk, int result)
 			       "the device reported an error for a copy: %m");
 	if (--chunk->waits)
 		return;
-	chunk->lane->copies--;
-	chunk->after_copies(chunk, chunk->err.code);
+	chunk->copy_lane->copies--;
+	if (chunk->copy_lane == own) {
+		chunk->after_copies(chunk, chunk->err.code);
+		return;
+	}
+	chunk->copy_lane->passed_count--;
+	PST_LIFO_PUSH(&own->returned, chunk, next, memory_order_release);
+	pst_inbox_wake(own);
 }
 
-int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
-		   void (*after)(struct pst_chunk *chunk, int result))
+/* Queues the chunk's copies on the copy queues of its copy_lane, whose thread calls this. */
+static void chunk_queue_copies(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
-	struct copying c = {.chunk = chunk, .base = base, .op = req->op};
-	int ret;
+	struct pst_lane *lane = chunk->copy_lane;
+	struct copying c = {.chunk = chunk, .op = req->op};
+	int ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->copy_len,
+				 chunk_copy_part, &c);
 
-	if (req->stage) { /* the stream makes the copies */
-		after(chunk, 0);
-		return 0;
-	}
-	chunk->refused = 0;
-	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
-	chunk->after_copies = after;
 	/* Starts at 1, so that the path cannot continue before all copiers are counted. */
 	chunk->waits = 1;
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
-		unsigned at = copyq->tail % PST_LANE_CHUNKS;
+		unsigned at = copyq->tail % COPYQ_WAITS;
 
 		if (!(c.touched >> i & 1))
 			continue;
@@ -418,7 +424,100 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 			copyq_record(copyq);
 	}
 	chunk_copies_done(chunk, ret);
+}
+
+/* Returns the lane to which the chunk's copies shall be passed, or NULL if the chunk's own lane
+ * queues them. */
+static struct pst_lane *chunk_pass_to(const struct pst_chunk *chunk)
+{
+	const struct pst_request *req = chunk->req;
+	struct pst_lane *first;
+
+	if (!req->home_lane || req->forced >= 0 || chunk->lane->kind != PST_LANE_PUMP ||
+	    chunk->residency != PST_WARM || req->spans[chunk->span].plan->mixed < 2)
+		return NULL;
+	first = pst_pump_first_lane(req);
+	/* Only if the storage is the same. Otherwise a storage that does not answer could keep the
+	 * lane from copying bytes of other storages. */
+	return first != chunk->lane &&
+			       atomic_load_explicit(&first->drives, memory_order_relaxed) == req->st
+		       ? first
+		       : NULL;
+}
+
+int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
+		   void (*after)(struct pst_chunk *chunk, int result))
+{
+	struct pst_lane *other;
+
+	if (chunk->req->stage) { /* the stream makes the copies */
+		after(chunk, 0);
+		return 0;
+	}
+	other = chunk_pass_to(chunk);
+	chunk->refused = 0;
+	chunk->after_copies = after;
+	chunk->copy_base = base;
+	chunk->copy_len = len;
+	chunk->copy_piece = pst_ring_piece(&chunk->lane->ring, base);
+	chunk->copy_lane = other ? other : chunk->lane;
+	if (!other) {
+		chunk_queue_copies(chunk);
+		return 0;
+	}
+	PST_LIFO_PUSH(&other->passed, chunk, next, memory_order_release);
+	pst_inbox_wake(other);
 	return 0;
+}
+
+/* Moves the chunks that other lanes have passed to the end of the lane's list. */
+static void passed_take(struct pst_lane *lane)
+{
+	struct pst_chunk *list;
+
+	if (PST_LIFO_EMPTY(&lane->passed))
+		return;
+	PST_LIFO_TAKE(&lane->passed, list, next);
+	*lane->passed_todo_end = list;
+	while (*lane->passed_todo_end)
+		lane->passed_todo_end = &(*lane->passed_todo_end)->next;
+}
+
+/* Continues the chunks whose copies another lane has completed. Returns their number. */
+static int returned_take(struct pst_lane *lane)
+{
+	struct pst_chunk *list;
+	int count = 0;
+
+	if (PST_LIFO_EMPTY(&lane->returned))
+		return 0;
+	PST_LIFO_TAKE(&lane->returned, list, next);
+	while (list) {
+		struct pst_chunk *chunk = list;
+
+		list = chunk->next;
+		chunk->after_copies(chunk, chunk->err.code);
+		count++;
+	}
+	return count;
+}
+
+int pst_chunks_exchange(struct pst_lane *lane)
+{
+	int count = returned_take(lane);
+
+	passed_take(lane);
+	while (lane->passed_todo && lane->passed_count < PST_PASSED_MAX) {
+		struct pst_chunk *chunk = lane->passed_todo;
+
+		lane->passed_todo = chunk->next;
+		if (!lane->passed_todo)
+			lane->passed_todo_end = &lane->passed_todo;
+		lane->passed_count++;
+		count++;
+		chunk_queue_copies(chunk);
+	}
+	return count;
 }
 
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
@@ -433,7 +532,7 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 		/* A chunk that completes in this loop may queue more copies. The loop ends before
 		 * copies that have no ticket yet. */
 		while (copyq->tail - copyq->head > copyq->unrecorded) {
-			const unsigned at = copyq->head % PST_LANE_CHUNKS;
+			const unsigned at = copyq->head % COPYQ_WAITS;
 			uint64_t ticket = copyq->waits[at].ticket;
 			int ret = copyq->waits[at].error;
 
@@ -515,6 +614,7 @@ static bool chunk_retry(struct pst_chunk *chunk)
 
 	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
+	chunk->tried |= (uint16_t)(1u << chunk->path);
 	next = pst_claim_retry(chunk, true, &len, &pad);
 	/* The report then gives this failure as the reason why the path was not used, instead
 	 * of any earlier reason. */

@@ -11,6 +11,8 @@
 #include "core/ops.h"
 
 #define PST_LANE_CHUNKS 256 /* maximum number of chunks in flight on one lane */
+/* maximum number of other lanes' chunks that a lane copies at a time */
+#define PST_PASSED_MAX 256
 
 /* Takes a chunk from the lane's pool, which must not be empty. */
 struct pst_chunk *pst_chunk_get(struct pst_lane *lane);
@@ -96,7 +98,7 @@ struct pst_copyq {
 		int error; /* error of record(), or 0 */
 		uint64_t bytes;
 		struct pst_chunk *chunk;
-	} waits[PST_LANE_CHUNKS];
+	} waits[PST_LANE_CHUNKS + PST_PASSED_MAX];
 };
 
 /* Opens a copy queue. `alone` is true for a lane that runs one request at a time. Returns NULL on
@@ -113,6 +115,10 @@ struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *de
  * the copies that have none. PST_REAP_LOOK leaves these copies for a later call. */
 enum pst_reap { PST_REAP_LOOK, PST_REAP_RECORD };
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how);
+
+/* Queues the copies of chunks that other lanes have passed to this lane, and continues the chunks
+ * whose copies another lane has completed. Returns the number of both. */
+int pst_chunks_exchange(struct pst_lane *lane);
 
 /* Makes one copy, to the device if `in` is true, else from the device. Waits until the copy is
  * done. */

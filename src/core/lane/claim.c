@@ -4,8 +4,9 @@
  * many bytes as the best path can carry. The storage reports whether the bytes are in the page
  * cache, the plan lists the paths in order of preference, and alignment decides how many bytes a
  * path can carry. Lanes call pst_claim for each chunk. At submit, admit.c checks that every byte
- * has a path. Lanes that claim from the same request share only req->next, and take no lock. This
- * file must never start a transfer.
+ * has a path. Lanes that claim from the same request share only req->next, and take no lock. If the
+ * plan mixes paths, each of a request's lanes has a path of its own: the first lanes use the first
+ * path, and the other lanes use the next. This file must never start a transfer.
  */
 #include "core/lane/claim.h"
 
@@ -31,6 +32,73 @@
 #define SHORTEN_MAX 4
 #define CHUNK_MIN 16u /* a residency query must not shorten a chunk to fewer bytes */
 
+/* Returns how many bytes of the request's phase are not claimed, from `place` on. */
+static uint64_t place_rest(const struct pst_request *req, const struct pst_place *place)
+{
+	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
+
+	return end > place->pos ? end - place->pos : 0;
+}
+
+/* Returns how many bytes of the request must be unclaimed for a chunk on the mixed path at position
+ * `at` of the list for warm bytes. If other requests are in flight, the other lanes carry them
+ * while this chunk ends, so fewer bytes are enough. */
+static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
+			    unsigned at)
+{
+	const struct pst_plan *plan = place->span->plan;
+	const struct pst_path_state *paths = place->span->route->paths;
+
+	if (req->home_lane &&
+	    atomic_load_explicit(&req->home_lane->requests, memory_order_relaxed) > 1)
+		return paths[plan->list[PST_WARM][at]].facts.chunk_quick;
+	return pst_plan_least(plan, paths, PST_WARM, at);
+}
+
+/* Returns the position in the plan's list for warm bytes at which lane number `nth` of the request
+ * begins. If the plan mixes paths, each of them except the last is left to as many lanes as it
+ * needs for full speed. Near the end of the request, all lanes use the last of them. A
+ * stream-ordered request uses only the last, because the others call the device's driver. */
+static unsigned warm_first(struct pst_request *req, const struct pst_place *place, unsigned nth)
+{
+	const struct pst_plan *plan = place->span->plan;
+	const struct pst_path_state *paths = place->span->route->paths;
+	unsigned at = 0;
+
+	for (; at + 1 < plan->mixed; at++) {
+		unsigned index = plan->list[PST_WARM][at], lanes = paths[index].facts.lanes;
+
+		if (req->stream)
+			pst_req_note(req, index, PENSTOCK_WHY_STREAM_ORDER);
+		else if (nth >= lanes)
+			nth -= lanes;
+		else if (place_rest(req, place) >= mixed_least(req, place, at))
+			break;
+		else
+			pst_req_note(req, index, PENSTOCK_WHY_NOT_QUICK);
+	}
+	return at;
+}
+
+/* Returns whether the plan mixes the path with the next path of its list. */
+static bool path_is_mixed(const struct pst_place *place, const struct pst_path_facts *facts)
+{
+	return facts->mixed_max && place->span->plan->mixed > 1;
+}
+
+/* Returns the maximum length of a chunk on the path, whatever the size of a slot. */
+static uint64_t path_chunk_max(const struct pst_request *req, const struct pst_place *place,
+			       const struct pst_path_facts *facts)
+{
+	uint64_t most;
+
+	if (!path_is_mixed(place, facts))
+		return facts->chunk_max;
+	most = (uint64_t)atomic_load_explicit(&req->mixed_kib, memory_order_relaxed) << 10;
+	most = most < facts->mixed_max ? most : facts->mixed_max;
+	return most > facts->chunk_quick ? most : facts->chunk_quick;
+}
+
 /*
  * Asks the storage whether the first bytes of `place` are in the page cache, and shortens
  * place->len to the bytes that the answer is about. The length of each query depends on the
@@ -44,14 +112,17 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
 	/* `useful` is the maximum length of a chunk of cached bytes */
-	uint64_t next, useful = QUERY_MAX;
+	uint64_t next, useful = QUERY_MAX, was = len;
+	bool shortened = false;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
 	if (!ops->residency)
 		return PST_COLD; /* a storage without this function has no page cache */
 	if (plan->count[PST_WARM])
-		useful = place->span->route->paths[plan->list[PST_WARM][0]].facts.chunk_max;
+		useful = path_chunk_max(
+			req, place,
+			&place->span->route->paths[plan->list[PST_WARM][place->warm_first]].facts);
 	if (len > useful)
 		len = useful;
 	if (len > place->len)
@@ -60,6 +131,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		found = ops->residency(req->st, place->off, len, &why);
 		if (found != PST_MIXED || len <= QUERY_MIN)
 			break;
+		shortened = true;
 		len = len / 2 < QUERY_MIN ? QUERY_MIN : len / 2;
 		/* End at a multiple of QUERY_MIN, where most cached runs end. */
 		if (place->off % QUERY_MIN)
@@ -76,6 +148,9 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	 * make the next query short. */
 	if (next < QUERY_MIN)
 		next = QUERY_MIN;
+	/* Nor may a lane with short chunks shorten the queries of a lane with long chunks. */
+	if (plan->mixed > 1 && !shortened && next < was)
+		next = was;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
 	if (len < place->len)
 		place->len = len;
@@ -87,15 +162,15 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
  * short, so that the device can copy them while later chunks are being read. The last chunks are
  * short, so that no lane still works on a long chunk when the other lanes are done. The limit is
  * the smaller of two numbers: a lane's share of the bytes claimed so far, and half of a lane's
- * share of the bytes left.
+ * share of the bytes left. If other lanes use another path meanwhile, it is a quarter instead of
+ * half.
  */
 static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,
 			   const struct pst_path_facts *facts, uint64_t len)
 {
-	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
-	uint64_t rest = end > place->pos ? end - place->pos : 0;
-	uint64_t lanes = facts->lanes ? facts->lanes : 1;
-	uint64_t behind = place->pos / lanes, ahead = rest / (2 * lanes);
+	uint64_t rest = place_rest(req, place), lanes = facts->lanes ? facts->lanes : 1;
+	uint64_t behind = place->pos / lanes;
+	uint64_t ahead = rest / ((path_is_mixed(place, facts) ? 4 : 2) * lanes);
 	uint64_t most = (behind < ahead ? behind : ahead) / facts->chunk_first;
 
 	most = most ? most * facts->chunk_first : facts->chunk_first;
@@ -186,7 +261,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 			 unsigned index, uint32_t *pad, uint64_t *cap)
 {
 	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
-	uint64_t len = place->len, slack = 0, most = facts->chunk_max, align;
+	uint64_t len = place->len, slack = 0, most = path_chunk_max(req, place, facts), align;
 
 	*pad = 0;
 	if (!stream_allows(req, place, index))
@@ -269,7 +344,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 		*len = path_fit(req, place, (unsigned)req->forced, pad, &cap);
 		return *len ? req->forced : -1;
 	}
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = residency == PST_WARM ? place->warm_first : 0; i < count; i++) {
 		unsigned index = plan->list[residency][i];
 		const struct pst_path_facts *facts = &route->paths[index].facts;
 		bool needs_body = req->op == PENSTOCK_WRITE && facts->off_align > 1;
@@ -432,7 +507,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 	return 0;
 }
 
-bool pst_claim(struct pst_request *req, struct pst_claim *out)
+bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out)
 {
 	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
 	struct pst_place place;
@@ -447,6 +522,7 @@ bool pst_claim(struct pst_request *req, struct pst_claim *out)
 		return false;
 	for (;;) {
 		pst_spans_find(req, pos, &place);
+		place.warm_first = warm_first(req, &place, nth);
 		path = -1;
 		if (req->forced < 0
 			    ? place.span->plan->residency_matters
@@ -506,13 +582,18 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	for (i += next; i < count; i++) {
+	/* If paths are mixed, a path before the chunk's path may not have failed. */
+	if (next)
+		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
+	for (; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
 		struct pst_place place = {&req->spans[chunk->span], chunk->off, chunk->len,
 					  UINT64_MAX};
 		uint64_t cap = UINT64_MAX, n;
 
+		if (chunk->tried >> index & 1)
+			continue;
 		if (place.span->edge && facts->off_align > 1)
 			continue;
 		if (no_cache && pst_paths[index]->traits.uses_cache)

@@ -20,10 +20,10 @@ struct pst_claim {
 	bool timed;
 };
 
-/* Claims the next bytes of a request. Returns false if no bytes are left. Also returns false after
- * failing the request, because it is cancelled, past its deadline, or no path can carry its
- * bytes. */
-bool pst_claim(struct pst_request *req, struct pst_claim *out);
+/* Claims the next bytes of a request. `nth` is the number of the calling lane among the lanes that
+ * share the request. Returns false if no bytes are left. Also returns false after failing the
+ * request, because it is cancelled, past its deadline, or no path can carry its bytes. */
+bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out);
 /* If the request is cancelled or past its deadline, fails its unclaimed bytes and returns true.
  * Else returns false. */
 bool pst_claim_abandon(struct pst_request *req);
@@ -32,9 +32,10 @@ bool pst_claim_abandon(struct pst_request *req);
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 		    struct pst_err *err);
 /* Chooses a path for the first bytes of a chunk. If `next` is true, the chunk's path has
- * failed, and only the paths after it in the plan's order are tried. If `next` is false, the
- * chunk's path is tried first. Sets *len to the number of bytes that the chosen path can carry,
- * and *pad. Returns the path's index, or -1 if no path can carry the bytes. */
+ * failed, and only the paths after it in the plan's order are tried. If the plan mixes paths, the
+ * paths before it are tried, too. If `next` is false, the chunk's path is tried first. Sets *len to
+ * the number of bytes that the chosen path can carry, and *pad. Returns the path's index, or -1 if
+ * no path can carry the bytes. */
 int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
 
 #endif

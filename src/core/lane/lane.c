@@ -50,6 +50,10 @@
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
+/* Time that starting a mixed chunk may take. Other lanes pass their copies to this lane meanwhile,
+ * and have slots for the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots for each lane).
+ */
+#define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
  * WATCH_SPINS turns without a pause, then every WATCH_US. */
 #define WATCH_SPINS 2000
@@ -153,6 +157,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	for (unsigned p = 0; p < PST_PRIORITIES; p++)
 		lane->todo_end[p] = &lane->todo[p];
 	lane->deferred_end = &lane->deferred;
+	lane->passed_todo_end = &lane->passed_todo;
 	lane->chunks = calloc(PST_LANE_CHUNKS, sizeof(*lane->chunks));
 	if (!lane->chunks)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
@@ -381,18 +386,22 @@ static int lane_start_deferred(struct pst_lane *lane)
 }
 
 /* Passes the request to as many other lanes as the path of its first chunk needs for full speed.
- * Does so only once for a request. */
+ * With effort balanced, at most three quarters of the pump's lanes share a request. Does so only
+ * once for a request. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_pump *pump = req->pump;
-	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1;
+	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1, most;
 
 	if (lane->kind != PST_LANE_PUMP || lanes == 1 ||
 	    atomic_load_explicit(&req->next, memory_order_relaxed) >=
 		    atomic_load_explicit(&req->limit, memory_order_relaxed))
 		return;
 	lanes = lanes && lanes < pump->lane_count ? lanes : pump->lane_count;
+	most = pump->lane_count * 3 / 4 > 2 ? pump->lane_count * 3 / 4 : 2;
+	if (req->effort == PENSTOCK_BALANCED && lanes > most)
+		lanes = most;
 	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= lanes ||
 	    !atomic_compare_exchange_strong(&req->spread, &one, lanes))
 		return;
@@ -401,6 +410,37 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 
 		pst_inbox_push(other, pst_inbox_entry(other, req));
 	}
+}
+
+/* Returns whether other lanes have passed or returned chunks to this lane. */
+static bool lane_may_exchange(const struct pst_lane *lane)
+{
+	return atomic_load_explicit(&lane->passed, memory_order_relaxed) || lane->passed_todo ||
+	       atomic_load_explicit(&lane->returned, memory_order_relaxed);
+}
+
+/* Sets which storage's copies other lanes shall pass to this lane while it starts the chunk.
+ * `chunk` is NULL if the lane starts none. */
+static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk)
+{
+	struct penstock_storage *st = NULL;
+
+	if (chunk && chunk->route->paths[chunk->path].facts.mixed_max &&
+	    chunk->req->spans[chunk->span].plan->mixed > 1 && lane->kind == PST_LANE_PUMP &&
+	    chunk->req->forced < 0)
+		st = chunk->req->st;
+	if (atomic_load_explicit(&lane->drives, memory_order_relaxed) != st)
+		atomic_store_explicit(&lane->drives, st, memory_order_relaxed);
+}
+
+/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS.
+ * Starting the last one, of `len` bytes, took `ns` nanoseconds. */
+static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
+{
+	uint64_t kib = (len >> 10) * MIXED_START_NS / (ns ? ns : 1);
+
+	atomic_store_explicit(&req->mixed_kib, kib < UINT32_MAX ? (uint32_t)kib : UINT32_MAX,
+			      memory_order_relaxed);
 }
 
 /* Why req_work stopped: the request has nothing left to start, its last chunk found no slot, or the
@@ -413,6 +453,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 	while (lane->chunks_free) {
 		struct pst_chunk *chunk;
 		struct pst_claim claim;
+		uint64_t from_ns;
 
 		/* The previous chunk may have completed at once and so begun the sync phase. */
 		if (req->phase == PST_PHASE_SYNC) {
@@ -425,16 +466,25 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 			}
 			return WORK_DONE;
 		}
-		if (!pst_claim(req, &claim))
+		if (!pst_claim(req, pst_pump_lane_number(req, lane), &claim))
 			return WORK_DONE;
 		chunk = pst_chunk_get(lane);
 		pst_chunk_claimed(chunk, req, &claim);
 		(*started)++;
 		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
 		req_spread(lane, chunk);
+		lane_set_drives(lane, chunk);
+		from_ns = chunk->start_ns;
 		if (!chunk_start(lane, chunk))
 			return WORK_STALLED;
-		if (lane->copies && !(*started % 4))
+		if (atomic_load_explicit(&lane->drives, memory_order_relaxed))
+			req_limit_mixed(req, claim.len, pst_now_ns() - from_ns);
+		/* Other lanes wait for these copies, and this lane for the slots. */
+		if (lane_may_exchange(lane))
+			pst_chunks_exchange(lane);
+		if (lane->passed_count)
+			pst_copyqs_reap(lane, PST_REAP_RECORD);
+		else if (lane->copies && !(*started % 4))
 			/* Copies that have completed free their slots. */
 			pst_copyqs_reap(lane, PST_REAP_LOOK);
 	}
@@ -639,6 +689,7 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
 	    !atomic_load_explicit(&lane->io_inbox, memory_order_relaxed) &&
+	    !lane_may_exchange(lane) &&
 	    !atomic_load_explicit(&lane->invalidate_due, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
 		    lane->cancel_turn &&
@@ -658,6 +709,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane->engine_ops->poll(lane->engine);
 	did += pst_inbox_reap_io(lane);
 	did += lane_cancel(lane);
+	if (lane_may_exchange(lane))
+		did += pst_chunks_exchange(lane);
 	if (lane->copies)
 		did += pst_copyqs_reap(lane, PST_REAP_RECORD);
 	if (lane->watched)
@@ -666,6 +719,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
 		did += lane_abandon(lane);
 	did += lane_start_new(lane);
+	lane_set_drives(lane, NULL);
 	did += lane_grow(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* submits the calls that were queued above */

@@ -88,6 +88,15 @@ struct pst_lane {
 	_Atomic(struct pst_copyq *) given;
 	struct pst_copyq *copyqs[PST_DEVICES_MAX];
 	unsigned copyq_count;
+	/* Storage of the mixed request for which the lane makes long calls of the device's driver;
+	 * NULL if it makes none. The request's other lanes pass their copies to this lane, because
+	 * their own calls of the driver would wait. */
+	_Atomic(struct penstock_storage *) drives;
+	_Atomic(struct pst_chunk *) passed;   /* other lanes' chunks that this lane shall copy */
+	_Atomic(struct pst_chunk *) returned; /* own chunks that another lane has copied */
+	/* List of passed chunks whose copies are not queued yet, and number of those that are. */
+	struct pst_chunk *passed_todo, **passed_todo_end;
+	unsigned passed_count;
 	/* Stages of stream-ordered requests, whose streams the lane polls. */
 	struct pst_stage *watched;
 	uint64_t watch_asked_ns; /* time of the lane's last check that the device works */

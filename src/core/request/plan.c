@@ -7,16 +7,23 @@
  * - The lists for cold bytes and for bytes of unknown residency begin with the paths that avoid
  *   the page cache, the most direct path first. The paths that use the page cache follow.
  * - The list for warm bytes begins with the paths that use the page cache, because memory is
- *   faster than any drive. Among them, effort thrifty prefers the path that costs the least CPU
- *   time, and effort fast the path that costs the most. The other paths follow, the most direct
- *   path first.
+ *   faster than any drive. Among them, efforts thrifty and balanced prefer the path that costs
+ *   the least CPU time, and effort fast the path that costs the most. But with effort fast, too,
+ *   a path that can be mixed comes before the path with which it is mixed. The other paths
+ *   follow, the most direct path first.
  * - In each list, the paths that are not quick on this route come last.
+ * - With efforts balanced and fast, a path that can be mixed carries bytes together with the next
+ *   path of the list for warm bytes, if both are quick and use the page cache.
  */
 #include "core/request/plan.h"
 
 #include <string.h>
 
 #include "core/backends.h"
+
+/* Value of mixed_tail with effort fast. While one lane registers 8 MiB of page cache, the CPUs copy
+ * 8 to 16 MiB, so half of 32 MiB or more is left when both end. */
+#define FAST_TAIL 4
 
 /* Returns whether the plan may list path i. */
 static bool plan_allows(const struct pst_plan_in *in, unsigned i)
@@ -32,17 +39,18 @@ static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
+	const struct pst_path_facts *facts = &in->states[i].facts;
 	bool cached = residency == PST_WARM && in->op == PENSTOCK_READ;
 	unsigned r = i; /* the position in pst_paths, where the most direct path is first */
 
 	if (traits->uses_cache != cached)
-		r += PST_PATHS_MAX;
-	else if (cached && in->effort == PENSTOCK_FAST)
+		r += 2 * PST_PATHS_MAX;
+	else if (cached && in->effort == PENSTOCK_FAST && !facts->mixed_max)
 		/* The order is reversed, because a path that uses more CPU time moves more
 		 * bytes a second. */
-		r = PST_PATHS_MAX - 1 - i;
-	if (!in->states[i].facts.quick)
-		r += 2 * PST_PATHS_MAX;
+		r = 2 * PST_PATHS_MAX - 1 - i;
+	if (!facts->quick)
+		r += 4 * PST_PATHS_MAX;
 	return r;
 }
 
@@ -60,6 +68,28 @@ static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 	list[n] = (uint8_t)path;
 }
 
+/* Returns whether the path at position `at` of the list for warm bytes is quick and uses the page
+ * cache. */
+static bool plan_warm_quick(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned at)
+{
+	unsigned i = plan->list[PST_WARM][at];
+
+	return in->paths[i]->traits.uses_cache && in->states[i].facts.quick;
+}
+
+/* Returns how many paths of the list for warm bytes are mixed. */
+static unsigned plan_count_mixed(const struct pst_plan_in *in, const struct pst_plan *plan)
+{
+	unsigned n = 1, count = plan->count[PST_WARM];
+
+	if (in->op != PENSTOCK_READ || in->effort == PENSTOCK_THRIFTY || !count)
+		return count ? 1 : 0;
+	while (n < count && in->states[plan->list[PST_WARM][n - 1]].facts.mixed_max &&
+	       plan_warm_quick(in, plan, n - 1) && plan_warm_quick(in, plan, n))
+		n++;
+	return n;
+}
+
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -72,6 +102,16 @@ void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out)
 	for (unsigned i = 0; i < out->count[PST_COLD] && in->op == PENSTOCK_READ; i++)
 		if (in->paths[out->list[PST_COLD][i]]->traits.uses_cache)
 			out->residency_matters = true;
+	out->mixed = (uint8_t)plan_count_mixed(in, out);
+	out->mixed_tail = in->effort == PENSTOCK_FAST ? FAST_TAIL : 1;
+}
+
+uint64_t pst_plan_least(const struct pst_plan *plan, const struct pst_path_state *states,
+			enum pst_residency residency, unsigned at)
+{
+	bool tail = residency == PST_WARM && at + 1 < plan->mixed;
+
+	return states[plan->list[residency][at]].facts.chunk_quick * (tail ? plan->mixed_tail : 1);
 }
 
 enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_plan *plan,
@@ -80,8 +120,11 @@ enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_pl
 	const struct pst_path_traits *traits = &in->paths[index]->traits;
 	const struct pst_path_state *state = &in->states[index];
 
-	if (plan->count[residency] && plan->list[residency][0] == index)
-		return PENSTOCK_WHY_NONE;
+	unsigned used = residency == PST_WARM ? plan->mixed : plan->count[residency] > 0;
+
+	for (unsigned i = 0; i < used; i++)
+		if (plan->list[residency][i] == index)
+			return PENSTOCK_WHY_NONE;
 	if (in->op == PENSTOCK_READ && !traits->reads)
 		return PENSTOCK_WHY_NOT_READ;
 	if (in->op == PENSTOCK_WRITE && !traits->writes)

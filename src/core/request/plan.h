@@ -44,10 +44,18 @@ struct pst_plan {
 	/* Some path in the lists uses the page cache, so lanes ask for each chunk whether its bytes
 	 * are cached. */
 	bool residency_matters;
+	/* Number of paths at the start of the list for warm bytes that are mixed: they carry bytes
+	 * of one request at the same time. 1 if the list's best path carries all warm bytes, 0 if
+	 * the list is empty. */
+	uint8_t mixed;
+	/* In a request that is alone in flight, a mixed path, except the last, begins a chunk only
+	 * while at least this many times its chunk_quick are unclaimed. Otherwise this chunk could
+	 * end long after all others. */
+	uint8_t mixed_tail;
 };
 
 #define PST_CLASSES 3 /* number of values of enum penstock_class */
-#define PST_EFFORTS 2 /* number of values of enum penstock_effort */
+#define PST_EFFORTS 3 /* number of values of enum penstock_effort */
 
 /* A route: the results of the path probes for one storage, one device and one direction, and the
  * plans made of these results. route.c creates the struct and describes its life. */
@@ -90,7 +98,14 @@ struct pst_route {
 /* Computes the plan for one operation, class and effort. */
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);
 
-/* Returns why path `index` is not the plan's first choice for a residency. Reports show it. */
+/* Returns how many bytes of a request that is alone in flight must be unclaimed for a chunk on the
+ * path at position `at` of the list for a residency. If fewer are unclaimed, other paths are
+ * faster. */
+uint64_t pst_plan_least(const struct pst_plan *plan, const struct pst_path_state *states,
+			enum pst_residency residency, unsigned at);
+
+/* Returns why path `index` is neither the plan's first choice for a residency nor mixed with the
+ * first choice. Reports show it. */
 enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_plan *plan,
 			       unsigned index, enum pst_residency residency);
 

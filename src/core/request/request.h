@@ -128,6 +128,8 @@ struct pst_request {
 	_Atomic unsigned spread; /* number of lanes that share the request */
 	/* length of the range of the next residency query (is it cached?), in KiB */
 	_Atomic uint32_t residency_kib;
+	/* Maximum length, in KiB, of the next chunk on the first of the plan's mixed paths. */
+	_Atomic uint32_t mixed_kib;
 	_Atomic bool cancelled; /* the caller has cancelled the request */
 	_Atomic int failed;	/* negative errno of its first failure; 0 if none */
 	/* The current phase; the lane that completes it sets the next. */

@@ -38,7 +38,7 @@ static int admit_check(const struct penstock_req *from, unsigned segs_max, struc
 				      "%u segments, but the queue's segs_max is %u",
 				      from->seg_count, segs_max);
 	if ((unsigned)from->op > PENSTOCK_WRITE || (unsigned)from->require > PENSTOCK_DIRECT ||
-	    (unsigned)from->effort > PENSTOCK_FAST || from->flags & ~KNOWN_FLAGS ||
+	    (unsigned)from->effort > PENSTOCK_BALANCED || from->flags & ~KNOWN_FLAGS ||
 	    from->priority < -4 || from->priority > 3)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"op, class, effort, flag or priority out of range");
@@ -178,6 +178,7 @@ static void req_reset(struct pst_request *req)
 	atomic_store_explicit(&req->limit, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->residency_kib, QUERY_FIRST_KIB, memory_order_relaxed);
+	atomic_store_explicit(&req->mixed_kib, UINT32_MAX, memory_order_relaxed);
 	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
 	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests mixed paths: with efforts fast and balanced, one lane carries chunks of a long cached read
+ * on path mapped, while other lanes carry other chunks on path bounce. All bytes must arrive, the
+ * report must show both paths, and a chunk that fails on one of them must go on by the other. The
+ * test wraps pread and madvise: path bounce reads by pread, and path mapped populates each window
+ * by madvise. The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ */
+#include "copy.h"
+#include "request.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "core/ops.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define MIB ((uint64_t)1 << 20)
+#define FILE_LEN (72 * MIB + 777)
+#define GUARD 64
+#define LANES 4
+#define REQUESTS 3
+
+static struct penstock_device *host, *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes, *back;
+static char *mem;
+static char name[256];
+
+/* True while the read runs that the test observes. */
+static _Atomic bool observed;
+/* Every pread waits for this number of windows, so that the read does not end before the lane of
+ * path mapped has begun them. */
+static _Atomic unsigned windows_min;
+static _Atomic unsigned windows, preads;
+/* If it is not 0, the window with this number, counted from 1, waits for SLOW_READS calls of pread.
+ */
+static _Atomic unsigned slow_window;
+#define SLOW_READS 6
+/* Number of driver copies that were queued while that window waited. */
+static _Atomic unsigned long slow_copies;
+static unsigned long (*driver_calls)(const char *name);
+/* Number of windows and of pread calls that succeed before every later one fails. */
+static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
+
+ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off);
+int __real_madvise(void *addr, size_t len, int advice);
+int __wrap_madvise(void *addr, size_t len, int advice);
+
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
+{
+	uint64_t give_up = test_now_ns() + 20000000000u;
+
+	if (!atomic_load(&observed))
+		return __real_pread64(fd, buf, len, off);
+	while (atomic_load(&windows) < atomic_load(&windows_min) && test_now_ns() < give_up)
+		sched_yield();
+	if (atomic_fetch_add(&preads, 1) >= atomic_load(&preads_max)) {
+		errno = EIO;
+		return -1;
+	}
+	return __real_pread64(fd, buf, len, off);
+}
+
+/* Waits until other lanes have made some pread calls, and counts the driver's copies meanwhile. */
+static void wait_for_reads(void)
+{
+	uint64_t give_up = test_now_ns() + 20000000000u;
+	unsigned long copies = driver_calls("cuMemcpyHtoDAsync_v2");
+
+	while (atomic_load(&preads) < SLOW_READS && test_now_ns() < give_up)
+		sched_yield();
+	atomic_store(&slow_copies, driver_calls("cuMemcpyHtoDAsync_v2") - copies);
+}
+
+int __wrap_madvise(void *addr, size_t len, int advice)
+{
+	if (atomic_load(&observed) && advice == MADV_POPULATE_READ) {
+		unsigned n = atomic_fetch_add(&windows, 1);
+
+		if (n >= atomic_load(&windows_max)) {
+			errno = EFAULT;
+			return -1;
+		}
+		if (n + 1 == atomic_load(&slow_window))
+			wait_for_reads();
+	}
+	return __real_madvise(addr, len, advice);
+}
+
+static int setup(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	uint64_t seed = 11;
+	const char *lib;
+	void *p, *handle;
+	int fd;
+
+	(void)state;
+	test_use_standin();
+	lib = getenv("PENSTOCK_LIBCUDA");
+	handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
+	if (handle)
+		*(void **)&driver_calls = dlsym(handle, "pst_standin_calls");
+	bytes = malloc(FILE_LEN);
+	back = malloc(FILE_LEN + 2 * GUARD);
+	for (size_t i = 0; i + 8 <= FILE_LEN; i += 8) {
+		uint64_t word = test_random(&seed);
+
+		memcpy(bytes + i, &word, sizeof(word));
+	}
+	bytes[FILE_LEN - 1] = 0x17;
+	test_file_name(name, sizeof(name), "penstock-mixed");
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
+		return -1;
+	close(fd);
+	opts.lanes = LANES;
+	if (penstock_device_open("host", NULL, &host) < 0 || penstock_open(name, NULL, &st) ||
+	    penstock_device_open("cuda:0", &opts, &gpu) < 0 ||
+	    penstock_alloc(gpu, FILE_LEN + 2 * GUARD, &p) ||
+	    penstock_prepare(st, gpu, PENSTOCK_READ))
+		return -1;
+	mem = p;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_free(gpu, mem);
+	penstock_close(st);
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	free(bytes);
+	free(back);
+	return unlink(name);
+}
+
+/* Skips the case unless path mapped is open and the storage knows that the file is cached. */
+static void require_mix(struct penstock_storage *storage)
+{
+	struct penstock_explanation explained = {.size = sizeof(explained)};
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = FILE_LEN};
+	struct penstock_req req = test_request(storage, &seg, 1, PENSTOCK_READ);
+
+	assert_int_equal(penstock_explain(&req, &explained), 0);
+	if (explained.resident != 1)
+		test_skip("this kernel does not say what is cached");
+	if (strcmp(explained.paths[explained.taken].name, "mapped") != 0)
+		test_skip("path mapped is not quick for this file");
+}
+
+static void faults_reset(unsigned await)
+{
+	atomic_store(&windows, 0);
+	atomic_store(&preads, 0);
+	atomic_store(&windows_max, UINT32_MAX);
+	atomic_store(&preads_max, UINT32_MAX);
+	atomic_store(&windows_min, await);
+}
+
+static const struct penstock_report_path *row(const struct penstock_report *report,
+					      const char *path)
+{
+	unsigned i = 0;
+
+	while (strcmp(report->paths[i].name, path) != 0)
+		assert_true(++i < report->path_count);
+	return &report->paths[i];
+}
+
+static void fill_guards(void)
+{
+	memset(back, 0xa5, FILE_LEN + 2 * GUARD);
+	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
+}
+
+/* Compares the memory with the range of the file, and the bytes around it with the guards. */
+static void compare(uint64_t off, uint64_t len)
+{
+	test_copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);
+	assert_memory_equal(back + GUARD, bytes + off, len);
+	for (uint64_t i = 0; i < GUARD; i++) {
+		assert_int_equal(back[i], 0xa5);
+		assert_int_equal(back[GUARD + len + i], 0xa5);
+	}
+}
+
+/* Reads a range of the cached file and compares its bytes. */
+static void read_range(struct penstock_storage *storage, enum penstock_effort effort, uint64_t off,
+		       uint64_t len, struct penstock_report *report)
+{
+	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .off = off, .row_len = len};
+	struct penstock_req req = test_request(storage, &seg, 1, PENSTOCK_READ);
+	int64_t got;
+
+	req.effort = effort;
+	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+	fill_guards();
+	atomic_store(&observed, true);
+	got = penstock_transfer(&req, report);
+	atomic_store(&observed, false);
+	if (got != (int64_t)len)
+		fail_msg("%lld: %s", (long long)got, penstock_errmsg());
+	compare(off, len);
+	assert_int_equal(report->bytes, len);
+}
+
+static void one_read_uses_both_paths(void **state)
+{
+	struct penstock_report report;
+	uint64_t mapped, bounce;
+
+	(void)state;
+	require_mix(st);
+	for (unsigned turn = 0; turn < 6; turn++) {
+		uint64_t off = turn / 2 * 4099, len = FILE_LEN - 3 * off;
+
+		faults_reset(1);
+		read_range(st, turn % 2 ? PENSTOCK_FAST : PENSTOCK_BALANCED, off, len, &report);
+		mapped = row(&report, "mapped")->bytes;
+		bounce = row(&report, "bounce")->bytes;
+		assert_int_equal(mapped + bounce, len);
+		/* The shortest window has 8 MiB. The first chunk of the request is always copied by
+		 * the CPU. */
+		assert_true(mapped >= 8 * MIB);
+		assert_true(bounce > 0);
+		assert_int_equal(report.cpu_copied, bounce);
+		assert_string_equal(report.path, mapped > bounce ? "mapped" : "bounce");
+		assert_int_equal(report.retries, 0);
+	}
+}
+
+/* While a lane registers page cache, the driver would block copies by other lanes. So these lanes
+ * pass their copies to that lane, and go on reading. */
+static void copies_are_passed_to_the_lane_that_registers(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	if (!driver_calls)
+		test_skip("only the stand-in counts its calls");
+	for (unsigned turn = 0; turn < 4; turn++) {
+		faults_reset(2);
+		atomic_store(&slow_copies, 1000);
+		atomic_store(&slow_window, 2);
+		read_range(st, PENSTOCK_FAST, turn, 70 * MIB, &report);
+		atomic_store(&slow_window, 0);
+		assert_int_equal(atomic_load(&slow_copies), 0);
+		assert_int_equal(report.retries, 0);
+	}
+}
+
+/* Returns the explanation of a read of the first `len` bytes. */
+static const struct penstock_explanation *explain(enum penstock_effort effort, uint64_t len)
+{
+	static struct penstock_explanation explained;
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = len};
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
+
+	explained = (struct penstock_explanation){.size = sizeof(explained)};
+	req.effort = effort;
+	assert_int_equal(penstock_explain(&req, &explained), 0);
+	return &explained;
+}
+
+/* Compares the names of the paths that would carry the bytes, such as "mapped bounce", and the
+ * reasons of paths mapped and bounce. */
+static void expect_explained(const struct penstock_explanation *e, const char *want)
+{
+	char text[256];
+	const char *whys[2] = {"", ""};
+
+	for (unsigned i = 0; i < e->path_count; i++)
+		for (unsigned k = 0; k < 2; k++)
+			if (!strcmp(e->paths[i].name, k ? "bounce" : "mapped"))
+				whys[k] = penstock_why_name(e->paths[i].why);
+	snprintf(text, sizeof(text), "%s %s, mapped %s, bounce %s", e->paths[e->taken].name,
+		 e->mixed < 0 ? "-" : e->paths[e->mixed].name, whys[0], whys[1]);
+	assert_string_equal(text, want);
+}
+
+static void explanations_name_both_paths(void **state)
+{
+	(void)state;
+	require_mix(st);
+	expect_explained(explain(PENSTOCK_THRIFTY, 64 * MIB),
+			 "mapped -, mapped none, bounce not-needed");
+	expect_explained(explain(PENSTOCK_FAST, 64 * MIB),
+			 "mapped bounce, mapped none, bounce none");
+	expect_explained(explain(PENSTOCK_BALANCED, 8 * MIB),
+			 "mapped bounce, mapped none, bounce none");
+	expect_explained(explain(PENSTOCK_FAST, 8 * MIB),
+			 "bounce -, mapped slow-here, bounce none");
+}
+
+static void thrifty_reads_use_one_path(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	faults_reset(0);
+	read_range(st, PENSTOCK_THRIFTY, 0, 64 * MIB, &report);
+	assert_int_equal(row(&report, "mapped")->bytes, 64 * MIB);
+	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
+}
+
+/* Near the end of a fast read, a window could end after all other chunks. So a read of less than 32
+ * MiB has none. */
+static void short_reads_use_one_path(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	faults_reset(0);
+	read_range(st, PENSTOCK_FAST, 5, 32 * MIB - 1, &report);
+	assert_int_equal(row(&report, "bounce")->bytes, 32 * MIB - 1);
+	assert_int_equal(atomic_load(&windows), 0);
+}
+
+/* With kept registrations, a later read is quickest if path mapped has carried all bytes. */
+static void kept_registrations_are_not_mixed(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_report report;
+	struct penstock_storage *kept;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_IMMUTABLE;
+	assert_int_equal(penstock_open(name, &opts, &kept), 0);
+	require_mix(kept);
+	faults_reset(0);
+	read_range(kept, PENSTOCK_BALANCED, 0, FILE_LEN, &report);
+	assert_int_equal(row(&report, "mapped")->bytes, FILE_LEN);
+	read_range(kept, PENSTOCK_FAST, 0, FILE_LEN, &report);
+	assert_int_equal(row(&report, "bounce")->bytes, FILE_LEN);
+	penstock_close(kept);
+}
+
+static void failed_windows_go_on_by_bounce(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	for (unsigned good = 0; good < 2; good++) {
+		faults_reset(good + 1);
+		atomic_store(&windows_max, good);
+		read_range(st, PENSTOCK_FAST, 33, 64 * MIB, &report);
+		assert_true(report.retries > 0);
+		assert_string_equal(penstock_why_name(row(&report, "mapped")->why), "file-shrank");
+		assert_true((row(&report, "mapped")->bytes > 0) == (good > 0));
+	}
+}
+
+static void failed_copies_go_on_by_mapped(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	faults_reset(1);
+	atomic_store(&preads_max, 2);
+	read_range(st, PENSTOCK_FAST, 0, 64 * MIB, &report);
+	assert_true(report.retries > 0);
+	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "io-error");
+	assert_true(row(&report, "mapped")->bytes >= 62 * MIB);
+	assert_int_equal(row(&report, "mapped")->bytes + row(&report, "bounce")->bytes, 64 * MIB);
+}
+
+/* If both paths fail, the paths to the drive carry the bytes. */
+static void both_paths_fail(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	require_mix(st);
+	if (st->facts.fd_direct < 0)
+		test_skip("O_DIRECT is not available on TMPDIR");
+	faults_reset(0);
+	atomic_store(&windows_max, 1);
+	atomic_store(&preads_max, 0);
+	read_range(st, PENSTOCK_BALANCED, 0, 48 * MIB, &report);
+	assert_true(report.retries > 0);
+	assert_true(row(&report, "staged")->bytes > 0);
+}
+
+/* Several reads at once share the lanes: each read arrives, and together they use both paths. */
+static void reads_at_once(void **state)
+{
+	struct penstock_seg segs[REQUESTS];
+	struct penstock_done done;
+	struct penstock_queue *q;
+	uint64_t mapped = 0, bounce = 0;
+
+	(void)state;
+	require_mix(st);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	fill_guards();
+	faults_reset(1);
+	atomic_store(&observed, true);
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		struct penstock_req req = test_request(st, &segs[i], 1, PENSTOCK_READ);
+
+		segs[i] = (struct penstock_seg){.buf = mem + GUARD + i * 24 * MIB,
+						.dev = gpu,
+						.off = i * 24 * MIB,
+						.row_len = 24 * MIB};
+		req.effort = i ? PENSTOCK_FAST : PENSTOCK_BALANCED;
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	}
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
+		assert_int_equal(done.result, 24 * MIB);
+		mapped += row(done.report, "mapped")->bytes;
+		bounce += row(done.report, "bounce")->bytes;
+	}
+	atomic_store(&observed, false);
+	compare(0, REQUESTS * 24 * MIB);
+	assert_true(mapped >= 8 * MIB && bounce > 0);
+	penstock_queue_close(q);
+}
+
+/* A mixed read that is cancelled at any moment ends, also while a lane has chunks of another lane.
+ * A later read uses both paths again. */
+static void cancelled_reads_end(void **state)
+{
+	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
+	struct penstock_report report;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	unsigned cancelled = 0;
+	uint64_t id;
+
+	(void)state;
+	require_mix(st);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	req.effort = PENSTOCK_FAST;
+	for (unsigned turn = 0; turn < 24; turn++) {
+		faults_reset(0);
+		atomic_store(&observed, true);
+		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
+		/* The moment is a number of calls that the lanes have made. */
+		while (atomic_load(&preads) + 4 * atomic_load(&windows) < turn)
+			sched_yield();
+		penstock_cancel(q, id);
+		assert_int_equal(penstock_wait(q, &done, 1, 1, 60000000000), 1);
+		atomic_store(&observed, false);
+		assert_true(done.result == -ECANCELED || done.result == (int64_t)seg.row_len);
+		cancelled += done.result == -ECANCELED;
+	}
+	assert_true(cancelled > 0);
+	penstock_queue_close(q);
+	faults_reset(1);
+	read_range(st, PENSTOCK_FAST, 0, FILE_LEN, &report);
+	assert_true(row(&report, "mapped")->bytes > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_read_uses_both_paths),
+		cmocka_unit_test(copies_are_passed_to_the_lane_that_registers),
+		cmocka_unit_test(explanations_name_both_paths),
+		cmocka_unit_test(thrifty_reads_use_one_path),
+		cmocka_unit_test(short_reads_use_one_path),
+		cmocka_unit_test(kept_registrations_are_not_mixed),
+		cmocka_unit_test(failed_windows_go_on_by_bounce),
+		cmocka_unit_test(failed_copies_go_on_by_mapped),
+		cmocka_unit_test(both_paths_fail),
+		cmocka_unit_test(reads_at_once),
+		cmocka_unit_test(cancelled_reads_end),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
