@@ -201,27 +201,39 @@ static void failed_stream_calls_leave_nothing(void **state)
 	ctx_stream_destroy(s, prim);
 }
 
-/* A stream that is not idle is made to use a compute queue before it waits, because its wait could
- * hold up the copies of other streams for long. */
-static void busy_streams_wait_in_a_compute_queue(void **state)
+/* After a copy, a stream is made to use a compute queue before it waits, because its wait could
+ * hold up the copies of other streams. */
+static void waits_after_copies_use_a_compute_queue(void **state)
 {
+	struct pst_rect rect = {.src = &semaphores[8], .row_len = 64, .rows = 1};
+	struct pst_stream_seq seq;
 	struct pst_cu_stream *s;
 	unsigned long before;
 
 	(void)state;
 	standin_only();
 	s = ctx_stream_new(prim);
+	rect.dst = device_alloc(dev, 4096);
 	before = standin_calls("cuMemsetD8Async");
-	assert_int_equal(stream_await(dev, s, &semaphores[0], 1), 0);
+	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
+	assert_true(seq.idle);
+	assert_int_equal(ops->stream_wait(&seq, &semaphores[0], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before);
+	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[1], 1));
-	assert_int_equal(stream_await(dev, s, &semaphores[1], 1), 0);
+		   ops->stream_wait(&seq, &semaphores[1], 1, &err));
+	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
+	assert_int_equal(ops->stream_wait(&seq, &semaphores[1], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
+	ops->stream_end(&seq);
+	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
+	assert_false(seq.idle);
+	ops->stream_end(&seq);
 	__atomic_store_n(&semaphores[1], 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&semaphores[0], 1, __ATOMIC_RELEASE);
 	assert_true(stream_idle_within(s, prim, SOON_MS));
 	ctx_stream_destroy(s, prim);
+	ops->free(dev, rect.dst, &err);
 }
 
 /* The first operation on a stream retains the context, and makes scratch memory and a stream. */
@@ -373,7 +385,7 @@ int main(int argc, char **argv)
 		CASE_ALONE(semaphores_by_host_functions),
 		CASE(capturing_stream_is_refused),
 		CASE(failed_stream_calls_leave_nothing),
-		CASE(busy_streams_wait_in_a_compute_queue),
+		CASE(waits_after_copies_use_a_compute_queue),
 		CASE_ALONE(failures_of_the_first_operation),
 		CASE_ALONE(peer_copies_and_wrong_streams),
 	};
