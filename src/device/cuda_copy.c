@@ -13,7 +13,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "core/base/device_sync.h"
 #include "device/cuda_copy.h"
 #include "device/cuda_context.h"
 

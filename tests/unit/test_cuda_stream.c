@@ -203,46 +203,39 @@ static void failed_stream_calls_leave_nothing(void **state)
 	ctx_stream_destroy(s, prim);
 }
 
-/* Queues a copy of one word to the device, and then a wait, in one sequence. */
-static int stream_copy_then_wait(void *on, void *mem, uint64_t *word, uint64_t value)
-{
-	struct pst_rect rect = {.dst = mem, .src = &semaphores[8], .row_len = 8, .rows = 1};
-	struct pst_stream_seq seq;
-	int ret = ops->stream_begin(dev, on, &seq, &err);
-
-	if (ret)
-		return ret;
-	ret = ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err);
-	if (!ret)
-		ret = ops->stream_wait(&seq, word, value, &err);
-	ops->stream_end(&seq);
-	return ret;
-}
-
-/* After a copy, a stream is made to use a compute queue before it waits, because a wait in a copy
- * queue could hold up the copies of other streams for long. */
+/* After a copy, a stream is made to use a compute queue before it waits, because its wait could
+ * hold up the copies of other streams. */
 static void waits_after_copies_use_a_compute_queue(void **state)
 {
+	struct pst_rect rect = {.src = &semaphores[8], .row_len = 64, .rows = 1};
+	struct pst_stream_seq seq;
 	struct pst_cu_stream *s;
 	unsigned long before;
-	void *mem;
 
 	(void)state;
 	standin_only();
-	assert_int_equal(ops->alloc(dev, 4096, &mem, &err), 0);
 	s = ctx_stream_new(prim);
+	rect.dst = device_alloc(dev, 4096);
 	before = standin_calls("cuMemsetD8Async");
-	assert_int_equal(stream_await(dev, s, &semaphores[0], 1), 0);
+	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
+	assert_true(seq.idle);
+	assert_int_equal(ops->stream_wait(&seq, &semaphores[0], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before);
+	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   stream_copy_then_wait(s, mem, &semaphores[1], 1));
-	assert_int_equal(stream_copy_then_wait(s, mem, &semaphores[1], 1), 0);
+		   ops->stream_wait(&seq, &semaphores[1], 1, &err));
+	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
+	assert_int_equal(ops->stream_wait(&seq, &semaphores[1], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
+	ops->stream_end(&seq);
+	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
+	assert_false(seq.idle);
+	ops->stream_end(&seq);
 	__atomic_store_n(&semaphores[1], 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&semaphores[0], 1, __ATOMIC_RELEASE);
 	assert_true(stream_idle_within(s, prim, SOON_MS));
 	ctx_stream_destroy(s, prim);
-	assert_int_equal(ops->free(dev, mem, &err), 0);
+	ops->free(dev, rect.dst, &err);
 }
 
 /* The first operation on a stream retains the context, and makes scratch memory and a stream. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Guards driver calls that synchronise a whole device. A driver call that frees or unregisters
+ * Postpones driver calls that synchronise a whole device. A driver call that frees or unregisters
  * memory, and sometimes one that creates a stream, waits until every stream of the device is idle.
- * Until then, no copy that this process has queued runs. A stream that waits for a request of this
- * library does not become idle until the request's copies have run. So such a driver call must
- * never run while a stream waits for a request: neither would ever return.
+ * It holds the driver's lock meanwhile. A stream that waits for a request of this library may take
+ * long to become idle. So the library makes such a call, if it can choose the time, while no
+ * stream waits for a request. The application may make such calls at any time (core/lane/stage.h).
  */
 #ifndef PST_CORE_DEVICE_SYNC_H
 #define PST_CORE_DEVICE_SYNC_H

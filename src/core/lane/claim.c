@@ -306,8 +306,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	 * calls would also make them wait for each other in the CUDA driver. */
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
-	/* Do not leave a single byte of a row: the CUDA device refuses to copy one byte while a
-	 * stream waits for a request (device/cuda_copy.c). */
+	/* Do not leave a single byte of a row: a copy of one byte to a CUDA device may have to wait
+	 * for the work of other streams (device/cuda_copy.c). */
 	for (unsigned i = 0; i < SHORTEN_MAX && len > 2; i++, len--)
 		if (place->len != len + 1 &&
 		    !pst_span_isolates_byte(req, place->span, place->off + len))

@@ -55,7 +55,7 @@ struct pst_stream_hooks {
 	void (*close)(struct pst_pump *pump);
 };
 
-struct pst_streams; /* in queue/stream.c */
+struct pst_streams; /* in core/queue/streams.h */
 struct pst_pump {
 	struct penstock_device *dev;
 	struct pst_pump_start start;

@@ -7,344 +7,31 @@
  */
 #include "core/queue/stream.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include <errno.h>
 
 #include "core/backends.h"
 #include "core/base/clock.h"
 #include "core/base/device_sync.h"
-#include "core/base/devices.h"
-#include "core/base/fork.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 #include "core/lane/stage.h"
 #include "core/queue/queue.h"
+#include "core/queue/streams.h"
 #include "core/route/admit.h"
 
-#define STAGES_MAX 1024u /* number of stream-ordered requests of one device in flight */
 /* Interval in ns between two checks whether the device still works. */
 #define ALIVE_NS 100000000u
-
-/* The stages' memory grows by blocks. Memory is allocated in units, so that small requests take
- * little of it. */
-#define BLOCK_BYTES ((size_t)32 << 20)
-#define BLOCKS_MAX 8u
-#define UNIT ((size_t)4096)
-#define UNITS (BLOCK_BYTES / UNIT)
-
-/* Requests of at most this many bytes have one piece. Longer ones have about PIECES_BEST pieces, so
- * that the device copies one while lanes fill the others. */
-#define PIECE_MIN ((uint64_t)1 << 20)
-#define PIECE_MAX ((uint64_t)4 << 20)
-#define PIECES_BEST 4u
-/* Most places of a stage, so that two pieces and the kernel's lists fit in a block. */
-#define PLACES_MAX ((uint64_t)1 << 30)
 /* Most copies that are queued on the stream for one request. A hardware queue holds about 1,020
  * operations, and a call that queues one more waits. */
 #define COPIES_QUEUED 256u
 /* Requests of at least this many bytes are spread over the lanes. */
 #define SPREAD_BYTES (256u << 10)
-#define LAST_COPIES 64u /* number of streams whose last request is remembered */
 /* A value of `passed` and `released` that no round has. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
-_Static_assert(BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 1024,
-	       "stage_get names these limits");
-
-/* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
-struct block {
-	struct pst_ring ring;
-	uint64_t used[UNITS / 64];
-};
-
-/* The streams of one device: the pump and the stages of its stream-ordered requests. */
-struct pst_streams {
-	struct penstock_device *gpu, *host;
-	const struct pst_pump *gpu_pump;
-	struct pst_pump *pump;
-	struct pst_ring words; /* the words of all stages */
-	struct pst_stage *stages;
-	/* Guards the two lists and the blocks. Lanes take it, so a thread that holds it takes no
-	 * other lock and makes no driver call. */
-	pthread_mutex_t lock;
-	pthread_mutex_t grow_lock; /* held while a block is added; taken before `lock` */
-	struct pst_stage *free;
-	/* Stages that have no request any more, and that their streams have yet to pass. */
-	struct pst_stage *owed;
-	struct block *blocks[BLOCKS_MAX];
-	unsigned block_count;
-	size_t units_used; /* number of units of all stages */
-	/* For some streams, the last request whose copies were queued at submit. Guarded by `lock`.
-	 */
-	struct last_copies {
-		void *stream;
-		const struct pst_stage *stage;
-		uint64_t turn; /* number of times that the stage was in use before */
-	} last_copies[LAST_COPIES];
-};
-
-/* Taken by streams_open, so that each device gets only one pst_streams. A thread that holds it
- * takes no other lock of the library, but it starts threads and calls the driver. */
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
-
 static const struct pst_stream_hooks stream_hooks;
 
-/* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
- * thread of the parent may have held the lock at the fork. */
-static void streams_lock_reset(void)
-{
-	pthread_mutex_init(&streams_lock, NULL);
-}
-
-__attribute__((constructor)) static void stream_hook_fork(void)
-{
-	pst_fork_hook(streams_lock_reset);
-}
-
-/* ---- opening ---- */
-
-/* Maps and pins memory that the device can access. */
-static int pinned_open(const struct pst_streams *streams, struct pst_ring *ring, size_t len,
-		       struct pst_err *err)
-{
-	int ret = pst_ring_map(ring, &streams->gpu_pump->numa, len, err);
-
-	if (ret)
-		return ret;
-	pst_ring_pin(ring, len, streams->gpu);
-	if (ring->registered_count || !streams->gpu->ops->host_register)
-		return 0;
-	pst_ring_close(ring, streams->gpu);
-	return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
-			"%s: cannot pin %zu MiB of host memory for requests in stream order",
-			streams->gpu->name, len >> 20);
-}
-
-static void streams_free(struct pst_streams *streams)
-{
-	if (streams->pump)
-		pst_pump_close_plain(streams->pump);
-	for (unsigned i = 0; i < streams->block_count; i++) {
-		pst_ring_close(&streams->blocks[i]->ring, streams->gpu);
-		free(streams->blocks[i]);
-	}
-	pst_ring_close(&streams->words, streams->gpu);
-	if (streams->host)
-		pst_device_close_unlisted(streams->host);
-	free(streams->stages);
-	free(streams);
-}
-
-static int streams_start(struct pst_streams *streams, struct pst_err *err)
-{
-	struct penstock_device_opts opts = streams->gpu->opts;
-	int ret = pst_device_open_unlisted("host", &opts, &streams->host, err);
-
-	if (!ret)
-		ret = pinned_open(streams, &streams->words,
-				  STAGES_MAX * sizeof(struct pst_stage_words), err);
-	if (!ret)
-		ret = pst_pump_open_plain(streams->gpu_pump, streams->host, streams, &stream_hooks,
-					  &streams->pump, err);
-	if (ret)
-		return ret;
-	for (unsigned i = STAGES_MAX; i-- > 0;) {
-		struct pst_stage *stage = &streams->stages[i];
-
-		stage->words = &((struct pst_stage_words *)(void *)streams->words.base)[i];
-		stage->next = streams->free;
-		streams->free = stage;
-	}
-	return 0;
-}
-
-static int streams_make(struct pst_pump *pump, struct pst_err *err)
-{
-	struct pst_streams *streams = calloc(1, sizeof(*streams));
-	int ret;
-
-	if (streams)
-		streams->stages = calloc(STAGES_MAX, sizeof(*streams->stages));
-	if (!streams || !streams->stages) {
-		free(streams);
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stages");
-	}
-	streams->gpu = pump->dev;
-	streams->gpu_pump = pump;
-	pthread_mutex_init(&streams->lock, NULL);
-	pthread_mutex_init(&streams->grow_lock, NULL);
-	ret = streams_start(streams, err);
-	if (ret) {
-		streams_free(streams);
-		return ret;
-	}
-	pump->stream_hooks = &stream_hooks;
-	atomic_store_explicit(&pump->streams, streams, memory_order_release);
-	return 0;
-}
-
-static int streams_open(struct pst_pump *pump, struct pst_err *err)
-{
-	int ret = 0;
-
-	if (atomic_load_explicit(&pump->streams, memory_order_acquire))
-		return 0;
-	if (!pump->dev->ops->stream_begin)
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
-				pump->dev->name);
-	pthread_mutex_lock(&streams_lock);
-	if (!atomic_load_explicit(&pump->streams, memory_order_acquire))
-		ret = streams_make(pump, err);
-	pthread_mutex_unlock(&streams_lock);
-	return ret;
-}
-
-/* Hook: see pst_stream_hooks. */
-static void streams_close(struct pst_pump *pump)
-{
-	streams_free(atomic_load(&pump->streams));
-}
-
-/* ---- memory of stages ---- */
-
-static bool units_used(const struct block *block, size_t unit)
-{
-	return block->used[unit / 64] >> unit % 64 & 1;
-}
-
-static void units_set(struct block *block, size_t unit, size_t count, bool used)
-{
-	for (; count--; unit++) {
-		uint64_t bit = (uint64_t)1 << unit % 64;
-
-		block->used[unit / 64] =
-			used ? block->used[unit / 64] | bit : block->used[unit / 64] & ~bit;
-	}
-}
-
-/* Finds `count` free units from `from` on. Returns UNITS if there are none. */
-static size_t units_find(const struct block *block, size_t from, size_t count)
-{
-	size_t run = 0;
-
-	for (size_t unit = from; unit < UNITS; unit++) {
-		if (!(unit % 64) && block->used[unit / 64] == UINT64_MAX) {
-			run = 0;
-			unit += 63;
-			continue;
-		}
-		run = units_used(block, unit) ? 0 : run + 1;
-		if (run == count)
-			return unit + 1 - count;
-	}
-	return UNITS;
-}
-
-/* Allocates units of a block. Returns false if the block has too few. */
-static bool block_alloc(struct block *block, size_t count, size_t *unit)
-{
-	/* The first free units are those that were used last, and may still be in a CPU's cache. */
-	*unit = units_find(block, 0, count);
-	if (*unit == UNITS)
-		return false;
-	units_set(block, *unit, count, true);
-	return true;
-}
-
-/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL if the blocks have
- * too little. */
-static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
-{
-	size_t count = (len + UNIT - 1) / UNIT, unit;
-
-	for (unsigned i = 0; i < streams->block_count; i++) {
-		if (!block_alloc(streams->blocks[i], count, &unit))
-			continue;
-		stage->block = i;
-		stage->at = unit;
-		stage->len = count;
-		streams->units_used += count;
-		return streams->blocks[i]->ring.base + unit * UNIT;
-	}
-	return NULL;
-}
-
-/* Adds a block of pinned memory. Returns false if there are as many as there may be, or if no
- * memory can be pinned. The caller does not hold the lock, because pinning memory calls the driver,
- * and a lane must never wait for a thread that does so. */
-static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
-{
-	struct block *block = NULL;
-
-	pthread_mutex_lock(&streams->grow_lock);
-	if (streams->block_count < BLOCKS_MAX)
-		block = calloc(1, sizeof(*block));
-	if (block && pinned_open(streams, &block->ring, BLOCK_BYTES, err)) {
-		free(block);
-		block = NULL;
-	}
-	if (block) {
-		pthread_mutex_lock(&streams->lock);
-		streams->blocks[streams->block_count++] = block;
-		pthread_mutex_unlock(&streams->lock);
-	}
-	pthread_mutex_unlock(&streams->grow_lock);
-	return block;
-}
-
-/* Makes a stage free. The caller holds the lock. */
-static void stage_put(struct pst_streams *streams, struct pst_stage *stage)
-{
-	if (stage->len)
-		units_set(streams->blocks[stage->block], stage->at, stage->len, false);
-	streams->units_used -= stage->len;
-	stage->len = 0;
-	stage->next = streams->free;
-	streams->free = stage;
-}
-
-/* Frees the stages without a request that their streams have passed meanwhile. The caller holds
- * the lock. */
-static void stages_reclaim(struct pst_streams *streams)
-{
-	struct pst_stage **at = &streams->owed;
-
-	while (*at) {
-		struct pst_stage *stage = *at;
-
-		if (!pst_stage_passed(stage)) {
-			at = &stage->next;
-			continue;
-		}
-		*at = stage->next;
-		stage_put(streams, stage);
-	}
-}
-
-/* Takes back the stage of a request that has completed. */
-static void stage_release(struct pst_streams *streams, struct pst_stage *stage)
-{
-	pthread_mutex_lock(&streams->lock);
-	if (pst_stage_passed(stage)) {
-		stage_put(streams, stage);
-	} else {
-		stage->next = streams->owed;
-		streams->owed = stage;
-	}
-	pthread_mutex_unlock(&streams->lock);
-}
-
 /* ---- the shape of a stage ---- */
-
-/* What pst_stream_arm has found out about a request. */
-struct shape {
-	uint64_t places; /* number of places, or a bound of it if an offset is late */
-	uint64_t block;	 /* length of the storage's blocks */
-	unsigned copies; /* number of copies, or a bound of it */
-	bool by_kernel;
-	bool empty; /* no byte passes through the stage */
-};
 
 /* Returns how many copies the kernel may need for this segment, apart from the ends of rounds. */
 static uint64_t seg_copies(const struct pst_request *req, unsigned i)
@@ -364,13 +51,13 @@ static bool storage_has_all(const struct pst_request *req)
 	return true;
 }
 
-static int shape_find(struct pst_request *req, struct shape *out, struct pst_err *err)
+static int shape_find(struct pst_request *req, struct pst_stage_shape *out, struct pst_err *err)
 {
 	const struct pst_storage_facts *facts = &req->st->facts;
 	bool late = req->late.row_len || req->late.off || req->late.buf_off;
 	uint64_t copies = 0;
 
-	*out = (struct shape){.block = UNIT};
+	*out = (struct pst_stage_shape){.block = PST_STAGE_UNIT};
 	if (req->other_devices)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_STREAM_ORDER,
 				      "a request in stream order has segments on several devices: "
@@ -380,12 +67,12 @@ static int shape_find(struct pst_request *req, struct shape *out, struct pst_err
 	out->empty =
 		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
 	out->places = pst_stage_place(req, out->block);
-	if (out->places > PLACES_MAX)
+	if (out->places > PST_STAGE_PLACES_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
 				      "a request in stream order has %llu bytes, more than %llu: "
 				      "submit several",
 				      (unsigned long long)req->total,
-				      (unsigned long long)PLACES_MAX);
+				      (unsigned long long)PST_STAGE_PLACES_MAX);
 	if (late) /* another offset may split the spans in another way */
 		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
 	for (unsigned i = 0; i < req->seg_count; i++)
@@ -395,113 +82,6 @@ static int shape_find(struct pst_request *req, struct shape *out, struct pst_err
 	/* If the storage ends before the request does, the bytes after its end must not change. So
 	 * their number must be known when they are copied. */
 	out->by_kernel = late || (req->op == PENSTOCK_READ && !storage_has_all(req));
-	return 0;
-}
-
-static uint64_t round_up(uint64_t value, uint64_t to)
-{
-	return (value + to - 1) / to * to;
-}
-
-/* Sets the length and number of the stage's pieces. If `small` is true, the stage gets as little
- * memory as possible. */
-static void stage_cut(struct pst_stage *stage, const struct shape *shape, bool small)
-{
-	uint64_t piece = round_up(shape->places, shape->block);
-
-	if (piece > PIECE_MIN) {
-		piece = small ? PIECE_MIN : round_up(piece / PIECES_BEST, PIECE_MIN);
-		piece = round_up(piece < PIECE_MAX ? piece : PIECE_MAX, shape->block);
-		while ((shape->places + piece - 1) / piece > PST_STAGE_ROUNDS_MAX)
-			piece *= 2;
-	}
-	stage->piece_bytes = piece;
-	stage->rounds = piece ? (unsigned)((shape->places + piece - 1) / piece) : 0;
-	stage->pieces = small || piece > PIECE_MAX ? 2 : PIECES_BEST;
-	if (stage->pieces > stage->rounds)
-		stage->pieces = stage->rounds;
-}
-
-/* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
- * kernel. The caller holds the lock. Returns false if there is too little memory. */
-static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
-			   const struct shape *shape, bool small)
-{
-	size_t room, len;
-
-	stage_cut(stage, shape, small);
-	room = stage->pieces * stage->piece_bytes;
-	len = room;
-	if (shape->by_kernel)
-		len += stage->rounds * sizeof(*stage->round) +
-		       shape->copies * sizeof(*stage->copies);
-	stage->mem = memory_alloc(streams, stage, len);
-	if (!stage->mem)
-		return false;
-	stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
-	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
-	stage->copies_max = shape->copies;
-	return true;
-}
-
-/* Takes a free stage with memory for the request. Returns NULL if there is none. *full becomes true
- * if only memory is missing. */
-static struct pst_stage *stage_take(struct pst_streams *streams, const struct shape *shape,
-				    bool small, bool *full)
-{
-	struct pst_stage *stage;
-
-	pthread_mutex_lock(&streams->lock);
-	stages_reclaim(streams);
-	stage = streams->free;
-	/* From half of the memory on, stages are small, so that more requests can be in flight. */
-	small |= streams->units_used > BLOCKS_MAX * UNITS / 2;
-	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
-	if (*full)
-		stage = NULL;
-	if (stage)
-		streams->free = stage->next;
-	pthread_mutex_unlock(&streams->lock);
-	return stage;
-}
-
-/* Prepares a free stage for the request. If memory is short, the stage gets as little as possible.
- */
-static int stage_get(struct pst_streams *streams, struct pst_request *req,
-		     const struct shape *shape, struct pst_stage **out, struct pst_err *err)
-{
-	struct pst_err grow_err = {0};
-	bool full;
-	struct pst_stage *stage = stage_take(streams, shape, false, &full);
-
-	while (!stage && full && memory_grow(streams, &grow_err))
-		stage = stage_take(streams, shape, false, &full);
-	if (!stage && full)
-		stage = stage_take(streams, shape, true, &full);
-	if (!stage && grow_err.code) {
-		*err = grow_err;
-		return err->code;
-	}
-	if (!stage)
-		return pst_fail(err, PENSTOCK_WHY_FULL,
-				"requests in stream order use all of their %s: wait for some",
-				full ? "pinned memory (256 MiB)" : "1024 entries");
-	if (shape->empty) {
-		stage->rounds = stage->pieces = 0;
-		stage->piece_bytes = 0;
-	}
-	stage->req = req;
-	stage->turn++;
-	stage->by_kernel = shape->by_kernel && !shape->empty;
-	if (stage->by_kernel)
-		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
-	atomic_store(&stage->complete, 0);
-	*stage->words = (struct pst_stage_words){0};
-	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
-	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
-		stage->words->released = stage->pieces;
-	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
-	*out = stage;
 	return 0;
 }
 
@@ -574,37 +154,6 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 	return ret;
 }
 
-/* Returns the place at which the last request of a stream is remembered. */
-static struct last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
-{
-	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;
-
-	return &streams->last_copies[hash >> 58];
-}
-
-/* Returns whether the stream still executes copies that were queued at the submit of an earlier
- * request. */
-static bool stream_copies(struct pst_streams *streams, void *stream)
-{
-	const struct last_copies *last = last_copies_of(streams, stream);
-	bool copies;
-
-	pthread_mutex_lock(&streams->lock);
-	copies = last->stream == stream && last->stage && last->stage->turn == last->turn &&
-		 !pst_stage_passed(last->stage);
-	pthread_mutex_unlock(&streams->lock);
-	return copies;
-}
-
-static void remember_copies(struct pst_streams *streams, void *stream,
-			    const struct pst_stage *stage)
-{
-	pthread_mutex_lock(&streams->lock);
-	*last_copies_of(streams, stream) =
-		(struct last_copies){stream, stage->by_kernel ? NULL : stage, stage->turn};
-	pthread_mutex_unlock(&streams->lock);
-}
-
 /*
  * Decides whether copies may be queued on the stream at submit. They are faster than the kernel,
  * but a copy that waits for earlier work of its stream holds up the copies of other streams that
@@ -613,13 +162,14 @@ static void remember_copies(struct pst_streams *streams, void *stream,
  * request, or if the copies use another queue. The parts are counted for pieces as small as they
  * can become.
  */
-static bool copies_may_queue(struct pst_request *req, const struct shape *shape, bool idle)
+static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
+			     bool idle)
 {
 	struct pst_stage stage = {.req = req};
 	struct queueing q = {.op = req->op, .copy_free_max = req->segs[0].dev->facts.copy_free_max};
 	bool many = false;
 
-	stage_cut(&stage, shape, true);
+	pst_stage_cut(&stage, shape, true);
 	req->stage = &stage;
 	for (unsigned round = 0; round < stage.rounds && !many; round++)
 		many = pst_stage_parts(req, round, count_part, &q);
@@ -641,13 +191,13 @@ static uint64_t buffer_end(const struct penstock_seg *seg)
 int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct pst_streams *streams;
-	struct shape shape;
+	struct pst_stage_shape shape;
 	int ret;
 
 	if (!req->pump)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a stream-ordered request needs a segment");
-	ret = streams_open(req->pump, err);
+	ret = pst_streams_open(req->pump, &stream_hooks, err);
 	if (!ret)
 		ret = shape_find(req, &shape, err);
 	if (ret)
@@ -660,13 +210,13 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 		return ret;
 	if (!shape.empty && !shape.by_kernel)
 		shape.by_kernel = !copies_may_queue(
-			req, &shape, seq->idle || stream_copies(streams, req->stream));
-	ret = stage_get(streams, req, &shape, &req->stage, err);
+			req, &shape, seq->idle || pst_streams_copy(streams, req->stream));
+	ret = pst_stage_get(streams, req, &shape, &req->stage, err);
 	if (ret) {
 		streams->gpu->ops->stream_end(seq);
 		return ret;
 	}
-	remember_copies(streams, req->stream, req->stage);
+	pst_streams_remember(streams, req->stream, req->stage);
 	pst_device_stream_enter(streams->gpu);
 	req->pump = streams->pump;
 	return 0;
@@ -698,7 +248,7 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 	struct penstock_seg *seg = &req->segs[0];
 	const struct penstock_late *late = &req->late;
 	const struct pst_storage_facts *facts = &req->st->facts;
-	uint64_t block = UNIT;
+	uint64_t block = PST_STAGE_UNIT;
 	int ret;
 
 	if (late->row_len) {
@@ -937,11 +487,17 @@ static int stream_poll(struct pst_lane *lane)
 			continue;
 		}
 		*at = stage->next;
-		stage_release(atomic_load(&lane->pump->streams), stage);
+		pst_stage_put(atomic_load(&lane->pump->streams), stage);
 		pst_req_put(req, PST_LISTED);
 		did++;
 	}
 	return did;
+}
+
+/* Hook: see pst_stream_hooks. */
+static void streams_close(struct pst_pump *pump)
+{
+	pst_streams_close(atomic_load(&pump->streams));
 }
 
 static const struct pst_stream_hooks stream_hooks = {

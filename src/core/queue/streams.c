@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements the streams of a device: see streams.h. Only pst_streams_open and pst_stage_get may
+ * call the driver, on the thread that submits.
+ */
+#include "core/queue/streams.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/devices.h"
+#include "core/base/fork.h"
+
+#define STAGES_MAX 1024u /* number of stream-ordered requests of one device in flight */
+/* The stages' memory grows by blocks. */
+#define BLOCK_BYTES ((size_t)32 << 20)
+#define UNITS (BLOCK_BYTES / PST_STAGE_UNIT)
+
+/* Requests of at most this many bytes have one piece. Longer ones have about PIECES_BEST pieces, so
+ * that the device copies one while lanes fill the others. */
+#define PIECE_MIN ((uint64_t)1 << 20)
+#define PIECE_MAX ((uint64_t)4 << 20)
+#define PIECES_BEST 4u
+
+_Static_assert(PST_STAGE_BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 1024,
+	       "pst_stage_get names these limits");
+
+/* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
+struct pst_stage_block {
+	struct pst_ring ring;
+	uint64_t used[UNITS / 64];
+};
+
+/* Taken by pst_streams_open, so that each device gets only one pst_streams. A thread that holds it
+ * takes no other lock of the library, but it starts threads and calls the driver. */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
+ * thread of the parent may have held the lock at the fork. */
+static void streams_lock_reset(void)
+{
+	pthread_mutex_init(&streams_lock, NULL);
+}
+
+__attribute__((constructor)) static void stream_hook_fork(void)
+{
+	pst_fork_hook(streams_lock_reset);
+}
+
+/* ---- opening ---- */
+
+/* Maps and pins memory that the device can access. */
+static int pinned_open(const struct pst_streams *streams, struct pst_ring *ring, size_t len,
+		       struct pst_err *err)
+{
+	int ret = pst_ring_map(ring, &streams->gpu_pump->numa, len, err);
+
+	if (ret)
+		return ret;
+	pst_ring_pin(ring, len, streams->gpu);
+	if (ring->registered_count || !streams->gpu->ops->host_register)
+		return 0;
+	pst_ring_close(ring, streams->gpu);
+	return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
+			"%s: cannot pin %zu MiB of host memory for requests in stream order",
+			streams->gpu->name, len >> 20);
+}
+
+void pst_streams_close(struct pst_streams *streams)
+{
+	if (streams->pump)
+		pst_pump_close_plain(streams->pump);
+	for (unsigned i = 0; i < streams->block_count; i++) {
+		pst_ring_close(&streams->blocks[i]->ring, streams->gpu);
+		free(streams->blocks[i]);
+	}
+	pst_ring_close(&streams->words, streams->gpu);
+	if (streams->host)
+		pst_device_close_unlisted(streams->host);
+	free(streams->stages);
+	free(streams);
+}
+
+static int streams_start(struct pst_streams *streams, const struct pst_stream_hooks *hooks,
+			 struct pst_err *err)
+{
+	struct penstock_device_opts opts = streams->gpu->opts;
+	int ret;
+
+	/* One lane more than the GPU's pump has, because one lane is busy with polling the streams.
+	 */
+	opts.lanes = streams->gpu_pump->lane_count + 1;
+	ret = pst_device_open_unlisted("host", &opts, &streams->host, err);
+
+	if (!ret)
+		ret = pinned_open(streams, &streams->words,
+				  STAGES_MAX * sizeof(struct pst_stage_words), err);
+	if (!ret)
+		ret = pst_pump_open_plain(streams->gpu_pump, streams->host, streams, hooks,
+					  &streams->pump, err);
+	if (ret)
+		return ret;
+	for (unsigned i = STAGES_MAX; i-- > 0;) {
+		struct pst_stage *stage = &streams->stages[i];
+
+		stage->words = &((struct pst_stage_words *)(void *)streams->words.base)[i];
+		stage->next = streams->free;
+		streams->free = stage;
+	}
+	return 0;
+}
+
+static int streams_make(struct pst_pump *pump, const struct pst_stream_hooks *hooks,
+			struct pst_err *err)
+{
+	struct pst_streams *streams = calloc(1, sizeof(*streams));
+	int ret;
+
+	if (streams)
+		streams->stages = calloc(STAGES_MAX, sizeof(*streams->stages));
+	if (!streams || !streams->stages) {
+		free(streams);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stages");
+	}
+	streams->gpu = pump->dev;
+	streams->gpu_pump = pump;
+	pthread_mutex_init(&streams->lock, NULL);
+	pthread_mutex_init(&streams->grow_lock, NULL);
+	ret = streams_start(streams, hooks, err);
+	if (ret) {
+		pst_streams_close(streams);
+		return ret;
+	}
+	pump->stream_hooks = hooks;
+	atomic_store_explicit(&pump->streams, streams, memory_order_release);
+	return 0;
+}
+
+int pst_streams_open(struct pst_pump *pump, const struct pst_stream_hooks *hooks,
+		     struct pst_err *err)
+{
+	int ret = 0;
+
+	if (atomic_load_explicit(&pump->streams, memory_order_acquire))
+		return 0;
+	if (!pump->dev->ops->stream_begin)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
+				pump->dev->name);
+	pthread_mutex_lock(&streams_lock);
+	if (!atomic_load_explicit(&pump->streams, memory_order_acquire))
+		ret = streams_make(pump, hooks, err);
+	pthread_mutex_unlock(&streams_lock);
+	return ret;
+}
+
+/* ---- memory of stages ---- */
+
+static bool units_used(const struct pst_stage_block *block, size_t unit)
+{
+	return block->used[unit / 64] >> unit % 64 & 1;
+}
+
+static void units_set(struct pst_stage_block *block, size_t unit, size_t count, bool used)
+{
+	for (; count--; unit++) {
+		uint64_t bit = (uint64_t)1 << unit % 64;
+
+		block->used[unit / 64] =
+			used ? block->used[unit / 64] | bit : block->used[unit / 64] & ~bit;
+	}
+}
+
+/* Finds `count` free units from `from` on. Returns UNITS if there are none. */
+static size_t units_find(const struct pst_stage_block *block, size_t from, size_t count)
+{
+	size_t run = 0;
+
+	for (size_t unit = from; unit < UNITS; unit++) {
+		if (!(unit % 64) && block->used[unit / 64] == UINT64_MAX) {
+			run = 0;
+			unit += 63;
+			continue;
+		}
+		run = units_used(block, unit) ? 0 : run + 1;
+		if (run == count)
+			return unit + 1 - count;
+	}
+	return UNITS;
+}
+
+/* Allocates units of a block. Returns false if the block has too few. */
+static bool block_alloc(struct pst_stage_block *block, size_t count, size_t *unit)
+{
+	/* The first free units are those that were used last, and may still be in a CPU's cache. */
+	*unit = units_find(block, 0, count);
+	if (*unit == UNITS)
+		return false;
+	units_set(block, *unit, count, true);
+	return true;
+}
+
+/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL if the blocks have
+ * too little. */
+static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
+{
+	size_t count = (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT, unit;
+
+	for (unsigned i = 0; i < streams->block_count; i++) {
+		if (!block_alloc(streams->blocks[i], count, &unit))
+			continue;
+		stage->block = i;
+		stage->at = unit;
+		stage->len = count;
+		streams->units_used += count;
+		return streams->blocks[i]->ring.base + unit * PST_STAGE_UNIT;
+	}
+	return NULL;
+}
+
+/* Adds a block of pinned memory. Returns false if there are as many as there may be, or if no
+ * memory can be pinned. The caller does not hold the lock, because pinning memory calls the driver,
+ * and a lane must never wait for a thread that does so. */
+static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
+{
+	struct pst_stage_block *block = NULL;
+
+	pthread_mutex_lock(&streams->grow_lock);
+	if (streams->block_count < PST_STAGE_BLOCKS_MAX) {
+		block = calloc(1, sizeof(*block));
+		if (!block)
+			pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stages");
+	}
+	if (block && pinned_open(streams, &block->ring, BLOCK_BYTES, err)) {
+		free(block);
+		block = NULL;
+	}
+	if (block) {
+		pthread_mutex_lock(&streams->lock);
+		streams->blocks[streams->block_count++] = block;
+		pthread_mutex_unlock(&streams->lock);
+	}
+	pthread_mutex_unlock(&streams->grow_lock);
+	return block;
+}
+
+/* Makes a stage free. The caller holds the lock. */
+static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
+{
+	if (stage->len)
+		units_set(streams->blocks[stage->block], stage->at, stage->len, false);
+	streams->units_used -= stage->len;
+	stage->len = 0;
+	stage->next = streams->free;
+	streams->free = stage;
+}
+
+/* Frees the stages without a request that their streams have passed meanwhile. The caller holds
+ * the lock. */
+static void stages_reclaim(struct pst_streams *streams)
+{
+	struct pst_stage **at = &streams->owed;
+
+	while (*at) {
+		struct pst_stage *stage = *at;
+
+		if (!pst_stage_passed(stage)) {
+			at = &stage->next;
+			continue;
+		}
+		*at = stage->next;
+		stage_free(streams, stage);
+	}
+}
+
+void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage)
+{
+	pthread_mutex_lock(&streams->lock);
+	if (pst_stage_passed(stage)) {
+		stage_free(streams, stage);
+	} else {
+		stage->next = streams->owed;
+		streams->owed = stage;
+	}
+	pthread_mutex_unlock(&streams->lock);
+}
+
+/* ---- stages ---- */
+
+static uint64_t round_up(uint64_t value, uint64_t to)
+{
+	return (value + to - 1) / to * to;
+}
+
+void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small)
+{
+	uint64_t piece = round_up(shape->places, shape->block);
+
+	if (piece > PIECE_MIN) {
+		piece = small ? PIECE_MIN : round_up(piece / PIECES_BEST, PIECE_MIN);
+		piece = round_up(piece < PIECE_MAX ? piece : PIECE_MAX, shape->block);
+		while ((shape->places + piece - 1) / piece > PST_STAGE_ROUNDS_MAX)
+			piece *= 2;
+	}
+	stage->piece_bytes = piece;
+	stage->rounds = piece ? (unsigned)((shape->places + piece - 1) / piece) : 0;
+	stage->pieces = small || piece > PIECE_MAX ? 2 : PIECES_BEST;
+	if (stage->pieces > stage->rounds)
+		stage->pieces = stage->rounds;
+}
+
+/* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
+ * kernel. The caller holds the lock. Returns false if there is too little memory. */
+static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
+			   const struct pst_stage_shape *shape, bool small)
+{
+	size_t room, len;
+
+	pst_stage_cut(stage, shape, small);
+	room = stage->pieces * stage->piece_bytes;
+	len = room;
+	if (shape->by_kernel)
+		len += stage->rounds * sizeof(*stage->round) +
+		       shape->copies * sizeof(*stage->copies);
+	stage->mem = memory_alloc(streams, stage, len);
+	if (!stage->mem)
+		return false;
+	stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
+	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
+	stage->copies_max = shape->copies;
+	return true;
+}
+
+/* Takes a free stage with memory for the request. Returns NULL if there is none. *full becomes true
+ * if only memory is missing. */
+static struct pst_stage *stage_take(struct pst_streams *streams,
+				    const struct pst_stage_shape *shape, bool small, bool *full)
+{
+	struct pst_stage *stage;
+
+	pthread_mutex_lock(&streams->lock);
+	stages_reclaim(streams);
+	stage = streams->free;
+	/* From half of the memory on, stages are small, so that more requests can be in flight. */
+	small |= streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2;
+	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
+	if (*full)
+		stage = NULL;
+	if (stage)
+		streams->free = stage->next;
+	pthread_mutex_unlock(&streams->lock);
+	return stage;
+}
+
+/* If memory is short, the stage gets as little as possible. */
+int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
+		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err)
+{
+	struct pst_err grow_err = {0};
+	bool full;
+	struct pst_stage *stage = stage_take(streams, shape, false, &full);
+
+	while (!stage && full && memory_grow(streams, &grow_err))
+		stage = stage_take(streams, shape, false, &full);
+	if (!stage && full)
+		stage = stage_take(streams, shape, true, &full);
+	if (!stage && grow_err.code) {
+		*err = grow_err;
+		return err->code;
+	}
+	if (!stage)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"requests in stream order use all of their %s: wait for some",
+				full ? "pinned memory (256 MiB)" : "1024 entries");
+	if (shape->empty) {
+		stage->rounds = stage->pieces = 0;
+		stage->piece_bytes = 0;
+	}
+	stage->req = req;
+	stage->turn++;
+	stage->by_kernel = shape->by_kernel && !shape->empty;
+	if (stage->by_kernel)
+		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
+	atomic_store(&stage->complete, 0);
+	*stage->words = (struct pst_stage_words){0};
+	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
+	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
+		stage->words->released = stage->pieces;
+	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
+	*out = stage;
+	return 0;
+}
+
+/* ---- the last requests of streams ---- */
+
+/* Returns the place at which the last request of a stream is remembered. */
+static struct pst_last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
+{
+	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;
+
+	return &streams->last_copies[hash >> 58];
+}
+
+bool pst_streams_copy(struct pst_streams *streams, const void *stream)
+{
+	const struct pst_last_copies *last = last_copies_of(streams, stream);
+	bool copies;
+
+	pthread_mutex_lock(&streams->lock);
+	copies = last->stream == stream && last->stage && last->stage->turn == last->turn &&
+		 !pst_stage_passed(last->stage);
+	pthread_mutex_unlock(&streams->lock);
+	return copies;
+}
+
+void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage)
+{
+	pthread_mutex_lock(&streams->lock);
+	*last_copies_of(streams, stream) =
+		(struct pst_last_copies){stream, stage->by_kernel ? NULL : stage, stage->turn};
+	pthread_mutex_unlock(&streams->lock);
+}

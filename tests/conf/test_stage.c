@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, long enough to use
+ * the same memory of the stage several times, at offsets that no block begins at, and beyond the
+ * end of the file. Each request is made in three ways: with copies that are queued at submit, with
+ * copies by a kernel because the stream is busy, and by a kernel because values are late. The bytes
+ * around each buffer must not change. With PENSTOCK_STANDIN=0 the test runs against the machine's
+ * own driver.
+ */
+#include "streams.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#define LONG_LEN (40u << 20)
+#define MEM_LEN (48u << 20)
+#define GUARD 0x77
+#define SEGS 40
+
+enum way { QUEUED, BUSY, LATE, WAYS };
+
+static struct pst_cu_stream *stream;
+static struct penstock_queue *queue;
+static struct penstock_storage *file; /* LONG_LEN bytes, which `want` has too */
+static struct penstock_storage *out;  /* a file to write */
+static char out_name[300];
+static unsigned char *want, *back;
+static char *mem;
+static uint64_t *gate, gate_turn;
+
+static unsigned random_to(unsigned limit)
+{
+	static uint64_t state = 20261122;
+
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (unsigned)(state >> 33) % limit;
+}
+
+static int stage_setup(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_queue_opts queue_opts = PENSTOCK_QUEUE_OPTS_INIT;
+	char name[300];
+	void *ptr;
+	int fd;
+
+	if (setup(state))
+		return -1;
+	snprintf(name, sizeof(name), "%s-long", path);
+	snprintf(out_name, sizeof(out_name), "%s-out", path);
+	want = malloc(LONG_LEN);
+	back = malloc(MEM_LEN);
+	for (size_t i = 0; i < LONG_LEN; i++)
+		want[i] = (unsigned char)((i * 2654435761u >> 11) ^ i >> 20);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	for (size_t at = 0; at < LONG_LEN; at += 1u << 20)
+		if (fd < 0 || write(fd, want + at, 1u << 20) != 1 << 20)
+			return -1;
+	close(fd);
+	fd = open(out_name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || ftruncate(fd, LONG_LEN))
+		return -1;
+	close(fd);
+	opts.flags = PENSTOCK_O_WRITE;
+	queue_opts.segs_max = SEGS;
+	if (penstock_open(name, NULL, &file) || penstock_open(out_name, &opts, &out) ||
+	    unlink(name) || penstock_queue_open(&queue_opts, &queue) ||
+	    penstock_alloc(gpu, MEM_LEN, &ptr) ||
+	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0) ||
+	    api->cuMemHostAlloc((void **)&gate, 4096, 2))
+		return -1;
+	mem = ptr;
+	*gate = 0;
+	return 0;
+}
+
+static int stage_teardown(void **state)
+{
+	penstock_queue_close(queue);
+	penstock_close(file);
+	penstock_close(out);
+	penstock_free(gpu, mem);
+	api->cuStreamDestroy(stream);
+	api->cuMemFreeHost(gate);
+	unlink(out_name);
+	free(want);
+	free(back);
+	return teardown(state);
+}
+
+/* Submits a request in one of the ways, and returns its result. `late` has room for late values. */
+static int64_t run(struct penstock_req *req, enum way way)
+{
+	uint64_t row_len = req->segs[0].row_len, off = req->segs[0].off,
+		 buf_off = req->segs[0].buf_off;
+	struct penstock_seg segs[SEGS];
+	struct penstock_late late = {.size = sizeof(late)};
+	struct penstock_done done;
+	int64_t result = -1;
+
+	memcpy(segs, req->segs, req->seg_count * sizeof(segs[0]));
+	req->segs = segs;
+	req->stream = stream;
+	late.result = &result;
+	if (way == LATE) {
+		late.row_len = &row_len;
+		late.off = &off;
+		late.buf_off = &buf_off;
+		segs[0].off = segs[0].buf_off = 0;
+	}
+	req->late = &late;
+	if (way == BUSY)
+		assert_int_equal(api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn,
+							  PST_CU_WAIT_GEQ),
+				 PST_CU_OK);
+	if (penstock_submit(queue, req, 1, NULL) != 1)
+		fail_msg("submit: %s", penstock_errmsg());
+	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+	if (done.result != result)
+		fail_msg("the stream got result %lld, the completion has %lld", (long long)result,
+			 (long long)done.result);
+	if (done.result < 0)
+		print_message("# %s\n", done.report->text);
+	return done.result;
+}
+
+static void mem_fill(int byte, size_t len)
+{
+	assert_int_equal(api->cuMemsetD8Async((uintptr_t)mem, (unsigned char)byte, len, stream),
+			 PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+}
+
+static void mem_fetch(size_t len)
+{
+	assert_int_equal(api->cuMemcpyDtoHAsync(back, (uintptr_t)mem, len, stream), PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+}
+
+/* Checks `len` bytes that were fetched, and that the byte before and the byte after are guards. */
+static void check_row(uint64_t at, uint64_t off, uint64_t len, const char *what, enum way way)
+{
+	for (uint64_t i = 0; i < len; i++)
+		if (back[at + i] != want[off + i])
+			fail_msg("%s, way %d: byte %llu of %llu at offset %llu is wrong", what,
+				 (int)way, (unsigned long long)i, (unsigned long long)len,
+				 (unsigned long long)off);
+	assert_int_equal(back[at + len], GUARD);
+	if (at)
+		assert_int_equal(back[at - 1], GUARD);
+}
+
+static struct penstock_req request_of(struct penstock_seg *segs, unsigned count)
+{
+	struct penstock_req req = request(segs, NULL);
+
+	req.storage = file;
+	req.seg_count = count;
+	return req;
+}
+
+static void contiguous_reads(void **state)
+{
+	static const uint64_t lens[] = {1,	 2,	  4095,	   4096,     4097,
+					24576,	 24577,	  300000,  1048576,  1048577,
+					4000000, 4194304, 9000001, 16777216, 33554433};
+
+	(void)state;
+	for (unsigned i = 0; i < 4 * sizeof(lens) / sizeof(lens[0]); i++) {
+		uint64_t len = lens[i / 4];
+		uint64_t off = i % 4 == 0 ? 0 : i % 4 == 1 ? 4096 : random_to(5000000);
+		struct penstock_seg seg = {.buf = mem,
+					   .buf_off = i % 4 < 2 ? 4096 : 1 + random_to(9999),
+					   .dev = gpu,
+					   .off = off,
+					   .row_len = len};
+
+		for (unsigned way = 0; way < WAYS; way++) {
+			struct penstock_req req = request_of(&seg, 1);
+
+			mem_fill(GUARD, len + 20000);
+			assert_int_equal(run(&req, (enum way)way), len);
+			mem_fetch(len + 20000);
+			check_row(seg.buf_off, off, len, "contiguous", (enum way)way);
+		}
+	}
+}
+
+static void scattered_and_pitched_reads(void **state)
+{
+	(void)state;
+	for (unsigned turn = 0; turn < 30; turn++) {
+		struct penstock_seg segs[SEGS];
+		unsigned count = 1 + random_to(SEGS);
+		uint64_t at = 64, sum = 0;
+
+		for (unsigned i = 0; i < count; i++) {
+			uint64_t rows = random_to(3) ? 1 : 2 + random_to(5);
+			uint64_t row_len = 1 + random_to(turn % 3 ? 5000 : 60000);
+			uint64_t gap = random_to(2) ? random_to(300) : 5000 + random_to(70000);
+
+			segs[i] = (struct penstock_seg){.buf = mem,
+							.buf_off = at,
+							.dev = gpu,
+							.off = random_to(LONG_LEN / 2),
+							.row_len = row_len,
+							.rows = rows,
+							.pitch = row_len + gap,
+							.buf_pitch = row_len + 3};
+			at += rows * (row_len + 3) + random_to(100) + 1;
+			sum += rows * row_len;
+		}
+		for (unsigned way = 0; way < WAYS; way++) {
+			struct penstock_req req = request_of(segs, count);
+
+			mem_fill(GUARD, at + 64);
+			assert_int_equal(run(&req, (enum way)way), sum);
+			mem_fetch(at + 64);
+			for (unsigned i = 0; i < count; i++)
+				for (unsigned row = 0; row < segs[i].rows; row++)
+					check_row(segs[i].buf_off + row * segs[i].buf_pitch,
+						  segs[i].off + row * segs[i].pitch,
+						  segs[i].row_len, "scattered", (enum way)way);
+		}
+	}
+}
+
+/* Bytes that the file does not have must stay as they are in the buffer. */
+static void reads_beyond_the_end(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		uint64_t have = i % 4 ? 1 + random_to(i < 6 ? 9000 : 3000000) : 0;
+		uint64_t len = have + 1 + random_to(i < 6 ? 9000 : 3000000);
+		struct penstock_seg seg = {.buf = mem,
+					   .buf_off = 4096,
+					   .dev = gpu,
+					   .off = LONG_LEN - have,
+					   .row_len = len};
+
+		for (unsigned way = 0; way < WAYS; way++) {
+			struct penstock_req req = request_of(&seg, 1);
+
+			mem_fill(GUARD, len + 8192);
+			assert_int_equal(run(&req, (enum way)way), have);
+			mem_fetch(len + 8192);
+			check_row(seg.buf_off, seg.off, have, "beyond the end", (enum way)way);
+			for (uint64_t k = have; k < len; k++)
+				assert_int_equal(back[4096 + k], GUARD);
+		}
+	}
+}
+
+/* Writes come from the same buffers, and reach the file as they are. */
+static void writes(void **state)
+{
+	int fd = open(out_name, O_RDONLY);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(penstock_read(file, gpu, mem, LONG_LEN, 0), LONG_LEN);
+	for (unsigned turn = 0; turn < 12; turn++) {
+		struct penstock_seg segs[SEGS];
+		unsigned count = turn % 3 ? 1 : 1 + random_to(SEGS);
+		uint64_t off = random_to(10000), from = off;
+
+		for (unsigned i = 0; i < count; i++) {
+			uint64_t len = count > 1 ? 1 + random_to(40000)
+						 : 1 + random_to(turn % 2 ? 100000 : 20000000);
+
+			segs[i] = (struct penstock_seg){.buf = mem,
+							.buf_off = random_to(5000000),
+							.dev = gpu,
+							.off = off,
+							.row_len = len};
+			off += len;
+		}
+		for (unsigned way = 0; way < WAYS; way++) {
+			struct penstock_req req = request_of(segs, count);
+
+			req.storage = out;
+			req.op = PENSTOCK_WRITE;
+			assert_int_equal(ftruncate(open(out_name, O_RDWR), 0), 0);
+			assert_int_equal(run(&req, (enum way)way), off - from);
+			for (unsigned i = 0; i < count; i++) {
+				assert_int_equal(
+					pread(fd, back, segs[i].row_len, (off_t)segs[i].off),
+					segs[i].row_len);
+				assert_memory_equal(back, want + segs[i].buf_off, segs[i].row_len);
+			}
+		}
+	}
+	close(fd);
+}
+
+/* More requests than the pinned memory holds are refused until some complete. They are on several
+ * streams, because a hardware queue holds about 1,020 operations, and each request needs 13. */
+static void too_many_requests(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
+	struct penstock_req req = request_of(&seg, 1);
+	struct pst_cu_stream *streams[8];
+	struct penstock_done done;
+	unsigned inflight = 0;
+	int ret = 1;
+
+	(void)state;
+	gate_turn++;
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(
+			api->cuStreamCreateWithPriority(&streams[i], PST_CU_STREAM_NON_BLOCKING, 0),
+			PST_CU_OK);
+		assert_int_equal(api->cuStreamWaitValue64(streams[i], (uintptr_t)gate, gate_turn,
+							  PST_CU_WAIT_GEQ),
+				 PST_CU_OK);
+	}
+	while (inflight < 200 && ret == 1) {
+		req.stream = streams[inflight % 8];
+		ret = penstock_submit(queue, &req, 1, NULL);
+		inflight += ret == 1;
+	}
+	assert_int_equal(ret, -EAGAIN);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_FULL);
+	assert_true(inflight >= 64);
+	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+	for (unsigned i = 0; i < inflight; i++) {
+		assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+		assert_int_equal(done.result, seg.row_len);
+	}
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(api->cuStreamSynchronize(streams[i]), PST_CU_OK);
+		api->cuStreamDestroy(streams[i]);
+	}
+}
+
+static void refused_requests(void **state)
+{
+	struct penstock_seg segs[2] = {{.buf = mem, .dev = gpu, .row_len = 4096}};
+	struct penstock_device *host;
+	struct penstock_req req = request_of(segs, 1);
+
+	(void)state;
+	req.stream = stream;
+	req.require = PENSTOCK_DIRECT;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EOPNOTSUPP);
+	req.require = PENSTOCK_ANY;
+	req.path = "mapped";
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EOPNOTSUPP);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_STREAM_ORDER);
+	req.path = NULL;
+	segs[0].row_len = ((uint64_t)1 << 30) + 1;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -E2BIG);
+	segs[0].row_len = 4096;
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	segs[1] = (struct penstock_seg){.buf = back, .dev = host, .off = 4096, .row_len = 4096};
+	req.seg_count = 2;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EOPNOTSUPP);
+	assert_non_null(strstr(penstock_errmsg(), "several devices"));
+	penstock_device_close(host);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+}
+
+/* A file that becomes shorter after the submit: the read has a short result, and no byte of another
+ * request reaches the buffer. */
+static void file_shrinks_after_submit(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};
+	struct penstock_req req = request(&seg, stream);
+	char name[300];
+	struct penstock_storage *shrinks;
+	struct penstock_done done;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s-shrinks", path);
+	for (unsigned way = QUEUED; way <= BUSY; way++) {
+		int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+		assert_int_equal(write(fd, want, seg.row_len), seg.row_len);
+		assert_int_equal(penstock_open(name, NULL, &shrinks), 0);
+		req.storage = shrinks;
+		mem_fill(0, seg.row_len);
+		if (way == BUSY)
+			assert_int_equal(api->cuStreamWaitValue64(stream, (uintptr_t)gate,
+								  ++gate_turn, PST_CU_WAIT_GEQ),
+					 PST_CU_OK);
+		else
+			assert_int_equal(ftruncate(fd, 1u << 20), 0);
+		assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
+		assert_int_equal(ftruncate(fd, 1u << 20), 0);
+		__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+		assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+		assert_int_equal(done.result, 1 << 20);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+		mem_fetch(seg.row_len);
+		assert_memory_equal(back, want, 1 << 20);
+		for (size_t i = 1u << 20; i < seg.row_len; i++)
+			assert_int_equal(back[i], 0);
+		penstock_close(shrinks);
+		close(fd);
+	}
+	unlink(name);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(contiguous_reads),
+		cmocka_unit_test(scattered_and_pitched_reads),
+		cmocka_unit_test(reads_beyond_the_end),
+		cmocka_unit_test(writes),
+		cmocka_unit_test(too_many_requests),
+		cmocka_unit_test(refused_requests),
+		cmocka_unit_test(file_shrinks_after_submit),
+	};
+
+	test_use_standin();
+	return cmocka_run_group_tests(tests, stage_setup, stage_teardown);
+}
