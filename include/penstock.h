@@ -998,7 +998,7 @@ struct penstock_explanation {
 	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
-	/* number of the row whose path would carry some of the cached chunks at the same time as
+	/* index of the row whose path would carry some of the cached chunks at the same time as
 	 * the path `warm`; -1 if there is no such path */
 	int mixed;
 };
