@@ -278,6 +278,24 @@ static void fast_reads_among_others_are_mixed(void **state)
 	assert_true(claim_by_two_lanes() >= 16 * MIB);
 }
 
+/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped,
+ * and no lane asks for the residency of more bytes than path bounce carries in a chunk. */
+static void stream_ordered_reads_are_not_mixed(void **state)
+{
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 128 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 100 * MIB, 4096);
+	req.stream = &st; /* claiming only asks whether there is a stream */
+	for (req.effort = PENSTOCK_FAST; req.effort <= PENSTOCK_BALANCED; req.effort++) {
+		assert_int_equal(claim_by_two_lanes(), 0);
+		expect_path_why("mapped", PENSTOCK_WHY_STREAM_ORDER);
+		for (unsigned i = 0; i < claimed_count; i++)
+			assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
+		assert_int_equal(longest_query, SLOT);
+	}
+}
+
 /* If registrations are kept, or if path mapped is slow, no effort mixes paths. */
 static void paths_that_are_not_mixed(void **state)
 {
@@ -743,6 +761,7 @@ int main(void)
 		cmocka_unit_test_setup(mixed_paths_by_lane, setup),
 		cmocka_unit_test_setup(short_fast_reads_are_not_mixed, setup),
 		cmocka_unit_test_setup(fast_reads_among_others_are_mixed, setup),
+		cmocka_unit_test_setup(stream_ordered_reads_are_not_mixed, setup),
 		cmocka_unit_test_setup(paths_that_are_not_mixed, setup),
 		cmocka_unit_test_setup(mixed_queries_have_the_chunks_lengths, setup),
 		cmocka_unit_test_setup(slow_mixed_chunks_get_shorter, setup),
