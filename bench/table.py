@@ -6,6 +6,7 @@ The columns are the median of the repetitions, the spread (lowest to highest), t
 limit that was measured in the same repetitions, CPU-seconds per GB, and whether the target is
 met. Every value is computed from the CSV alone."""
 
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -236,12 +237,36 @@ def other_tables(found):
            for (group, name), got in found.items() if group == "written"])
 
 
+def stream_reads(found):
+    """Prints the reads in stream order, and how much they slow kernels on another stream."""
+    columns = ("one call", "queue", "1 stream", "8 streams", "8 streams late", "8 streams held",
+               "limit: copies of pinned memory")
+    lines = []
+    for group in dict.fromkeys(g for g, _ in found if re.fullmatch(r"stream (cold|cached) .*", g)):
+        _, cached, kib, _ = group.split()
+        length = f"{kib} KiB" if int(kib) < 1024 else f"{int(kib) // 1024} MiB"
+        lines.append([f"{cached}, {length}"] +
+                     [f"{median(r.rate for r in found[group, name]):.2f}"
+                      if found.get((group, name)) else "" for name in columns])
+    lines.sort(key=lambda line: line[0].startswith("cold"))
+    table(("bytes of a read, GB/s",) + columns[:-1] + ("limit",), lines)
+    lines = []
+    alone = median(r.seconds for r in found.get(("stream beside kernels", "no reads"), []))
+    for (group, name), got in found.items():
+        if group == "stream beside kernels":
+            took = median(r.seconds for r in got)
+            more = round((took / alone - 1) * 100, 1) + 0  # the 0 makes -0.0 positive
+            lines.append((name, f"{took * 1e3:.2f}", f"{more:+.1f} %",
+                          f"{median(r.ops for r in got):.0f}"))
+    table(("reads", "200 kernels, ms", "more than without reads", "reads of 1 MiB"), lines)
+
+
 def main():
     facts, found = rows(sys.argv[1])
     for key, value in facts.items():
         print(f"- {key}: {value}")
     print()
-    for part in (bulk, checker, random_reads, costs, sizes, other_tables):
+    for part in (bulk, checker, random_reads, costs, sizes, other_tables, stream_reads):
         part(found)
 
 

@@ -207,8 +207,8 @@ PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock
  * ptr	The address that one of the two functions returned; NULL does nothing. No request
  *	may be in flight on the memory.
  *
- * If a CUDA stream is waiting for a request on the device, this function waits until the request
- * has completed. Any thread. May block.
+ * If requests in stream order are in flight on the device, this function waits until they have
+ * completed, see penstock_late. Any thread. May block.
  *
  * -EINVAL	neither of the two functions returned `ptr` for the device, or it was freed
  */
@@ -559,8 +559,8 @@ PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size
  * dev	The device that was given to penstock_register.
  * host	The address that was given to penstock_register. Unpin memory before you free it.
  *
- * If a CUDA stream is waiting for a request on the device, this function waits until the request
- * has completed. Any thread. May block.
+ * If requests in stream order are in flight on the device, this function waits until they have
+ * completed, see penstock_late. Any thread. May block.
  *
  * -ENOENT	the address is not pinned
  */
@@ -738,8 +738,10 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * penstock_submit for the storage and the device does the same work. Any thread. May block.
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
- * CUDA driver waits until the context is idle. So call this function before the device is busy.
- * Never call it while work on the device waits for the calling thread.
+ * CUDA driver waits until the context is idle. A lane also loads the kernel that copies for
+ * requests in stream order, which waits for an idle context, too. The lane may do so after this
+ * function has returned. So call this function before the device is busy. Never call it while work
+ * on the device waits for the calling thread.
  *
  * In some files, such as an empty file, no written extent exists on which a path can be tested.
  * The path then stays unproven. After a change of such a file, the next submit tests the path
@@ -770,8 +772,8 @@ struct penstock_queue_opts {
 	 *
 	 * If the queue has an inline lane, only the thread that opened the queue may use it;
 	 * other threads get -EPERM. Only penstock_cancel is allowed in all threads. The device
-	 * stays open until the queue is closed. If a CUDA stream is waiting for a request on the
-	 * device, opening and closing the queue wait until that request has completed.
+	 * stays open until the queue is closed. If requests in stream order are in flight on the
+	 * device, opening and closing the queue wait until they have completed.
 	 */
 	struct penstock_device *own_lane;
 };
@@ -832,13 +834,16 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  * -EAGAIN	the queue is full: harvest completions first. A request that was cancelled, or
  *		passed its deadline, while a lane hangs in a system call keeps its entry in the
  *		queue until that system call returns. If such entries fill the queue, the
- *		function waits for a second before it returns this error
+ *		function waits for a second before it returns this error. In stream order, also
+ *		if the device has too many requests in flight, see penstock_late
  * -EINVAL	the request has no storage, or an argument is out of range
  * -EOVERFLOW	a range ends beyond 2^63
- * -E2BIG	the request has more segments than the queue's segs_max
+ * -E2BIG	the request has more segments than the queue's segs_max, or is in stream order and
+ *		has more than 1 GiB
  * -EBADF	a write to a storage that was opened for reading
  * -ENODEV	a segment's memory belongs to no open device
- * -EOPNOTSUPP	no path of the required class is available, or a descriptor's flags allow none
+ * -EOPNOTSUPP	no path of the required class is available, or a descriptor's flags allow none, or
+ *		the request cannot be made in stream order, see penstock_late
  * -EPERM	the queue has an inline lane, and another thread opened it
  */
 PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
@@ -1027,19 +1032,51 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  *
  * A request whose member `stream` is set starts when the work that was queued on that stream
  * before it is done. Work that is queued on the stream later waits until the request has
- * completed. The handles of the default streams are 1 (legacy) and 2 (per thread). If the stream
- * is being captured into a graph, the request is refused with -EOPNOTSUPP.
+ * completed. The handles of the default streams are 1 (legacy) and 2 (per thread).
  *
  * Each pointer is NULL or an address in host memory. If it is NULL, the member of segment 0 with
  * the same name is used. Otherwise the value at the address replaces that member. The library
  * does not access the addresses after the stream has continued.
  *
- * Until the request has completed, no thread may use the driver's own functions to free memory
- * of the device or to unregister memory. Such a function waits for the stream and stops all
- * copies meanwhile, so that both wait forever. penstock_free and penstock_unregister are safe,
- * because they wait for the request first. While one of them is running, penstock_submit in
- * stream order waits for it. While a stream waits for a request, a transfer of exactly one byte
- * to the device (a segment, a row or a file of one byte) is refused with -EBUSY.
+ * penstock_submit queues on the stream everything that the device has to do. After that, no thread
+ * of the library calls the driver for the request. So while a stream waits for a request, other
+ * threads may call any function of the driver, for example to free memory, to unregister memory or
+ * to synchronise the context. A call that waits for the stream returns when the stream has
+ * continued. penstock_free and penstock_unregister wait until no request in stream order is in
+ * flight on the device. While one of them is running, penstock_submit in stream order waits for it.
+ *
+ * penstock_submit also waits for space in the hardware queue of the GPU that the stream uses. Such
+ * a queue holds about 1,020 operations, and a request takes 4 or more.
+ *
+ * All bytes pass through pinned host memory, by path "staged" or "bounce". In the report, the other
+ * paths that move bytes have the reason "stream-order".
+ *
+ * The GPU's copy engine copies the bytes of a request if two conditions hold. First, the addresses
+ * are known at submit: row_len, off and buf_off are NULL, and the storage does not end before the
+ * bytes of a read. Second, the stream is idle, or still executes such copies of an earlier request,
+ * or the request is a read whose copies all have one row of at most 24,576 bytes. Otherwise a
+ * kernel of the library copies. It occupies one or two multiprocessors of the GPU, and it may have
+ * to wait for them while kernels of other streams run.
+ *
+ * After penstock_cancel or its deadline, a request that its stream has not reached completes at
+ * once. The stream still executes the operations of the request when it reaches them. A read may
+ * then write zeros to the buffer. So do not free or reuse the buffer until the stream has passed
+ * the request. After a failed read, any bytes of the buffer may be zeros. If the file becomes
+ * shorter after submit, the missing bytes of a read may become zeros, too.
+ *
+ * The driver copies exactly one byte to the memory of a GPU through a compute queue. So a read of
+ * one byte that is not in stream order may have to wait there for the work of other streams.
+ *
+ * Limits of one device: 1,024 requests in stream order in flight, and 256 MiB of pinned memory for
+ * their bytes. The library pins 32 MiB at first, and more when requests need it. One request takes
+ * up to 16 MiB. Besides the errors of all requests, penstock_submit returns these:
+ *
+ * -EAGAIN	a limit of the device is reached: wait until the streams have passed some requests
+ * -E2BIG	the request has more than 1 GiB
+ * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
+ *		segments are on several devices; the device has no streams; or the stream is being
+ *		captured into a graph
+ * -ENOMEM	host memory cannot be allocated or pinned
  */
 struct penstock_late {
 	size_t size;

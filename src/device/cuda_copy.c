@@ -7,8 +7,8 @@
  * The last ticket has no event until another copy follows it. Until then its stream is queried
  * instead of an event. So the last copy of a sequence needs two driver calls instead of three.
  *
- * No copy may go through a compute queue of the GPU. In that queue, a stream that waits for a
- * request of the library may be ahead of the copy (tests/standin/README.md).
+ * No copy of more than one byte may go through a compute queue of the GPU. In that queue, a stream
+ * that waits for a request of the library may be ahead of the copy (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>

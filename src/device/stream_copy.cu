@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel behind the device operation stream_run: copies rectangles between pinned host memory
- * and device memory. Requests whose addresses or lengths are not known at submit need it. The
- * kernel reads the addresses from pinned host memory when the stream reaches it, which the copy
- * engine cannot do. tools/make-ptx compiles this file to stream_copy_ptx.h, which is part of the
- * library. The driver compiles that text for its GPU. So a build of the library needs no nvcc.
+ * and device memory. Requests whose addresses or lengths are not known at submit need it, and
+ * requests whose stream is busy. The kernel reads the addresses from pinned host memory when the
+ * stream reaches it, which the copy engine cannot do. tools/make-ptx compiles this file to two
+ * headers that are part of the library, so a build of the library needs no nvcc:
+ * stream_copy_image.h has machine code for common GPUs, and stream_copy_ptx.h has text that the
+ * driver of any other GPU compiles.
  *
  * The layouts of `copy` and `round` are those of struct pst_stream_copy and struct
  * pst_stream_round in core/ops.h.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by tools/make-ptx from stream_copy.cu: edit that file instead.
- * source 5b5a4be1a33a0566 */
+ * source a753e7f0c71c7e36 */
 #ifndef PST_DEVICE_STREAM_COPY_PTX_H
 #define PST_DEVICE_STREAM_COPY_PTX_H
 

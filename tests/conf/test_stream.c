@@ -334,10 +334,11 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* If no semaphore is left, the library refuses a request after it has already queued a wait for it
- * on the stream. The stream must continue. Later requests must get semaphores again, and each must
- * wait for its own stream. */
-static void refused_requests_free_their_semaphores(void **state)
+/* The library queues some operations of a request, and then the driver refuses a wait. So the
+ * request is refused. The stream must continue, and must free the request's stage. More requests
+ * are refused than there are stages. Later requests must get stages again, and each must wait for
+ * its own stream. */
+static void refused_requests_free_their_stages(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
@@ -416,7 +417,7 @@ int main(void)
 		cmocka_unit_test(late_buffer_offset_stays_in_allocation),
 		cmocka_unit_test(null_path_in_stream_order),
 		cmocka_unit_test(null_path_in_stream_order_syncs),
-		cmocka_unit_test(refused_requests_free_their_semaphores),
+		cmocka_unit_test(refused_requests_free_their_stages),
 		cmocka_unit_test(invalid_stream_requests_are_refused),
 	};
 

@@ -363,9 +363,9 @@ static void broken_context_ends_with_an_error(void **state)
 	assert_true(failed >= 5);
 }
 
-/* The library has queued a semaphore write on the stream, before a request. The write fails
- * after the request was submitted. The request still completes, with the reason. */
-static void failed_semaphore_write_completes_request(void **state)
+/* The stream's store of a word, which the library has queued for a request, fails after the request
+ * was submitted. The request still completes, with the reason. */
+static void failed_stream_store_completes_request(void **state)
 {
 	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",
 					    "exec.cuStreamWriteValue64_v2:1:719"};
@@ -420,7 +420,7 @@ int main(void)
 		cmocka_unit_test(write_back_999),
 		cmocka_unit_test(read_stream_1),
 		cmocka_unit_test(broken_context_ends_with_an_error),
-		cmocka_unit_test(failed_semaphore_write_completes_request),
+		cmocka_unit_test(failed_stream_store_completes_request),
 		cmocka_unit_test(failed_registration_uses_the_ring),
 	};
 

@@ -14,7 +14,7 @@ static struct pst_copier *cp;
 static struct pst_cu_ctx *prim;
 /* Registered host memory and device memory, HOST bytes each. */
 static char *host, *mem;
-static uint64_t *semaphores;
+static uint64_t *words;
 #define HOST (4 * MIB)
 /* Copies of this size to or from the device use the hardware queue for their direction, not the
  * compute queue. */
@@ -28,8 +28,8 @@ static inline int copier_setup(void **state)
 	mem = device_alloc(dev, HOST);
 	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
 	assert_int_equal(ops->copier_open(dev, 9, &cp, &err), 0);
-	semaphores = words_alloc(dev, 64);
-	assert_non_null(semaphores);
+	words = words_alloc(dev, 64);
+	assert_non_null(words);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -39,7 +39,7 @@ static inline int copier_teardown(void **state)
 	if (is_standin())
 		standin_fail(NULL);
 	ops->copier_close(cp);
-	words_free(dev, semaphores, 64);
+	words_free(dev, words, 64);
 	ops->host_unregister(dev, host, &err);
 	ops->free(dev, mem, &err);
 	cu->cuDevicePrimaryCtxRelease(0);
@@ -92,7 +92,7 @@ static inline void copies_wait(void)
 	assert_int_equal(ops->wait(cp, ticket_record()), 0);
 }
 
-/* Creates a stream that waits for semaphores[63]. The stream first uses hardware queue `first`, so
+/* Creates a stream that waits for words[63]. The stream first uses hardware queue `first`, so
  * that its wait blocks this queue. */
 enum held_queue { COMPUTE, TO_DEVICE, TO_HOST };
 
@@ -103,7 +103,7 @@ static inline struct pst_cu_stream *stream_hold(enum held_queue first)
 
 	ctx_enter();
 	assert_int_equal(cu->cuStreamCreateWithPriority(&s, PST_CU_STREAM_NON_BLOCKING, 0), 0);
-	assert_int_equal(cu->cuMemHostGetDevicePointer(&at, &semaphores[63], 0), PST_CU_OK);
+	assert_int_equal(cu->cuMemHostGetDevicePointer(&at, &words[63], 0), PST_CU_OK);
 	if (first == TO_DEVICE)
 		assert_int_equal(cu->cuMemcpyHtoDAsync(spare, host + 3 * MIB, BIG, s), 0);
 	if (first == TO_HOST)
@@ -117,7 +117,7 @@ static inline struct pst_cu_stream *stream_hold(enum held_queue first)
 
 static inline void stream_release(struct pst_cu_stream *s)
 {
-	__atomic_store_n(&semaphores[63], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&words[63], 1, __ATOMIC_RELEASE);
 	ctx_enter();
 	assert_int_equal(cu->cuStreamSynchronize(s), PST_CU_OK);
 	assert_int_equal(cu->cuStreamDestroy(s), PST_CU_OK);

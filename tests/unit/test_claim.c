@@ -442,7 +442,7 @@ static void short_end_does_not_limit_next_query(void **state)
 }
 
 /* No chunk of a GPU read has a single byte, even if the read starts or ends one byte before or
- * after a residency border. Copies of one byte fail while a stream waits (device/cuda_copy.c). */
+ * after a residency border. A copy of one byte may wait for other streams (device/cuda_copy.c). */
 static void no_single_byte_chunk_at_residency_borders(void **state)
 {
 	(void)state;

@@ -199,7 +199,7 @@ static void ticket_covers_both_directions(void **state)
 		struct pst_cu_stream *s;
 		uint64_t ticket;
 
-		__atomic_store_n(&semaphores[63], 0, __ATOMIC_RELEASE);
+		__atomic_store_n(&words[63], 0, __ATOMIC_RELEASE);
 		s = stream_hold(first);
 		assert_int_equal(queue_in(mem, host, BIG), 0);
 		assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0);
@@ -260,10 +260,10 @@ static void single_copies_record_no_event(void **state)
 	assert_int_equal(standin_calls("cuEventCreate"), made);
 }
 
-static void *semaphore_set_later(void *arg)
+static void *word_set_later(void *arg)
 {
 	usleep(HELD_MS * 1000);
-	__atomic_store_n(&semaphores[63], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&words[63], 1, __ATOMIC_RELEASE);
 	return arg;
 }
 
@@ -280,7 +280,7 @@ static void more_tickets_than_events(void **state)
 	for (int i = 0; i < 26000; i++)
 		host[i] = (char)(i % 251);
 	s = stream_hold(TO_DEVICE);
-	assert_int_equal(pthread_create(&thread, NULL, semaphore_set_later, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, word_set_later, NULL), 0);
 	for (int i = 0; i < 700; i++) {
 		assert_int_equal(queue_in(mem + i, host + i, 25000), 0);
 		last = ticket_record();
@@ -424,7 +424,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		assert_memory_equal(host + MIB, host, BIG);
 		delay(0, 1);
 		copies_wait();
-		__atomic_store_n(&semaphores[63], 0, __ATOMIC_RELEASE);
+		__atomic_store_n(&words[63], 0, __ATOMIC_RELEASE);
 	}
 }
 

@@ -10,14 +10,14 @@
 
 static struct penstock_device *dev;
 static struct pst_cu_ctx *prim;
-static uint64_t *semaphores;
+static uint64_t *words;
 
 static int stream_setup(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	semaphores = words_alloc(dev, 512);
-	assert_non_null(semaphores);
+	words = words_alloc(dev, 512);
+	assert_non_null(words);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -26,7 +26,7 @@ static int stream_teardown(void **state)
 {
 	if (is_standin())
 		standin_fail(NULL);
-	words_free(dev, semaphores, 512);
+	words_free(dev, words, 512);
 	cu->cuDevicePrimaryCtxRelease(0);
 	device_close(dev);
 	return case_end(state);
@@ -59,44 +59,44 @@ static void ctx_stream_destroy(struct pst_cu_stream *s, struct pst_cu_ctx *owner
 	cu->cuCtxPopCurrent(&owner);
 }
 
-static uint64_t semaphore_load(const uint64_t *word)
+static uint64_t word_load(const uint64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-static bool semaphore_becomes(const uint64_t *word, uint64_t value)
+static bool word_becomes(const uint64_t *word, uint64_t value)
 {
 	long until = now_ms() + SOON_MS;
 
-	while (semaphore_load(word) != value && now_ms() < until)
+	while (word_load(word) != value && now_ms() < until)
 		usleep(100);
-	return semaphore_load(word) == value;
+	return word_load(word) == value;
 }
 
 /* Checks the order of operations on stream `s`. stream_write takes effect only when the stream
- * reaches that operation. After stream_wait the stream waits until the semaphore has at least the
+ * reaches that operation. After stream_wait the stream waits until the word has at least the
  * value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {
 	for (int i = 0; i < 512; i++)
-		EXPECT_EQ(semaphore_load(&w[i]), 0);
-	/* the stream is blocked until the semaphore is at least 2 */
+		EXPECT_EQ(word_load(&w[i]), 0);
+	/* the stream is blocked until the word is at least 2 */
 	EXPECT_EQ(stream_await(d, s, &w[0], 2), 0);
 	EXPECT_EQ(stream_store(d, s, &w[1], 7), 0);
 	EXPECT_EQ(stream_await(d, s, &w[2], 5), 0);
 	EXPECT_EQ(stream_store(d, s, &w[3], 1ull << 40), 0);
 	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
-	EXPECT_EQ(semaphore_load(&w[1]), 0);
+	EXPECT_EQ(word_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 1, __ATOMIC_RELEASE);
 	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
-	EXPECT_EQ(semaphore_load(&w[1]), 0);
+	EXPECT_EQ(word_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 2, __ATOMIC_RELEASE);
-	EXPECT_EQ(semaphore_becomes(&w[1], 7), 1);
+	EXPECT_EQ(word_becomes(&w[1], 7), 1);
 	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
-	EXPECT_EQ(semaphore_load(&w[3]), 0);
+	EXPECT_EQ(word_load(&w[3]), 0);
 	__atomic_store_n(&w[2], 1ull << 33, __ATOMIC_RELEASE);
-	EXPECT_EQ(semaphore_becomes(&w[3], 1ull << 40), 1);
+	EXPECT_EQ(word_becomes(&w[3], 1ull << 40), 1);
 	EXPECT_EQ(stream_idle_within(s, owner, SOON_MS), 1);
 	memset(w, 0, 512 * sizeof(*w));
 	return 0;
@@ -113,26 +113,26 @@ static int every_stream(void)
 	*(void **)&destroy = lib_symbol("cuCtxDestroy_v2");
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
-	EXPECT_EQ(check_stream_order(dev, semaphores, s, prim), 0);
+	EXPECT_EQ(check_stream_order(dev, words, s, prim), 0);
 	EXPECT_EQ(current_ctx() == NULL, 1);
 	ctx_stream_destroy(s, prim);
-	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_LEGACY, prim), 0);
-	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_PER_THREAD, prim), 0);
+	EXPECT_EQ(check_stream_order(dev, words, PST_CU_STREAM_LEGACY, prim), 0);
+	EXPECT_EQ(check_stream_order(dev, words, PST_CU_STREAM_PER_THREAD, prim), 0);
 	/* Uses a stream of another context of this GPU, while that context is current, then while
 	 * none is. */
 	EXPECT_EQ(make(&other_ctx, 0, 0), PST_CU_OK);
 	s = ctx_stream_new(other_ctx);
-	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);
+	EXPECT_EQ(check_stream_order(dev, words, s, other_ctx), 0);
 	EXPECT_EQ(current_ctx() == other_ctx, 1);
 	EXPECT_EQ(cu->cuCtxSetCurrent(NULL), PST_CU_OK);
-	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);
+	EXPECT_EQ(check_stream_order(dev, words, s, other_ctx), 0);
 	ctx_stream_destroy(s, other_ctx);
 	EXPECT_EQ(destroy(other_ctx), PST_CU_OK);
 	EXPECT_EQ(stream_teardown(NULL), 0);
 	return 0;
 }
 
-static void semaphores_in_stream_order(void **state)
+static void words_in_stream_order(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_LEAKS=2", NULL};
 
@@ -140,7 +140,7 @@ static void semaphores_in_stream_order(void **state)
 	assert_int_equal(run_self("every_stream", with), 0);
 }
 
-static void semaphores_by_host_functions(void **state)
+static void words_by_host_functions(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_NO_MEMOPS=1",
 					   "PENSTOCK_STANDIN_LEAKS=2", NULL};
@@ -162,12 +162,12 @@ static void capturing_stream_is_refused(void **state)
 	*(void **)&capture = lib_symbol("pst_standin_capture");
 	assert_int_equal(capture(s, 1), 0);
 	writes = standin_calls("cuStreamWriteValue64_v2");
-	assert_int_equal(stream_store(dev, s, &semaphores[0], 1), -EOPNOTSUPP);
+	assert_int_equal(stream_store(dev, s, &words[0], 1), -EOPNOTSUPP);
 	assert_non_null(strstr(err.text, "captured"));
 	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
 	assert_int_equal(capture(s, 0), 0);
-	assert_int_equal(stream_store(dev, s, &semaphores[0], 1), 0);
-	assert_true(semaphore_becomes(&semaphores[0], 1));
+	assert_int_equal(stream_store(dev, s, &words[0], 1), 0);
+	assert_true(word_becomes(&words[0], 1));
 	ctx_stream_destroy(s, prim);
 }
 
@@ -179,27 +179,26 @@ static void failed_stream_calls_leave_nothing(void **state)
 	standin_only();
 	s = ctx_stream_new(prim);
 	/* The first call makes what the device keeps. */
-	assert_int_equal(stream_store(dev, s, &semaphores[1], 1), 0);
+	assert_int_equal(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
-		   stream_store(dev, s, &semaphores[0], 1));
-	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
-		   stream_store(dev, s, &semaphores[0], 1));
+		   stream_store(dev, s, &words[0], 1));
+	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR", stream_store(dev, s, &words[0], 1));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   stream_store(dev, s, &semaphores[0], 1));
+		   stream_store(dev, s, &words[0], 1));
 	FAILS_WITH("cuStreamWriteValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   stream_store(dev, s, &semaphores[0], 1));
+		   stream_store(dev, s, &words[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   stream_store(dev, s, &semaphores[0], 1));
+		   stream_store(dev, s, &words[0], 1));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[0], 1));
+		   stream_await(dev, s, &words[0], 1));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[0], 1));
+		   stream_await(dev, s, &words[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[0], 1));
-	assert_int_equal(semaphore_load(&semaphores[0]), 0);
+		   stream_await(dev, s, &words[0], 1));
+	assert_int_equal(word_load(&words[0]), 0);
 	/* the stream is idle, so no failed call has queued an operation */
 	assert_true(stream_idle_within(s, prim, SOON_MS));
-	assert_true(stream_store(dev, (void *)semaphores, &semaphores[0], 1) < 0);
+	assert_true(stream_store(dev, (void *)words, &words[0], 1) < 0);
 	ctx_stream_destroy(s, prim);
 }
 
@@ -207,7 +206,7 @@ static void failed_stream_calls_leave_nothing(void **state)
  * hold up the copies of other streams. */
 static void waits_after_copies_use_a_compute_queue(void **state)
 {
-	struct pst_rect rect = {.src = &semaphores[8], .row_len = 64, .rows = 1};
+	struct pst_rect rect = {.src = &words[8], .row_len = 64, .rows = 1};
 	struct pst_stream_seq seq;
 	struct pst_cu_stream *s;
 	unsigned long before;
@@ -219,20 +218,20 @@ static void waits_after_copies_use_a_compute_queue(void **state)
 	before = standin_calls("cuMemsetD8Async");
 	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
 	assert_true(seq.idle);
-	assert_int_equal(ops->stream_wait(&seq, &semaphores[0], 1, &err), 0);
+	assert_int_equal(ops->stream_wait(&seq, &words[0], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before);
 	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_wait(&seq, &semaphores[1], 1, &err));
+		   ops->stream_wait(&seq, &words[1], 1, &err));
 	assert_int_equal(ops->stream_copy(&seq, &rect, PENSTOCK_READ, &err), 0);
-	assert_int_equal(ops->stream_wait(&seq, &semaphores[1], 1, &err), 0);
+	assert_int_equal(ops->stream_wait(&seq, &words[1], 1, &err), 0);
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
 	ops->stream_end(&seq);
 	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
 	assert_false(seq.idle);
 	ops->stream_end(&seq);
-	__atomic_store_n(&semaphores[1], 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&semaphores[0], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&words[1], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
 	assert_true(stream_idle_within(s, prim, SOON_MS));
 	ctx_stream_destroy(s, prim);
 	ops->free(dev, rect.dst, &err);
@@ -264,11 +263,11 @@ static int no_launch(void)
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
 	/* The first call makes what the device keeps. */
-	EXPECT_EQ(stream_store(dev, s, &semaphores[1], 1), 0);
+	EXPECT_EQ(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
-		   stream_store(dev, s, &semaphores[0], 1));
+		   stream_store(dev, s, &words[0], 1));
 	FAILS_WITH("cuLaunchHostFunc:1:999", -EIO, "CUDA_ERROR",
-		   stream_await(dev, s, &semaphores[0], 1));
+		   stream_await(dev, s, &words[0], 1));
 	ctx_stream_destroy(s, prim);
 	return stream_teardown(NULL);
 }
@@ -334,7 +333,7 @@ static int two_devices(void)
 		EXPECT_EQ(memcmp(back + row * 3000, from + row * 5000, 2000), 0);
 	fake.ops = &pst_device_host;
 	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
-	/* Semaphores of one device must not be used on a stream of the other device. */
+	/* Words of one device must not be used on a stream of the other device. */
 	w = words_alloc(a, 8);
 	EXPECT_EQ(!w, 0);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
@@ -342,7 +341,7 @@ static int two_devices(void)
 	EXPECT_EQ(stream_store(a, s, &w[0], 1), -EINVAL);
 	EXPECT_EQ(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
 	EXPECT_EQ(stream_idle_within(s, ctx1, SOON_MS), 1);
-	EXPECT_EQ(semaphore_load(&w[0]), 0);
+	EXPECT_EQ(word_load(&w[0]), 0);
 	ctx_stream_destroy(s, ctx1);
 	cu->cuDevicePrimaryCtxRelease(1);
 	words_free(a, w, 8);
@@ -383,8 +382,8 @@ static const struct child_case child_cases[] = {
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		CASE_ALONE(semaphores_in_stream_order),
-		CASE_ALONE(semaphores_by_host_functions),
+		CASE_ALONE(words_in_stream_order),
+		CASE_ALONE(words_by_host_functions),
 		CASE(capturing_stream_is_refused),
 		CASE(failed_stream_calls_leave_nothing),
 		CASE(waits_after_copies_use_a_compute_queue),

@@ -10,7 +10,7 @@
  * storage offset have the same remainder by the storage's block length, so O_DIRECT works. The
  * places are cut into pieces of equal length. The operations for one piece are a round. The stage
  * has room for some pieces at a time, and piece k uses the room of piece k modulo their number.
- *Core and the stream tell each other how far they are through words in pinned memory.
+ * Core and the stream tell each other how far they are through words in pinned memory.
  *
  *	arrived		the stream stores 1 when it reaches the request
  *	released	lanes store it, and it only grows. Before the operations of round k, the
