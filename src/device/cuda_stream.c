@@ -78,25 +78,18 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 }
 
 /* Runs the kernel once without a copy. The driver may load a kernel only when it is first launched,
- * and then waits until the context is idle. */
-static enum pst_cu_result kernel_warm(struct pst_cuda_device *c)
+ * and then waits until the context is idle. The thread's default stream exists without a call that
+ * creates it. */
+static void kernel_warm(struct pst_cuda_device *c)
 {
 	pst_cu_ptr args[] = {c->scratch, c->scratch};
 	void *pointers[] = {&args[0], &args[1]};
-	struct pst_cu_stream *stream;
-	enum pst_cu_result rc =
-		c->api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0);
+	struct pst_cu_stream *stream = PST_CU_STREAM_PER_THREAD;
 
-	if (rc != PST_CU_OK)
-		return rc;
-	rc = c->api->cuMemsetD8Async(c->scratch, 0, sizeof(struct pst_stream_round), stream);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuLaunchKernel(atomic_load(&c->kernel), 1, 1, 1, KERNEL_THREADS, 1, 1,
-					    0, stream, pointers, NULL);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuStreamSynchronize(stream);
-	c->api->cuStreamDestroy(stream);
-	return rc;
+	if (c->api->cuMemsetD8Async(c->scratch, 0, sizeof(struct pst_stream_round), stream) ==
+	    PST_CU_OK)
+		c->api->cuLaunchKernel(atomic_load(&c->kernel), 1, 1, 1, KERNEL_THREADS, 1, 1, 0,
+				       stream, pointers, NULL);
 }
 
 void pst_cuda_stream_prepare(struct penstock_device *dev)

@@ -343,6 +343,8 @@ static void refused_requests(void **state)
 	struct penstock_seg segs[2] = {{.buf = mem, .dev = gpu, .row_len = 4096}};
 	struct penstock_device *host;
 	struct penstock_req req = request_of(segs, 1);
+	uint64_t row_len = 1;
+	struct penstock_late late = {.size = sizeof(late), .row_len = &row_len};
 
 	(void)state;
 	req.stream = stream;
@@ -355,7 +357,12 @@ static void refused_requests(void **state)
 	req.path = NULL;
 	segs[0].row_len = ((uint64_t)1 << 30) + 1;
 	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -E2BIG);
-	segs[0].row_len = 4096;
+	segs[0] = (struct penstock_seg){.buf = mem, .dev = gpu, .row_len = 1, .rows = 200000};
+	segs[0].pitch = segs[0].buf_pitch = 2;
+	req.late = &late;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -E2BIG);
+	req.late = NULL;
+	segs[0] = (struct penstock_seg){.buf = mem, .dev = gpu, .row_len = 4096};
 	assert_true(penstock_device_open("host", NULL, &host) >= 0);
 	segs[1] = (struct penstock_seg){.buf = back, .dev = host, .off = 4096, .row_len = 4096};
 	req.seg_count = 2;

@@ -21,7 +21,7 @@
 
 #define MOVERS 8
 #define LEN (1u << 20)
-#define LIMIT_S 60 /* the test fails if it takes this many seconds longer than its duration */
+#define LIMIT_S 100 /* the test fails if it takes this many seconds longer than its duration */
 
 static _Atomic bool stop;
 static _Atomic unsigned long moved[4], disturbed[7];
@@ -288,6 +288,19 @@ static void mover_close(struct mover *m)
 	free(m->back);
 }
 
+/* Returns whether threads have made transfers and driver calls of every kind. A busy machine may
+ * take longer for them than the duration of the test. */
+static bool all_have_moved(void)
+{
+	bool all = true;
+
+	for (unsigned i = 0; i < 4; i++)
+		all &= moved[i] > MOVERS;
+	for (unsigned i = 0; i < 7; i++)
+		all &= disturbed[i] > 2;
+	return all;
+}
+
 static void everything_ends_beside_waiting_driver_calls(void **state)
 {
 	const char *text = getenv("PENSTOCK_STORM_SECONDS");
@@ -303,7 +316,7 @@ static void everything_ends_beside_waiting_driver_calls(void **state)
 		pthread_create(&threads[i], NULL, move, &movers[i]);
 	for (uintptr_t i = 0; i < 7; i++)
 		pthread_create(&threads[MOVERS + i], NULL, disturb, (void *)i);
-	for (unsigned i = 0; i < seconds * 10; i++)
+	for (unsigned i = 0; i < seconds * 10 || !all_have_moved(); i++)
 		usleep(100000);
 	stop = true;
 	for (unsigned i = 0; i < MOVERS + 7; i++)
@@ -317,10 +330,6 @@ static void everything_ends_beside_waiting_driver_calls(void **state)
 		mover_close(&movers[i]);
 		assert_string_equal(movers[i].wrong, "");
 	}
-	for (unsigned i = 0; i < 4; i++)
-		assert_true(moved[i] > MOVERS);
-	for (unsigned i = 0; i < 7; i++)
-		assert_true(disturbed[i] > 2);
 	alarm(0);
 }
 

@@ -67,18 +67,22 @@ static int shape_find(struct pst_request *req, struct pst_stage_shape *out, stru
 	out->empty =
 		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
 	out->places = pst_stage_place(req, out->block);
+	if (late) /* another offset may split the spans in another way */
+		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
+	for (unsigned i = 0; i < req->seg_count; i++)
+		copies += seg_copies(req, i);
+	copies += 3 * (PST_STAGE_ROUNDS_MAX + (uint64_t)req->seg_count);
 	if (out->places > PST_STAGE_PLACES_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
 				      "a request in stream order has %llu bytes, more than %llu: "
 				      "submit several",
 				      (unsigned long long)req->total,
 				      (unsigned long long)PST_STAGE_PLACES_MAX);
-	if (late) /* another offset may split the spans in another way */
-		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
-	for (unsigned i = 0; i < req->seg_count; i++)
-		copies += seg_copies(req, i);
-	copies += 3 * (PST_STAGE_ROUNDS_MAX + (uint64_t)req->seg_count);
-	out->copies = copies < UINT32_MAX ? (unsigned)copies : UINT32_MAX;
+	if (copies > PST_STAGE_COPIES_MAX)
+		return pst_fail_errno(
+			err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
+			"a request in stream order has too many rows: submit several");
+	out->copies = (unsigned)copies;
 	/* If the storage ends before the request does, the bytes after its end must not change. So
 	 * their number must be known when they are copied. */
 	out->by_kernel = late || (req->op == PENSTOCK_READ && !storage_has_all(req));

@@ -17,6 +17,8 @@
 #define PST_STAGE_UNIT ((size_t)4096)
 /* Most places of a stage, so that two pieces and the kernel's lists fit in a block. */
 #define PST_STAGE_PLACES_MAX ((uint64_t)1 << 30)
+/* Most copies in the kernel's lists. With two pieces they fit in a block, too. */
+#define PST_STAGE_COPIES_MAX 300000u
 #define PST_STAGE_BLOCKS_MAX 8u
 #define PST_STREAMS_REMEMBERED 64u
 
