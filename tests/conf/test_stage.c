@@ -318,6 +318,7 @@ static void too_many_requests(void **state)
 	}
 	while (inflight < 200 && ret == 1) {
 		req.stream = streams[inflight % 8];
+		seg.buf_off = inflight % 8 * seg.row_len; /* the streams run at the same time */
 		ret = penstock_submit(queue, &req, 1, NULL);
 		inflight += ret == 1;
 	}
