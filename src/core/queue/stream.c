@@ -416,6 +416,8 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	struct pst_stage_words *words = req->stage->words;
 	struct pst_err ignored; /* the caller reports the first error */
 
+	/* The submit fails, so the caller may reuse the address of the result. */
+	req->late.result = NULL;
 	atomic_store(&req->retracted, true);
 	atomic_store(&req->stage->last, PASSED_ALL);
 	if (begun)
