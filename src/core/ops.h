@@ -289,7 +289,7 @@ struct pst_rect {
 	uint64_t dst_pitch, src_pitch;
 	uint64_t row_len, rows;
 	bool unsure; /* the host memory may be unmapped, so check it before the CPU copies */
-	/* Number of the registered piece of the ring that contains the host memory. The driver
+	/* Index of the registered piece of the ring that contains the host memory. The driver
 	 * refuses a copy that spans two pieces. */
 	unsigned piece;
 	/* If this is not NULL, the copier may delay the copy until record() is called, so that it

@@ -379,7 +379,8 @@ static void failed_copies_go_on_by_mapped(void **state)
 	assert_int_equal(row(&report, "mapped")->bytes + row(&report, "bounce")->bytes, 64 * MIB);
 }
 
-/* If both paths fail, the paths to the drive carry the bytes. */
+/* A cached read is mixed from paths mapped and bounce. If mapped and bounce both fail, path staged
+ * must read the bytes from the drive. */
 static void both_paths_fail(void **state)
 {
 	struct penstock_report report;
@@ -396,7 +397,8 @@ static void both_paths_fail(void **state)
 	assert_true(row(&report, "staged")->bytes > 0);
 }
 
-/* Several reads at once share the lanes: each read arrives, and together they use both paths. */
+/* Several reads at once share the lanes. All bytes of each read must arrive, and the reads together
+ * must use paths mapped and bounce. */
 static void reads_at_once(void **state)
 {
 	struct penstock_seg segs[REQUESTS];
@@ -433,7 +435,7 @@ static void reads_at_once(void **state)
 }
 
 /* A mixed read that is cancelled at any moment ends, also while a lane has chunks of another lane.
- * A later read uses both paths again. */
+ * A later read must use paths mapped and bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};

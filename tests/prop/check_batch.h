@@ -95,7 +95,9 @@ static void expect_read(const struct gen *gen, uint64_t end)
 	}
 }
 
-/* Fails the case if the generated request must not end with the error that it ended with. */
+/* Checks the error with which a generated request ended. Fails the case unless the test caused this
+ * error: by a fault, a cancel, a deadline, a required path or class, a range beyond the storage's
+ * end, or a durable request without segments. */
 static void check_error(const struct gen *gen)
 {
 	int64_t n = gen->result;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests several hosts that load the same model from one store. Two groups on this machine play
- * the hosts. The tests check what each host reads, where in the file it starts, how many
- * requests a store gets at the same time, and the properties of the read plan for random
- * models.
+ * Tests several hosts that load the same model from one store, which is a file system that the
+ * hosts share. Two groups on this machine play two hosts. The tests check which bytes each host
+ * reads, and where in the file it starts. They check how many requests a store gets at the same
+ * time. They also check properties of the read plan for random models.
  */
 #include "group.h"
 

@@ -12,7 +12,7 @@
 #define LATE "fault:bounce?delay_us=300000"
 
 static unsigned look_count,
-	cancel_at; /* cancel_at: the number of the call that cancels, 0 if none does. */
+	cancel_at; /* cancel_at: which call cancels, counted from 1; 0 if none does. */
 
 static int count_and_answer(void *user)
 {

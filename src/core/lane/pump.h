@@ -108,9 +108,10 @@ size_t pst_pump_ring_bytes(const struct pst_pump *pump);
 int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
 
 /*
- * Returns the number of a lane among the lanes that share a request. Lane number 0 carries chunks
- * on the first of the plan's mixed paths. The home lane has the last number: the pump gives the
- * next short requests to the home lane, and the first mixed path would block it for milliseconds.
+ * Returns the index of a lane among the lanes that share a request. The lane with index 0 carries
+ * chunks on the first of the plan's mixed paths. The home lane has the last index: the pump gives
+ * the next short requests to the home lane, and the first mixed path would block it for
+ * milliseconds.
  */
 static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 					    const struct pst_lane *lane)
@@ -120,7 +121,7 @@ static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 	return req->home_lane ? (lane->index + count - 1 - req->home_lane->index + count) % count
 			      : 0;
 }
-/* Returns lane number 0 of a request that has a home lane. */
+/* Returns the lane with index 0 of a request that has a home lane. */
 static inline struct pst_lane *pst_pump_first_lane(const struct pst_request *req)
 {
 	const struct pst_pump *pump = req->pump;

@@ -44,8 +44,9 @@ static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-/* Checks a segment and merges rows that touch into one row. If keep_rows is true, rows are not
- * merged, because the stream later supplies the length of each row. */
+/* Checks a segment. Merges its rows into one row if they are adjacent both in the storage and in
+ * memory. If keep_rows is true, rows are not merged: the length of a row is known only when the
+ * CUDA stream reaches the request. */
 static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
@@ -69,7 +70,7 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* rows that touch become one row */
+		seg->row_len *= seg->rows; /* adjacent rows become one row */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
@@ -169,7 +170,7 @@ static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 	return count > 2 && heap[2].off < off ? heap[2].off : off;
 }
 
-/* Builds the heap of all segments that have bytes. Returns their number. */
+/* Builds the heap of all segments that have bytes. Returns their count. */
 static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 {
 	unsigned count = 0;
