@@ -368,8 +368,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* Both lanes carried parts of a request. Then one lane hangs, after the other lane has moved all
- * bytes. A cancel no longer has an effect on the result. */
+/* Two lanes carry parts of a request. The first lane hangs after the second lane has moved all
+ * remaining bytes. A cancel that comes later must not change the request's result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;

@@ -157,7 +157,8 @@ static void test_hosts_of_one_tp(void **state)
 	outcomes = areas;
 }
 
-/* All ranks load the same few tensors in the middle of the file. */
+/* All ranks load the same few tensors in the middle of the file. The group must read these tensors
+ * and little more. */
 static void test_few_tensors(void **state)
 {
 	struct job job = {.name = "middle",
@@ -471,7 +472,8 @@ static void test_plan(void **state)
 	}
 }
 
-/* The plan keeps two drives busy all the time, and both finish at the same time. */
+/* The plan must keep two drives busy all the time, so that the two drives finish at the same
+ * time. */
 static void test_two_stores(void **state)
 {
 	struct pst_group_settings how = {.window = 65536, .windows = 2, .hosts = 1};

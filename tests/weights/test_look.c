@@ -92,7 +92,8 @@ static void test_not_cancelled(void **state)
 	penstock_loaded_free(loaded);
 }
 
-/* penstock_weights_load_into loads all tensors to the same memory. */
+/* penstock_weights_load_into loads all tensors to the same memory. A cancel by the callback must
+ * end this load, too. */
 static void test_into(void **state)
 {
 	struct penstock_piece *list = calloc(TENSORS, sizeof(*list));
