@@ -326,7 +326,7 @@ static void check_moved(const struct gen *gen)
 }
 
 /* Checks how many bytes the CPU copied, and how many bytes were written to host memory on the way.
- * Both depend on the paths that carried the bytes. */
+ * Each of these two numbers depends on the paths that carried the bytes. */
 static void check_costs(const struct gen *gen)
 {
 	const struct penstock_report *r = &gen->report;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests loads by several processes of one host, through host memory and on the stand-in's GPUs,
- * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one
- * rank may read each byte of the file. Both must hold even if a rank sees the file with other
- * device and inode numbers.
+ * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one rank
+ * may read each byte of the file. This must hold even if a rank sees the file with other device and
+ * inode numbers than rank 0.
  */
 #include "group.h"
 

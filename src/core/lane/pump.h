@@ -66,8 +66,8 @@ struct pst_pump {
 	struct pst_numa numa;	   /* NUMA node of the lanes' threads and rings */
 	size_t slot_bytes;	   /* length of a big slot of the lanes */
 	_Atomic uint64_t attached; /* bit i is set if the lanes can also copy to device i */
-	/* For stream-ordered requests. Both are NULL until queue/stream.c sets them at the first
-	 * such request of the device: first the hooks, then the streams. */
+	/* For stream-ordered requests. `streams` and `stream_hooks` are NULL until queue/stream.c
+	 * sets them at the first such request of the device: first the hooks, then the streams. */
 	_Atomic(struct pst_streams *) streams;
 	const struct pst_stream_hooks *stream_hooks;
 	/* The storage or device that is being closed, set with the device table's lock held. The
