@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans: see spans.h. Segments that touch or overlap become one span, so that each storage byte
- * moves once, however many buffers it belongs to. The unaligned ends of a write become separate
- * spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
+ * Spans: see spans.h. Segments that are adjacent or overlap become one span, so that each storage
+ * byte moves once, however many buffers it belongs to. The unaligned ends of a write become
+ * separate spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
  * allocate or make a system call.
  */
 #include "core/request/spans.h"
@@ -77,8 +77,8 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 	return 0;
 }
 
-/* Returns whether segment `seg` may become a part of the span, because it touches or overlaps the
- * span. */
+/* Returns whether segment `seg` may become a part of the span, because it is adjacent to the span
+ * or overlaps it. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -87,8 +87,8 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
-	/* A segment for another device that only touches the span gets a separate span, so that
-	 * each device's bytes can meet the required class. */
+	/* A segment for another device that is only adjacent to the span gets a separate span, so
+	 * that each device's bytes can meet the required class. */
 	if (seg->off == end && req->require > PENSTOCK_ANY &&
 	    seg->dev != req->segs[span->seg_first].dev)
 		return false;
