@@ -52,7 +52,8 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 }
 
 /* Cancels a request that has as many chunks in flight as a lane may have, and more chunks that have
- * not started. It completes with -ECANCELED while the store still holds all transfers. */
+ * not started. The request must complete with -ECANCELED while the store still holds all
+ * transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;

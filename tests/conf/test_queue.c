@@ -195,7 +195,7 @@ static void many_requests_in_one_submit(void **state)
 
 /* ---- cancel ---- */
 
-/* A request is cancelled before any of its chunks has started, so no chunk starts. */
+/* A request is cancelled before any of its chunks has started. No chunk may start after that. */
 static void cancel_before_start(void **state)
 {
 	struct async_counts counts;

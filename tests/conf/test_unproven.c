@@ -214,8 +214,8 @@ static void canary_pauses_after_failures(void **state)
 	(void)state;
 	before = canary_reads();
 	open_empty(&fd);
-	some = canary_reads() -
-	       before; /* There was at least one canary read for each path that needs a proof. */
+	/* The open has run a canary read for each path that needs a canary. */
+	some = canary_reads() - before;
 	assert_true(some > 0);
 	before = canary_reads();
 	begun = now_ms();

@@ -263,8 +263,8 @@ static void one_call_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* None of the queue's requests has started. The queue can close while the lane still has them on a
- * list. */
+/* None of the queue's requests has started. It must be possible to close the queue while the
+ * hanging lane still has these requests on a list. */
 static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;

@@ -298,7 +298,8 @@ static void padded_tail_without_commit(void **state)
 	assert_memory_equal(back, bytes, 20000);
 }
 
-/* A required class applies to the devices of all segments of a request. */
+/* A request has segments on two devices. A path may carry its bytes only if the path meets the
+ * required class on each of the two devices. */
 static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},

@@ -13,8 +13,8 @@
 
 struct seen {
 	int now, most;
-	uint64_t first_off[RANKS_MAX],
-		first_count; /* first_off: offset of each rank's first request. */
+	/* Offset of each rank's first request, and how many ranks have made one. */
+	uint64_t first_off[RANKS_MAX], first_count;
 };
 static struct seen *seen; /* Observations of the ranks of this host, in memory that they share. */
 

@@ -11,8 +11,8 @@
 #define ALL ((uint64_t)TENSORS * EACH)
 #define LATE "fault:bounce?delay_us=300000"
 
-static unsigned look_count,
-	cancel_at; /* cancel_at: which call cancels, counted from 1; 0 if none does. */
+/* How often the callback was called, and which call cancels (1 is the first; 0: none). */
+static unsigned look_count, cancel_at;
 
 static int count_and_answer(void *user)
 {
