@@ -749,7 +749,7 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
 def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
     """Returns the only piece of a load of a whole tensor into a destination without gaps.
 
-    This is a shortcut for the usual case; pieces_of would return the same. Returns None if the
+    This is a shortcut for the usual case; pieces_of returns the same piece. Returns None if the
     destination has gaps, another shape or another dtype."""
     if place.shape != info.shape or place.dtype != info.dtype or not place.writable or \
             not info.nbytes or place.split():
