@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Short names for the usual commands. New users need only `make demo` and `make test`. Both
-# install missing packages (tools/bootstrap), build everything in build/ and run. Meson does
+# Short names for the usual commands. New users need only `make demo` and `make test`. These two
+# targets install missing packages (tools/bootstrap), build everything in build/ and run. Meson does
 # the build.
 MESON ?= meson
 NINJA ?= ninja

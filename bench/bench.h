@@ -32,8 +32,8 @@ struct bench {
 	uint64_t long_len; /* Number of bytes of the largest transfer in the sections that vary the
 			    * size. */
 	const char *group; /* Value of the CSV column `group` for the rows of section `beside`. */
-	/* reps: number of repetitions of each measurement; rep: number of the first repetition
-	 * in section `beside`. */
+	/* reps: number of repetitions of each measurement; rep: index of the first repetition in
+	 * section `beside`. */
 	unsigned reps, rep;
 	double seconds;	 /* Duration of one run of random reads, in seconds. */
 	const char *tag; /* Suffix of the CSV column `group`, to tell builds apart; NULL for no

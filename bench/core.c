@@ -76,8 +76,8 @@ static const struct bench_section *section_find(const char *name)
 	return NULL;
 }
 
-/* Calls penstock_prepare, which starts the device's lanes. It also allocates pinned memory.
- * Otherwise the first measurement would include both. */
+/* Calls penstock_prepare, which starts the device's lanes, and allocates pinned memory. Otherwise
+ * the first measurement would include the time of these two steps. */
 static int pump_warm_up(struct bench *b)
 {
 	struct penstock_storage *st;

@@ -200,7 +200,7 @@ static void windows_close(struct job *job)
 
 /* ---- the threads that read ---- */
 
-/* Waits until the copy of the worker's piece number `n` is done. */
+/* Waits until the copy of the worker's piece with index `n` is done. */
 static int piece_await(struct worker *w, uint64_t n)
 {
 	uint64_t began = meter_ns();

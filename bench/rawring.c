@@ -41,8 +41,8 @@ static int block_submit(struct ring *r, const struct raw_move *m, uint64_t n, un
 	return ring_enter(r, 1, 0);
 }
 
-/* Moves all blocks. If there is a consumer, a slot is reused only after the consumer has freed
- * it. in_slot[i] is the number of the block in slot i. */
+/* Moves all blocks. If there is a consumer, a slot is reused only after the consumer has freed it.
+ * in_slot[i] is the index of the block in slot i. */
 static int blocks_move(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 {
 	const struct drive_way *way = m->way;

@@ -309,7 +309,7 @@ static int host_reads(struct one_read *o, bool ours, struct latencies *l)
 	return 0;
 }
 
-/* Makes CALLS reads by pread, then CALLS reads by the library, and repeats both ROUNDS times. */
+/* Makes CALLS reads by pread, then CALLS reads by the library, and repeats this ROUNDS times. */
 static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
 {
 	static const char *const names[] = {"pread", "penstock_read"};

@@ -133,8 +133,9 @@ static int section_window(struct bench *b)
 	return ret;
 }
 
-/* Measures raw calls that use two paths at once, with different numbers of threads and pieces, and
- * then the library with different numbers of lanes. */
+/* Measures mixed reads. First come raw calls (without Penstock) that register page cache and read
+ * it at the same time, with several numbers of threads and lengths of pieces. Then comes the
+ * library with several numbers of lanes. */
 static int section_mixed_ways(struct bench *b)
 {
 	static const struct mixed_way ways[] = {

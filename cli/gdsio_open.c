@@ -253,8 +253,9 @@ static void flow_free(struct flow *f, struct penstock_device *gpu, uint64_t io_m
 
 /* ---- opening ---- */
 
-/* Assigns to flow number `index` its share of the file, which `count` flows divide among them.
- * A share that is longer than one transfer is a multiple of the transfer size. */
+/* Assigns to flow `f` its share of the file. `count` flows divide the file among them, and `index`
+ * is the position of `f` among them. A share that is longer than one transfer is a multiple of the
+ * transfer size. */
 static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, unsigned count)
 {
 	uint64_t size = f->file->size, share = size / count, io = r->a->io_max;
@@ -271,7 +272,7 @@ static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, u
 	return 0;
 }
 
-/* Opens the device of job number `j`, if the job needs a device. */
+/* Opens the device of the job with index `j`, if the job needs a device. */
 static int job_device_open(struct gdsio_run *r, unsigned j)
 {
 	const struct gdsio_job *job = &r->a->jobs[j];

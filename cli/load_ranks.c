@@ -241,9 +241,9 @@ static void wait_for_ranks(struct ranks *r)
 	}
 }
 
-/* Returns the number of the rank whose failure is reported, or -1 if no rank failed. Prefers a
- * rank whose process died, then a rank that failed itself, then a rank that only learned
- * through the group that another rank failed. */
+/* Returns the rank whose failure is reported, or -1 if no rank failed. Prefers a rank whose process
+ * died, then a rank that failed itself, then a rank that only learned through the group that
+ * another rank failed. */
 static int first_failure(const struct ranks *r)
 {
 	int heard = -1;

@@ -491,7 +491,7 @@ PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned
 struct penstock_export {
 	size_t size;
 	int fd; /* descriptor that the sender passes by SCM_RIGHTS together with the bytes; -1 if
-		 * there is none. The receiver stores its own number of the descriptor here. Both
+		 * there is none. The receiver stores here the descriptor that it got. Both
 		 * processes close their descriptor after the import */
 	unsigned char bytes[192]; /* contents that only penstock_import_memory can interpret */
 };
@@ -679,7 +679,7 @@ struct penstock_req {
 	enum penstock_class require;	  /* required class; the default is PENSTOCK_ANY */
 	enum penstock_effort effort;	  /* preference; the default is PENSTOCK_THRIFTY */
 	unsigned flags;			  /* PENSTOCK_R_* flags */
-	int priority; /* priority from -4 to 3. Requests with a higher number always start first.
+	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
 			       * chunk of the request starts. When the chunks in flight are done,
@@ -808,9 +808,9 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
  *
  * q	The queue, or NULL.
  *
- * After this function returns, no callback of the queue runs. If the queue has an inline lane
- * and requests in flight, and another thread closes it, that thread waits for the thread that
- * opened the queue. May block.
+ * After this function returns, no callback of the queue runs. Only the thread that opened the queue
+ * can complete requests of its inline lane. If another thread closes the queue, it waits until the
+ * opening thread has completed these requests in its calls on the queue. May block.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 

@@ -96,7 +96,7 @@ PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
  *
  * loaded	a load; the address is valid until penstock_loaded_free
  * dev_index	position of the device in the list given to penstock_weights_load
- * tensor	number of the tensor, see penstock_weights_find
+ * tensor	index of the tensor, see penstock_weights_find
  *
  * Returns NULL if `dev_index` or `tensor` is out of range, or if the load does not contain the
  * tensor or a part of it.
@@ -224,23 +224,23 @@ struct penstock_tensor {
 	uint64_t off;  /* Offset of the tensor's first byte in that file. */
 };
 
-/* Returns the number of tensors in a model. Tensors are numbered from 0 in file order. */
+/* Returns the number of tensors in a model. Tensors have indices from 0 on, in file order. */
 PENSTOCK_API uint64_t penstock_weights_count(const struct penstock_weights *w);
 
 /*
  * Describes a tensor.
  *
- * index	number of the tensor
+ * index	index of the tensor
  * out		receives the description, as far as out->size reaches
  *
  * Errors:
- * -ENOENT	there is no tensor with this number
+ * -ENOENT	there is no tensor with this index
  */
 PENSTOCK_API int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 				      struct penstock_tensor *out);
 
 /*
- * Returns the number of the tensor with this name.
+ * Returns the index of the tensor with this name.
  *
  * Errors:
  * -ENOENT	the model has no such tensor
@@ -263,11 +263,11 @@ PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights 
 /*
  * Describes a file of a model.
  *
- * file		number of the file, from 0 on
+ * file		index of the file, from 0 on
  * out		receives the description, as far as out->size reaches
  *
  * Errors:
- * -ENOENT	there is no file with this number
+ * -ENOENT	there is no file with this index
  */
 PENSTOCK_API int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 					   struct penstock_weights_file *out);
@@ -275,13 +275,13 @@ PENSTOCK_API int penstock_weights_get_file(const struct penstock_weights *w, uns
 /*
  * Returns one key and its value from a file's metadata.
  *
- * file		number of the file
- * index	number of the pair, from 0 on; pairs are sorted by key
+ * file		index of the file
+ * index	index of the pair, from 0 on; pairs are sorted by key
  * key		receives the key, which is valid as long as the model is open
  * value	receives the value, which is valid as long as the model is open
  *
  * Errors:
- * -ENOENT	there is no file or no pair with this number
+ * -ENOENT	there is no file or no pair with this index
  */
 PENSTOCK_API int penstock_weights_get_metadata(const struct penstock_weights *w, unsigned file,
 					       unsigned index, const char **key,
@@ -432,7 +432,7 @@ struct penstock_piece {
  * report	receives what the load did; may be NULL
  *
  * Errors:
- * -ENOENT	a piece has the number of a tensor that does not exist
+ * -ENOENT	a piece has the index of a tensor that does not exist
  * -ERANGE	a piece is not inside its tensor
  * -ENOSPC	a piece does not fit in the memory at its `ptr`
  * -EINVAL	the dtype or device of a piece does not match, or a piece does not begin and end
@@ -474,7 +474,7 @@ PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w, struct p
 /*
  * Waits for the next tensor. Returns 1, or 0 after the last tensor. May block.
  *
- * tensor	receives the number of the tensor
+ * tensor	receives the index of the tensor
  * ptr		receives its address, valid until penstock_weights_iter_release
  *
  * Errors (the iterator returns more tensors only after -ENOBUFS):
@@ -586,7 +586,7 @@ struct penstock_shard {
  * Computes the pieces of a tensor that a rank needs. The first call for a model may block,
  * since it reads config.json.
  *
- * tensor	number of the tensor
+ * tensor	index of the tensor
  * opts		the options; NULL stands for rank 0 of 1 rank
  * out		receives the pieces, as far as out->size reaches
  *
@@ -625,7 +625,7 @@ struct penstock_group_opts {
 	unsigned stall_ms;
 	/* Several hosts can load the same model from one store, each with a group of its own.
 	 * Each host then reads the bytes that its ranks need only once, and each host starts at
-	 * a different place in the model. `host` is the number of this host, from 0 on, and
+	 * a different place in the model. `host` is the index of this host, from 0 on, and
 	 * `hosts` the number of hosts; 0 stands for one host. */
 	unsigned host, hosts;
 	/* Maximum time in ms that penstock_group_open waits before it returns. Each host waits
@@ -651,7 +651,7 @@ struct penstock_group_opts {
  *
  * name		the group's name, at most 63 bytes without a slash; a group of one rank may have
  * 		any name
- * rank		number of this process, from 0 on
+ * rank		index of this process, from 0 on
  * ranks	number of ranks, at most PENSTOCK_GROUP_MAX
  * opts		the options; NULL stands for the defaults
  * out		receives the group; leave it with penstock_group_close

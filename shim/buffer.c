@@ -172,7 +172,7 @@ static int device_registered(uintptr_t base, uintptr_t addr, size_t len,
 }
 
 /* Queries the CUDA driver for the device of memory that is not registered. Sets *ordinal to the
- * number of the GPU, or to -1 if the address is host memory. */
+ * index of the GPU, or to -1 if the address is host memory. */
 static int device_by_driver(uintptr_t base, uintptr_t addr, size_t len,
 			    struct penstock_device **dev, int *ordinal)
 {

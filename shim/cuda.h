@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct shim_memory {
-	int ordinal;	 /* number of the GPU, -1 if the address is host memory */
+	int ordinal;	 /* index of the GPU, -1 if the address is host memory */
 	uintptr_t start; /* first address of the allocation */
 	size_t len;	 /* length of the allocation */
 };

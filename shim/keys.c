@@ -163,8 +163,8 @@ static const struct {
 	{"log_dir", "logging.dir"},
 };
 
-/* Returns whether a path matches a pattern. Compares both name by name; "*" matches any one
- * name. */
+/* Returns whether a path matches a pattern. Compares the path and the pattern name by name; "*"
+ * matches any one name. */
 static bool path_matches(const char *pattern, const char *path)
 {
 	for (;;) {

@@ -83,9 +83,9 @@ void shim_log_failed(const struct shim_move *m, const char *how, int code, const
 		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", file_name(m), how, what, text);
 }
 
-/* Returns the reason why the transfer did not use a more direct path, or NULL if it used the
- * most direct one. The function returns the reason that the library reports for the most direct
- * path that supports this kind of device and this direction. */
+/* Returns the reason why the transfer did not use a path that is more direct, or NULL if it used
+ * the most direct path. The function returns the reason that the library reports for the most
+ * direct path that supports this kind of device and this direction. */
 static const char *fallback_reason(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++) {

@@ -23,8 +23,8 @@ void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, uns
 /* Logs that a transfer failed. `code` and `text` are the reason. `how` names the kind of call:
  * "", "a batch's " or "a stream's ". */
 void shim_log_failed(const struct shim_move *m, const char *how, int code, const char *text);
-/* Logs the path that a file's first read or first write used, and why no more direct path was
- * used. Logs nothing for later transfers. */
+/* Logs the path that a file's first read or first write used, and why no path that is more direct
+ * was used. Logs nothing for later transfers. */
 void shim_log_first_use(const struct shim_move *m, const struct penstock_report *report);
 /* Returns whether this is the first transfer of the file in this direction (read or write). */
 static inline bool shim_is_first(const struct shim_move *m)

@@ -71,8 +71,8 @@ void shim_params_opened(void)
 	memset(text_set, 0, sizeof(text_set));
 }
 
-/* Takes shim.lock. Returns an error if the driver is open or another call has fixed the
- * parameters. The caller must call params_unlock in both cases. */
+/* Takes shim.lock. Returns an error if the driver is open or another call has fixed the parameters.
+ * The caller must call params_unlock after success and after an error. */
 static struct cuf_error set_begin(void)
 {
 	pthread_mutex_lock(&shim.lock);

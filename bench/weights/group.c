@@ -219,9 +219,9 @@ static int rank_open(struct rank *r)
 		r->so.rank = r->rank;
 		r->so.ranks = r->job->ranks;
 	}
+	/* The allocation creates the CUDA context before the loads. */
 	if (penstock_device_open("host", NULL, &r->host) < 0 ||
-	    penstock_device_open(name, NULL, &r->dev) < 0 ||
-	    penstock_alloc(r->dev, 4096, &ptr)) /* Creates the CUDA context before the loads. */
+	    penstock_device_open(name, NULL, &r->dev) < 0 || penstock_alloc(r->dev, 4096, &ptr))
 		return fail_lib(r, name);
 	penstock_free(r->dev, ptr);
 	snprintf(name, sizeof(name), "bench-%d", (int)getppid());

@@ -49,8 +49,8 @@ def config(layers, scale=1):
 
 
 def pages():
-    """Returns a block of numbers, and a function. The function writes into each page of the
-    block the number that the page has in the file."""
+    """Returns a block of random floats, and a function. The function writes into each page
+    of the block the index of this page in the file."""
     block = bytearray(os.urandom(BLOCK))
     high = bytes([0x3c] * 128 + [0xbc] * 128)  # Exponent 120, random sign.
     block[1::2] = bytes(block[1::2]).translate(high)

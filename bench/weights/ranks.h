@@ -72,9 +72,9 @@ int group_bench(const struct job *job);
 /* Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs together
  * receive while all copies run. Defined in limit.c. */
 int limit_bench(const struct job *job, double *link, double *in);
-/* Measures the first and the second load of a process. Both use only system calls and CUDA driver
- * calls, so that they can be compared with loads by Penstock. Prints a line of JSON. Defined in
- * first.c. */
+/* Measures the first and the second load of a process, without Penstock. These loads use only
+ * system calls and CUDA driver calls, so that they can be compared with loads by Penstock. Prints a
+ * line of JSON. Defined in first.c. */
 int first_bench(const struct job *job);
 /* Loads two model files with the same number of bytes: `many` has many small tensors, and `one` has
  * one tensor. Measures the additional time for each small tensor. Defined in small.c. */

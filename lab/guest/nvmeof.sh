@@ -101,8 +101,8 @@ has_big() { # SERIAL: true if the target's drive has the bytes of $big
 	cmp -n $((32 * mib)) "$big" "$(dm_node "gated-$1")"
 }
 
-# Cuts a link during a write, waits until the kernel notices, and restores the link. Then cuts
-# and restores the link during a read. Both transfers must wait for the link and then complete.
+# Cuts a link during a write, waits until the kernel notices, and restores the link. Then cuts and
+# restores the link during a read. The write and the read must wait for the link and then complete.
 cut_and_restore() { # NAME LINK
 	local name=$1 link=$2 serial=${1}1 drive
 	drive=$(fabric_drive "$serial")

@@ -43,7 +43,7 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     Args:
         filename: a safetensors file, an index (*.json), a folder, "owner/name" in the Hugging
             Face cache, or a list of files.
-        device: "cpu", "cuda:0", "cuda", a GPU's number, a torch.device, or "auto" (the first
+        device: "cpu", "cuda:0", "cuda", a GPU's index, a torch.device, or "auto" (the first
             GPU, else "cpu").
         framework: the type of the tensors: "pt" (torch), "np" or "numpy", "jax" or "flax",
             "dlpack" (penstock.Tensor). Default: torch if torch is installed, else "dlpack".
@@ -83,8 +83,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             not cached leaves nothing in the page cache. Excludes `require` and `path`.
         ranks: number of processes that load at the same time, if `group` is not used.
         progress: a function that the load calls with (delivered bytes, total bytes), at most
-            ten times a second and on the loading thread; or True for a bar of tqdm. An
-            exception that the function raises ends the load. In a group, the number of
+            ten times a second, on the thread that called load_file; or True for a bar of tqdm.
+            An exception that the function raises ends the load. In a group, the number of
             delivered bytes is an estimate.
         stop: a threading.Event. Setting it ends the load with errno ECANCELED.
         path: name of the only I/O path to use, for tests.
@@ -303,7 +303,7 @@ class Slice:
         """Returns the same as indexing in torch. Used if the index has more than numbers and
         ranges.
 
-        If the index has ranges and one list of row numbers, only those rows are read. Otherwise
+        If the index has ranges and one list of row indices, only those rows are read. Otherwise
         the whole tensor is read."""
         shape, items = self._info.shape, list(index) if isinstance(index, tuple) else [index]
         lists = [at for at, item in enumerate(items) if _row_list(item) is not None]
@@ -337,7 +337,7 @@ def _ellipsis_count(items: Sequence[Any]) -> int:
 
 
 def _row_list(item: Any) -> Any:
-    """Converts row numbers in a list, a range or a one-dimensional integer array to a list of
+    """Converts row indices in a list, a range or a one-dimensional integer array to a list of
     ints. Returns None for any other index."""
     if getattr(item, "ndim", 0) == 1 and str(item.dtype).rpartition(".")[2] in (
             "int64", "int32", "int16", "int8"):
@@ -618,7 +618,7 @@ class safe_open:  # pylint: disable=invalid-name
                    rows: Sequence[int]) -> Any:
         """Reads the listed rows of dimension `dim`, in the order of the list.
 
-        Consecutive row numbers in the list become one piece of the read."""
+        Consecutive row indices in the list become one piece of the read."""
         shape = [count for _, count in ranges]
         shape[dim] = len(rows)
         value, pieces, at = allocate_as(info.dtype, shape, self.device, self.framework), [], 0

@@ -275,7 +275,7 @@ os.register_at_fork(after_in_child=_in_child)
 def device_name(device: Any) -> str:
     """Returns the library's name of a device.
 
-    Accepts None and "cpu" (both "host"), a GPU's number (also numpy's integers), "cuda" (the
+    Accepts None and "cpu" (both "host"), a GPU's index (also numpy's integers), "cuda" (the
     current GPU of torch), "cuda:1", a torch.device and "auto"."""
     if device is None:
         return "host"

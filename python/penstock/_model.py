@@ -70,8 +70,8 @@ def convert(tensor: Tensor, framework: str) -> Any:
 class Info:
     """The description of a tensor in a file.
 
-    Attributes: index (the tensor's number in the model, in file order), name, dtype (such as
-    "BF16"), shape, nbytes, file (the number of the tensor's file) and offset (the offset of
+    Attributes: index (the tensor's position in the model, in file order), name, dtype (such as
+    "BF16"), shape, nbytes, file (the index of the tensor's file) and offset (the offset of
     the tensor's first byte in that file)."""
 
     __slots__ = ("index", "name", "dtype", "shape", "nbytes", "file", "offset")
@@ -263,11 +263,11 @@ class Model:
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
     def has_metadata(self, file: int = 0) -> bool:
-        """Returns whether file number `file` has metadata, even if the metadata is empty."""
+        """Returns whether the file with this index has metadata, even if it is empty."""
         return bool(self._file(file).has_metadata)
 
     def metadata(self, file: int = 0) -> Dict[str, str]:
-        """Returns the metadata of file number `file` as a dict."""
+        """Returns the metadata of the file with this index as a dict."""
         f = self._file(file)
         key, value, found = ffi.new("const char **"), ffi.new("const char **"), {}
         for i in range(f.pair_count):
@@ -276,7 +276,7 @@ class Model:
         return found
 
     def data_offset(self, file: int) -> int:
-        """Returns the offset of the first tensor in file number `file`."""
+        """Returns the offset of the first tensor in the file with this index."""
         return int(self._file(file).data_off)
 
     def close(self) -> None:
@@ -749,7 +749,7 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
 def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
     """Returns the only piece of a load of a whole tensor into a destination without gaps.
 
-    This is a shortcut for the usual case; pieces_of would return the same. Returns None if the
+    This is a shortcut for the usual case; pieces_of returns the same piece. Returns None if the
     destination has gaps, another shape or another dtype."""
     if place.shape != info.shape or place.dtype != info.dtype or not place.writable or \
             not info.nbytes or place.split():

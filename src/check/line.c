@@ -49,7 +49,7 @@ void pst_line_todo(struct pst_check_line *line, const char *fmt, ...)
 	FORMAT(line->todo);
 }
 
-/* Appends `add` and a newline to `text`, or appends nothing if both do not fit. */
+/* Appends `add` and a newline to `text`, or appends nothing if `add` and the newline do not fit. */
 static void append_line(char *text, size_t capacity, const char *add)
 {
 	size_t len = strlen(text), add_len = strlen(add);

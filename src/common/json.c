@@ -161,9 +161,9 @@ static size_t unescape_odd(struct pst_json *in, char *out, const char *what)
 	return 1;
 }
 
-/* Decodes the four digits after "\u", and a second escape if both form a surrogate pair.
- * Returns the number of bytes written, or 0 on an error. The decoded text is never longer than
- * the escape, so it can overwrite the escape. */
+/* Decodes the four digits after "\u", and the next escape if the two form a surrogate pair. Returns
+ * the number of bytes written, or 0 on an error. The decoded text is never longer than the escape,
+ * so it can overwrite the escape. */
 static size_t unescape_u(struct pst_json *in, char *out)
 {
 	int high = hex4(in, in->at), low;

@@ -51,8 +51,10 @@ static const struct unit *unit_find(const char *text)
 	return NULL;
 }
 
-/* Returns the part of a unit that the digits after the point stand for, rounded down. Begins with
- * the last digit, because each quotient that is rounded down then keeps the whole part exact. */
+/* Returns the part of a unit that the digits after the decimal point stand for, in bytes, rounded
+ * down: for "25" a quarter of the unit. Begins with the last digit. Each division by 10 drops a
+ * fraction of a byte. That never changes the result, because floor((n + floor(x)) / 10) equals
+ * floor((n + x) / 10) for every integer n. */
 static uint64_t fraction_of(uint64_t unit, const char *digits, const char *end)
 {
 	uint64_t sum = 0;

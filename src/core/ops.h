@@ -289,7 +289,7 @@ struct pst_rect {
 	uint64_t dst_pitch, src_pitch;
 	uint64_t row_len, rows;
 	bool unsure; /* the host memory may be unmapped, so check it before the CPU copies */
-	/* Number of the registered piece of the ring that contains the host memory. The driver
+	/* Index of the registered piece of the ring that contains the host memory. The driver
 	 * refuses a copy that spans two pieces. */
 	unsigned piece;
 	/* If this is not NULL, the copier may delay the copy until record() is called, so that it
@@ -344,8 +344,8 @@ struct pst_device_ops {
 	int (*classify)(struct penstock_device *dev, const void *ptr, struct pst_memory *out);
 
 	/* Pin and unpin host memory, so that copies of every device of this kind run at full speed.
-	 * `read_only` is true for a mapping that must not be written. Both are NULL if copies need
-	 * no pinned memory. */
+	 * `read_only` is true for a mapping that must not be written. host_register and
+	 * host_unregister are NULL if copies need no pinned memory. */
 	int (*host_register)(struct penstock_device *dev, void *host, size_t len, bool read_only,
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);

@@ -270,9 +270,9 @@ static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 	return rc;
 }
 
-/* Records one event for the next ticket, which is done when both streams are. A ticket of one
- * direction may be done before an older ticket of the other direction, so tickets are checked in
- * their order. */
+/* The copier has one stream for copies to the device and one for copies from it. Records an event
+ * for the next ticket, which is done when the copies on the two streams are done. Copies to the
+ * device may be done before older copies from the device, so tickets are checked in their order. */
 static enum pst_cu_result both_streams_record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;

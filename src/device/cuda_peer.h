@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function copy_peer of device cuda's table: copies between two GPUs. core/ops.h has
- * its contract. */
+/* Declares the function copy_peer of device cuda, which copies between two GPUs. core/ops.h
+ * describes what callers must observe. */
 #ifndef PST_DEVICE_CUDA_PEER_H
 #define PST_DEVICE_CUDA_PEER_H
 

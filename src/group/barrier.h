@@ -29,7 +29,7 @@ struct penstock_group {
 	/* Id of the process that opened the group. Processes that it forks may not use the
 	 * group. */
 	pid_t pid;
-	uint64_t seq; /* Number of the latest barrier. */
+	uint64_t seq; /* Number of the latest barrier, counted from 1. */
 	char name[64];
 	/* On rank 0: one connection for each rank. On other ranks: only links[0], to rank 0. */
 	struct pst_link *links;

@@ -114,8 +114,9 @@ static bool facts_complete(const struct pst_message *messages)
 					min_u64(f.need_bytes, PST_NEED_BYTES);
 }
 
-/* Differences from rank 0. `files` and `table` are the number of a rank that differs in them, or
- * 0 if no rank does. */
+/* Differences between the facts of rank 0 and of other ranks. `files` is a rank that found other
+ * files than rank 0, `table` is a rank with another list of tensors or other need bitmap length; 0
+ * if there is no such rank. */
 struct mismatch {
 	unsigned files, table;
 	bool stores;

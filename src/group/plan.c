@@ -263,7 +263,7 @@ static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint
 	return c;
 }
 
-/* Lists all needed chunks and returns their number. The chunks of one store are in file order.
+/* Lists all needed chunks and returns their count. The chunks of one store are in file order.
  * The next chunk always comes from the store with the largest fraction of its chunks left, so
  * that all stores finish at the same time. */
 static uint64_t list_needed(struct pst_group_plan *p)

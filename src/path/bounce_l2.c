@@ -73,11 +73,11 @@ bool pst_bounce_l2_suits(const struct pst_chunk *chunk)
 	const struct pst_request *req = chunk->req;
 	const struct pst_lane *lane = chunk->lane;
 
+	/* Reads with PST_IO_NOW need a storage with a descriptor. */
 	return can_store_nontemporal() && lane->l2_buffer && req->effort == PENSTOCK_FAST &&
 	       req->op == PENSTOCK_READ && req->total >= REQUEST_MIN && req->total <= REQUEST_MAX &&
 	       chunk->len >= CHUNK_MIN && req_is_alone(req) && chunk->residency == PST_WARM &&
-	       !chunk->timed &&
-	       req->st->facts.fd >= 0; /* reads with PST_IO_NOW need a storage with a descriptor */
+	       !chunk->timed && req->st->facts.fd >= 0;
 }
 
 static void bounce_l2_copied(struct pst_chunk *chunk, int result)

@@ -54,8 +54,8 @@ struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	/* 1 + the value of enum penstock_op for the operation that gets no faults; 0 if both
-	 * operations get faults. */
+	/* 1 + the value of enum penstock_op for the operation that gets no faults; 0 if reads and
+	 * writes get faults. */
 	uint8_t spared;
 };
 _Static_assert(sizeof(struct fault_spec) <= sizeof(((struct pst_request *)NULL)->wrap_state),

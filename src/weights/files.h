@@ -13,7 +13,7 @@
 
 /* A row of an index: the name of a tensor, and the file that holds the tensor. */
 struct pst_index_row {
-	const char *tensor, *file; /* Both point into the text of the index. */
+	const char *tensor, *file; /* `tensor` and `file` point into the text of the index. */
 	unsigned at;		   /* Index of the row's file in pst_file_list.paths. */
 };
 

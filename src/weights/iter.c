@@ -52,7 +52,7 @@ struct penstock_weights_iter {
 	/* The batches in the window, in file order, starting with `oldest`. */
 	struct batch batches[BATCHES_MAX];
 	unsigned oldest, batch_count, own_count;
-	/* Number of the model's tensors that have already been put into batches. */
+	/* How many of the model's tensors have been put into batches. */
 	uint64_t planned;
 	uint64_t next; /* Index of the next tensor to give to the caller. */
 };

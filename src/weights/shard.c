@@ -35,7 +35,8 @@ static const struct penstock_cut_rule built_in[] = {
 	{"*.k_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.v_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.q_b_proj.*", PENSTOCK_CUT_QUERIES},
-	/* kv_b_proj computes the keys and values of each query head from a low-rank projection. */
+	/* kv_b_proj has keys and values for each query head, so it is split by query heads and not
+	 * by key-value heads. */
 	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES},
 	{"*.o_proj.*", PENSTOCK_CUT_LAST},
 	{"*.gate_proj.*", PENSTOCK_CUT_FIRST},
@@ -69,7 +70,7 @@ enum layout {
 	 * group of inputs (quantized models). */
 	COLUMNS,
 	INPUTS, /* One value for each input. */
-	SHAPE,	/* A few numbers about the whole tensor, instead of a weight. */
+	SHAPE,	/* The tensor contains the shape of a weight; every rank needs all of it. */
 };
 
 struct cut {

@@ -64,7 +64,7 @@ void async_release_some(struct async_remote *remote, unsigned count);
 int async_await(struct async_remote *remote, unsigned count);
 
 /* Copies to `offs` the offsets of the transfers that were submitted after async_hold, oldest
- * first. Copies at most `max` offsets and returns their number. */
+ * first. Copies at most `max` offsets and returns their count. */
 unsigned async_begun(struct async_remote *remote, uint64_t *offs, unsigned max);
 
 void async_get_counts(struct async_remote *remote, struct async_counts *out);

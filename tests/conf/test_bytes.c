@@ -426,8 +426,8 @@ static void report_names_paths_that_the_class_forbids(void **state)
 	}
 }
 
-/* Two buffers and the columns of a matrix are read from one range. Each byte of the storage is
- * read only once. */
+/* Two buffers and the columns of a matrix are read from one range. The library must read each byte
+ * of the storage only once. */
 static void one_range_into_several_buffers(void **state)
 {
 	struct penstock_seg segs[4];

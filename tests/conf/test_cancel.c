@@ -52,7 +52,8 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 }
 
 /* Cancels a request that has as many chunks in flight as a lane may have, and more chunks that have
- * not started. It completes with -ECANCELED while the store still holds all transfers. */
+ * not started. The request must complete with -ECANCELED while the store still holds all
+ * transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;
@@ -149,8 +150,9 @@ static void cancel_refused_by_storage(void **state)
 	assert_memory_equal(back, bytes, PST_LANE_CHUNKS * PIECE);
 }
 
-/* Cancels a request whose chunks wait for ring slots. The slots are occupied by chunks that the
- * store holds. */
+/* Cancels a request when some of its chunks wait for ring slots. The slots are occupied by chunks
+ * whose transfers the store holds. The request must complete with -ECANCELED, and later no byte of
+ * its memory or of the object may change. */
 static void cancel_while_chunks_wait_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
@@ -185,7 +187,8 @@ static void cancel_while_chunks_wait_for_slots(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* Cancels a durable write after its bytes are written, while the store holds its sync. */
+/* Cancels a durable write after its bytes are written, while the store holds its sync. The request
+ * must complete with -ECANCELED, and its report must count the written bytes. */
 static void cancel_during_sync(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = PIECE};
@@ -248,8 +251,9 @@ static void *cancel_later(void *arg)
 	return arg;
 }
 
-/* Cancels a request of an inline lane in three ways: the queue's owner cancels it, another
- * thread cancels it while the owner sleeps, and closing the queue cancels it. */
+/* Cancels a request of an inline lane in three ways: the queue's owner cancels it, another thread
+ * cancels it while the owner sleeps, and closing the queue cancels it. Each time the request must
+ * complete while the store holds its transfers. */
 static void own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

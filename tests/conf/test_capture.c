@@ -175,7 +175,7 @@ static void work_on_the_capturing_thread(void **state)
 }
 
 /* A device is opened during a capture, so the library creates the device's threads and rings during
- * the capture. */
+ * the capture. A read to the device must succeed, and the capture must remain valid. */
 static void device_opens_during_capture(void **state)
 {
 	struct penstock_device *first = gpu;

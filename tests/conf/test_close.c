@@ -93,7 +93,8 @@ static void queue_close_waits_for_requests(void **state)
 			fail_msg("byte %u is wrong", i);
 }
 
-/* Completions remain valid after the storage was closed, including the texts of their reports. */
+/* A storage is closed while requests are in flight. The close must wait for them, and their
+ * completions and the texts of their reports must remain valid. */
 static void storage_close_waits_for_requests(void **state)
 {
 	(void)state;

@@ -155,8 +155,8 @@ static void registration_is_used_again(void **state)
 		assert_int_equal(read_all(), 0);
 }
 
-/* The file is overwritten although its storage was opened as immutable. Later reads return the new
- * bytes. */
+/* The file is overwritten although its storage was opened as immutable. Later reads must return the
+ * new bytes. */
 static void changed_file_is_registered_anew(void **state)
 {
 	(void)state;

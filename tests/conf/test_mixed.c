@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests mixed paths: with efforts fast and balanced, one lane carries chunks of a long cached read
- * on path mapped, while other lanes carry other chunks on path bounce. All bytes must arrive, the
- * report must show both paths, and a chunk that fails on one of them must go on by the other. The
- * test wraps pread and madvise: path bounce reads by pread, and path mapped populates each window
- * by madvise. The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ * on path mapped, while other lanes carry other chunks on path bounce. All bytes must arrive, and
+ * the report must show mapped and bounce. A chunk that fails on mapped must be retried on bounce,
+ * and the reverse. The test wraps pread and madvise: path bounce reads by pread, and path mapped
+ * populates each window by madvise. The CUDA device is the stand-in driver's, unless
+ * PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -39,11 +40,10 @@ static _Atomic bool observed;
  * path mapped has begun them. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
-/* If it is not 0, the window with this number, counted from 1, waits for SLOW_READS calls of pread.
- */
+/* If this is n and not 0, the n-th window waits for SLOW_READS calls of pread. */
 static _Atomic unsigned slow_window;
 #define SLOW_READS 6
-/* Number of driver copies that were queued while that window waited. */
+/* Number of driver copies that were queued while the window `slow_window` waited. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
 /* Number of windows and of pread calls that succeed before every later one fails. */
@@ -239,8 +239,8 @@ static void one_read_uses_both_paths(void **state)
 	}
 }
 
-/* While a lane registers page cache, the driver would block copies by other lanes. So these lanes
- * pass their copies to that lane, and go on reading. */
+/* While a lane registers page cache, the driver would block copies by other lanes. So the other
+ * lanes must pass their copies to the registering lane, and go on reading. */
 static void copies_are_passed_to_the_lane_that_registers(void **state)
 {
 	struct penstock_report report;
@@ -315,8 +315,8 @@ static void thrifty_reads_use_one_path(void **state)
 	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
 }
 
-/* Near the end of a fast read, a window could end after all other chunks. So a read of less than 32
- * MiB has none. */
+/* Near the end of a fast read, a window of path mapped could end after all other chunks. So path
+ * bounce must carry all bytes of a read of less than 32 MiB. */
 static void short_reads_use_one_path(void **state)
 {
 	struct penstock_report report;
@@ -329,7 +329,8 @@ static void short_reads_use_one_path(void **state)
 	assert_int_equal(atomic_load(&windows), 0);
 }
 
-/* With kept registrations, a later read is quickest if path mapped has carried all bytes. */
+/* With kept registrations, a later read is quickest if path mapped has carried all bytes. So path
+ * mapped must carry all of them. */
 static void kept_registrations_are_not_mixed(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -379,7 +380,8 @@ static void failed_copies_go_on_by_mapped(void **state)
 	assert_int_equal(row(&report, "mapped")->bytes + row(&report, "bounce")->bytes, 64 * MIB);
 }
 
-/* If both paths fail, the paths to the drive carry the bytes. */
+/* A cached read is mixed from paths mapped and bounce. If mapped and bounce both fail, path staged
+ * must read the bytes from the drive. */
 static void both_paths_fail(void **state)
 {
 	struct penstock_report report;
@@ -396,7 +398,8 @@ static void both_paths_fail(void **state)
 	assert_true(row(&report, "staged")->bytes > 0);
 }
 
-/* Several reads at once share the lanes: each read arrives, and together they use both paths. */
+/* Several reads at once share the lanes. All bytes of each read must arrive, and the reads together
+ * must use paths mapped and bounce. */
 static void reads_at_once(void **state)
 {
 	struct penstock_seg segs[REQUESTS];
@@ -433,7 +436,7 @@ static void reads_at_once(void **state)
 }
 
 /* A mixed read that is cancelled at any moment ends, also while a lane has chunks of another lane.
- * A later read uses both paths again. */
+ * A later read must use paths mapped and bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};

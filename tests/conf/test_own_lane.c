@@ -86,7 +86,7 @@ static void reads_by_each_path(void **state)
 }
 
 /* Writes pieces of odd lengths, some of them durable, and reads the file through another
- * descriptor. */
+ * descriptor. The file must contain the written bytes. */
 static void writes_from_gpu_memory(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -195,7 +195,7 @@ static void many_requests_in_one_submit(void **state)
 
 /* ---- cancel ---- */
 
-/* A request is cancelled before any of its chunks has started, so no chunk starts. */
+/* A request is cancelled before any of its chunks has started. No chunk may start after that. */
 static void cancel_before_start(void **state)
 {
 	struct async_counts counts;
@@ -347,7 +347,8 @@ static void deadlines_of_three_kinds(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* A deadline passes while the request waits for a busy lane. */
+/* A deadline passes while the request waits for a busy lane. The request must complete with -ETIME,
+ * and none of its bytes may be read. */
 static void deadline_passes_before_start(void **state)
 {
 	struct async_counts counts;

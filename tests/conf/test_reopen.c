@@ -93,7 +93,8 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* A new device gets the index in the table of devices that a closed device had. */
+/* A new device gets the index in the table of devices that a closed device had. The storage must
+ * not use its old route for the new device: a read must deliver all bytes. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");
@@ -115,8 +116,9 @@ static void new_device_with_an_old_index(void **state)
 	penstock_device_close(dev);
 }
 
-/* Lanes of one device keep windows of a file that are registered with a second device. The
- * second device closes while the lanes still have these windows. */
+/* Lanes of one device keep windows of a file that are registered with a second device. The second
+ * device closes while the lanes still have these windows. When the storage closes, the lanes drop
+ * these windows. They must not use the memory of the closed device then. */
 static void windows_registered_with_a_closed_device(void **state)
 {
 	struct penstock_device *first = open_device("cuda:0"), *other = open_device("cuda:1");
@@ -153,7 +155,8 @@ static void *open_and_close_devices(void *arg)
 	return arg;
 }
 
-/* Looks up the device of a pointer while another thread opens and closes other devices. */
+/* Looks up the device of a pointer while another thread opens and closes other devices. Each lookup
+ * must find the pointer's device. */
 static void pointer_lookup_while_devices_change(void **state)
 {
 	struct penstock_device *dev = open_device("host"), *found;

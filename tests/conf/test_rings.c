@@ -225,7 +225,8 @@ static void short_reads_pin_the_rest(void **state)
 	read_long(LEN, false);
 }
 
-/* Reads from the drive use io_uring calls into both registered pieces of a ring. */
+/* A ring is registered with io_uring in two pieces. Reads from the drive must pin and register the
+ * second piece, and deliver all bytes. */
 static void drive_reads_pin_the_rest(void **state)
 {
 	(void)state;

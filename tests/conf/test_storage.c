@@ -154,8 +154,8 @@ static void writes_from_gpu_memory(void **state)
 
 /* ---- segments ---- */
 
-/* Segments on both devices, contiguous and in columns, read the same range. The storage fetches
- * each byte only once. */
+/* Segments on the host and on the GPU, contiguous and in columns, read the same range. The storage
+ * must fetch each byte only once. */
 static void one_range_into_several_buffers(void **state)
 {
 	const uint64_t rows = 700, row = 3000, n = rows * row;

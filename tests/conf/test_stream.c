@@ -17,7 +17,8 @@
 #define STREAMS 64
 
 /* Each of 64 streams waits for a gate (a word in memory), then for a read request, and then copies
- * the bytes back. The gate opens only after all is queued, so that all streams wait at once. */
+ * the bytes back. The gate opens only after all is queued, so that all streams wait at once. Each
+ * copy must contain the bytes that its request has read. */
 static void many_streams_wait_at_once(void **state)
 {
 	struct pst_cu_stream *streams[STREAMS];
@@ -94,7 +95,9 @@ static void set_late(void *arg)
 	late_now = *(struct late_length_and_offset *)arg;
 }
 
-/* Work that is queued on the stream before the request sets the request's length and offset. */
+/* Work that is queued on the stream before the request sets the request's length and offset. The
+ * request must read the range that this work has set, and not the range at the time of the
+ * submit. */
 static void late_length_and_offset(void **state)
 {
 	static struct late_length_and_offset want = {12345, 777};

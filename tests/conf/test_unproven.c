@@ -114,7 +114,8 @@ static void open_empty(int *fd)
 	assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 }
 
-/* Opens the file again and reports whether the canary can prove path odirect on it. */
+/* Opens the file again and returns whether path odirect is proven: the canary has read the file's
+ * bytes correctly over this path. */
 static bool file_can_be_proven(void)
 {
 	bool proven;
@@ -126,7 +127,8 @@ static bool file_can_be_proven(void)
 	return proven;
 }
 
-/* Checks that one of the next requests proves path odirect. Closes the storage and `fd`. */
+/* Checks that path odirect becomes proven: within PATIENCE_MS, a request must run the canary, and
+ * the canary must succeed. Closes the storage and `fd`. */
 static void check_proven(int fd)
 {
 	int proven = await_proven();
@@ -199,10 +201,10 @@ static uint64_t canary_reads(void)
 	return atomic_load(&pst_stats_get()->canaries);
 }
 
-/* The file changes before every request, but no bytes are written. The first eight canary reads may
- * follow each other without a pause. After that, each canary read that finds no written bytes
- * doubles the pause before the next one, from 1 ms to 1 s. Once bytes are written, the path is
- * proven within the test's time limit. */
+/* The file grows before every request, but no bytes are written to it, so the canary cannot
+ * succeed. The library may run the first eight canary reads without a pause. After that, each
+ * canary read that finds no written bytes must double the pause before the next canary read, from 1
+ * ms to 1 s. When bytes are written at the end, path odirect must become proven. */
 static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];
@@ -212,8 +214,8 @@ static void canary_pauses_after_failures(void **state)
 	(void)state;
 	before = canary_reads();
 	open_empty(&fd);
-	some = canary_reads() -
-	       before; /* There was at least one canary read for each path that needs a proof. */
+	/* The open has run a canary read for each path that needs a canary. */
+	some = canary_reads() - before;
 	assert_true(some > 0);
 	before = canary_reads();
 	begun = now_ms();

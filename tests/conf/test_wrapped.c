@@ -30,9 +30,9 @@ static int setup(void **state)
 	test_use_standin();
 	bytes = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
+	/* The bytes are random, so that the halves of a chunk differ. */
 	for (size_t i = 0; i < LEN; i++)
-		bytes[i] = (unsigned char)test_random(
-			&seed); /* random, so that swapped bytes differ */
+		bytes[i] = (unsigned char)test_random(&seed);
 	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;

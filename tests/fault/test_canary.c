@@ -458,8 +458,8 @@ static void open_for_writing(unsigned drives)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes `count` pieces of the length of a canary read through the direct path, starting with
- * piece number `from`. Sets *reads to the number of reads by which the library read the pieces
+/* Writes `count` pieces of the length of a canary read through the direct path, starting with the
+ * piece with index `from`. Sets *reads to the number of reads by which the library read the pieces
  * back. If `lie` is true, the first of these reads delivers nothing. */
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {

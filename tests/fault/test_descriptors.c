@@ -112,8 +112,8 @@ static void storage_outlives_the_callers_descriptor(void **state)
 		assert_int_equal(dup2(other, fd), fd);
 		read_right(st);
 		penstock_close(st);
-		assert_true(fcntl(fd, F_GETFD) >=
-			    0); /* the descriptor's number belongs to another file of the caller */
+		/* The descriptor's number belongs to another file of the caller. */
+		assert_true(fcntl(fd, F_GETFD) >= 0);
 		close(fd);
 		close(other);
 	}

@@ -23,9 +23,9 @@
 #define HUNG_NS 30000000u     /* time in ns after which the library considers a lane as hanging */
 #define WAIT_NS 20000000000LL /* timeout in ns; only a hang lasts that long */
 #define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
-#define CALLS_ALL UINT32_MAX  /* number for calls_release that releases every call */
+#define CALLS_ALL UINT32_MAX  /* argument of calls_release that releases every call */
 #define REQUESTS 256
-#define PROBE_REQUEST 254 /* number of a request that hang_one submits */
+#define PROBE_REQUEST 254 /* index of a request that hang_one submits */
 #define ROUND_REQUESTS 48 /* number of requests in a round */
 #define ROUNDS 24
 
@@ -263,8 +263,8 @@ static void one_call_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* None of the queue's requests has started. The queue can close while the lane still has them on a
- * list. */
+/* None of the queue's requests has started. It must be possible to close the queue while the
+ * hanging lane still has these requests on a list. */
 static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;
@@ -368,8 +368,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* Both lanes carried parts of a request. Then one lane hangs, after the other lane has moved all
- * bytes. A cancel no longer has an effect on the result. */
+/* Two lanes carry parts of a request. The first lane hangs after the second lane has moved all
+ * remaining bytes. A cancel that comes later must not change the request's result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
@@ -448,7 +448,9 @@ static void entries_return_with_the_lane(void **state)
 
 static _Atomic bool stop;
 
-/* Releases blocked calls at random times, except the last few. */
+/* Releases blocked calls at random times. Up to three of the latest calls stay blocked until a
+ * later release, so that the test also cancels requests of a hanging lane. When `stop` is set,
+ * releases all calls and ends. */
 static void *release_at_random(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;

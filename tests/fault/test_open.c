@@ -177,8 +177,8 @@ static void interrupted_open_is_repeated(void **state)
 	unlink(name);
 }
 
-/* cachestat starts to fail after the storage was opened. The residency becomes unknown, with the
- * reason. */
+/* cachestat starts to fail after the storage was opened. The residency (are the bytes cached?) must
+ * then be unknown, and the report must have the reason. */
 static void refused_cachestat(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};

@@ -136,9 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane that carries stream-ordered requests hangs in one of them. Another request waits for its
- * stream, and a third request is still in the inbox of the lane. Both of these requests can be
- * cancelled, and the stream continues. */
+/* The lane that carries stream-ordered requests hangs in one of them. A second request waits for
+ * its stream, and a third request is still in the inbox of the lane. It must be possible to cancel
+ * the second and the third request, and the stream must then continue. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_cu_stream *other;

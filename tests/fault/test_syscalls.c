@@ -438,7 +438,8 @@ static void requests_with_a_class(void **state)
 }
 
 /* Faults hit the calls of the canary itself: its test reads when the route is made, and the reads
- * that check the first write. */
+ * that check the first write. The request must then move all its bytes over another path, or fail
+ * with the reason. */
 static void failed_canary_calls(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};
@@ -474,7 +475,8 @@ static void failed_syncs(void **state)
 		}
 }
 
-/* All calls from the n-th on fail, as if a drive had failed or a disk stayed full. */
+/* All calls from the n-th on fail, as if a drive had failed or a disk stayed full. The request must
+ * end with the error of these calls, unless it had all its bytes before. */
 static void drive_fails_for_good(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -583,7 +585,8 @@ static void io_urings_are_opened_when_needed(void **state)
 	unlink(name);
 }
 
-/* Injects faults into io_uring_enter itself. */
+/* io_uring_enter itself fails. The library must repeat the call or use plain calls, so that every
+ * request ends. */
 static void failed_io_uring_enter(void **state)
 {
 	static const int hows[] = {EAGAIN, EBUSY, EINTR, ENOMEM};

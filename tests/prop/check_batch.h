@@ -95,7 +95,9 @@ static void expect_read(const struct gen *gen, uint64_t end)
 	}
 }
 
-/* Fails the case if the generated request must not end with the error that it ended with. */
+/* Checks the error with which a generated request ended. Fails the case unless the test caused this
+ * error: by a fault, a cancel, a deadline, a required path or class, a range beyond the storage's
+ * end, or a durable request without segments. */
 static void check_error(const struct gen *gen)
 {
 	int64_t n = gen->result;
@@ -324,7 +326,7 @@ static void check_moved(const struct gen *gen)
 }
 
 /* Checks how many bytes the CPU copied, and how many bytes were written to host memory on the way.
- * Both depend on the paths that carried the bytes. */
+ * Each of these two numbers depends on the paths that carried the bytes. */
 static void check_costs(const struct gen *gen)
 {
 	const struct penstock_report *r = &gen->report;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment of the property tests: the host and two stand-in GPUs with random options.
- * Each device has an arena, a block of its memory, and a shadow of that arena with the expected
- * bytes. The environment also has a random storage and the expected bytes of this storage, a
- * random part of which is in the page cache. test_bytes.c includes this file. Expected bytes
- * must never come from the library.
+ * The environment of the property tests. It has three devices, opened with random options: the host
+ * and two stand-in GPUs. Each device has an arena, which is a block of the device's memory. Each
+ * arena has a shadow, which is memory of the test with the bytes that the arena must contain. The
+ * environment also has a storage of a random kind, and a copy of the bytes that the storage must
+ * contain. A random part of the storage is in the page cache. test_bytes.c includes this file. The
+ * test must never use the library to compute expected bytes.
  */
 #ifndef PENSTOCK_TEST_WORLD_H
 #define PENSTOCK_TEST_WORLD_H

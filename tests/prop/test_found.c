@@ -167,7 +167,7 @@ static void empty_segment_between_others(void **state)
 	assert_memory_equal(back, bytes, 10000);
 }
 
-/* Copies between devices whose slots have the minimum length. */
+/* Copies between devices whose slots have the minimum length. All bytes must arrive. */
 static void copies_through_small_slots(void **state)
 {
 	(void)state;
@@ -175,8 +175,8 @@ static void copies_through_small_slots(void **state)
 	copy_from_gpu(back, device_mem, 300000);
 }
 
-/* Lanes of the first segment's device carry a request. The device of the second segment has
- * longer slots. */
+/* Lanes of the first segment's device carry a request. The device of the second segment has longer
+ * slots. Chunks must fit into the slots of the carrying lanes, and all bytes must arrive. */
 static void slots_of_two_lengths(void **state)
 {
 	static const char *const paths[] = {"bounce", "staged"};
@@ -204,7 +204,7 @@ static void slots_of_two_lengths(void **state)
 
 /* A lane of the host carries a request whose second segment is on the GPU and whose bytes are
  * cached. Path mapped then keeps its windows (registered pieces of the page cache) on this lane of
- * the host. */
+ * the host. All bytes must arrive. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
@@ -229,7 +229,8 @@ static void mapped_windows_on_a_host_lane(void **state)
 			       (unsigned long long)report.paths[i].bytes);
 }
 
-/* A read by path mapped goes beyond the end of the file, where the file has no pages to map. */
+/* A read by path mapped goes beyond the end of the file, where the file has no pages to map. The
+ * read must deliver the bytes before the end and return their count. */
 static void mapped_read_beyond_the_end(void **state)
 {
 	struct penstock_seg seg = {.off = 2802, .row_len = 775238};
@@ -297,7 +298,8 @@ static void padded_tail_without_commit(void **state)
 	assert_memory_equal(back, bytes, 20000);
 }
 
-/* A required class applies to the devices of all segments of a request. */
+/* A request has segments on two devices. A path may carry its bytes only if the path meets the
+ * required class on each of the two devices. */
 static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
@@ -371,7 +373,8 @@ static void *copy_some(void *arg)
 	return NULL;
 }
 
-/* More threads copy at the same time than there are lanes, so some of the threads wait. */
+/* More threads copy at the same time than there are lanes, so some of the threads wait. Every copy
+ * must succeed. */
 static void more_copies_than_lanes(void **state)
 {
 	unsigned indices[40];

@@ -400,15 +400,16 @@ static void both_engines(const char *device, int shift, const char *path, const 
 	check_files(device, "threads", shift, path, expected_path);
 }
 
-/* Memory addresses and file offsets have the same alignment, so aligned parts are written
- * without a CPU copy. */
+/* Memory addresses and file offsets have the same alignment. So path odirect must write the aligned
+ * parts. */
 static void writes_by_odirect(void **state)
 {
 	(void)state;
 	both_engines("host", 0, NULL, "odirect");
 }
 
-/* Memory addresses and file offsets differ in alignment, so the bytes go through the ring. */
+/* Memory addresses and file offsets differ in alignment. So path staged must write the bytes,
+ * through the ring. */
 static void writes_by_staged(void **state)
 {
 	(void)state;

@@ -92,7 +92,7 @@ class Torch(unittest.TestCase):
                                          "c64": TENSORS["c64"][1:]})
 
     def test_indices(self):
-        """Slices accept torch's indices. For a list of row numbers only those rows are read."""
+        """Slices accept torch's indices. For a list of row indices only those rows are read."""
         file = os.path.join(TMP, "indices.safetensors")
         reference.save_file({"a": torch.randn(70, 6, 5), "b": torch.randn(4)}, file)
         read, real = [], penstock.Model.load_into

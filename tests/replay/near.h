@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of the topology code. They open the topology of the machine below a root
- * folder, and check how close two devices are. Only the tests of topo include this file. If the
- * topology cannot be opened, the test must always fail.
+ * Helpers of the tests of the topology code. topo_at opens the topology of a machine from a folder
+ * (`root`) with copies of the machine's /sys and /proc files. assert_near checks how close two
+ * devices of the topology are. Only the tests of topo include this file. If the folder cannot be
+ * read, topo_at must fail the test; it must never skip the test.
  */
 #ifndef PENSTOCK_NEAR_H
 #define PENSTOCK_NEAR_H

@@ -33,7 +33,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Each of 64 streams executes in order: a wait for the gate, a read, and a copy to the host. */
+/* Each of 64 streams executes in order: a wait for the gate (a word in memory), a read, and a copy
+ * to the host. Each copy must contain the bytes that the read delivered. */
 static void many_streams(void **state)
 {
 	static size_t lens[STREAMS];
@@ -344,8 +345,8 @@ static void capture_refused(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* Makes more requests than the library accepts at once, and deregisters the file while they are
- * in flight. */
+/* Makes more requests than the library accepts at once, and deregisters the file while they are in
+ * flight. Every read must still deliver its bytes. */
 static void more_requests_than_entries(void **state)
 {
 	enum { COUNT = 3000 };

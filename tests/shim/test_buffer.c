@@ -152,7 +152,8 @@ static void late_offsets(void **state)
 }
 
 /* Makes transfers to an address range that consists of several mapped allocations. Allocators of
- * CUDA frameworks create such ranges. */
+ * CUDA frameworks create such ranges. Transfers inside the mapped allocations must succeed, and all
+ * other transfers must fail. */
 static void mapped_pieces(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,

@@ -140,7 +140,8 @@ static void defaults(void **state)
 	assert_ok(cuFileDriverClose());
 }
 
-/* The environment overrides cufile.json, and the API overrides both. */
+/* The environment must override cufile.json. The API must override the environment and
+ * cufile.json. */
 static void precedence(void **state)
 {
 	size_t min, max;
@@ -486,7 +487,7 @@ static void compat_off(void **state)
 }
 
 /* The first read and the first write of a file are logged. The log has the path that was used, and
- * the reason why no more direct path was used. */
+ * the reason why no path that is more direct was used. */
 static void first_use(void **state)
 {
 	int fd = st_make("first-use", 65536, O_RDWR);

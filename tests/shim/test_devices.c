@@ -133,7 +133,7 @@ static void statistics(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 1000);
 	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
 	assert_int_equal(s.gpus.gpu[1].read_bytes, 4000);
-	/* A vector with buffers of both GPUs counts as one operation of each GPU, and the bytes
+	/* A vector with buffers of GPUs 0 and 1 counts as one operation of each GPU, and the bytes
 	 * count for the GPU that received them. The first vector is longer than the rest of the
 	 * file, so fewer bytes are read. */
 	assert_ok(cuFileStatsReset());

@@ -193,7 +193,7 @@ static void invalid_handles(void **state)
 }
 
 /* Registers 300 files at the same time and reads each file. The table of handles needs a second
- * page for so many files. */
+ * page for so many files. Each read must deliver the bytes of its own file. */
 static void many_files(void **state)
 {
 	enum { COUNT = 300 };

@@ -124,7 +124,7 @@ static void *batch_start_blocked(unsigned nr, struct cuf_io_params *params)
 	return batch;
 }
 
-/* Reads events and returns their number. Waits without a timeout if limit_ms is negative. */
+/* Reads events and returns their count. Waits without a timeout if limit_ms is negative. */
 static unsigned read_events(void *batch, unsigned min, struct cuf_io_event *events, unsigned max,
 			    int64_t limit_ms)
 {

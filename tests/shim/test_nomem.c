@@ -9,7 +9,7 @@
 
 #define LEN 65536
 
-/* Number of the allocation that fails: 1 for the next one, 2 for the one after it; 0 if none
+/* Which of the following allocations fails: 1 for the next one, 2 for the one after it; 0 if none
  * fails. */
 static _Thread_local long fail_in;
 static _Thread_local bool failed;

@@ -359,8 +359,10 @@ static int lines_with(const char *name, const char *text)
 	return count;
 }
 
-/* Checks the layouts of all levels. Runs in a child process, because the library reads the
- * version only once. */
+/* Checks how many bytes the statistics of levels 1, 2 and 3 have if PENSTOCK_CUFILE_VERSION selects
+ * the cuFile version `version`. `vectors` is true if this version also counts vector operations.
+ * Returns 0, or the number of the check that failed. Runs in a child process, because the drop-in
+ * reads PENSTOCK_CUFILE_VERSION only once. */
 static int child_layouts(int version, bool vectors)
 {
 	union {

@@ -18,7 +18,7 @@ static struct pst_lane lane;
 static struct pst_err err;
 static struct pst_chunk claimed[CHUNKS];
 static unsigned claimed_count;
-static unsigned lane_number; /* number of the claiming lane among the request's lanes */
+static unsigned lane_number; /* index of the claiming lane among the request's lanes */
 
 static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, uint64_t len,
 				    uintptr_t address)

@@ -426,7 +426,9 @@ static void contradicting_mount(void **state)
 	tree_close(&t);
 }
 
-/* If a file system journals data by default, the mount table does not show that. */
+/* An ext4 can journal data by default, which the mount table does not show. The library must read
+ * the options below /proc/fs/ext4. Without them, or with data=journal, the block stack must not
+ * count as direct. */
 static void data_journal_by_default(void **state)
 {
 	struct pst_blockstack stack;

@@ -122,8 +122,8 @@ static void chunks_fit_slots(void **state)
 	expect_chunks("staged 0+65536 staged 65536+34464");
 }
 
-/* The lanes of its first device carry a request. Their slots may be shorter than those of the other
- * devices. */
+/* The lanes of its first device carry a request. The slots of these lanes may be shorter than the
+ * slots of the other devices. Each chunk must fit into a slot of the lane that carries it. */
 static void chunks_fit_the_lane_of_the_first_device(void **state)
 {
 	static struct pst_pump other;
@@ -212,8 +212,9 @@ static uint64_t claim_by_two_lanes(void)
 	return mapped;
 }
 
-/* One request uses paths mapped and bounce at the same time: the first lane uses path mapped, and
- * the other lanes path bounce. Near the end of a FAST request, both lanes use path bounce. */
+/* One request uses paths mapped and bounce at the same time: the first lane must use path mapped,
+ * and the other lanes must use path bounce. Near the end of a FAST request, all lanes must use path
+ * bounce. */
 static void mixed_paths_by_lane(void **state)
 {
 	uint64_t fast, balanced;
@@ -720,8 +721,8 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("none");
 }
 
-/* A chunk that failed on one of the mixed paths goes on by the other one, and only after that by a
- * path to the drive. */
+/* Paths mapped and bounce are mixed. A chunk that fails on path mapped must be retried on path
+ * bounce, and the reverse. Only after that may the chunk use a path that reads from the drive. */
 static void failed_chunk_is_retried_on_the_other_mixed_path(void **state)
 {
 	(void)state;

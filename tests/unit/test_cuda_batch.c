@@ -7,7 +7,7 @@
 
 /* ---- deferred copies ---- */
 
-/* Defers small and large copies in turn, in both directions. */
+/* Defers small and large copies in turn, to the device and from it. All bytes must arrive. */
 static void deferred_copies_arrive(void **state)
 {
 	enum { COUNT = 40, EACH = 50000 };
@@ -35,7 +35,7 @@ static void deferred_copies_arrive(void **state)
 		assert_int_equal(refused[i], 0);
 }
 
-/* Defers more copies than fit into one batch. */
+/* Defers more copies than fit into one batch. All of them must arrive. */
 static void more_copies_than_a_batch(void **state)
 {
 	enum { COUNT = 150, EACH = 25000 };

@@ -83,8 +83,8 @@ static void copies_of_rectangles(void **state)
 	free(model);
 }
 
-/* Copies two rows that are further apart than CUDA's largest pitch. The rows are in two mapped
- * blocks of a reserved address range of 3 GiB. */
+/* Copies two rows that are further apart than CUDA's largest pitch. The bytes of each row must
+ * arrive. The rows are in two mapped blocks of a reserved address range of 3 GiB. */
 static void copies_of_rows_far_apart(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,

@@ -77,8 +77,9 @@ static void faster_length_is_kept(void **state)
 	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
 
-/* If calls of the current size become slow, the choice changes at once. If calls of the other size
- * become faster, the choice changes some time later. */
+/* If calls of the length in use become slow, the other of the two lengths must be chosen at once.
+ * If calls of the length that is not in use become faster, that length must be chosen at its next
+ * measurement. */
 static void changed_speed_changes_the_choice(void **state)
 {
 	(void)state;

@@ -183,8 +183,9 @@ static void abort_reports_failed_removal(void **state)
 	unlink(moved);
 }
 
-/* Two storages write one half each of the same file. Closing the first storage keeps the bytes of
- * the second one, even those after the end of the file that the first storage committed. */
+/* Two storages write one half each of the same file. When the first storage is closed, the bytes
+ * that the second storage wrote must remain. This must hold even for bytes after the end of the
+ * file that the first storage committed. */
 static void two_writers_of_one_file(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -67,7 +67,8 @@ static void missing_storage_features_close_paths(void **state)
 	expect_path("staged", PENSTOCK_ANY, 0);
 	route_probe(&host, PENSTOCK_READ);
 	expect_path("odirect", PENSTOCK_ANY, 0);
-	/* The path meets no class that a test read (canary) would have to prove. */
+	/* The path only meets class `any`. For this class no canary (test read) is needed, so none
+	 * may run. */
 	assert_false(path_state("odirect")->facts.canary);
 	st.facts.fd_direct = -1;
 	pst_fail(&st.facts.why_direct, PENSTOCK_WHY_NOT_REAL, "it is memory");

@@ -121,7 +121,8 @@ static void whole_slot_is_not_starved(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
-/* Opens a lane's slots with only some of the slots, then adds the others. */
+/* Opens a lane's slots with only some of the slots, then adds the remaining slots. Before that,
+ * only the first slots may be handed out, and after that all slots. */
 static void slots_added_later(void **state)
 {
 	const struct pst_slot_counts first = {2, 3};

@@ -51,7 +51,8 @@ static void slot_return(unsigned i)
 	taken[i] = taken[--count];
 }
 
-/* A slot of 1 GiB has 256 parts, one more than a byte can count. */
+/* A slot of 1 GiB has 256 parts, one more than a byte can count. All parts must be handed out and
+ * joined again. */
 static void slot_of_256_parts(void **state)
 {
 	const struct pst_slot_counts all = {1, 4};

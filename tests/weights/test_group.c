@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests loads by several processes of one host, through host memory and on the stand-in's GPUs,
- * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one
- * rank may read each byte of the file. Both must hold even if a rank sees the file with other
- * device and inode numbers.
+ * with one GPU for each rank or one GPU for all. Every rank must get every byte, and only one rank
+ * may read each byte of the file. This must hold even if a rank sees the file with other device and
+ * inode numbers than rank 0.
  */
 #include "group.h"
 
@@ -38,7 +38,8 @@ static void test_gpus(void **state)
 	check_replicas(RANKS_MAX);
 }
 
-/* If the GPUs cannot share memory, the windows are in host memory. */
+/* If the GPUs cannot share memory, the windows must be in host memory, and every rank must get its
+ * bytes. */
 static void test_no_peer_access(void **state)
 {
 	struct job job = {.name = "apart",

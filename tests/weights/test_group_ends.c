@@ -163,8 +163,8 @@ static void test_rank_dies_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* A rank dies while another rank is blocked in the call that opens the file. No queue can wait
- * for such a call. */
+/* A rank dies while another rank is blocked in the call that opens the file. No queue can wait for
+ * such a call, but the load of the blocked rank must still fail and name the dead rank. */
 static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;
@@ -516,7 +516,8 @@ static void test_rank_short_of_memory(void **state)
 		assert_int_equal(outcomes[i].read, 0);
 }
 
-/* One rank cannot map another rank's window. Only this rank itself can notice that. */
+/* One rank cannot map another rank's window. Only this rank itself can notice that, but the load
+ * must fail on all ranks. */
 static void test_rank_cannot_map_window(void **state)
 {
 	struct job job = small_chunks("blind", BLIND);

@@ -355,9 +355,12 @@ static void test_impostor_listens(void **state)
 
 /* ---- a process of this user that sends invalid messages ---- */
 
-/* Plays rank 0 for a rank that joins. Answers the rank's hello message with `said_len` bytes. If
- * `facts` is true, answers the hello message correctly, and answers the rank's facts at the
- * first barrier with `said_len` bytes. */
+/* Plays rank 0 for a rank that joins, and sends one invalid message. If `facts` is false, this is
+ * the answer to the rank's hello message: at most `said_len` bytes of a hello message that
+ * announces `windows` windows. If `facts` is true, the answer to the hello message is valid. The
+ * invalid message then comes at the first barrier. There every rank sends its facts, which describe
+ * the model's files. Rank 0 answers with only the first `said_len` bytes of the rank's own
+ * facts. */
 static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool facts)
 {
 	struct hello {
@@ -386,7 +389,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
 		pst_link_send(&link, UINT64_MAX, &answer,
-			      &said); /* sends the rank's own facts back, but not all of them */
+			      &said); /* only the first said_len bytes */
 	}
 	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;

@@ -198,7 +198,8 @@ static void test_random_cancels(void **state)
 	munmap(rets, RANKS * sizeof(*rets));
 }
 
-/* A rank waits for another rank that never joins. The rank's callback ends this wait. */
+/* A rank waits for another rank that never joins. If the rank's callback returns non-zero,
+ * penstock_group_open must end with -ECANCELED. */
 static void test_cancel_join(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -217,8 +218,8 @@ static void test_cancel_join(void **state)
 	}
 }
 
-/* A host waits before it starts to read, so that hosts start at different times. The callback
- * ends this wait. */
+/* A host waits before it starts to read, so that hosts start at different times. If the callback
+ * returns non-zero, this wait must end. */
 static void test_cancel_jitter(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;

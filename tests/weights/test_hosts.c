@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests several hosts that load the same model from one store. Two groups on this machine play
- * the hosts. The tests check what each host reads, where in the file it starts, how many
- * requests a store gets at the same time, and the properties of the read plan for random
- * models.
+ * Tests several hosts that load the same model from one store, which is a file system that the
+ * hosts share. Two groups on this machine play two hosts. The tests check which bytes each host
+ * reads, and where in the file it starts. They check how many requests a store gets at the same
+ * time. They also check properties of the read plan for random models.
  */
 #include "group.h"
 
@@ -13,8 +13,8 @@
 
 struct seen {
 	int now, most;
-	uint64_t first_off[RANKS_MAX],
-		first_count; /* first_off: offset of each rank's first request. */
+	/* Offset of each rank's first request, and how many ranks have made one. */
+	uint64_t first_off[RANKS_MAX], first_count;
 };
 static struct seen *seen; /* Observations of the ranks of this host, in memory that they share. */
 
@@ -157,7 +157,8 @@ static void test_hosts_of_one_tp(void **state)
 	outcomes = areas;
 }
 
-/* All ranks load the same few tensors in the middle of the file. */
+/* All ranks load the same few tensors in the middle of the file. The group must read these tensors
+ * and little more. */
 static void test_few_tensors(void **state)
 {
 	struct job job = {.name = "middle",
@@ -471,7 +472,8 @@ static void test_plan(void **state)
 	}
 }
 
-/* The plan keeps two drives busy all the time, and both finish at the same time. */
+/* The plan must keep two drives busy all the time, so that the two drives finish at the same
+ * time. */
 static void test_two_stores(void **state)
 {
 	struct pst_group_settings how = {.window = 65536, .windows = 2, .hosts = 1};

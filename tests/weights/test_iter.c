@@ -80,7 +80,8 @@ static void test_iterate(void **state)
 	iterate(host, 1, 1, (1u << 18) + made_bytes(&all_dtypes[5]) + 8192);
 }
 
-/* The gaps between the tensors take most of the memory. */
+/* The gaps between the tensors take most of the memory. The iterator must still return every
+ * tensor. */
 static void test_large_gaps(void **state)
 {
 	static struct made list[900];

@@ -262,7 +262,8 @@ static void test_into(void **state)
 	assert_true(report.read <= 200 * 1021 * 2 * 105 / 100);
 }
 
-/* Loads eight column parts of one matrix to two devices in one call. The matrix is read once. */
+/* Loads eight column parts of one matrix to two devices in one call. The library must read the
+ * matrix once. */
 static void test_columns(void **state)
 {
 	static const struct made m = {"m", "BF16", 16, 2, {256, 1024}};
@@ -509,7 +510,8 @@ static int touch_file(void *user, unsigned file, const struct penstock_report *r
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* If the file changes while it is read, the library notices that after the last byte. */
+/* If the file changes while it is read, the library must notice the change after the last byte, and
+ * the load must fail. */
 static void test_change_during_read(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};

@@ -11,8 +11,8 @@
 #define ALL ((uint64_t)TENSORS * EACH)
 #define LATE "fault:bounce?delay_us=300000"
 
-static unsigned look_count,
-	cancel_at; /* cancel_at: the number of the call that cancels, 0 if none does. */
+/* How often the callback was called, and which call cancels (1 is the first; 0: none). */
+static unsigned look_count, cancel_at;
 
 static int count_and_answer(void *user)
 {
@@ -92,7 +92,8 @@ static void test_not_cancelled(void **state)
 	penstock_loaded_free(loaded);
 }
 
-/* penstock_weights_load_into loads all tensors to the same memory. */
+/* penstock_weights_load_into loads all tensors to the same memory. A cancel by the callback must
+ * end this load, too. */
 static void test_into(void **state)
 {
 	struct penstock_piece *list = calloc(TENSORS, sizeof(*list));

@@ -32,7 +32,7 @@ static const struct made family[] = {
 	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
-/* Lists in order the indices of dimension *dim that a rank gets, and returns their number.
+/* Lists in order the indices of dimension *dim that a rank gets, and returns their count.
  * Returns -1 if the rank gets the whole tensor. */
 static int expected_selection(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
 			      unsigned *list)

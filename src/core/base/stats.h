@@ -32,8 +32,8 @@ struct pst_stats_path {
 };
 
 /* A note: a message for the readers of the counters. The writer writes `begun` first and `done`
- * last. A reader reads `done` first and `begun` last. If the reader finds the same number in both,
- * it has read the complete text of that note. Otherwise the note was being written. */
+ * last. A reader reads `done` first and `begun` last. If the reader finds the same number in `done`
+ * and `begun`, it has read the complete text of that note. Otherwise the note was being written. */
 struct pst_stats_note {
 	_Atomic uint64_t done;	/* number of the note, counted from 1; 0 if there is no note */
 	_Atomic uint64_t times; /* how many times this text was reported */

@@ -483,7 +483,7 @@ static void passed_take(struct pst_lane *lane)
 		lane->passed_todo_end = &(*lane->passed_todo_end)->next;
 }
 
-/* Continues the chunks whose copies another lane has completed. Returns their number. */
+/* Continues the chunks whose copies another lane has completed. Returns their count. */
 static int returned_take(struct pst_lane *lane)
 {
 	struct pst_chunk *list;

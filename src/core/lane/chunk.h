@@ -111,13 +111,14 @@ void pst_copyqs_adopt(struct pst_lane *lane);
  * error, with the reason in lane->open_err. */
 struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev);
 
-/* Processes completed copies and returns their number. PST_REAP_RECORD first records a ticket for
+/* Processes completed copies and returns their count. PST_REAP_RECORD first records a ticket for
  * the copies that have none. PST_REAP_LOOK leaves these copies for a later call. */
 enum pst_reap { PST_REAP_LOOK, PST_REAP_RECORD };
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how);
 
 /* Queues the copies of chunks that other lanes have passed to this lane, and continues the chunks
- * whose copies another lane has completed. Returns the number of both. */
+ * whose copies another lane has completed. Returns the number of queued copies plus the number of
+ * continued chunks. */
 int pst_chunks_exchange(struct pst_lane *lane);
 
 /* Makes one copy, to the device if `in` is true, else from the device. Waits until the copy is

@@ -20,7 +20,7 @@ struct pst_claim {
 	bool timed;
 };
 
-/* Claims the next bytes of a request. `nth` is the number of the calling lane among the lanes that
+/* Claims the next bytes of a request. `nth` is the index of the calling lane among the lanes that
  * share the request. Returns false if no bytes are left. Also returns false after failing the
  * request, because it is cancelled, past its deadline, or no path can carry its bytes. */
 bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out);

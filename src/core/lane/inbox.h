@@ -17,7 +17,7 @@ void pst_inbox_wake(struct pst_lane *lane);
 struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request *req);
 /* Pushes the entry onto the lane's inbox and wakes the lane. Any thread may call it. */
 void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry);
-/* Moves all entries from the inbox to the lane's lists and returns their number. Only the lane's
+/* Moves all entries from the inbox to the lane's lists and returns their count. Only the lane's
  * thread may call this function and those below, except pst_io_done. */
 int pst_inbox_take(struct pst_lane *lane);
 

@@ -34,7 +34,7 @@ struct pst_lane {
 	enum pst_lane_kind kind;
 	/* For an inline lane: the completion list of its queue, and the number of the queue's
 	 * requests in flight. The lane sleeps only while the list is empty and the number is not 0.
-	 * For other lanes both are NULL. */
+	 * For other lanes `completed` and `inflight` are NULL. */
 	_Atomic(struct pst_request *) *completed;
 	const _Atomic unsigned *inflight;
 	pthread_t thread;

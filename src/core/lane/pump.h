@@ -66,8 +66,8 @@ struct pst_pump {
 	struct pst_numa numa;	   /* NUMA node of the lanes' threads and rings */
 	size_t slot_bytes;	   /* length of a big slot of the lanes */
 	_Atomic uint64_t attached; /* bit i is set if the lanes can also copy to device i */
-	/* For stream-ordered requests. Both are NULL until queue/stream.c sets them at the first
-	 * such request of the device: first the hooks, then the streams. */
+	/* For stream-ordered requests. `streams` and `stream_hooks` are NULL until queue/stream.c
+	 * sets them at the first such request of the device: first the hooks, then the streams. */
 	_Atomic(struct pst_streams *) streams;
 	const struct pst_stream_hooks *stream_hooks;
 	/* The storage or device that is being closed, set with the device table's lock held. The
@@ -108,9 +108,10 @@ size_t pst_pump_ring_bytes(const struct pst_pump *pump);
 int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
 
 /*
- * Returns the number of a lane among the lanes that share a request. Lane number 0 carries chunks
- * on the first of the plan's mixed paths. The home lane has the last number: the pump gives the
- * next short requests to the home lane, and the first mixed path would block it for milliseconds.
+ * Returns the index of a lane among the lanes that share a request. The lane with index 0 carries
+ * chunks on the first of the plan's mixed paths. The home lane has the last index: the pump gives
+ * the next short requests to the home lane, and the first mixed path would block it for
+ * milliseconds.
  */
 static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 					    const struct pst_lane *lane)
@@ -120,7 +121,7 @@ static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 	return req->home_lane ? (lane->index + count - 1 - req->home_lane->index + count) % count
 			      : 0;
 }
-/* Returns lane number 0 of a request that has a home lane. */
+/* Returns the lane with index 0 of a request that has a home lane. */
 static inline struct pst_lane *pst_pump_first_lane(const struct pst_request *req)
 {
 	const struct pst_pump *pump = req->pump;

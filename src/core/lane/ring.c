@@ -211,7 +211,8 @@ static void slot_init(struct pst_slot *slot, uint8_t size, char *mem, size_t len
 	slot->len = (uint32_t)len;
 }
 
-/* Adds slots of each size to the free lists: from number `from` up to number `to`. */
+/* Adds slots of each size to the free lists: the slots with the indices from `from` up to, but not
+ * including, `to`. */
 static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 			   struct pst_slot_counts to)
 {

@@ -42,7 +42,8 @@ struct pst_slots {
 	struct pst_slot *all;
 	unsigned big_count, count;
 	unsigned parts; /* number of parts in a big slot; 0 if big slots are never cut */
-	struct pst_slot_counts first; /* numbers of slots in the first part of the ring */
+	/* How many slots of each size are in the first part of the ring. */
+	struct pst_slot_counts first;
 	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
 	bool big_wanted;
 	char *base;
@@ -76,8 +77,8 @@ static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *s
 /* Unregisters and unmaps the ring. */
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
-/* Divides the ring into slots, whose numbers are in `all`. Until pst_slots_rest is called, only
- * the slots that `first` counts can be used. */
+/* Divides the ring into slots. `all` has the number of big slots and the number of small slots.
+ * Until pst_slots_rest is called, only the slots that `first` counts can be used. */
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
 		   struct pst_slot_counts all, struct pst_slot_counts first, struct pst_err *err);
 /* Makes the remaining slots usable. Must be called after their memory is pinned. */

@@ -84,8 +84,8 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far
- * to the number of steps from a device up to that bridge: the larger number of the two devices. */
+/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far to
+ * the number of steps from a device up to that bridge, for the device that is farther from it. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classifies disks and RDMA devices by their entries in /sys. Called by topo_read.c and by the
- * block stack, when something is opened. If the path of a disk is unfamiliar, its transport must
+ * Classifies disks and RDMA devices by their entries in /sys. topo_read.c calls this file when a
+ * topology is opened, and blockstack.c when a storage is opened. The transport of a disk follows
+ * from the disk's folder below /sys/devices. If this folder has an unknown form, the transport must
  * be "", so that no caller assumes that DMA can reach the disk.
  */
 #ifndef PST_CORE_TOPO_DISK_H

@@ -35,7 +35,7 @@
 #define CACHED UINT32_MAX
 
 struct window {
-	uint64_t key; /* number of the window, plus 1; 0 if the record is unused */
+	uint64_t key; /* index of the window in the storage, plus 1; 0 if the record is unused */
 	/* For each unit, the end of the bytes that were read, counted from the unit's start; or
 	 * CACHED. */
 	uint32_t read_end[UNITS];

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage: see io_size.h. The read rate with the
- * length in use is measured over windows of 64 MiB. After a change of the length, the first window
- * is ignored, because it started with calls of the other length in flight. When the rates of both
- * lengths are known, the faster length stays in use. The other length is measured again after 64
- * windows. The other length is also used as soon as the rate of the length in use falls below the
- * last rate of that other length. A window is ignored if the drive had few calls in flight or was
- * idle. Lanes call these functions for each chunk, so the functions take no lock.
+ * Chooses the length of the calls that read a storage: see io_size.h. There are two lengths: 512
+ * KiB and 1 MiB. One of them is the length in use. Its read rate is measured in windows; a window
+ * is the time in which 64 MiB are read. After a change of the length, the first window is ignored,
+ * because calls of the old length are still in flight. When the rates of the two lengths are known,
+ * the faster length stays in use. After 64 windows the slower length is measured again. The slower
+ * length is also used when the rate of the length in use falls below the last rate of the slower
+ * length. A window is ignored if the drive had few calls in flight or was idle. Lanes call these
+ * functions for each chunk, so the functions take no lock.
  */
 #include "core/request/io_size.h"
 
 /* A window is ignored if the drive had fewer calls in flight than this during the whole window. */
 #define CALLS_LEAST 8
-/* Number of windows, without the ignored ones, after which the other length is measured again. The
- * measurement itself takes 2 windows. */
+/* Number of windows after which the length that is not in use is measured again. Ignored windows do
+ * not count. The measurement itself takes 2 windows. */
 #define WINDOWS_KEPT 64
 /* Whether rate a is clearly greater than rate b: two measurements of the same length differ by up
  * to 1/16. */

@@ -20,8 +20,8 @@
 
 #define PST_IO_SIZES 2 /* number of call lengths among which the library chooses */
 
-/* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
- * after 64 MiB have been read in it. */
+/* The measurement of one storage; zeroed memory is its initial state. A window is the time in which
+ * 64 MiB of the storage are read. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
 	/* Largest number of bytes in flight at once in this window. */
@@ -34,7 +34,7 @@ struct pst_io_size {
 	/* True while a thread ends a measurement window. Only this thread may access the members
 	 * below. */
 	_Atomic bool closing;
-	bool mixed;	  /* this window started while calls of the other length were in flight */
+	bool mixed;	  /* this window started while calls of the old length were in flight */
 	uint32_t windows; /* number of windows that were not ignored */
 	uint64_t window_start; /* time at which this window started, in ns */
 	/* Read rate with each length, in bytes a second; 0 if it shall be measured. */

@@ -22,7 +22,7 @@
 #include "core/backends.h"
 
 /* Value of mixed_tail with effort fast. While one lane registers 8 MiB of page cache, the CPUs copy
- * 8 to 16 MiB, so half of 32 MiB or more is left when both end. */
+ * 8 to 16 MiB, so half of 32 MiB or more is left when the registration and these copies end. */
 #define FAST_TAIL 4
 
 /* Returns whether the plan may list path i. */

@@ -58,8 +58,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 		pst_req_end_at(req, chunk->off + chunk->moved);
 }
 
-/* Claims the unclaimed bytes of the phase, so that no lane can claim them. Returns their number,
- * and stores in *pos the number of the first of these bytes. */
+/* Claims the unclaimed bytes of the phase, so that no lane can claim them. Returns how many bytes
+ * these are, and stores in *pos the position of the first of them. */
 static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 {
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
@@ -73,7 +73,7 @@ static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 }
 
 /* Records a failure of the request, unless an earlier one is recorded. After it no further phase
- * begins, and no byte from number `pos` on counts as arrived. The caller must have claimed bytes
+ * begins, and no byte from position `pos` on counts as arrived. The caller must have claimed bytes
  * that are not complete, or the request could complete during this call. */
 static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {

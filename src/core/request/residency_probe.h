@@ -17,7 +17,7 @@ enum pst_residency_probe {
 	PST_PROBE_RUNNING, /* the first probe has begun */
 	PST_PROBE_WARM,	   /* the last probe was quick */
 	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it was quick */
-	PST_PROBE_COLD,	   /* the last two probes, or the first and only one, were slow */
+	PST_PROBE_COLD, /* the last two probes were slow, or there was one probe, and it was slow */
 };
 
 /* Returns the residency that the last probe suggests, or PST_UNKNOWN if no probe has completed. */

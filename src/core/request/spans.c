@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans: see spans.h. Segments that touch or overlap become one span, so that each storage byte
- * moves once, however many buffers it belongs to. The unaligned ends of a write become separate
- * spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
+ * Spans: see spans.h. Segments that are adjacent or overlap become one span, so that each storage
+ * byte moves once, however many buffers it belongs to. The unaligned ends of a write become
+ * separate spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
  * allocate or make a system call.
  */
 #include "core/request/spans.h"
@@ -44,8 +44,9 @@ static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-/* Checks a segment and merges rows that touch into one row. If keep_rows is true, rows are not
- * merged, because the stream later supplies the length of each row. */
+/* Checks a segment. Merges its rows into one row if they are adjacent both in the storage and in
+ * memory. If keep_rows is true, rows are not merged: the length of a row is known only when the
+ * CUDA stream reaches the request. */
 static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
@@ -69,15 +70,15 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* rows that touch become one row */
+		seg->row_len *= seg->rows; /* adjacent rows become one row */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
 	return 0;
 }
 
-/* Returns whether segment `seg` may become a part of the span, because it touches or overlaps the
- * span. */
+/* Returns whether segment `seg` may become a part of the span, because it is adjacent to the span
+ * or overlaps it. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -86,8 +87,8 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
-	/* A segment for another device that only touches the span gets a separate span, so that
-	 * each device's bytes can meet the required class. */
+	/* A segment for another device that is only adjacent to the span gets a separate span, so
+	 * that each device's bytes can meet the required class. */
 	if (seg->off == end && req->require > PENSTOCK_ANY &&
 	    seg->dev != req->segs[span->seg_first].dev)
 		return false;
@@ -169,7 +170,7 @@ static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 	return count > 2 && heap[2].off < off ? heap[2].off : off;
 }
 
-/* Builds the heap of all segments that have bytes. Returns their number. */
+/* Builds the heap of all segments that have bytes. Returns their count. */
 static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 {
 	unsigned count = 0;

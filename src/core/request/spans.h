@@ -24,7 +24,7 @@ struct pst_place {
 	uint64_t pos; /* index of the place's first byte among the bytes of the request */
 	bool blind;   /* the storage could not report whether the bytes are cached */
 	/* Position in the plan's list for warm bytes at which the claiming lane begins. Lanes with
-	 * lower numbers use the mixed paths before it. */
+	 * lower indices use the mixed paths before it. */
 	unsigned warm_first;
 };
 
