@@ -531,7 +531,8 @@ enum penstock_cut {
  * dimension is split. *.g_idx is split if its layer is split by inputs. A scale (*_scale,
  * *_scale_inv) is split like its weight, block by block: a rank's part of the weight must begin at
  * the start of a block or lie inside one block. A scale that applies to the whole tensor is not
- * split. Nor are scales if their layer is split by inputs and its groups are mixed (desc_act).
+ * split. Nor are GPTQ scales if their layer is split by inputs and the inputs of a quantisation
+ * group are not adjacent (desc_act), because each rank then needs all scales.
  */
 struct penstock_cut_rule {
 	const char *glob; /* Pattern for tensors' names, as in a shell. */

@@ -549,7 +549,9 @@ struct pst_chunk {
 	/* The duration of the chunk's call, or of start(), shows whether its bytes were cached. */
 	bool timed;
 	uint64_t timed_ns; /* time at which that call began; 0 if it is not running */
-	int refused;	   /* error of a copy that a copier delayed; 0 if there is none */
+	/* Error of one of its copies that a copier held back for a batch and that the device then
+	 * refused; 0 if there is none. */
+	int refused;
 	/* number of copiers (copy queues) that have not completed the chunk's copies yet */
 	unsigned waits;
 	/* The chunk's copies: host address and length of their bytes, the piece of the ring that

@@ -556,8 +556,8 @@ static void killed_writer_leaves_a_whole_file(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* This case comes first, because its children must be the first users of the
-		 * library. */
+		/* This case comes first, because a child of a process that has used the library
+		 * may not use it. */
 		cmocka_unit_test(killed_writer_leaves_a_whole_file),
 		cmocka_unit_test(full_disk_tmpfs),
 		cmocka_unit_test(full_disk_ext4),

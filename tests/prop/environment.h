@@ -332,7 +332,8 @@ static void check_storage(uint64_t off, uint64_t end)
 		assert_int_equal(fstat(env.fd, &stat), 0);
 		if (test_marked(env.fd))
 			case_fail("the page cache kept what a direct write should have dropped");
-		/* Until the commit, the file may have a padded tail. */
+		/* A file that grows may be padded to a multiple of 4096 bytes. penstock_commit cuts
+		 * it to its length. */
 		if ((uint64_t)stat.st_size < env.len ||
 		    (uint64_t)stat.st_size > env.len + (env.growing ? 4095 : 0))
 			case_fail("the file has %llu bytes, not %llu",

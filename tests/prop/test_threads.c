@@ -23,8 +23,9 @@
 #define THREADS 8
 #define LEN (2u << 20)
 #define PIECES_MAX 1024
-#define GAP 8192 /* bytes between two pieces in memory, so that pieces can be aligned */
-#define BATCH 5	 /* number of requests that one thread has in flight */
+#define GAP \
+	8192	/* bytes between two pieces in memory, so that each can be moved up to a boundary */
+#define BATCH 5 /* number of requests that one thread has in flight */
 
 enum file { WRITTEN, RESERVED, SPARSE, GROWING, FILES };
 static const char *const file_names[] = {"written", "reserved", "sparse", "growing"};

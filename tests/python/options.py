@@ -82,7 +82,8 @@ class Bar:
 
 class Progress(unittest.TestCase):
     def setUp(self):
-        # Every request is told, not only ten a second, and a request has one tensor.
+        # The library reports every request to the function, instead of ten a second. The
+        # small step makes each request carry one tensor.
         for name, place, value in (("PERIOD_S", _progress, 0.0),
                                    ("STEP_BYTES", _model, 1 << 20)):
             patch = unittest.mock.patch.object(place, name, value)

@@ -169,11 +169,12 @@ class Torch(unittest.TestCase):
             self.same(got, {name: want[name] for name in got})
 
     def own_storage(self, device):
-        """Asserts that each tensor has a storage of its own, as with safetensors.torch.
+        """Asserts that each tensor has a PyTorch storage (its memory) of its own, as with
+        safetensors.torch.
 
-        Saving or copying one tensor takes only the bytes of that tensor, and a model that got
-        its tensors by assign=True can be saved. Then loads with one_storage, asserts that all
-        tensors are in one storage, and returns them."""
+        Therefore saving or copying one tensor takes only the bytes of that tensor. A model that
+        got its tensors by load_state_dict(assign=True) can be saved, too. Then loads with
+        one_storage, asserts that all tensors are in one storage, and returns them."""
         file, out = os.path.join(TMP, "linear.safetensors"), os.path.join(TMP, "out.safetensors")
         reference.save_model(torch.nn.Linear(30, 40), file)
         with penstock.safe_open(file, "pt", device) as f:

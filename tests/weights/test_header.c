@@ -77,8 +77,8 @@ static void test_names(void **state)
 	pst_st_free(&st);
 }
 
-/* Accepts data of exactly the length that each dtype needs, and refuses data that is one byte
- * shorter. */
+/* The parser must accept data of exactly the length that each dtype needs, and must refuse data
+ * that is one byte shorter. */
 static void test_dtypes(void **state)
 {
 	char json[200];

@@ -11,8 +11,8 @@
 
 #include "core/ops.h"
 
-/* Opens the storage's records of cache fills. They stay NULL if the storage cannot report
- * residency, or if there is no memory for them. */
+/* Opens the storage's records of the reads that have filled the page cache. The storage's pointer
+ * to them stays NULL if the storage cannot report residency, or if there is no memory for them. */
 void pst_cache_fill_open(struct penstock_storage *st);
 void pst_cache_fill_close(struct penstock_storage *st);
 
