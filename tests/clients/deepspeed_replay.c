@@ -6,7 +6,8 @@
  * threads use parts of one registered buffer: each call passes the buffer's start and an offset.
  * Each operation opens the file with O_DIRECT and registers a handle. Then each thread moves an
  * equal part. The driver and the buffer can stay open until the process exits, as they do in
- * DeepSpeed, which keeps them in a static object. The script deepspeed-replay loads this file as a shared library, calls it and compares the bytes.
+ * DeepSpeed, which keeps them in a static object. The script deepspeed-replay loads this file as a
+ * shared library, calls it and compares the bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
