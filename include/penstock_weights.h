@@ -231,7 +231,7 @@ PENSTOCK_API uint64_t penstock_weights_count(const struct penstock_weights *w);
  * Describes a tensor.
  *
  * index	index of the tensor
- * out		receives the description, as far as out->size reaches
+ * out		receives the description; members beyond out->size bytes are not written
  *
  * Errors:
  * -ENOENT	there is no tensor with this index
@@ -264,7 +264,7 @@ PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights 
  * Describes a file of a model.
  *
  * file		index of the file, from 0 on
- * out		receives the description, as far as out->size reaches
+ * out		receives the description; members beyond out->size bytes are not written
  *
  * Errors:
  * -ENOENT	there is no file with this index
@@ -589,7 +589,7 @@ struct penstock_shard {
  *
  * tensor	index of the tensor
  * opts		the options; NULL stands for rank 0 of 1 rank
- * out		receives the pieces, as far as out->size reaches
+ * out		receives the pieces; members beyond out->size bytes are not written
  *
  * Errors:
  * -EINVAL	the tensor cannot be split between this number of ranks, or the number of heads or

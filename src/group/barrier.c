@@ -238,9 +238,9 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Sends a packet to a rank. If the rank's socket stays full for stall_ms, the rank is recorded
- * as hung, because it cannot continue without the packet. Waits only LAST_BARRIER_MS if another
- * rank is lost or this rank's caller cancels. */
+/* Sends a packet to a rank. If that rank does not read from its socket for stall_ms, it is recorded
+ * as hung: the packet cannot be left out, because the rank needs it to continue. Waits only
+ * LAST_BARRIER_MS if another rank is lost or this rank's caller cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,
 			 const struct pst_message *messages)
 {

@@ -208,8 +208,9 @@ static enum layout layout_of(const char *name)
 		const char *tail;
 		enum layout layout;
 	} tails[] = {
-		/* The shapes of GPTQ and AWQ with 4 bits per weight: qweight is [in / 8, out] or
-		 * [in, out / 8]; qzeros is [groups, out / 8]; scales is [groups, out]. */
+		/* GPTQ and AWQ store eight weights of 4 bits in one element. GPTQ's qweight is
+		 * [in / 8, out], AWQ's is [in, out / 8]. qzeros is [groups, out / 8], and scales
+		 * is [groups, out]. In all of them the second dimension is the outputs. */
 		{".qweight", COLUMNS}, {".qzeros", COLUMNS},	  {".scales", COLUMNS},
 		{".g_idx", INPUTS},    {".weight_g_idx", INPUTS}, {".weight_shape", SHAPE},
 	};

@@ -43,7 +43,8 @@ static _Atomic unsigned windows, preads;
 /* If this is n and not 0, the n-th window waits for SLOW_READS calls of pread. */
 static _Atomic unsigned slow_window;
 #define SLOW_READS 6
-/* Number of driver copies that were queued while the window `slow_window` waited. */
+/* Number of copies that were queued with the driver while the registration of window number
+ * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
 /* Number of windows and of pread calls that succeed before every later one fails. */

@@ -263,7 +263,8 @@ static void try_stream(void)
 	assert_int_equal(cu->cuStreamDestroy(spare_stream), PST_CU_OK);
 }
 
-/* Creates more streams than the driver's pool has. The pool grows by about a dozen streams. */
+/* NVIDIA's driver keeps a pool of streams. When the pool is empty, it grows by about a dozen
+ * streams. 40 streams make it grow several times. */
 static void try_many_streams(void)
 {
 	struct pst_cu_stream *many[40];

@@ -130,7 +130,7 @@ static int copies_add(void *arg, const struct pst_part *part, char *mem)
 	bool read = req->op == PENSTOCK_READ;
 
 	if (stage->copies_used == stage->copies_max)
-		return -E2BIG; /* stream.c has made room for all copies */
+		return -E2BIG; /* cannot happen, because stream.c has made room for all copies */
 	stage->copies_used++;
 	copy->dst = (uintptr_t)(read ? part->mem : mem);
 	copy->src = (uintptr_t)(read ? mem : part->mem);
