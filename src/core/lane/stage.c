@@ -200,7 +200,7 @@ static void stage_open(struct pst_request *req)
 	struct pst_stage *stage = req->stage;
 	struct penstock_device *dev = req->segs[0].dev;
 
-	if (req->late.result)
+	if (req->late.result && !atomic_load(&req->retracted))
 		*(volatile int64_t *)req->late.result = pst_req_result(req);
 	pst_device_stream_leave(dev);
 	word_raise(&stage->words->released,

@@ -12,6 +12,7 @@
 #include "core/backends.h"
 #include "core/base/clock.h"
 #include "core/base/device_sync.h"
+#include "core/base/spin.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 #include "core/lane/stage.h"
@@ -415,9 +416,8 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 {
 	struct pst_stage_words *words = req->stage->words;
 	struct pst_err ignored; /* the caller reports the first error */
+	unsigned times = 0;
 
-	/* The submit fails, so the caller may reuse the address of the result. */
-	req->late.result = NULL;
 	atomic_store(&req->retracted, true);
 	atomic_store(&req->stage->last, PASSED_ALL);
 	if (begun)
@@ -431,6 +431,9 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
 		pst_req_fail_unclaimed(req, err);
 		pst_pump_cancel(req->pump);
+		/* The submit fails, so the caller may use the memory again after it. */
+		while (req->phase != PST_PHASE_DONE)
+			pst_backoff(&times);
 	}
 }
 
