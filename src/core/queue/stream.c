@@ -290,20 +290,21 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 
 /* ---- starting and failing requests; on the lane's thread, unless a comment names another ---- */
 
-/* Moves the request from phase ARMED to phase `to`. Returns true to one thread only, which then
+/* Moves the request from phase ARMED to phase NEW. Returns true to one thread only, which then
  * starts or fails the request. */
-static bool req_disarm(struct pst_request *req, enum pst_phase to)
+static bool req_disarm(struct pst_request *req)
 {
 	enum pst_phase armed = PST_PHASE_ARMED;
 
-	return atomic_compare_exchange_strong(&req->phase, &armed, to);
+	return atomic_compare_exchange_strong(&req->phase, &armed, PST_PHASE_NEW);
 }
 
-/* Fails a request of which no lane has started any byte. */
+/* Fails a disarmed request of which no lane has started any byte. The failure is recorded first: as
+ * soon as the phase is DONE, a lane may store the result for the application. */
 static void req_fail_unstarted(struct pst_request *req, const struct pst_err *err)
 {
-	req->phase = PST_PHASE_DONE;
 	pst_req_fail(req, err);
+	req->phase = PST_PHASE_DONE;
 	pst_req_put(req, PST_HOLD);
 }
 
@@ -353,7 +354,7 @@ static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
 
-	if (!req_disarm(req, PST_PHASE_NEW))
+	if (!req_disarm(req))
 		return;
 	if (req_bind_late(req, &err)) {
 		req->total = 0; /* the spans may be incomplete, so the report names no offset */
@@ -404,7 +405,7 @@ void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
 
-	if (req_abandoned_unstarted(req, &err) && req_disarm(req, PST_PHASE_DONE))
+	if (req_abandoned_unstarted(req, &err) && req_disarm(req))
 		req_fail_unstarted(req, &err);
 }
 
@@ -425,7 +426,7 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	else
 		__atomic_store_n(&words->passed, PASSED_ALL, __ATOMIC_RELEASE);
 	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
-	if (req_disarm(req, PST_PHASE_DONE)) {
+	if (req_disarm(req)) {
 		req_fail_unstarted(req, err);
 	} else { /* the stream has reached it */
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
@@ -461,9 +462,9 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (req->phase == PST_PHASE_ARMED) {
 		if (pst_stage_arrived(stage))
 			req_start_arrived(lane, req);
-		else if (broken && req_disarm(req, PST_PHASE_DONE))
+		else if (broken && req_disarm(req))
 			req_fail_unstarted(req, broken);
-		else if (req_abandoned_unstarted(req, &err) && req_disarm(req, PST_PHASE_DONE))
+		else if (req_abandoned_unstarted(req, &err) && req_disarm(req))
 			req_fail_unstarted(req, &err);
 		else
 			return false;
