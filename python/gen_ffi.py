@@ -31,7 +31,7 @@ typedef struct DLManagedTensor {
 
 def declarations(include, compiler):
     """Returns the preprocessed declarations of penstock*.h, without compiler attributes."""
-    header = os.path.join(include, "penstock_weights.h")
+    header = os.path.join(include, "penstock_ckpt.h")
     text = subprocess.run([*compiler, "-E", "-I", include, header], check=True, text=True,
                           stdout=subprocess.PIPE).stdout
     kept, ours = [], False

@@ -316,7 +316,7 @@ static int await_read(struct group_move *m, uint64_t round)
 		pst_load_complete(m->load, &(struct pst_extent){.file = ended->chunk.file}, 1,
 				  &done);
 		if (m->windows.host)
-			m->load->report.dram_laid += ended->chunk.len;
+			m->load->sum.report.dram_laid += ended->chunk.len;
 	}
 	return m->load->failed;
 }
@@ -336,7 +336,7 @@ static int copies_flush(struct group_move *m)
 static int copies_add(struct group_move *m, const struct penstock_seg *seg, const char *src,
 		      uint64_t to, uint64_t len, uint64_t rows)
 {
-	struct penstock_load_report *sum = &m->load->report;
+	struct penstock_load_report *sum = &m->load->sum.report;
 
 	m->copies[m->copy_count++] = (struct penstock_copy_args){
 		.size = sizeof(m->copies[0]),
@@ -557,7 +557,7 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *exten
 	pst_group_set_progress(g, NULL);
 	penstock_device_close(host);
 	pst_group_plan_free(&m.plan);
-	load->report.bytes = ret ? 0 : m.delivered;
+	load->sum.report.bytes = ret ? 0 : m.delivered;
 	return ret;
 }
 

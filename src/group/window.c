@@ -42,8 +42,8 @@ static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, str
 	offer->able = pst_group_size(g) == 1 ||
 		      !penstock_export_memory(ws->dev, own->ptr, ws->len, &offer->memory);
 	load->held += ws->len;
-	if (load->held > load->report.device_bytes)
-		load->report.device_bytes = load->held;
+	if (load->held > load->sum.report.device_bytes)
+		load->sum.report.device_bytes = load->held;
 	return 0;
 }
 

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moves the extents of a load: sorts them by file, makes requests that each cover one file,
- * submits all requests and waits for them. Called by all functions that load a model. The save
- * uses only the options and the report. The message of a failure names file, tensor and offset.
+ * submits all requests and waits for them. Called by all functions that load a model. The message
+ * of a failure names file, tensor and offset.
  */
 #include "weights/move.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "weights/err.h"
 #include "weights/file.h"
@@ -23,14 +22,6 @@
 #define POLL_NS 100000000
 
 /* ---- options, memory, reports ---- */
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 int pst_load_init(struct pst_load *load, struct penstock_weights *w,
 		  const struct penstock_load_opts *opts)
@@ -47,8 +38,8 @@ int pst_load_init(struct pst_load *load, struct penstock_weights *w,
 					"align must be a power of two up to 4096, and alloc and "
 					"free must be given together");
 	load->w = w;
-	load->report.path = load->report.engine = "none";
-	load->report.start_ns = load->report.end_ns = load->looked_ns = now_ns();
+	pst_report_begin(&load->sum);
+	load->looked_ns = load->sum.report.start_ns;
 	return 0;
 }
 
@@ -77,14 +68,14 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 					penstock_device_name(dev), penstock_errmsg());
 	*out = mem;
 	load->held += len;
-	if (load->held > load->report.device_bytes)
-		load->report.device_bytes = load->held;
+	if (load->held > load->sum.report.device_bytes)
+		load->sum.report.device_bytes = load->held;
 	return 0;
 }
 
 void pst_load_report(const struct pst_load *load, struct penstock_load_report *out)
 {
-	struct penstock_load_report report = load->report;
+	struct penstock_load_report report = load->sum.report;
 
 	report.bytes -= report.bytes > load->lead ? load->lead : report.bytes;
 	pst_weights_struct_out(out, &report, sizeof(report));
@@ -132,26 +123,6 @@ int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 					       PST_NO_OFF);
 }
 
-void pst_load_add_report(struct pst_load *load, int64_t result, const struct penstock_report *r)
-{
-	struct penstock_load_report *sum = &load->report;
-
-	for (unsigned i = 0; i < r->path_count; i++) {
-		if (r->paths[i].bytes <= load->path_bytes)
-			continue;
-		load->path_bytes = r->paths[i].bytes;
-		sum->path = r->path;
-		sum->engine = r->engine;
-	}
-	sum->read += r->bytes;
-	sum->bytes += result > 0 ? (uint64_t)result : 0;
-	sum->cpu_copied += r->cpu_copied;
-	sum->dram_laid += r->dram_laid;
-	sum->retries += r->retries;
-	sum->requests++;
-	sum->end_ns = now_ns();
-}
-
 static int fail_cancelled(void)
 {
 	return pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, NULL, NULL, PST_NO_OFF,
@@ -179,7 +150,7 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 	const struct pst_model_file *s = &load->w->files[file];
 	uint64_t off;
 
-	pst_load_add_report(load, done->result, r);
+	pst_report_add(&load->sum, done->result, r);
 	if (load->failed)
 		return; /* The load reports only its first failure. */
 	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
@@ -198,13 +169,13 @@ int pst_load_poll_caller(struct pst_load *load)
 
 	if (load->failed || !load->opts.look)
 		return load->failed;
-	now = now_ns();
+	now = pst_report_now_ns();
 	if (now - load->looked_ns < POLL_NS)
 		return 0;
 	if (load->opts.look(load->opts.user))
 		load->failed = fail_cancelled();
 	/* Reads the clock again, because the callback may have run for a long time. */
-	load->looked_ns = now_ns();
+	load->looked_ns = pst_report_now_ns();
 	return load->failed;
 }
 

@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of one load or save, and the steps that the different loads and the save have in
- * common: checking options, allocating memory, setting up requests, and summing up the requests'
- * reports.
+ * The state of one load, and the steps that the different loads have in common: checking options,
+ * allocating memory, setting up requests, and summing up the requests' reports.
  */
 #ifndef PST_WEIGHTS_MOVE_H
 #define PST_WEIGHTS_MOVE_H
 
 #include "weights/extent.h"
 #include "weights/model.h"
+#include "weights/report.h"
 
 struct pst_load {
 	struct penstock_weights *w;
 	struct penstock_load_opts opts;
-	struct penstock_load_report report;
-	/* Largest number of bytes that one path carried in one request; report.path is that
-	 * path. */
-	uint64_t path_bytes;
+	struct pst_report_sum sum;
 	uint64_t held; /* Number of bytes of device memory that the load has allocated. */
 	/* Number of bytes before tensors that are read too, so that reads start at a page
 	 * boundary. */
@@ -43,8 +40,6 @@ void pst_load_request(const struct pst_load *load, struct penstock_req *req);
  * penstock_submit. */
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id);
-/* Adds the report of one completed request to the load's report. */
-void pst_load_add_report(struct pst_load *load, int64_t result, const struct penstock_report *r);
 /* Handles the completion of a request for `extents`: adds the request's report to the load's,
  * and calls opts.each. If this is the load's first error, it becomes load->failed, and its
  * message becomes this thread's message. */

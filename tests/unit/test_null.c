@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 
-#include "penstock_weights.h"
+#include "penstock_ckpt.h"
 
 #define LEN 8192u
 
@@ -220,6 +220,21 @@ static void null_loads(void **state)
 	/* The iterator still works after the calls above. */
 	assert_int_equal(penstock_weights_iter_next(iter, &tensor, &ptr), 1);
 	assert_int_equal(penstock_weights_iter_release(iter, tensor), 0);
+}
+
+static void null_parts(void **state)
+{
+	const struct penstock_seg seg = {.buf = buf, .row_len = 1};
+	struct penstock_item item = {.size = sizeof(item), .len = 1, .segs = &seg, .seg_count = 1};
+
+	(void)state;
+	FAILS(penstock_part_write, NULL, &item, 1, NULL, NULL);
+	FAILS(penstock_part_write, made_path("null.part"), NULL, 1, NULL, NULL);
+	FAILS(penstock_part_read, NULL, &item, 1, NULL, NULL);
+	FAILS(penstock_part_read, made_path("null.part"), NULL, 1, NULL, NULL);
+	item.segs = NULL;
+	FAILS(penstock_part_write, made_path("null.part"), &item, 1, NULL, NULL);
+	FAILS(penstock_part_read, made_path("null.part"), &item, 1, NULL, NULL);
 }
 
 static void null_groups(void **state)
@@ -454,6 +469,7 @@ int main(void)
 		cmocka_unit_test(null_requests),
 		cmocka_unit_test(null_models),
 		cmocka_unit_test(null_loads),
+		cmocka_unit_test(null_parts),
 		cmocka_unit_test(null_groups),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock_ckpt.h - write and read the files of a checkpoint, check their bytes, and find, verify
+ * and remove checkpoints in a folder.
+ * It is built on penstock.h and follows the conventions of that header for errors, units,
+ * ownership, threads, and structs that begin with `size`.
+ *
+ *	struct penstock_seg seg = {.buf = ptr, .dev = gpu, .row_len = len};
+ *	struct penstock_item item = {sizeof(item), "weight", 0, len, &seg, 1, 0, 0};
+ *
+ *	penstock_part_write("/checkpoints/step-100/__0_0.distcp", &item, 1, NULL, NULL);
+ *
+ * A checkpoint is a folder. Its parts are files that ranks write, for example __0_0.distcp. A part
+ * consists of items, for example one tensor with the bytes that describe it. The last file of a
+ * checkpoint is its marker: a checkpoint without a marker is incomplete. PyTorch's distributed
+ * checkpoints have the marker .metadata. A manifest is a file that lists parts and items with
+ * their checksums. Programs that do not know manifests can ignore these files.
+ */
+#ifndef PENSTOCK_CKPT_H
+#define PENSTOCK_CKPT_H
+
+#include "penstock_weights.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- parts: write and read one file ------------------------------------------ */
+
+/* A flag of penstock_item: `crc32c` is the checksum of all bytes of the item. */
+#define PENSTOCK_ITEM_SUMMED 0x1u
+/* A flag of penstock_item: penstock_part_read has compared the bytes with `crc32c`. */
+#define PENSTOCK_ITEM_CHECKED 0x2u
+
+/* An item: a range of a part, and the memory for its bytes. */
+struct penstock_item {
+	size_t size;
+	const char *name;  /* name for messages and manifests, such as a tensor's; NULL if none */
+	uint64_t off, len; /* the range in the part, in bytes */
+	/* The memory, in order of the segments' offsets. The segments of a written item cover its
+	 * range without gaps or overlaps. Those of a read item lie inside its range. `off` of a
+	 * segment is an offset in the part. The caller owns the array and the memory. */
+	const struct penstock_seg *segs;
+	unsigned seg_count;
+	unsigned flags;	 /* PENSTOCK_ITEM_* flags */
+	uint32_t crc32c; /* CRC-32C (RFC 3720, appendix B.4) of the whole range */
+};
+
+/* Options of penstock_part_write and penstock_part_read. */
+struct penstock_part_opts {
+	size_t size;
+	enum penstock_class require; /* the member `require` of each request, see penstock_req */
+	enum penstock_effort effort; /* the member `effort` of each request */
+	const char *path;	     /* the member `path` of each request */
+	int priority;		     /* the member `priority` of each request */
+	int sum;     /* 1: compute the checksums of written items, or check those of read items */
+	int durable; /* 1: a write returns only when data and name survive a power cut */
+	/* Length of the written file in bytes; 0 stands for the end of the last item. */
+	uint64_t length;
+	/* Function that is called about ten times a second, on the caller's thread, with the
+	 * number of bytes moved so far; NULL if none. If it returns non-zero, it is not called
+	 * again: the call is cancelled, and fails with -ECANCELED when the requests in flight
+	 * have completed. */
+	int (*look)(void *user, uint64_t bytes);
+	void *user; /* pointer that is passed to `look` */
+};
+#define PENSTOCK_PART_OPTS_INIT                                                                   \
+	{                                                                                         \
+		sizeof(struct penstock_part_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0, 0, 0, \
+			0, NULL, NULL                                                             \
+	}
+
+/*
+ * Writes a part. The file gets its name when all bytes are written, so a partial file never has
+ * the name, and an existing file is replaced at once. If the call fails, no new file remains, and
+ *an existing file is unchanged.
+ *
+ * path		name of the file
+ * items	the items, in order of their offsets; bytes between two items become zeros.
+ *		If opts->sum is 1, the call sets `crc32c` and the flag PENSTOCK_ITEM_SUMMED of each
+ *		item whose device can compute checksums, and clears the flag of the others
+ * count	number of items
+ * opts		the options; NULL stands for the defaults
+ * report	receives what the call did, even if it failed; may be NULL
+ *
+ * The memory must not change during the call. Work on the device that writes to the memory must
+ * be complete before the call. Any thread. May block.
+ *
+ * -ENOSPC	the file system has too little space; nothing was written
+ * -EINVAL	an item's segments do not cover its range, or the items are not in order
+ * -ECANCELED	opts->look cancelled the call
+ * -EIO		and other errors of penstock_open, penstock_transfer and penstock_commit
+ */
+PENSTOCK_API int penstock_part_write(const char *path, struct penstock_item *items, uint64_t count,
+				     const struct penstock_part_opts *opts,
+				     struct penstock_load_report *report);
+
+/*
+ * Reads ranges of a file into memory.
+ *
+ * path		name of the file
+ * items	the items, in any order. If opts->sum is 1 and an item has the flag
+ *		PENSTOCK_ITEM_SUMMED and segments that cover its whole range in order, the call
+ *		compares the checksum of the bytes in memory with `crc32c`, and sets the flag
+ *		PENSTOCK_ITEM_CHECKED. It clears the flag of all other items
+ * count	number of items
+ * opts		the options; NULL stands for the defaults
+ * report	receives what the call did, even if it failed; may be NULL
+ *
+ * Any thread. May block.
+ *
+ * -EBADMSG	the bytes of an item have another checksum; penstock_weights_get_place tells
+ *		file, item and offset
+ * -ENODATA	the file ends before the last item
+ * -ECANCELED	opts->look cancelled the call
+ * -EIO		and other errors of penstock_open and penstock_transfer
+ */
+PENSTOCK_API int penstock_part_read(const char *path, struct penstock_item *items, uint64_t count,
+				    const struct penstock_part_opts *opts,
+				    struct penstock_load_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slices: the ranges of a part and of memory that the segments of requests move. A slice belongs to
+ * one item. Does no I/O.
+ */
+#ifndef PST_CKPT_SLICES_H
+#define PST_CKPT_SLICES_H
+
+#include <stdbool.h>
+
+#include "penstock_ckpt.h"
+
+/* Maximum number of bytes of a slice, and of all slices of one request. */
+#define PST_SLICE_MAX (64ull << 20)
+
+struct pst_slice {
+	struct penstock_seg seg;
+	uint64_t item;	 /* index of the item */
+	uint32_t crc32c; /* checksum of the slice's bytes, if it has been computed */
+	bool sum;	 /* whether the checksum is wanted */
+	bool edge;	 /* whether the slice is too short or not aligned for direct paths */
+};
+
+struct pst_slices {
+	struct pst_slice *list;
+	uint64_t count, capacity;
+	enum penstock_op op;
+	uint64_t align;	 /* alignment that direct paths need in the file, in bytes */
+	uint64_t length; /* length of a written file */
+};
+
+/* Adds the slices of one segment of item `item`. `sum` tells whether their checksums are wanted. If
+ * the segment names no device, the function finds it. Fails with the file's name, `path`, and the
+ * item's. */
+int pst_slices_add(struct pst_slices *s, const char *path, const char *name, uint64_t item,
+		   const struct penstock_seg *seg, bool sum);
+/* Sorts the slices for requests: first those for direct paths, then the edges, each by offset. */
+void pst_slices_sort(struct pst_slices *s);
+/* Sorts the slices by item and offset. */
+void pst_slices_sort_by_item(struct pst_slices *s);
+/* Returns the index of the slice with which the request after the one that begins with slice
+ * `first` begins. A request has at most `count_max` slices. */
+uint64_t pst_slices_batch_end(const struct pst_slices *s, uint64_t first, uint64_t count_max);
+
+#endif
