@@ -230,20 +230,28 @@ def call_for_handle(kind: str, free: Callable[[Any], Any], call: Callable[..., i
     return code, ffi.gc(out[0], free)
 
 
-def install_stop_check(opts: Any, keep: List[Any], stop: Any = None) -> List[BaseException]:
+def install_stop_check(opts: Any, keep: List[Any], stop: Any = None,
+                       tell: Optional[Callable[..., Any]] = None) -> List[BaseException]:
     """Sets opts.look to a callback that ends the library call when `stop` is set.
 
     The library calls opts.look some ten times a second while it waits. On the main thread
     Python also runs its signal handlers inside the callback. If a handler raises, as Ctrl-C
     does, the library ends the call, and the exception is appended to the returned list. The
     caller raises it with raise_caught after the call, when the library no longer uses the
-    caller's memory. Without `stop` no callback is set on other threads, since Python runs no
-    signal handler there. `keep` receives the callback, which must live as long as `opts`."""
+    caller's memory. Without `stop` and `tell` no callback is set on other threads, since Python
+    runs no signal handler there. `keep` receives the callback, which must live as long as `opts`.
+    `tell` is called each time with the arguments that the library passes after `user`."""
     caught: List[BaseException] = []
-    if stop is None and threading.current_thread() is not threading.main_thread():
+    if stop is None and tell is None and \
+            threading.current_thread() is not threading.main_thread():
         return caught
-    keep.append(ffi.callback("int(void *)",
-                             lambda _user: int(stop is not None and bool(stop.is_set())), error=1,
+
+    def look(_user: Any, *facts: Any) -> int:
+        if tell is not None:
+            tell(*facts)
+        return int(stop is not None and bool(stop.is_set()))
+
+    keep.append(ffi.callback(ffi.typeof(opts.look), look, error=1,
                              onerror=lambda _kind, error, _trace: caught.append(error)))
     opts.look = keep[-1]
     return caught

@@ -1,0 +1,826 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Storage of torch.distributed.checkpoint (DCP): StorageWriter and StorageReader.
+
+Both derive from torch's FileSystemWriter and FileSystemReader, and keep the format: what
+StorageWriter writes, FileSystemReader reads without this package, and the other way round. The
+bytes move straight between the tensors' memory and the files.
+
+A save commits in four steps. Each rank writes its parts under names that no other save uses. A part
+gets its name when all its bytes are on the drive. The coordinator then writes the manifest, and at
+last the marker, the file .metadata. So a checkpoint without a marker is incomplete, and a save
+into a folder with a checkpoint leaves that checkpoint readable until the new marker replaces the
+old one."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import io
+import logging
+import os
+import pickle
+import re
+import socket
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint import filesystem as _filesystem
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPlanner, ReadItem,
+                                                  SavePlan, SavePlanner, WriteItem, WriteItemType)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from . import _part, _torch_pickle, _zip
+from ._cuda import synchronize_all
+from ._lib import FormatError, device_name
+from ._model import Report
+from ._staging import Stager, is_plain
+
+MARKER = ".metadata"
+MANIFEST = "penstock.manifest"
+SUFFIX = ".distcp"
+LOCK = ".penstock-saving"
+_log = logging.getLogger("penstock")
+
+
+# ---- what a rank has written ---------------------------------------------------------
+
+@dataclasses.dataclass(frozen=True)
+class _Written(WriteResult):
+    """The result of an item, with what the manifest lists. Its storage_data is a _StorageInfo of
+    torch, which the marker contains."""
+    crc32c: Optional[int] = None
+    part_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """What a rank tells the coordinator about its file system, in place of a prefix."""
+    host: str
+    device: int
+    free: int
+    shared: bool
+
+
+_NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "smb3", "9p",
+            "fuse.glusterfs", "afs", "pvfs2", "orangefs"}
+
+
+def _place_of(folder: str) -> _Place:
+    stat, space = os.stat(folder), os.statvfs(folder)
+    return _Place(socket.gethostname(), stat.st_dev, space.f_bavail * space.f_frsize,
+                  _file_system(stat.st_dev) in _NETWORK)
+
+
+def _file_system(device: int) -> str:
+    """Returns the type of a mounted file system, such as "ext4", or "" if it is not mounted."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as lines:
+        for line in lines:
+            fields = line.split()
+            if fields[2] == wanted:
+                return fields[fields.index("-") + 1]
+    return ""
+
+
+def _item_bytes(item: WriteItem) -> int:
+    """Returns the bytes of a planned tensor or shard, and 0 for other objects."""
+    data = item.tensor_data
+    if data is None:
+        return 0
+    sizes = data.chunk.sizes if data.chunk is not None else data.size
+    return int(sizes.numel() * data.properties.dtype.itemsize)
+
+
+# ---- writing -------------------------------------------------------------------------
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _PartLayout:
+    """The items of one part, one after the other."""
+
+    def __init__(self) -> None:
+        self.items: List[_part.Item] = []
+        self.indices: List[Any] = []
+        self.end = 0
+
+    def add_bytes(self, index: Any, data: bytes) -> None:
+        """Adds an item that consists of the bytes `data`."""
+        item = _part.Item(_name_of(index), self.end, len(data))
+        if data:
+            item.add_bytes(self.end, data)
+        self._append(index, item)
+
+    def add_tensor(self, index: Any, tensor: torch.Tensor) -> None:
+        """Adds a tensor as the archive that torch.save would make of it."""
+        if not is_plain(tensor):
+            out = io.BytesIO()
+            torch.save(tensor.cpu(), out)
+            self.add_bytes(index, out.getvalue())
+            return
+        tensor = tensor.contiguous()
+        pickled = _torch_pickle.dump_tensor(tensor.dtype, tuple(tensor.shape))
+        archive = _zip.tensor_archive(self.end, pickled, tensor.nbytes)
+        item = _part.Item(_name_of(index), self.end, archive.end - self.end, keep=[tensor])
+        device = device_name(tensor.device)
+        for off, piece in archive.pieces:
+            if isinstance(piece, bytes):
+                item.add_bytes(off, piece)
+            else:
+                item.segments.append(_part.Segment(off, tensor.data_ptr(), piece[1], device))
+        self._append(index, item)
+
+    def _append(self, index: Any, item: _part.Item) -> None:
+        self.items.append(item)
+        self.indices.append(index)
+        self.end += item.nbytes
+
+
+def _name_of(index: Any) -> str:
+    """Returns the name of an item in messages and manifests: the tensor's name and, for a shard,
+    the offset of the shard in the tensor."""
+    if not index.offset or not any(index.offset):
+        return str(index.fqn)
+    return f"{index.fqn}@{','.join(map(str, index.offset))}"
+
+
+class StorageWriter(FileSystemWriter):
+    """Writes checkpoints for torch.distributed.checkpoint.save and async_save.
+
+        dcp.save(state, storage_writer=penstock.torch.StorageWriter("/ckpt/step-100"))
+
+    torch's FileSystemReader reads the result, also without this package.
+
+    Args:
+        path: the checkpoint's folder. It is created.
+        stripe: folders on other drives, over which the parts are spread. The checkpoint's
+            folder gets symbolic links to these parts.
+        parts: number of parts that this rank writes at the same time; None stands for one for
+            each drive.
+        checksums: whether to compute a CRC-32C of each item, and to write a manifest.
+        durable: whether the save returns only when the checkpoint survives a power cut.
+        overwrite: False refuses to save into a folder with a complete checkpoint. The files of
+            an earlier checkpoint in the folder are removed after the new one is complete.
+        keep: number of complete checkpoints to keep in the parent folder, the newest ones;
+            None keeps all. Incomplete older ones are removed too.
+        require, effort, path_name: as `require`, `effort` and `path` of Model.load.
+        pool_bytes: most host memory for snapshots of async_save, see Stager.
+        progress: a function that is called with the number of bytes that this rank has written
+            and the total number.
+
+    Attributes:
+        report: a SaveReport of the last save of this rank, or None.
+
+    Raises PenstockError with errno ENOSPC, before it writes, if the space is too small, and
+    EBUSY if another job saves into the folder.
+    """
+
+    def __init__(self, path: Any, *, stripe: Sequence[Any] = (), parts: Optional[int] = None,
+                 checksums: bool = True, durable: bool = True, overwrite: bool = True,
+                 keep: Optional[int] = None, require: str = "any", effort: str = "thrifty",
+                 path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
+                 progress: Any = None, **torch_options: Any) -> None:
+        super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
+        self.stripe = [os.fspath(folder) for folder in stripe]
+        self.parts = parts or max(1, len(self.stripe))
+        self.checksums, self.durable, self.keep = checksums, durable, keep
+        self.how = {"require": require, "effort": effort, "path": path_name}
+        self.progress = progress
+        self.report: Optional[SaveReport] = None
+        self.stager: Optional[Stager] = Stager(pool_bytes, may_leave=True)
+        self._lock_fd = -1
+        self._coordinator = False
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "stager": None, "progress": None, "_lock_fd": -1}
+
+    # ---- staging, for async_save ----
+
+    def stage(self, state_dict: Any) -> Any:
+        """Returns a copy of the state in host memory, see Stager."""
+        if self.stager is None:
+            self.stager = Stager(may_leave=True)
+        return self.stager.stage(state_dict)
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        return True
+
+    def synchronize_staging(self) -> None:
+        """Waits until all tensors that are not in the snapshot pool are written."""
+        if self.stager is not None:
+            self.stager.synchronize_staging()
+
+    def close(self) -> None:
+        """Frees the memory for snapshots."""
+        if self.stager is not None:
+            self.stager.close()
+
+    # ---- planning ----
+
+    @property
+    def folder(self) -> str:
+        """The checkpoint's folder."""
+        return os.fspath(self.path)
+
+    def _is_local(self) -> bool:
+        """Whether each rank has a marker of its own (use_collectives=False)."""
+        return self.rank is not None and not getattr(self, "use_collectives", True)
+
+    def _marker(self) -> str:
+        return f"__{self.rank}{MARKER}" if self._is_local() else MARKER
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        super().reset(checkpoint_id)
+        self.report = None
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        self.rank = kwargs.get("rank", getattr(self, "rank", None))
+        self._coordinator = is_coordinator
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        os.makedirs(self.folder, exist_ok=True)
+        for folder in self._drives():
+            os.makedirs(folder, exist_ok=True)
+        if self._coordinator or self._is_local():
+            self._lock()
+            if os.path.exists(os.path.join(self.folder, self._marker())) and not self.overwrite:
+                self._unlock()
+                raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
+                                      "False", self.folder)
+        return dataclasses.replace(plan, storage_data=_place_of(self._drives()[0]))
+
+    def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
+        try:
+            self._check_space(plans)
+        except BaseException:
+            self._unlock()
+            raise
+        ranks = [self.rank] if self._is_local() else range(len(plans))
+        return [dataclasses.replace(plan, storage_data=_filesystem._StoragePrefix(f"__{rank}_"))
+                for rank, plan in zip(ranks, plans)]
+
+    def _check_space(self, plans: Sequence[SavePlan]) -> None:
+        """Raises an error if the file systems have too little space for all plans."""
+        needed: Dict[Tuple[Any, int], int] = {}
+        free: Dict[Tuple[Any, int], int] = {}
+        for plan in plans:
+            place = plan.storage_data
+            if not isinstance(place, _Place):
+                return
+            key = ("" if place.shared else place.host, place.free if place.shared else place.device)
+            needed[key] = needed.get(key, 0) + sum(map(_item_bytes, plan.items))
+            free[key] = place.free
+        for key, nbytes in needed.items():
+            if nbytes > free[key]:
+                raise OSError(errno.ENOSPC, f"the checkpoint needs {nbytes} bytes, but "
+                              f"{key[0] or 'the file system'} has only {free[key]}; free space, "
+                              "or remove old checkpoints with penstock ckpt prune", self.folder)
+
+    def _drives(self) -> List[str]:
+        """Returns the folders in which the parts are."""
+        name = os.path.basename(os.path.normpath(self.folder))
+        return [os.path.join(folder, name) for folder in self.stripe] or [self.folder]
+
+    def _lock(self) -> None:
+        """Locks the folder against saves of other jobs. The kernel releases the lock when the
+        process ends."""
+        if self._lock_fd >= 0:
+            return
+        name = os.path.join(self.folder, f"__{self.rank}{LOCK}" if self._is_local() else LOCK)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise OSError(errno.EBUSY, "another job is saving a checkpoint there",
+                          self.folder) from error
+        except OSError as error:  # A file system without locks.
+            _log.debug("%s: no lock against other jobs: %s", self.folder, error)
+        self._lock_fd = fd
+
+    def _unlock(self) -> None:
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.folder, f"__{self.rank}{LOCK}" if self._is_local()
+                                       else LOCK))
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # ---- the parts ----
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
+        future: "Future[List[WriteResult]]" = Future()
+        try:
+            future.set_result(self._write_parts(plan, planner))
+        except BaseException as error:
+            self._unlock()
+            if self.stager is not None:
+                self.stager.release(error)
+            raise
+        return future
+
+    def _write_parts(self, plan: SavePlan, planner: SavePlanner) -> List[WriteResult]:
+        started = time.monotonic()
+        layouts = self._lay_out(plan, planner)
+        total = sum(layout.end for layout in layouts)
+        names = self._part_names(plan.storage_data.prefix, len(layouts))
+        drives = self._drives()
+        tell = _Total(self.progress, total)
+        synchronize_all(segment.device for layout in layouts for item in layout.items
+                        for segment in item.segments)
+        stop = threading.Event()
+
+        def write(i: int) -> Report:
+            folder = drives[i % len(drives)]
+            try:
+                report = _part.write_part(os.path.join(folder, names[i]), layouts[i].items,
+                                          checksums=self.checksums, durable=self.durable,
+                                          stop=stop, tell=tell.function(i), **self.how)
+                self._link(folder, names[i])
+            except BaseException:
+                stop.set()  # The other parts are of no use either.
+                raise
+            return report
+
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(layouts))) as pool:
+            reports = list(pool.map(write, range(len(layouts))))
+        self.report = SaveReport(self, reports, time.monotonic() - started)
+        if self.stager is not None:
+            self.stager.release(None)
+        return [_Written(index, item.nbytes,
+                         _filesystem._StorageInfo(names[i], item.off, item.nbytes),
+                         item.crc32c, layout.end)
+                for i, layout in enumerate(layouts)
+                for index, item in zip(layout.indices, layout.items)]
+
+    def _link(self, folder: str, name: str) -> None:
+        """Makes a symbolic link in the checkpoint's folder to a part on another drive."""
+        if folder == self.folder:
+            return
+        link, scratch = os.path.join(self.folder, name), os.path.join(self.folder, f".{name}.link")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+        os.symlink(os.path.abspath(os.path.join(folder, name)), scratch)
+        os.replace(scratch, link)
+
+    def _lay_out(self, plan: SavePlan, planner: SavePlanner) -> List[_PartLayout]:
+        """Returns the layouts of this rank's parts. Bytes and short tensors come first in a part,
+        so that the payloads after them follow each other closely."""
+        buckets = [plan.items] if self.parts == 1 else \
+            _filesystem._split_by_size_and_type(self.parts, plan.items)
+        layouts = []
+        for bucket in buckets:
+            layout = _PartLayout()
+            ordered = sorted(bucket, key=lambda item: (item.type != WriteItemType.BYTE_IO,
+                                                       _item_bytes(item) >= _zip.LONG))
+            for item in ordered:
+                data = planner.resolve_data(item)
+                if item.type == WriteItemType.BYTE_IO:
+                    layout.add_bytes(item.index, data.getvalue())
+                else:
+                    layout.add_tensor(item.index, data.detach())
+            if layout.items:
+                layouts.append(layout)
+        return layouts
+
+    def _part_names(self, prefix: str, count: int) -> List[str]:
+        """Returns names for new parts that no file of an earlier save has."""
+        pattern = re.compile(re.escape(prefix) + r"(\d+)" + re.escape(SUFFIX))
+        taken = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(self.folder))
+                 if match]
+        first = max(taken, default=-1) + 1
+        return [f"{prefix}{first + i}{SUFFIX}" for i in range(count)]
+
+    # ---- the commit ----
+
+    def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+        try:
+            self._commit(metadata, results)
+        finally:
+            self._unlock()
+
+    def _commit(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+        written = [result for of_rank in results for result in of_rank]
+        metadata.storage_data = {result.index: result.storage_data for result in written}
+        if hasattr(metadata, "storage_meta") and hasattr(self, "storage_meta"):
+            metadata.storage_meta = self.storage_meta()
+        version = getattr(_filesystem, "CURRENT_DCP_VERSION", None)
+        if version is not None:
+            metadata.version = version
+        manifest = f"__{self.rank}.{MANIFEST}" if self._is_local() else MANIFEST
+        if self.checksums:
+            _part.write_manifest(os.path.join(self.folder, manifest), len(results),
+                                 _manifest_parts(written))
+        marker = os.path.join(self.folder, self._marker())
+        with open(marker + ".tmp", "wb") as out:
+            pickle.dump(metadata, out)
+            out.flush()
+            if self.durable:
+                os.fsync(out.fileno())
+        if self.durable:
+            _sync_folder(self.folder)  # The parts' links must not appear after the marker.
+        os.replace(marker + ".tmp", marker)
+        if self.durable:
+            _sync_folder(self.folder)
+        if not self._is_local():
+            self._remove_strays({result.storage_data.relative_path for result in written})
+        self._prune()
+
+    def _remove_strays(self, parts: "set[str]") -> None:
+        """Removes parts of earlier saves from the folder. The marker does not list them."""
+        for name in os.listdir(self.folder):
+            if name.endswith(SUFFIX) and name not in parts and name.startswith("__"):
+                path = os.path.join(self.folder, name)
+                for file in {os.path.realpath(path), path}:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(file)
+
+    def _prune(self) -> None:
+        if self.keep is not None:
+            _part.prune(os.path.dirname(os.path.abspath(self.folder)), max(1, self.keep))
+
+
+class _Total:
+    """Adds up the progress of several parts."""
+
+    def __init__(self, call: Any, total: int) -> None:
+        self._call, self._total = call, total
+        self._done: Dict[int, int] = {}
+
+    def function(self, part: int) -> Any:
+        """Returns the function that is told how many bytes of a part have been moved."""
+        if self._call is None:
+            return None
+
+        def tell(nbytes: int) -> None:
+            self._done[part] = nbytes
+            self._call(min(sum(self._done.values()), self._total), self._total)
+        return tell
+
+
+class SaveReport:
+    """What a rank's part of a save has done.
+
+    Attributes:
+        bytes: number of bytes written.
+        seconds: how long writing them took, with their way to the drive.
+        path: the path that carried most bytes, such as "p2p", "staged" or "bounce".
+        cpu_copies: how often the CPU copied each byte, on average.
+        snapshot: a SnapshotReport if the state was staged by this writer, else None.
+    """
+
+    def __init__(self, writer: StorageWriter, reports: Sequence[Report], seconds: float) -> None:
+        self.bytes = sum(report.bytes for report in reports)
+        self.seconds = seconds
+        longest = max(reports, key=lambda report: report.bytes, default=None)
+        self.path = longest.path if longest else "none"
+        copied = sum(report.cpu_copies * report.bytes for report in reports)
+        self.cpu_copies = copied / self.bytes if self.bytes else 0.0
+        self.snapshot = writer.stager.report if writer.stager else None
+
+    def __repr__(self) -> str:
+        return (f"penstock.torch.SaveReport({self.bytes} bytes in {self.seconds:.3f} s by "
+                f"{self.path})")
+
+
+def _manifest_parts(written: Sequence[WriteResult]) -> List[_part.Part]:
+    """Returns what a manifest lists, from the results of all ranks."""
+    parts: Dict[str, _part.Part] = {}
+    for result in written:
+        info = result.storage_data
+        part = parts.setdefault(info.relative_path, _part.Part(
+            info.relative_path, getattr(result, "part_bytes", 0), []))
+        part.items.append(_part.Item(_name_of(result.index), info.offset, info.length,
+                                     crc32c=getattr(result, "crc32c", None)))
+    for part in parts.values():
+        part.items.sort(key=lambda item: item.off)
+    return [parts[name] for name in sorted(parts)]
+
+
+# ---- reading -------------------------------------------------------------------------
+
+# Number of bytes that are read from the start and from the end of an archive, in order to find its
+# payload. The archives that torch.save makes of one tensor need about 1 KiB at each end.
+_ENDS = 2048
+
+
+class _Wanted:
+    """An item to read: the request of the planner, and its range in the part."""
+
+    def __init__(self, request: ReadItem, off: int, nbytes: int) -> None:
+        self.request, self.off, self.nbytes = request, off, nbytes
+        self.front, self.tail = bytearray(min(_ENDS, nbytes)), bytearray(min(_ENDS, nbytes))
+        self.payload: Optional[_zip.Entry] = None
+        self.what: Optional[_torch_pickle.Description] = None
+
+    def ends(self, name: str) -> _part.Item:
+        """Returns an item that reads the first and the last bytes of the archive."""
+        item = _part.Item(name, self.off, self.nbytes)
+        if self.nbytes:
+            item.add_bytes(self.off, self.front)
+            item.add_bytes(self.off + self.nbytes - len(self.tail), self.tail)
+        return item
+
+    def parse(self) -> None:
+        """Finds the payload. Leaves `what` at None if the archive is not as expected."""
+        place = _zip.directory_range(bytes(self.tail), self.nbytes)
+        if place is None or place[0] < self.nbytes - len(self.tail):
+            return
+        at = place[0] - (self.nbytes - len(self.tail))
+        records = {entry.name: entry
+                   for entry in _zip.entries(bytes(self.tail[at:at + place[1]])) or ()}
+        pickled = self._record(records.get("data.pkl"))
+        if pickled is None or pickled.header + pickled.nbytes > len(self.front):
+            return
+        what = _torch_pickle.describe_tensor(
+            bytes(self.front[pickled.header:pickled.header + pickled.nbytes]))
+        payload = self._record(records.get(f"data/{what.key}")) if what else None
+        order = self._record(records.get("byteorder"))
+        little = order is None or order.header + order.nbytes > len(self.front) or \
+            self.front[order.header:order.header + order.nbytes] == b"little"
+        if what and payload and payload.header + payload.nbytes <= self.nbytes and little and \
+                _is_whole(what, payload.nbytes):
+            self.what, self.payload = what, payload
+
+    def _record(self, entry: Optional[_zip.Entry]) -> Optional[_zip.Entry]:
+        """Returns an entry whose `header` is replaced by the offset of the record's first byte."""
+        if entry is None:
+            return None
+        skip = _zip.data_offset(bytes(self.front[entry.header:entry.header + _zip.HEADER]))
+        return None if skip is None else entry._replace(header=entry.header + skip)
+
+
+def _is_whole(what: _torch_pickle.Description, nbytes: int) -> bool:
+    """Returns whether a payload is exactly the tensor's elements in row-major order."""
+    step = 1
+    for length, stride in zip(reversed(what.shape), reversed(what.stride)):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return what.offset == 0 and step * what.dtype.itemsize == nbytes
+
+
+@dataclasses.dataclass
+class LoadReport:
+    """What a rank's part of a load has done.
+
+    Attributes:
+        bytes: number of bytes delivered.
+        seconds: how long the load took.
+        path: the path that carried most bytes.
+        checked_bytes: bytes whose checksum was compared with the manifest.
+        unchecked: why other bytes were not checked: "" or a sentence.
+        through_torch: number of items that torch.load read, because they are not plain tensors.
+    """
+    bytes: int = 0
+    seconds: float = 0.0
+    path: str = "none"
+    checked_bytes: int = 0
+    unchecked: str = ""
+    through_torch: int = 0
+
+
+class StorageReader(FileSystemReader):
+    """Reads checkpoints for torch.distributed.checkpoint.load, also those that torch wrote.
+
+        dcp.load(state, storage_reader=penstock.torch.StorageReader("/ckpt/step-100"))
+
+    Reads only the bytes that the state needs, straight into the tensors' memory.
+
+    Args:
+        path: the checkpoint's folder.
+        checksums: whether to compare the checksums of items that are read as a whole.
+        require, effort, path_name: as `require`, `effort` and `path` of Model.load.
+        threads: number of parts that are read at the same time.
+        progress: a function that is called with the number of bytes that this rank has read,
+            and the total number.
+
+    Attributes:
+        report: a LoadReport of the last load of this rank, or None.
+
+    Raises FormatError if bytes do not have the checksum of the manifest. The error names the
+    file, the item and its offset.
+    """
+
+    def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
+                 effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
+                 progress: Any = None, **torch_options: Any) -> None:
+        super().__init__(path, **torch_options)
+        self.checksums, self.threads, self.progress = checksums, threads, progress
+        self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
+        self.report: Optional[LoadReport] = None
+
+    @property
+    def folder(self) -> str:
+        """The checkpoint's folder."""
+        return os.fspath(self.path)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        try:
+            return super().read_metadata(*args, **kwargs)
+        except FileNotFoundError as error:
+            if not os.path.isdir(self.folder):
+                raise
+            raise FileNotFoundError(
+                errno.ENOENT, f"the checkpoint has no file {MARKER}: its save was interrupted or "
+                "still runs; `penstock ckpt list` shows the complete ones", self.folder) from error
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise FormatError(errno.EBADMSG, f"the file {MARKER} is damaged: {error}",
+                              os.path.join(self.folder, MARKER)) from error
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        started, self.report = time.monotonic(), LoadReport()
+        manifest = _part.find_manifest(self.folder) if self.checksums else None
+        if manifest is None:
+            self.report.unchecked = "the checkpoint has no manifest" if self.checksums else \
+                "checksums=False"
+        parts: Dict[str, List[_Wanted]] = {}
+        for request in plan.items:
+            info = self.storage_data[request.storage_index]
+            parts.setdefault(info.relative_path, []).append(
+                _Wanted(request, info.offset, info.length))
+        tell = _Total(self.progress, sum(w.nbytes for wanted in parts.values() for w in wanted))
+        jobs = [_PartRead(self, planner, name, wanted, manifest, tell.function(i))
+                for i, (name, wanted) in enumerate(parts.items())]
+        with concurrent.futures.ThreadPoolExecutor(max(1, min(self.threads, len(jobs)))) as pool:
+            list(pool.map(_PartRead.find, jobs))
+        # Planners are not made for several threads.
+        for job in jobs:
+            job.prepare()
+        synchronize_all(segment.device for job in jobs for item in job.items
+                        for segment in item.segments)
+        with concurrent.futures.ThreadPoolExecutor(max(1, min(self.threads, len(jobs)))) as pool:
+            reports = list(pool.map(_PartRead.read, jobs))
+        for job in jobs:
+            job.deliver()
+        self._sum_up(jobs, reports, time.monotonic() - started)
+        future: "Future[None]" = Future()
+        future.set_result(None)
+        return future
+
+    def _sum_up(self, jobs: Sequence["_PartRead"], reports: Sequence[Report], seconds: float
+                ) -> None:
+        report = self.report
+        assert report is not None
+        report.seconds, report.bytes = seconds, sum(r.bytes for r in reports)
+        if reports:
+            report.path = max(reports, key=lambda r: r.bytes).path
+        items = [item for job in jobs for item in job.items]
+        report.checked_bytes = sum(item.nbytes for item in items if item.checked)
+        report.through_torch = sum(job.through_torch for job in jobs)
+        if not report.unchecked and not all(item.checked for item in items):
+            report.unchecked = "some items were read only in part, or the manifest has no " \
+                "checksum of them"
+
+
+class _PartRead:
+    """Reads what one rank needs of one part: first the ends of the archives, then the payloads.
+
+    The methods must be called in their order. `find` and `read` may run on any thread. `prepare`
+    and `deliver` call the planner."""
+
+    def __init__(self, reader: StorageReader, planner: LoadPlanner, name: str,
+                 wanted: List[_Wanted], manifest: Optional[_part.Manifest], tell: Any) -> None:
+        self.reader, self.planner, self.name, self.wanted = reader, planner, name, wanted
+        self.manifest, self.tell = manifest, tell
+        self.path = os.path.join(reader.folder, name)
+        self.items: List[_part.Item] = []
+        self.through_torch = 0
+        self._deliveries: List[Any] = []
+
+    def find(self) -> None:
+        """Reads the ends of the tensors' archives, and finds their payloads."""
+        tensors = [w for w in self.wanted if w.request.type != LoadItemType.BYTE_IO]
+        info = self.reader.storage_data
+        plain = [w for w in tensors
+                 if not getattr(info[w.request.storage_index], "transform_descriptors", None)]
+        self._read([w.ends(_name_of(w.request.storage_index)) for w in plain], checksums=False)
+        for wanted in plain:
+            wanted.parse()
+
+    def _read(self, items: Sequence[_part.Item], checksums: bool, tell: Any = None) -> Report:
+        return _part.read_part(self.path, items, checksums=checksums, tell=tell,
+                               **self.reader.how)
+
+    def prepare(self) -> None:
+        """Asks the planner for the tensors, and lists the segments of all payloads."""
+        for wanted in self.wanted:
+            item = _part.Item(_name_of(wanted.request.storage_index), wanted.off, wanted.nbytes)
+            if self.manifest is not None:
+                item.crc32c = self.manifest.crc32c(self.name, wanted.off, wanted.nbytes)
+            self.items.append(item)
+            if wanted.what is not None and self._prepare_direct(wanted, item):
+                continue
+            data = bytearray(wanted.nbytes)
+            if data:
+                item.add_bytes(wanted.off, data)
+            deliver = self._deliver_bytes if wanted.request.type == LoadItemType.BYTE_IO else \
+                self._deliver_archive
+            self._deliveries.append((deliver, wanted, data))
+
+    def _prepare_direct(self, wanted: _Wanted, item: _part.Item) -> bool:
+        """Lists the segments that read a payload, or the needed region of it. Returns False if the
+        whole archive must be read."""
+        what, payload, request = wanted.what, wanted.payload, wanted.request
+        assert what is not None and payload is not None
+        target = self.planner.resolve_tensor(request).detach()
+        if tuple(target.shape) != tuple(request.lengths):
+            raise ValueError(f"{request.storage_index.fqn}: the state has the shape "
+                             f"{tuple(target.shape)}, the checkpoint {tuple(request.lengths)}")
+        memory, segments = target, None
+        if is_plain(target) and target.dtype == what.dtype:
+            segments = self._segments(wanted, target)
+        if segments is None:
+            device = target.device if target.device.type == "cuda" else "cpu"
+            memory = torch.empty(tuple(request.lengths), dtype=what.dtype, device=device)
+            segments = self._segments(wanted, memory)
+        if segments is None:
+            return False
+        whole = all(first == 0 for first in request.storage_offsets) and \
+            tuple(request.lengths) == what.shape
+        if whole and item.crc32c is not None:
+            self._add_around(wanted, item, segments)
+        else:
+            item.segments = segments
+        item.keep.append(memory)
+        self._deliveries.append((self._deliver_tensor, wanted, (target, memory)))
+        return True
+
+    @staticmethod
+    def _segments(wanted: _Wanted, memory: torch.Tensor) -> Optional[List[_part.Segment]]:
+        what, payload = wanted.what, wanted.payload
+        assert what is not None and payload is not None
+        return _part.region_segments(
+            wanted.off + payload.header, what.dtype.itemsize, what.shape,
+            wanted.request.storage_offsets, wanted.request.lengths, memory.data_ptr(),
+            memory.stride(), device_name(memory.device))
+
+    @staticmethod
+    def _add_around(wanted: _Wanted, item: _part.Item, segments: List[_part.Segment]) -> None:
+        """Adds the bytes before and after the payload, so that the item's checksum can be
+        compared."""
+        assert wanted.payload is not None
+        start = wanted.payload.header
+        end = start + wanted.payload.nbytes
+        if start:
+            item.add_bytes(wanted.off, bytearray(start))
+        item.segments += segments
+        if end < wanted.nbytes:
+            item.add_bytes(wanted.off + end, bytearray(wanted.nbytes - end))
+
+    def read(self) -> Report:
+        """Reads all listed segments."""
+        return self._read(self.items, self.reader.checksums and self.manifest is not None,
+                          self.tell)
+
+    def deliver(self) -> None:
+        """Passes the results to the planner."""
+        for call, wanted, value in self._deliveries:
+            call(wanted, value)
+
+    def _deliver_bytes(self, wanted: _Wanted, data: bytearray) -> None:
+        self.planner.load_bytes(wanted.request, io.BytesIO(data))
+
+    def _deliver_tensor(self, wanted: _Wanted, tensors: Tuple[torch.Tensor, torch.Tensor]) -> None:
+        target, memory = tensors
+        if memory is not target:
+            target.copy_(memory)
+        self.planner.commit_tensor(wanted.request, target)
+
+    def _deliver_archive(self, wanted: _Wanted, data: bytearray) -> None:
+        """Delivers a tensor that is not plain, or an archive that another program has changed."""
+        self.through_torch += 1
+        request = wanted.request
+        info = self.reader.storage_data[request.storage_index]
+        stream: Any = io.BytesIO(data)
+        descriptors = getattr(info, "transform_descriptors", None)
+        if descriptors:
+            stream = self.reader.transforms.transform_load_stream(request, descriptors, stream)
+            stream = stream if stream.seekable() else io.BytesIO(stream.read(-1))
+        tensor = torch.load(stream, map_location="cpu", weights_only=True)
+        tensor = narrow_tensor_by_index(tensor, request.storage_offsets, request.lengths)
+        target = self.planner.resolve_tensor(request).detach()
+        if target.size() != tensor.size():
+            raise ValueError(f"{request.storage_index.fqn}: the state has the shape "
+                             f"{tuple(target.shape)}, the checkpoint {tuple(tensor.shape)}")
+        target.copy_(tensor)
+        self.planner.commit_tensor(request, target)
+
+
+__all__ = ["LoadReport", "SaveReport", "StorageReader", "StorageWriter"]

@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests penstock.torch with torch.distributed.checkpoint on the CPU: files that torch reads, files
+of torch, resharding, snapshots, commits and faults. The processes communicate by gloo."""
+
+import errno
+import io
+import os
+import pickle
+import shutil
+import struct
+import sys
+import tempfile
+import threading
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import penstock
+import penstock.torch as pt
+import ranks
+import tap
+
+warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+# CheckpointException is not an Exception.
+ERRORS = (Exception, dcp.CheckpointException)
+TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+
+
+def folder(name="step"):
+    return os.path.join(tempfile.mkdtemp(dir=TMP), name)
+
+
+def plain_state(seed=0):
+    """Returns tensors of many dtypes, shapes and layouts, and other objects."""
+    torch.manual_seed(seed)
+    big = torch.randn(300, 257)
+    return {
+        "big": big, "bf16": torch.randn(640, 128).to(torch.bfloat16), "half": torch.randn(7).half(),
+        "ints": torch.arange(70000), "scalar": torch.tensor(2.5 + seed), "empty": torch.zeros(0, 4),
+        "bool": torch.randint(0, 2, (33,)).bool(), "fp8": torch.randn(64).to(torch.float8_e4m3fn),
+        "complex": torch.randn(5, dtype=torch.complex64), "uint16": torch.arange(9).to(torch.uint16),
+        "view": torch.arange(100000)[7:90000], "transposed": torch.randn(200, 300).t(),
+        "last": torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),
+        "parameter": torch.nn.Parameter(torch.randn(130, 130)), "shared": big,
+        "nested": {"step": seed, "lr": 0.1, "names": ["a", "b"], "t": torch.ones(3) * seed},
+        "text": "x" * 100000, "none": None,
+    }
+
+
+def emptied(state):
+    """Returns a state of the same shape with other values."""
+    def other(value):
+        if isinstance(value, dict):
+            return {key: other(member) for key, member in value.items()}
+        if isinstance(value, torch.Tensor):
+            made = torch.zeros_like(value.detach())
+            return torch.nn.Parameter(made) if isinstance(value, torch.nn.Parameter) else made
+        return None if value is None else type(value)()
+    return other(state)
+
+
+def bits(tensor):
+    tensor = tensor.detach()
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor
+
+
+def same(got, want, where=""):
+    if isinstance(want, dict):
+        assert got.keys() == want.keys(), (where, got.keys(), want.keys())
+        for key in want:
+            same(got[key], want[key], f"{where}.{key}")
+    elif isinstance(want, torch.Tensor):
+        assert got.dtype == want.dtype and got.shape == want.shape, (where, got.dtype, got.shape)
+        assert torch.equal(bits(got), bits(want)), where
+    else:
+        assert got == want, (where, got, want)
+
+
+def stock_load(state, path):
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path))
+
+
+class Single(unittest.TestCase):
+    """One process."""
+
+    def test_torch_reads_ours(self):
+        state, path = plain_state(1), folder()
+        writer = pt.StorageWriter(path)
+        dcp.save(state, storage_writer=writer)
+        got = emptied(state)
+        stock_load(got, path)
+        same(got, state)
+        self.assertGreater(writer.report.bytes, sum(
+            t.nbytes for t in state.values() if isinstance(t, torch.Tensor)))
+
+    def test_ours_reads_torch(self):
+        state, path = plain_state(2), folder()
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(path))
+        reader, got = pt.StorageReader(path), emptied(state)
+        dcp.load(got, storage_reader=reader)
+        same(got, state)
+        self.assertEqual(reader.report.checked_bytes, 0)
+        self.assertIn("no manifest", reader.report.unchecked)
+        # "transposed" and "last", whose elements are not in row-major order in the file.
+        self.assertEqual(reader.report.through_torch, 2)
+
+    def test_ours_reads_ours(self):
+        state, path = plain_state(3), folder()
+        dcp.save(state, storage_writer=pt.StorageWriter(path))
+        reader, got = pt.StorageReader(path), emptied(state)
+        dcp.load(got, storage_reader=reader)
+        same(got, state)
+        self.assertEqual(reader.report.unchecked, "")
+        self.assertEqual(reader.report.through_torch, 0)
+
+    def test_payloads_are_aligned(self):
+        """Each payload of 64 KiB or more begins at a multiple of 4096."""
+        state, path = plain_state(4), folder()
+        dcp.save(state, storage_writer=pt.StorageWriter(path))
+        with open(os.path.join(path, ".metadata"), "rb") as f:
+            places = pickle.load(f).storage_data
+        found = 0
+        for index, place in places.items():
+            with open(os.path.join(path, place.relative_path), "rb") as f:
+                f.seek(place.offset)
+                data = f.read(place.length)
+            value = state.get(index.fqn)
+            if isinstance(value, torch.Tensor) and value.nbytes >= 65536:
+                at = data.index(bytes(bits(value).numpy().tobytes()[:64]))
+                self.assertEqual((place.offset + at) % 4096, 0, index.fqn)
+                found += 1
+        self.assertGreaterEqual(found, 6)
+
+    def test_other_dtype_and_layout(self):
+        """The state that is loaded may have another dtype or layout."""
+        path, value = folder(), torch.randn(300, 200)
+        dcp.save({"a": value, "b": value, "c": value}, storage_writer=pt.StorageWriter(path))
+        got = {"a": torch.zeros(300, 200, dtype=torch.float64),
+               "b": torch.zeros(200, 300).t(), "c": torch.zeros(600, 400)[::2, ::2]}
+        dcp.load(got, storage_reader=pt.StorageReader(path))
+        for name in "abc":
+            self.assertTrue(torch.equal(got[name].float(), value), name)
+
+    def test_overwrite(self):
+        """A save into a folder with a checkpoint replaces it, and removes its parts."""
+        path = folder()
+        for seed in (5, 6):
+            state = plain_state(seed)
+            dcp.save(state, storage_writer=pt.StorageWriter(path))
+            got = emptied(state)
+            stock_load(got, path)
+            same(got, state)
+            self.assertEqual(len([n for n in os.listdir(path) if n.endswith(".distcp")]), 1)
+        with self.assertRaisesRegex(ERRORS, "overwrite is False"):
+            dcp.save(state, storage_writer=pt.StorageWriter(path, overwrite=False))
+
+    def test_interrupted(self):
+        """A save that fails leaves the checkpoint in the folder as it was."""
+        state, path = plain_state(7), folder()
+        dcp.save(state, storage_writer=pt.StorageWriter(path))
+
+        class Failing(pt.StorageWriter):
+            def finish(self, metadata, results):
+                raise OSError(errno.EIO, "planted")
+
+        with self.assertRaisesRegex(ERRORS, "planted"):
+            dcp.save(plain_state(8), storage_writer=Failing(path))
+        for reader in (pt.StorageReader(path), dcp.FileSystemReader(path)):
+            got = emptied(state)
+            dcp.load(got, storage_reader=reader)
+            same(got, state)
+
+    def test_damage(self):
+        """A changed byte, a truncated part and a truncated marker are reported with their place."""
+        state, path = {"w": torch.randn(500, 500), "x": torch.randn(5)}, folder()
+        dcp.save(state, storage_writer=pt.StorageWriter(path))
+        part = os.path.join(path, next(n for n in os.listdir(path) if n.endswith(".distcp")))
+        size = os.path.getsize(part)
+        with open(part, "r+b") as f:
+            f.seek(size // 2)
+            byte = f.read(1)
+            f.seek(size // 2)
+            f.write(bytes([byte[0] ^ 4]))
+        with self.assertRaises(ERRORS) as caught:
+            dcp.load(emptied(state), storage_reader=pt.StorageReader(path))
+        self.assertIn(os.path.basename(part), str(caught.exception))
+        self.assertIn("w", str(caught.exception))
+        dcp.load(emptied(state), storage_reader=pt.StorageReader(path, checksums=False))
+        os.truncate(part, size - 100)
+        with self.assertRaises(ERRORS) as caught:
+            dcp.load(emptied(state), storage_reader=pt.StorageReader(path))
+        self.assertIn(os.path.basename(part), str(caught.exception))
+        os.truncate(os.path.join(path, ".metadata"), 100)
+        with self.assertRaisesRegex(ERRORS, "metadata"):
+            dcp.load(emptied(state), storage_reader=pt.StorageReader(path))
+        os.unlink(os.path.join(path, ".metadata"))
+        with self.assertRaisesRegex(ERRORS, "interrupted"):
+            dcp.load(emptied(state), storage_reader=pt.StorageReader(path))
+
+    def test_two_jobs(self):
+        """A second job that saves into the folder gets an error."""
+        path = folder()
+        inside, leave = threading.Event(), threading.Event()
+
+        class Slow(pt.StorageWriter):
+            def write_data(self, plan, planner):
+                inside.set()
+                assert leave.wait(30)
+                return super().write_data(plan, planner)
+
+        first = threading.Thread(target=lambda: dcp.save({"a": torch.ones(9)}, no_dist=True,
+                                                         storage_writer=Slow(path)))
+        first.start()
+        self.assertTrue(inside.wait(30))
+        with self.assertRaisesRegex(ERRORS, "another job"):
+            dcp.save({"a": torch.zeros(9)}, storage_writer=pt.StorageWriter(path))
+        leave.set()
+        first.join()
+        got = {"a": torch.zeros(9)}
+        stock_load(got, path)
+        self.assertTrue(torch.equal(got["a"], torch.ones(9)))
+
+    def test_stripe(self):
+        """Parts on several drives are read by torch, through symbolic links."""
+        state, path = plain_state(9), folder()
+        drives = [folder("drive0"), folder("drive1")]
+        dcp.save(state, storage_writer=pt.StorageWriter(path, stripe=drives))
+        for drive in drives:
+            self.assertEqual(len(os.listdir(os.path.join(drive, "step"))), 1)
+        got = emptied(state)
+        stock_load(got, path)
+        same(got, state)
+        dcp.save(plain_state(10), storage_writer=pt.StorageWriter(path, stripe=drives))
+        for drive in drives:
+            self.assertEqual(len(os.listdir(os.path.join(drive, "step"))), 1)
+
+    def test_progress(self):
+        told, path = [], folder()
+        state = {"a": torch.randn(3 << 20)}
+        dcp.save(state, storage_writer=pt.StorageWriter(
+            path, progress=lambda done, total: told.append((done, total))))
+        self.assertTrue(all(done <= total for done, total in told))
+
+
+class Snapshots(unittest.TestCase):
+    """async_save: the checkpoint has the values of the time of the call."""
+
+    def save_and_change(self, writer, stager=None, **how):
+        state = {"w": torch.randn(1 << 20), "b": torch.randn(77), "step": 3}
+        want = {"w": state["w"].clone(), "b": state["b"].clone(), "step": 3}
+        future = dcp.async_save(state, storage_writer=writer, async_stager=stager, **how)
+        state["w"].zero_()
+        state["b"].zero_()
+        getattr(future, "upload_completion", future).result()
+        got = {"w": torch.zeros(1 << 20), "b": torch.zeros(77), "step": 0}
+        stock_load(got, writer.folder)
+        same(got, want)
+
+    def test_never_stale(self):
+        writer = pt.StorageWriter(folder())
+        for step in range(3):
+            writer.reset(folder(f"step-{step}"))
+            self.save_and_change(writer)
+        self.assertEqual(writer.stager.report.left_bytes, 0)
+        self.assertEqual(writer.stager.report.pin_seconds < 5, True)
+
+    def test_small_pool(self):
+        """Tensors that do not fit into the pool are written before async_save returns."""
+        writer = pt.StorageWriter(folder(), pool_bytes=1 << 20)
+        self.save_and_change(writer)
+        self.assertEqual(writer.report.snapshot.left_bytes, 4 << 20)
+
+    def test_stager_alone(self):
+        stager = pt.Stager()
+        for _ in range(2):
+            self.save_and_change(pt.StorageWriter(folder()), stager)
+        with self.assertRaises(MemoryError):
+            pt.Stager(1 << 20).stage({"w": torch.zeros(2 << 20)})
+
+    def test_torch_writes_our_snapshot(self):
+        stager, path = pt.Stager(), folder()
+        state = {"w": torch.randn(1 << 18)}
+        want = state["w"].clone()
+        future = dcp.async_save(state, storage_writer=dcp.FileSystemWriter(path),
+                                async_stager=stager)
+        state["w"].zero_()
+        getattr(future, "upload_completion", future).result()
+        got = {"w": torch.zeros(1 << 18)}
+        stock_load(got, path)
+        self.assertTrue(torch.equal(got["w"], want))
+
+    def test_after_fork(self):
+        writer = pt.StorageWriter(folder())
+        self.save_and_change(writer)
+        child = os.fork()
+        if not child:
+            try:
+                writer.reset(folder())
+                self.save_and_change(writer)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        writer.reset(folder())
+        self.save_and_change(writer)
+
+
+# ---- several ranks -------------------------------------------------------------------
+
+def full_tensors():
+    torch.manual_seed(11)
+    return {"a": torch.randn(37, 64), "b": torch.randn(128, 33).to(torch.bfloat16),
+            "c": torch.arange(1000), "d": torch.randn(6, 10, 4)}
+
+
+def sharded_state(rank, count, kind, fill):
+    """Returns DTensors of full_tensors, or zeros, and replicated objects."""
+    tensors = full_tensors()
+    if kind == "hsdp":
+        mesh = init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("r", "s"))
+        placements = [Replicate(), Shard(0)]
+    elif kind == "tp":
+        mesh = init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("dp", "tp"))
+        placements = [Shard(0), Shard(1)]
+    else:
+        mesh, placements = init_device_mesh("cpu", (count,)), [Shard(0)]
+    state = {}
+    for name, value in tensors.items():
+        value = value if fill else torch.zeros_like(value)
+        fits = placements if value.dim() > 1 else \
+            [p if p != Shard(1) else Replicate() for p in placements]
+        state[name] = distribute_tensor(value, mesh, fits)
+    state["same"] = torch.arange(50.0) if fill else torch.zeros(50)
+    state[f"own{rank}" if fill == 2 else "step"] = 7 if fill else 0
+    return state
+
+
+def check_sharded(state):
+    for name, value in full_tensors().items():
+        full = state[name].full_tensor()
+        assert torch.equal(full, value), name
+    assert torch.equal(state["same"], torch.arange(50.0))
+    assert state["step"] == 7
+
+
+def save_sharded(rank, count, kind, path, stock):
+    writer = dcp.FileSystemWriter(path) if stock else pt.StorageWriter(path)
+    dcp.save(sharded_state(rank, count, kind, 1), storage_writer=writer)
+
+
+def load_sharded(rank, count, kind, path, stock):
+    state = sharded_state(rank, count, kind, 0)
+    reader = dcp.FileSystemReader(path) if stock else pt.StorageReader(path)
+    dcp.load(state, storage_reader=reader)
+    check_sharded(state)
+
+
+def fsdp_model(seed):
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 80), torch.nn.ReLU(), torch.nn.Linear(80, 10))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, optimizer
+
+
+def train(model, optimizer, steps):
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randn(8, 40)).square().mean().backward()
+        optimizer.step()
+
+
+def fsdp_save(rank, path):
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, optimizer = fsdp_model(1)
+    train(model, optimizer, 3)
+    weights, moments = get_state_dict(model, optimizer)
+    future = dcp.async_save({"model": weights, "optim": moments},
+                            storage_writer=pt.StorageWriter(path))
+    train(model, optimizer, 2)
+    getattr(future, "upload_completion", future).result()
+    return [p.full_tensor().detach() for p in model.parameters()]
+
+
+def fsdp_load(rank, path, stock):
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    model, optimizer = fsdp_model(2)
+    train(model, optimizer, 1)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optim": moments}
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path) if stock else
+             pt.StorageReader(path))
+    set_state_dict(model, optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optim"])
+    for step in (0, 1):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randn(8, 40)).square().mean().backward()
+        optimizer.step()
+    return [p.full_tensor().detach() for p in model.parameters()]
+
+
+def save_local(rank, path):
+    dcp.save({"mine": torch.full((100,), float(rank)), "same": torch.ones(5)},
+             storage_writer=pt.StorageWriter(path), use_collectives=False)
+    state = {"mine": torch.zeros(100), "same": torch.zeros(5)}
+    dcp.load(state, storage_reader=pt.StorageReader(path))
+    assert torch.equal(state["mine"], torch.full((100,), float(rank)))
+
+
+class Ranks(unittest.TestCase):
+    """Several processes."""
+
+    def test_both_ways(self):
+        for count, kind in ((2, "fsdp"), (4, "fsdp"), (4, "hsdp"), (4, "tp")):
+            for stock_writes, stock_reads in ((False, False), (False, True), (True, False)):
+                path = folder()
+                ranks.run(count, save_sharded, count, kind, path, stock_writes)
+                ranks.run(count, load_sharded, count, kind, path, stock_reads)
+
+    def test_reshard(self):
+        """A checkpoint goes from 16 ranks to 8, to 12, and to 1."""
+        path = folder()
+        ranks.run(16, save_sharded, 16, "fsdp", path, False)
+        for count in (8, 12, 1):
+            ranks.run(count, load_sharded, count, "fsdp", path, False)
+            path = folder()
+            ranks.run(count, save_sharded, count, "fsdp", path, False)
+
+    def test_fsdp(self):
+        """A model and its optimizer, sharded by fully_shard and saved while training goes on."""
+        path = folder()
+        want = ranks.run(4, fsdp_save, path)[0]
+        for count, stock in ((4, False), (2, False), (2, True)):
+            for got in ranks.run(count, fsdp_load, path, stock):
+                for a, b in zip(got, want):
+                    self.assertTrue(torch.allclose(a, b, atol=1e-6))
+
+    def test_without_collectives(self):
+        path = folder()
+        ranks.run(4, save_local, path)
+        self.assertEqual(sorted(n for n in os.listdir(path) if n.endswith(".metadata")),
+                         [f"__{rank}.metadata" for rank in range(4)])
+
+
+if __name__ == "__main__":
+    tap.main()
