@@ -13,7 +13,6 @@
 #include <sys/statvfs.h>
 
 #include "ckpt/part_move.h"
-#include "ckpt/sum.h"
 #include "common/struct_copy.h"
 #include "weights/err.h"
 
@@ -130,7 +129,7 @@ static uint32_t item_sum(const struct pst_slices *slices, uint64_t i, uint64_t *
 		const struct pst_slice *slice = &slices->list[*at];
 		uint64_t rows = slice->seg.rows ? slice->seg.rows : 1;
 
-		crc = pst_crc32c_join(crc, slice->crc32c, rows * slice->seg.row_len);
+		crc = penstock_crc32c_join(crc, slice->crc32c, rows * slice->seg.row_len);
 	}
 	return crc;
 }

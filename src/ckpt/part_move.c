@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "ckpt/sum.h"
 #include "weights/err.h"
 
 #define REQUESTS 8u /* Maximum number of requests in flight. */
@@ -71,7 +70,8 @@ static void next_slice(struct state *s)
 
 /* Collects ranges of one device whose checksums come next, and the slice of each range. Returns
  * their number. */
-static unsigned collect_sums(struct state *s, struct pst_sum_args *sums, struct pst_slice **owners)
+static unsigned collect_sums(struct state *s, struct penstock_sum_args *sums,
+			     struct pst_slice **owners)
 {
 	uint64_t bytes = 0;
 	unsigned n = 0;
@@ -86,7 +86,7 @@ static unsigned collect_sums(struct state *s, struct pst_sum_args *sums, struct 
 		}
 		if (n && sums[0].dev != seg->dev)
 			break;
-		sums[n] = (struct pst_sum_args){
+		sums[n] = (struct penstock_sum_args){
 			.size = sizeof(sums[0]),
 			.dev = seg->dev,
 			.ptr = (const char *)seg->buf + s->row * seg->buf_pitch,
@@ -102,10 +102,10 @@ static unsigned collect_sums(struct state *s, struct pst_sum_args *sums, struct 
 
 static void sum_some(struct state *s)
 {
-	struct pst_sum_args sums[SUMS];
+	struct penstock_sum_args sums[SUMS];
 	struct pst_slice *owners[SUMS];
 	unsigned n = collect_sums(s, sums, owners);
-	int ret = n ? pst_sum(sums, n) : 0;
+	int ret = n ? penstock_sum(sums, n) : 0;
 
 	if (ret && ret != -EOPNOTSUPP) {
 		const struct pst_slice *slice = owners[0];
@@ -118,8 +118,8 @@ static void sum_some(struct state *s)
 		if (ret)
 			s->m->unsummed[owners[i]->item] = true;
 		else
-			owners[i]->crc32c =
-				pst_crc32c_join(owners[i]->crc32c, sums[i].crc32c, sums[i].len);
+			owners[i]->crc32c = penstock_crc32c_join(owners[i]->crc32c, sums[i].crc32c,
+								 sums[i].len);
 	}
 }
 
