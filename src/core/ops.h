@@ -359,6 +359,9 @@ struct pst_device_ops {
 	int (*host_register)(struct penstock_device *dev, void *host, size_t len, bool read_only,
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);
+	/* Optional. Returns whether `len` bytes of host memory are pinned, by host_register or by
+	 * other code of the process. */
+	bool (*host_pinned)(struct penstock_device *dev, const void *host, size_t len);
 
 	/* Opens a copier for `tickets` tickets, the number that is likely in flight. copier_open
 	 * creates the events of these tickets, because creating an event later could wait for

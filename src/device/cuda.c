@@ -278,6 +278,23 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 	return 1;
 }
 
+static bool cuda_host_pinned(struct penstock_device *dev, const void *host, size_t len)
+{
+	struct pst_cuda_device *c = dev->priv;
+	unsigned type = 0;
+	pst_cu_ptr start = 0;
+	size_t size = 0;
+	enum pst_cu_ptr_attr attrs[] = {PST_CU_PTR_MEMORY_TYPE, PST_CU_PTR_RANGE_START,
+					PST_CU_PTR_RANGE_SIZE};
+	void *data[] = {&type, &start, &size};
+	enum pst_cu_result rc = c->api->cuPointerGetAttributes(3, attrs, data, (uintptr_t)host);
+
+	if (rc == PST_CU_INVALID_CONTEXT)
+		rc = classify_in_context(c, 3, attrs, data, (uintptr_t)host);
+	return rc == PST_CU_OK && type == PST_CU_MEMTYPE_HOST && size &&
+	       (uintptr_t)host - start + len <= size;
+}
+
 static int cuda_host_register(struct penstock_device *dev, void *host, size_t len, bool read_only,
 			      struct pst_err *err)
 {
@@ -354,6 +371,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.classify = cuda_classify,
 	.host_register = cuda_host_register,
 	.host_unregister = cuda_host_unregister,
+	.host_pinned = cuda_host_pinned,
 	.copier_open = pst_cuda_copier_open,
 	.copier_close = pst_cuda_copier_close,
 	.copy_in = pst_cuda_copy_in,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared fixture of the tests of the public header penstock.h: a file of zeros, the host device,
- * and a GPU of the stand-in driver. Included by test_api.c, test_apart.c and
- * test_one_call.c only.
+ * and a GPU of the stand-in driver. Included by test_api.c, test_apart.c,
+ * test_copy.c and test_one_call.c only.
  */
 #ifndef API_H
 #define API_H

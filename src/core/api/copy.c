@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_copy, which copies between the memories of two devices or within one device.
- * The destination device's backend copies directly if it can. Otherwise a borrowed lane copies
- * blocks of rows through a slot of its ring. No request passes through this file.
+ * The destination device's backend copies directly if it can. Between a GPU and pinned host memory,
+ * a borrowed lane queues the copies, and waits only for the last one. All other copies go through
+ * a slot of a borrowed lane's ring. No request passes through this file.
  */
 #include <stdatomic.h>
 
@@ -80,11 +81,102 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 		   : 0;
 }
 
+/* ---- copies between a device and pinned host memory ---- */
+
+/* The copies that have been queued on a borrowed lane, and are not known to be done. */
+struct copy_run {
+	struct penstock_device *dev; /* the device that is not host memory */
+	bool in;		     /* the direction: to the device */
+	struct pst_lane *lane;	     /* NULL if no copy is queued */
+	struct pst_copyq *copyq;
+	unsigned queued; /* number of copies since the last ticket */
+};
+
+/* Number of copies after which the run waits, so that the driver's queue never fills up. */
+#define RUN_MAX 256u
+
+/* Waits until all copies of the run are done. */
+static int run_wait(struct copy_run *run, struct pst_err *err)
+{
+	uint64_t ticket;
+	int ret;
+
+	if (!run->queued)
+		return 0;
+	run->queued = 0;
+	ret = run->dev->ops->record(run->copyq->copier, &ticket);
+	if (!ret)
+		ret = run->dev->ops->wait(run->copyq->copier, ticket);
+	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR, "copying with %s: %m",
+				    run->dev->name)
+		   : 0;
+}
+
+/* Waits for the copies of the run, and returns its lane. */
+static int run_end(struct copy_run *run, struct pst_err *err)
+{
+	int ret = run_wait(run, err);
+
+	if (run->lane)
+		pst_pump_return(run->lane);
+	run->lane = NULL;
+	return ret;
+}
+
+static int run_begin(struct copy_run *run, struct penstock_device *dev, struct pst_err *err)
+{
+	int ret = pst_device_start(dev, err);
+
+	if (ret)
+		return ret;
+	run->dev = dev;
+	run->lane = pst_pump_borrow_wait(atomic_load(&dev->pump), err);
+	if (!run->lane)
+		return err->code;
+	run->copyq = pst_copyq_of(run->lane, dev);
+	if (run->copyq)
+		return 0;
+	*err = run->lane->open_err;
+	pst_pump_return(run->lane);
+	run->lane = NULL;
+	return err->code;
+}
+
+/* Queues a copy between a device and pinned host memory. Returns -EXDEV if it is no such copy. */
+static int run_copy(struct copy_run *run, const struct penstock_copy_args *c,
+		    const struct pst_rect *rect, struct pst_err *err)
+{
+	bool in = c->src_dev->facts.is_host;
+	struct penstock_device *dev = in ? c->dst_dev : c->src_dev;
+	const void *host = in ? c->src : c->dst;
+	uint64_t pitch = in ? c->src_pitch : c->dst_pitch;
+	int ret = 0;
+
+	if (c->src_dev->facts.is_host == c->dst_dev->facts.is_host || !dev->ops->host_pinned ||
+	    !dev->ops->host_pinned(dev, host, (c->rows - 1) * pitch + c->row_len))
+		return -EXDEV;
+	/* A device has a copy queue for each direction, and the two are not in order. */
+	if (run->lane && (run->dev != dev || run->in != in))
+		ret = run_end(run, err);
+	if (!ret && !run->lane)
+		ret = run_begin(run, dev, err);
+	if (ret)
+		return ret;
+	run->in = in;
+	ret = in ? dev->ops->copy_in(run->copyq->copier, rect)
+		 : dev->ops->copy_out(run->copyq->copier, rect);
+	if (ret)
+		return pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				      "copying from %s to %s: %m", c->src_dev->name,
+				      c->dst_dev->name);
+	return ++run->queued < RUN_MAX ? 0 : run_wait(run, err);
+}
+
 /* Carries out one element of the array that penstock_copy was given. */
-static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
+static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_rect rect;
-	int ret = -EXDEV;
+	int ret;
 
 	if (!c->dst_dev || !c->src_dev || !c->dst || !c->src)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -106,28 +198,45 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 				 .src_pitch = c->src_pitch,
 				 .row_len = c->row_len,
 				 .rows = c->rows};
-	if (c->dst_dev->ops->copy_peer)
-		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
+	ret = run_copy(run, c, &rect, err);
+	if (ret != -EXDEV)
+		return ret;
+	/* The copies are made in the caller's order, so that one may read what another wrote. */
+	ret = run_end(run, err);
+	if (ret)
+		return ret;
+	ret = c->dst_dev->ops->copy_peer
+		      ? c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err)
+		      : -EXDEV;
 	return ret == -EXDEV ? copy_through_host(c, err) : ret;
+}
+
+/* Carries out element `i` of the array. */
+static int copy_at(struct copy_run *run, const struct penstock_copy_args *copies, unsigned i,
+		   struct pst_err *err)
+{
+	struct penstock_copy_args c;
+	const void *from;
+	int ret = pst_struct_at(copies, i, "penstock_copy_args", &from, err);
+
+	if (!ret)
+		ret = pst_struct_copy_in(&c, sizeof(c), from, "penstock_copy_args", err);
+	return ret ? ret : copy_one(run, &c, err);
 }
 
 int penstock_copy(const struct penstock_copy_args *copies, unsigned count)
 {
-	struct pst_err err;
+	struct copy_run run = {.lane = NULL};
+	struct pst_err err, last;
+	int ret = 0, end;
 
 	if (count && !copies)
 		return pst_fail_null("the list of copies");
-	for (unsigned i = 0; i < count; i++) {
-		struct penstock_copy_args c;
-		const void *from;
-		int ret = pst_struct_at(copies, i, "penstock_copy_args", &from, &err);
-
-		if (!ret)
-			ret = pst_struct_copy_in(&c, sizeof(c), from, "penstock_copy_args", &err);
-		if (!ret)
-			ret = copy_one(&c, &err);
-		if (ret)
-			return pst_err_publish(&err);
-	}
-	return 0;
+	for (unsigned i = 0; i < count && !ret; i++)
+		ret = copy_at(&run, copies, i, &err);
+	/* Also after an error, no copy may be in flight when the call returns. */
+	end = run_end(&run, &last);
+	if (end && !ret)
+		err = last;
+	return ret || end ? pst_err_publish(&err) : 0;
 }
