@@ -119,6 +119,79 @@ PENSTOCK_API int penstock_part_read(const char *path, struct penstock_item *item
 				    const struct penstock_part_opts *opts,
 				    struct penstock_load_report *report);
 
+/* ---- manifests: the checksums of a checkpoint -------------------------------- */
+
+/* A part with its items, as a manifest lists them. */
+struct penstock_part {
+	size_t size;
+	const char *name; /* name of the file, relative to the checkpoint's folder */
+	uint64_t bytes;	  /* length of the file */
+	const struct penstock_item *items; /* the items; their segments are not used */
+	uint64_t item_count;
+};
+
+struct penstock_manifest;
+
+/*
+ * Writes a manifest, durably, and replaces an existing file at once.
+ *
+ * path		name of the file. Its last component must end with "penstock.manifest"
+ * ranks	number of ranks that wrote the checkpoint
+ * parts	the parts; a name must be UTF-8, must not be "." or "..", and must have no slash
+ * count	number of parts
+ *
+ * A manifest consists of lines of JSON. The first line describes the checkpoint. Each further line
+ * describes one part. The last line has the number of parts and the checksum of all lines before
+ * it, so that a truncated or changed manifest is detected. Any thread. May block.
+ *
+ * -EINVAL	a name cannot be written to a manifest, a part occurs twice, or the items of a part
+ *		overlap or end beyond it
+ * -ENOSPC	and other errors of open(2), write(2), fsync(2) and rename(2)
+ */
+PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
+					 const struct penstock_part *parts, uint64_t count);
+
+/*
+ * Reads all manifests of a checkpoint's folder, which are all files whose names end with
+ * "penstock.manifest". They must name the same number of ranks, and no part twice.
+ *
+ * dir	the folder
+ * out	receives the manifest; close it with penstock_manifest_close
+ *
+ * Any thread. May block.
+ *
+ * -ENOENT	the folder has no manifest
+ * -EBADMSG	a manifest is truncated, changed or malformed
+ * -EFBIG	a manifest has more than 4 GiB
+ */
+PENSTOCK_API int penstock_manifest_open(const char *dir, struct penstock_manifest **out);
+
+/* Returns the number of parts of a manifest. */
+PENSTOCK_API uint64_t penstock_manifest_parts(const struct penstock_manifest *m);
+
+/*
+ * Describes a part. The strings and the items are valid until penstock_manifest_close. The items
+ * are sorted by offset.
+ *
+ * -ENOENT	there is no part with this index
+ */
+PENSTOCK_API int penstock_manifest_get(const struct penstock_manifest *m, uint64_t index,
+				       struct penstock_part *out);
+
+/*
+ * Finds the item of a part that begins at offset `off`.
+ *
+ * part		name of the part
+ * out		receives the item, valid until penstock_manifest_close; its segments are NULL
+ *
+ * -ENOENT	the manifest lists no such item
+ */
+PENSTOCK_API int penstock_manifest_find(const struct penstock_manifest *m, const char *part,
+					uint64_t off, struct penstock_item *out);
+
+/* Closes a manifest. NULL is allowed. */
+PENSTOCK_API void penstock_manifest_close(struct penstock_manifest *m);
+
 #ifdef __cplusplus
 }
 #endif

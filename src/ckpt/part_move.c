@@ -11,8 +11,8 @@
 
 #include "weights/err.h"
 
-#define REQUESTS 8u /* Maximum number of requests in flight. */
-#define SEGS 1024u  /* Maximum number of segments of a request. */
+#define REQUESTS 16u /* Maximum number of requests in flight. */
+#define SEGS 1024u   /* Maximum number of segments of a request. */
 /* Time in ns between two calls of opts.look. */
 #define POLL_NS 100000000
 /* Maximum number of ranges, and of bytes, whose checksums are computed between two looks at the

@@ -11,7 +11,7 @@
 #include "penstock_ckpt.h"
 
 /* Maximum number of bytes of a slice, and of all slices of one request. */
-#define PST_SLICE_MAX (64ull << 20)
+#define PST_SLICE_MAX (16ull << 20)
 
 struct pst_slice {
 	struct penstock_seg seg;

@@ -7,7 +7,9 @@
 #ifndef PST_COMMON_UTF8_H
 #define PST_COMMON_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Returns the length of the UTF-8 sequence at `text`, or 0 if the sequence is not valid or is
  * longer than `left` bytes. `left` must be at least 1. For NUL-terminated text `left` may be
@@ -29,6 +31,17 @@ static inline unsigned pst_utf8_length(const char *text, size_t left)
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
+}
+
+/* Returns whether all of the NUL-terminated text is valid UTF-8. */
+static inline bool pst_utf8_valid(const char *text)
+{
+	for (unsigned n; *text; text += n) {
+		n = pst_utf8_length(text, SIZE_MAX);
+		if (!n)
+			return false;
+	}
+	return true;
 }
 
 /* Removes an incomplete UTF-8 sequence from the end of `text`, which was cut to fit its buffer and

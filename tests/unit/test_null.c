@@ -242,6 +242,31 @@ static void null_parts(void **state)
 	FAILS(penstock_part_read, made_path("null.part"), &item, 1, NULL, NULL);
 }
 
+static void null_manifests(void **state)
+{
+	struct penstock_part part = {.size = sizeof(part), .name = "p"};
+	struct penstock_item item = {.size = sizeof(item)};
+	struct penstock_manifest *manifest = NULL;
+	const char *dir = made_path("manifests"), *path = made_path("manifests/penstock.manifest");
+
+	(void)state;
+	made_dir(dir);
+	FAILS(penstock_manifest_write, NULL, 1, &part, 1);
+	FAILS(penstock_manifest_write, path, 1, NULL, 1);
+	assert_int_equal(penstock_manifest_write(path, 1, &part, 1), 0);
+	FAILS(penstock_manifest_open, NULL, &manifest);
+	FAILS(penstock_manifest_open, dir, NULL);
+	assert_int_equal(penstock_manifest_open(dir, &manifest), 0);
+	NOTHING(IS_ZERO, penstock_manifest_parts, NULL);
+	FAILS(penstock_manifest_get, NULL, 0, &part);
+	FAILS(penstock_manifest_get, manifest, 0, NULL);
+	FAILS(penstock_manifest_find, NULL, "p", 0, &item);
+	FAILS(penstock_manifest_find, manifest, NULL, 0, &item);
+	FAILS(penstock_manifest_find, manifest, "p", 0, NULL);
+	penstock_manifest_close(manifest);
+	RUNS(penstock_manifest_close, NULL);
+}
+
 static void null_groups(void **state)
 {
 	struct penstock_loaded *out = NULL;
@@ -492,6 +517,7 @@ int main(void)
 		cmocka_unit_test(null_models),
 		cmocka_unit_test(null_loads),
 		cmocka_unit_test(null_parts),
+		cmocka_unit_test(null_manifests),
 		cmocka_unit_test(null_groups),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),

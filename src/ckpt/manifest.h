@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Manifests: lists of the parts and items of a checkpoint, with their checksums. The public
+ * functions are in penstock_ckpt.h. A manifest in memory has the parts of all manifest files of
+ * one folder, sorted by name.
+ */
+#ifndef PST_CKPT_MANIFEST_H
+#define PST_CKPT_MANIFEST_H
+
+#include <stdbool.h>
+
+#include "penstock_ckpt.h"
+
+/* How the name of a manifest ends. */
+#define PST_MANIFEST_END "penstock.manifest"
+
+struct pst_manifest_part {
+	const char *name;
+	uint64_t bytes;
+	uint64_t first, count; /* index of the first item, and number of items */
+};
+
+struct penstock_manifest {
+	char **texts; /* the texts of the files; names point into them */
+	unsigned text_count;
+	unsigned ranks; /* number of ranks that wrote the checkpoint */
+	struct pst_manifest_part *parts;
+	uint64_t part_count, part_capacity;
+	struct penstock_item *items; /* the items of all parts, sorted by offset in each part */
+	uint64_t item_count, item_capacity;
+};
+
+/* Returns whether a file of this name can be a part: the name is valid UTF-8, not empty, not "."
+ * or "..", and has no slash. */
+bool pst_manifest_names_part(const char *name);
+
+/* Reads all manifests of the folder behind the descriptor `fd`. `dir` is the folder's name for
+ * messages. Fails as penstock_manifest_open does. */
+int pst_manifest_open_at(int fd, const char *dir, struct penstock_manifest **out);
+
+/* Adds the parts of the manifest text to `m`, which owns `text` afterwards even if the call fails.
+ * The text has `len` bytes and is changed. `path` is the name of the file for messages. Fails with
+ * -EBADMSG. */
+int pst_manifest_add(struct penstock_manifest *m, const char *path, char *text, size_t len);
+/* Sorts the parts when all texts have been added. Fails with -EBADMSG if a part occurs twice. */
+int pst_manifest_sort(struct penstock_manifest *m, const char *dir);
+
+/* Returns the part with this name, or NULL. */
+const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest *m,
+						  const char *name);
+
+#endif
