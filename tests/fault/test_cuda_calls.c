@@ -230,6 +230,36 @@ static int read_stream(void)
 	return ret;
 }
 
+static int sum_device(void)
+{
+	struct penstock_sum_args sum = {.size = sizeof(sum), .len = LEN};
+	struct penstock_copy_args args = {.size = sizeof(args), .row_len = LEN};
+	struct penstock_device *host = NULL;
+	void *mem = NULL;
+	int ret;
+	struct penstock_device *dev = open_small_device("cuda:0", &ret);
+
+	if (!ret)
+		host = open_small_device("host", &ret);
+	if (!ret)
+		ret = penstock_alloc(dev, LEN, &mem);
+	args.dst_dev = sum.dev = dev;
+	sum.ptr = args.dst = mem;
+	args.src_dev = host;
+	args.src = bytes;
+	if (!ret)
+		ret = penstock_copy(&args, 1);
+	if (!ret)
+		ret = penstock_sum(&sum, 1);
+	if (!ret && sum.crc32c != pst_crc32c_finish(pst_crc32c_raw(0, bytes, LEN), LEN))
+		scenario_fail("the checksum is %08x", sum.crc32c);
+	if (dev)
+		penstock_free(dev, mem);
+	penstock_device_close(dev);
+	penstock_device_close(host);
+	return ret;
+}
+
 /* ---- one process for each failure ---- */
 
 static bool reason_fits(enum penstock_why why)
