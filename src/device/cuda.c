@@ -162,6 +162,7 @@ static void cuda_close(struct penstock_device *dev)
 		pst_cuda_leave(c->api, &in);
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
 	}
+	free(c->sums);
 	pthread_mutex_destroy(&c->sum_lock);
 	pthread_mutex_destroy(&c->peer_lock);
 	pthread_mutex_destroy(&c->lock);

@@ -40,7 +40,7 @@ struct pst_cuda_sums {
 
 /* ---- open and close ---- */
 
-static void sums_free(const struct pst_cuda *api, struct pst_cuda_sums *s)
+static void objects_free(const struct pst_cuda *api, struct pst_cuda_sums *s)
 {
 	if (s->stream)
 		api->cuStreamDestroy(s->stream);
@@ -50,7 +50,6 @@ static void sums_free(const struct pst_cuda *api, struct pst_cuda_sums *s)
 		api->cuModuleUnload(s->module);
 	if (s->pieces)
 		api->cuMemFreeHost(s->pieces);
-	free(s);
 }
 
 static enum pst_cu_result kernel_launch(const struct pst_cuda *api, const struct pst_cuda_sums *s,
@@ -104,18 +103,21 @@ static int sums_open(struct penstock_device *dev, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for checksums");
 	pst_device_sync_await(dev);
 	rc = sums_make(c->api, s);
-	if (rc == PST_CU_OK)
-		c->sums = s;
-	else
-		sums_free(c->api, s);
+	if (rc != PST_CU_OK)
+		objects_free(c->api, s);
 	pst_device_sync_end(dev);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "preparing checksums");
+	if (rc != PST_CU_OK) {
+		free(s);
+		return pst_cuda_fail(err, rc, "preparing checksums");
+	}
+	c->sums = s;
+	return 0;
 }
 
 void pst_cuda_sum_close(struct pst_cuda_device *c)
 {
 	if (c->sums)
-		sums_free(c->api, c->sums);
+		objects_free(c->api, c->sums);
 }
 
 /* ---- ranges and pieces ---- */

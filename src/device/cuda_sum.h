@@ -7,7 +7,8 @@
 
 int pst_cuda_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
 		 struct pst_err *err);
-/* Frees what pst_cuda_sum has made. The device's context is current. */
+/* Frees the driver's objects that pst_cuda_sum has made. The device's context is current. The
+ * caller then frees c->sums. */
 void pst_cuda_sum_close(struct pst_cuda_device *c);
 
 #endif
