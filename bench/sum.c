@@ -108,28 +108,74 @@ static int rows_all(struct bench *b, struct penstock_device *dev, const char *me
 	return ret;
 }
 
+/* Opens device host, and allocates `len` bytes that differ from each other. */
+static int host_make(uint64_t len, struct penstock_device **host, void **out)
+{
+	uint64_t *mem;
+	int ret = penstock_device_open("host", NULL, host);
+
+	if (ret < 0)
+		return ret;
+	ret = penstock_alloc(*host, len, out);
+	if (ret) {
+		penstock_device_close(*host);
+		return ret;
+	}
+	mem = *out;
+	for (uint64_t i = 0; i < len / sizeof(*mem); i++)
+		mem[i] = i * 0x9e3779b97f4a7c15;
+	return 0;
+}
+
+static void host_free(struct penstock_device *host, void *mem)
+{
+	penstock_free(host, mem);
+	penstock_device_close(host);
+}
+
+/* Fills the device memory with copies of `len` bytes of host memory. */
+static int gpu_fill(struct bench *b, struct penstock_device *host, const void *mem, uint64_t len)
+{
+	int ret = 0;
+
+	for (uint64_t at = 0; at + len <= b->len && !ret; at += len) {
+		struct penstock_copy_args copy = {.size = sizeof(copy),
+						  .dst_dev = b->dev,
+						  .dst = (char *)b->gpu + at,
+						  .src_dev = host,
+						  .src = mem,
+						  .row_len = len};
+
+		ret = penstock_copy(&copy, 1);
+	}
+	return ret;
+}
+
 static int section_sum(struct bench *b)
 {
-	return rows_all(b, b->dev, b->gpu, b->len, "gpu");
+	const uint64_t len = 64 * MIB;
+	struct penstock_device *host;
+	void *mem;
+	int ret = host_make(len, &host, &mem);
+
+	if (ret)
+		return ret;
+	ret = gpu_fill(b, host, mem, len);
+	host_free(host, mem);
+	return ret ? ret : rows_all(b, b->dev, b->gpu, b->len, "gpu");
 }
 
 static int section_sum_host(struct bench *b)
 {
 	const uint64_t len = b->len < LEN_MAX ? b->len : LEN_MAX;
 	struct penstock_device *host;
-	uint64_t *mem;
-	int ret = penstock_device_open("host", NULL, &host);
+	void *mem;
+	int ret = host_make(len, &host, &mem);
 
-	if (ret < 0)
+	if (ret)
 		return ret;
-	ret = penstock_alloc(host, len, (void **)&mem);
-	for (uint64_t i = 0; !ret && i < len / sizeof(*mem); i++)
-		mem[i] = i * 0x9e3779b97f4a7c15;
-	if (!ret) {
-		ret = rows_all(b, host, (const char *)mem, len, "host");
-		penstock_free(host, mem);
-	}
-	penstock_device_close(host);
+	ret = rows_all(b, host, mem, len, "host");
+	host_free(host, mem);
 	return ret;
 }
 
