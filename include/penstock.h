@@ -502,6 +502,10 @@ struct penstock_sum_args {
  * sums		The ranges, with room for their checksums. The ranges may overlap.
  * count	Number of ranges.
  *
+ * A GPU computes the checksums of its own memory, for all ranges of a call at once. It uses a
+ * stream of the library. This stream waits for no stream of the application, so work that writes
+ * the ranges must have completed before the call. The GPU may not start while a stream of the
+ * application waits for something. So the calling thread must not be the one that ends this wait.
  * The calling thread computes the checksums of host memory, and first checks that the memory is
  * mapped. If the function fails, it writes no checksum. Any thread. May block.
  *

@@ -192,6 +192,127 @@ PENSTOCK_API int penstock_manifest_find(const struct penstock_manifest *m, const
 /* Closes a manifest. NULL is allowed. */
 PENSTOCK_API void penstock_manifest_close(struct penstock_manifest *m);
 
+/* ---- folders with checkpoints ------------------------------------------------ */
+
+/* The state of a checkpoint. */
+enum penstock_ckpt_state {
+	PENSTOCK_CKPT_COMPLETE = 0, /* It has its marker and all parts that its manifests list. */
+	PENSTOCK_CKPT_INCOMPLETE,   /* It lacks its marker: a save runs, or was interrupted. */
+	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing or has another
+				     * length than its manifest tells, or the marker or a manifest
+				     * cannot be read. */
+};
+
+/* A checkpoint in a folder. */
+struct penstock_ckpt {
+	size_t size;
+	const char *path; /* the checkpoint's folder, with the path that the caller gave */
+	enum penstock_ckpt_state state;
+	const char *text;     /* one sentence about the state, such as which part is missing */
+	uint64_t bytes;	      /* bytes of all its files, without stray files */
+	uint64_t part_count;  /* number of parts that exist */
+	uint64_t stray_count; /* number of files of earlier saves into the same folder: parts that
+			       * the manifest does not list, and temporary files */
+	uint64_t stray_bytes; /* bytes of these files */
+	int64_t saved_ns;     /* time of the marker, or of the newest file if there is none, in ns
+			       * since 1970 */
+	unsigned ranks;	      /* number of ranks that wrote it; 0 if there is no manifest */
+	int summed;	      /* 1 if it has a manifest, else 0 */
+};
+
+/*
+ * Calls a function for each checkpoint in a folder, in order of `saved_ns`.
+ *
+ * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
+ *	subfolders are ignored.
+ * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
+ *	ends and returns that value.
+ * user	Pointer that is passed to `each`.
+ *
+ * Returns 0, or the value of `each`. Any thread. May block.
+ *
+ * -ENOENT	the folder does not exist
+ */
+PENSTOCK_API int penstock_ckpt_list(const char *dir,
+				    int (*each)(void *user, const struct penstock_ckpt *ckpt),
+				    void *user);
+
+/* A fault that penstock_ckpt_verify has found. */
+struct penstock_ckpt_fault {
+	size_t size;
+	const char *part;  /* name of the file, relative to the checkpoint's folder */
+	const char *item;  /* name of the item; "" if the fault is in no item */
+	uint64_t off, len; /* range of the part in which the fault is */
+	int code;	   /* -EBADMSG: other bytes; -ENOENT: missing; -ENODATA: too short */
+	const char *text;  /* one sentence */
+};
+
+/* What penstock_ckpt_verify has read. */
+struct penstock_verified {
+	size_t size;
+	uint64_t items, bytes;			 /* items whose checksum was right */
+	uint64_t items_unsummed, bytes_unsummed; /* items without a checksum in the manifest */
+	uint64_t faults;
+};
+
+/*
+ * Reads all parts of a checkpoint and compares the bytes with its manifests. Bytes that are in the
+ * page cache are not read from the drive. The call uses up to 128 MiB of memory for the bytes.
+ *
+ * dir		the checkpoint's folder
+ * opts		options of the reads; NULL stands for the defaults. `look` gets the number of
+ *		bytes read so far
+ * each		function that is called for each fault; valid until it returns; NULL if none
+ * user		pointer that is passed to `each`
+ * out		receives what was read; may be NULL
+ *
+ * Returns 0 if there is no fault. Any thread. May block.
+ *
+ * -EBADMSG	there is a fault
+ * -ENOENT	the checkpoint has no manifest, or the folder does not exist
+ * -ECANCELED	opts->look cancelled the call
+ */
+PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_part_opts *opts,
+				      void (*each)(void *user,
+						   const struct penstock_ckpt_fault *fault),
+				      void *user, struct penstock_verified *out);
+
+/* A flag of penstock_ckpt_prune: only report what would be removed. */
+#define PENSTOCK_PRUNE_DRY_RUN 0x1u
+/* A flag of penstock_ckpt_prune: also remove incomplete checkpoints and stray files that a save may
+ * still be writing, because they are newer than the newest complete checkpoint or than the marker
+ * beside them. */
+#define PENSTOCK_PRUNE_NEWEST 0x2u
+
+/*
+ * Removes old checkpoints, incomplete ones, and stray files, from a folder.
+ *
+ * dir		the folder, see penstock_ckpt_list
+ * keep		number of complete checkpoints to keep, the newest ones; 0 keeps all complete
+ *		ones. At least one complete checkpoint is always kept
+ * flags	PENSTOCK_PRUNE_* flags
+ * each		function that is called before each removal, with the checkpoint's folder or the
+ *		stray file; NULL if none. If it returns non-zero, the call ends and returns that
+ *		value
+ * user		pointer that is passed to `each`
+ *
+ * A checkpoint is old if it is complete or damaged, and older than the `keep` newest complete ones.
+ * An incomplete checkpoint, or a stray file of a complete one, is removed without
+ * PENSTOCK_PRUNE_NEWEST only if it is older than the marker of the newest complete checkpoint, or
+ *of its own checkpoint: no save writes it any more. In a damaged or incomplete checkpoint that
+ *stays, stray files stay, too.
+ *
+ * The call removes a checkpoint's marker first, so that an interrupted removal leaves an incomplete
+ * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder
+ * with other files loses its checkpoint, but is not removed itself. Any thread. May block.
+ *
+ * -ENOENT	the folder does not exist
+ * -EACCES	and other errors of unlink(2)
+ */
+PENSTOCK_API int penstock_ckpt_prune(const char *dir, unsigned keep, unsigned flags,
+				     int (*each)(void *user, const char *path, uint64_t bytes),
+				     void *user);
+
 #ifdef __cplusplus
 }
 #endif

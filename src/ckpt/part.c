@@ -154,7 +154,7 @@ static int finish_sums(struct pst_part_move *m)
 		struct penstock_item *item = &m->items[i];
 		uint32_t crc = item_sum(&m->slices, i, &at);
 
-		if (m->slices.op == PENSTOCK_WRITE) {
+		if (m->store_sums) {
 			item->flags &= ~PENSTOCK_ITEM_SUMMED;
 			item->flags |= m->unsummed[i] ? 0 : PENSTOCK_ITEM_SUMMED;
 			item->crc32c = m->unsummed[i] ? 0 : crc;
@@ -303,7 +303,7 @@ static int with_host(struct pst_part_move *m, int (*move)(struct pst_part_move *
 int penstock_part_write(const char *path, struct penstock_item *items, uint64_t count,
 			const struct penstock_part_opts *opts, struct penstock_load_report *report)
 {
-	struct pst_part_move m = {.path = path};
+	struct pst_part_move m = {.path = path, .store_sums = true};
 	int ret;
 
 	pst_report_begin(&m.sum);
@@ -358,6 +358,26 @@ int penstock_part_read(const char *path, struct penstock_item *items, uint64_t c
 	}
 	if (report)
 		pst_weights_struct_out(report, &m.sum.report, sizeof(m.sum.report));
+	part_end(&m);
+	return ret;
+}
+
+int pst_part_read_sums(struct penstock_storage *st, const char *path, struct penstock_item *items,
+		       uint64_t count, const struct penstock_part_opts *opts)
+{
+	struct pst_part_move m = {.st = st, .store_sums = true};
+	int ret;
+
+	pst_report_begin(&m.sum);
+	ret = part_begin(&m, PENSTOCK_READ, path, items, count, opts);
+	if (!ret)
+		ret = list_slices(&m);
+	if (!ret)
+		ret = pst_part_move(&m);
+	if (!ret)
+		ret = finish_sums(&m);
+	if (!ret)
+		give_items(&m, items);
 	part_end(&m);
 	return ret;
 }

@@ -16,8 +16,9 @@ struct pst_part_move {
 	struct penstock_item *items;	/* copies of the caller's items */
 	uint64_t item_count;		/* number of items */
 	struct pst_slices slices;	/* the slices of all items */
-	bool *unsummed;			/* for each item: whether its checksum is not known */
-	struct pst_report_sum sum;	/* the sum of the requests' reports */
+	bool store_sums;	   /* whether the checksums are stored in the items, not compared */
+	bool *unsummed;		   /* for each item: whether its checksum is not known */
+	struct pst_report_sum sum; /* the sum of the requests' reports */
 };
 
 /*
@@ -27,5 +28,11 @@ struct pst_part_move {
  * flight when the function returns.
  */
 int pst_part_move(struct pst_part_move *m);
+
+/* Reads the items of a part that is open as `st`, and stores the checksums of the bytes in the
+ * items. `path` is the file's name for messages. The segments must cover the items, and their
+ * memory must be host memory. The device "host" must be open. */
+int pst_part_read_sums(struct penstock_storage *st, const char *path, struct penstock_item *items,
+		       uint64_t count, const struct penstock_part_opts *opts);
 
 #endif

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's modules and kernel launches for one kernel, pst_stream_copy of
- * src/device/stream_copy.cu. The stand-in cannot execute PTX. It does in C what the kernel does:
- * the stream's thread reads the round and its copies when the launch runs, and copies the
- * rectangles. tests/unit/test_cuda_stream.c compares its results with those of the real kernel on
- * a machine with a GPU. It must refuse memory that a GPU could not access.
+ * Implements the stand-in's modules and kernel launches for the library's two kernels:
+ * pst_stream_copy of src/device/stream_copy.cu and pst_crc32c of src/device/crc32c.cu. The stand-in
+ * cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
+ * pst_stream_copy copies rectangles, and pst_crc32c computes checksums, bit by bit.
+ * tests/unit/test_cuda_stream.c and test_cuda_sum.c compare its results with those of the real
+ * kernels on a machine with a GPU. It must refuse memory that a GPU could not access.
  */
 #include "standin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,24 +21,50 @@ struct kernel_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
 
-#define KERNEL "pst_stream_copy"
+/* A piece of memory for pst_crc32c, which sets `raw` to the raw CRC-32C of the piece followed by
+ * `after` zero bytes. */
+struct kernel_piece {
+	uint64_t begin, len, after, raw;
+};
+
 #define FATBIN 0xba55ed50u /* first word of an image of machine code */
 
 struct pst_cu_module {
 	int loaded;
 };
 struct pst_cu_function {
-	int unused;
+	const char *name;
+	unsigned int arg_count;
+	/* Called in the stream's thread with the lock held. */
+	enum pst_cu_result (*run)(struct op *op);
 };
-static struct pst_cu_function stream_copy;
+static enum pst_cu_result stream_copy_run(struct op *op);
+static enum pst_cu_result crc32c_run(struct op *op);
+static struct pst_cu_function kernels[] = {
+	{"pst_stream_copy", 2, stream_copy_run},
+	{"pst_crc32c", 1, crc32c_run},
+};
+#define KERNELS (sizeof(kernels) / sizeof(kernels[0]))
+
+static bool image_has_kernel(const void *image)
+{
+	char entry[64];
+
+	if (*(const uint32_t *)image == FATBIN)
+		return true; /* Machine code is not looked into. */
+	for (unsigned i = 0; i < KERNELS; i++) {
+		snprintf(entry, sizeof(entry), ".visible .entry %s(", kernels[i].name);
+		if (strstr(image, entry))
+			return true;
+	}
+	return false;
+}
 
 EXPORT enum pst_cu_result cuModuleLoadData(struct pst_cu_module **out, const void *image)
 {
 	ENTER(cuModuleLoadData, NEED_CTX | NEED_TURN);
-	/* Machine code is not looked into. */
-	if (!out || !image ||
-	    (*(const uint32_t *)image != FATBIN && !strstr(image, ".visible .entry " KERNEL "(")))
-		return standin_refuse(PST_CU_INVALID_VALUE, "a module without kernel " KERNEL);
+	if (!out || !image || !image_has_kernel(image))
+		return standin_refuse(PST_CU_INVALID_VALUE, "a module without a known kernel");
 	*out = calloc(1, sizeof(**out));
 	if (!*out)
 		return PST_CU_OUT_OF_MEMORY;
@@ -60,11 +88,15 @@ EXPORT enum pst_cu_result cuModuleGetFunction(struct pst_cu_function **out,
 					      struct pst_cu_module *module, const char *name)
 {
 	ENTER(cuModuleGetFunction, NEED_CTX);
-	if (!out || !module || !name || strcmp(name, KERNEL))
-		return standin_refuse(PST_CU_NOT_FOUND, "no kernel %s", name ? name : "NULL");
-	*out = &stream_copy;
-	return PST_CU_OK;
+	for (unsigned i = 0; out && module && name && i < KERNELS; i++)
+		if (!strcmp(name, kernels[i].name)) {
+			*out = &kernels[i];
+			return PST_CU_OK;
+		}
+	return standin_refuse(PST_CU_NOT_FOUND, "no kernel %s", name ? name : "NULL");
 }
+
+/* ---- memory ---- */
 
 /* Copies `len` bytes out of memory that the device can access. Returns false if there is none. */
 static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
@@ -87,13 +119,14 @@ static bool kernel_may_copy(const struct kernel_copy *c)
 	       (src.place == PLACE_DEVICE || src.place == PLACE_HOST);
 }
 
-/* Called in the stream's thread with the lock held. */
-enum pst_cu_result kernel_run(struct op *op)
+/* ---- pst_stream_copy ---- */
+
+static enum pst_cu_result stream_copy_run(struct op *op)
 {
-	pst_cu_ptr copies = op->kernel.copies;
+	pst_cu_ptr copies = op->kernel.args[1];
 	struct kernel_round round;
 
-	if (!kernel_load(&round, op->kernel.round, sizeof(round)))
+	if (!kernel_load(&round, op->kernel.args[0], sizeof(round)))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a round that is not pinned");
 	for (uint64_t i = round.first; i < round.first + round.count; i++) {
 		struct kernel_copy c = {0};
@@ -119,6 +152,86 @@ enum pst_cu_result kernel_run(struct op *op)
 	return PST_CU_OK;
 }
 
+/* ---- pst_crc32c: polynomials whose bit n is the coefficient of x^n ---- */
+
+#define POLY 0x1edc6f41u
+
+static uint32_t times_x(uint32_t a)
+{
+	return a << 1 ^ (a >> 31 ? POLY : 0);
+}
+
+static uint32_t times(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (; b; b >>= 1, a = times_x(a))
+		if (b & 1)
+			product ^= a;
+	return product;
+}
+
+static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		for (unsigned bit = 0; bit < 8; bit++)
+			crc = times_x(crc ^ (uint32_t)(at[i] >> bit & 1) << 31);
+	return crc;
+}
+
+/* Sets piece->raw. Returns false if the GPU cannot access all bytes of the piece. */
+static bool piece_sum(struct kernel_piece *piece)
+{
+	uint32_t crc = 0, zeros = 1u << 8, reversed = 0;
+
+	for (uint64_t done = 0; done < piece->len;) {
+		size_t avail;
+		const char *at = bytes_at(piece->begin + done, false, &avail);
+
+		if (!at || !avail)
+			return false;
+		if (avail > piece->len - done)
+			avail = piece->len - done;
+		crc = crc_add(crc, (const unsigned char *)at, avail);
+		done += avail;
+	}
+	for (uint64_t after = piece->after; after; after >>= 1, zeros = times(zeros, zeros))
+		if (after & 1)
+			crc = times(crc, zeros);
+	for (unsigned bit = 0; bit < 32; bit++)
+		reversed |= (crc >> bit & 1) << (31 - bit);
+	piece->raw = reversed;
+	return true;
+}
+
+static enum pst_cu_result crc32c_run(struct op *op)
+{
+	for (unsigned i = 0; i < op->kernel.blocks; i++) {
+		pst_cu_ptr at = op->kernel.args[0] + i * sizeof(struct kernel_piece);
+		struct kernel_piece piece;
+		size_t avail;
+		char *out = bytes_at(at, true, &avail);
+
+		if (!out || !kernel_load(&piece, at, sizeof(piece)))
+			return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
+					      "a piece that is not in pinned memory");
+		if (!piece_sum(&piece))
+			return standin_refuse(
+				PST_CU_ILLEGAL_ADDRESS, "a checksum of %llu bytes at %llx",
+				(unsigned long long)piece.len, (unsigned long long)piece.begin);
+		memcpy(out, &piece, sizeof(piece));
+	}
+	return PST_CU_OK;
+}
+
+/* ---- launches ---- */
+
+/* Called in the stream's thread with the lock held. */
+enum pst_cu_result kernel_run(struct op *op)
+{
+	return op->kernel.function->run(op);
+}
+
 EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsigned int grid_x,
 					 unsigned int grid_y, unsigned int grid_z,
 					 unsigned int block_x, unsigned int block_y,
@@ -130,8 +243,8 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	struct op *op;
 
 	ENTER(cuLaunchKernel, NEED_OBJECT | NEED_TURN);
-	if (function != &stream_copy || !args || extra || shared_bytes || !grid_x || grid_y != 1 ||
-	    grid_z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1)
+	if (!function || !args || extra || shared_bytes || !grid_x || grid_y != 1 || grid_z != 1 ||
+	    !block_x || block_x > 1024 || block_y != 1 || block_z != 1)
 		return standin_refuse(PST_CU_INVALID_VALUE, "a launch that nothing implements");
 	lock();
 	s = stream_of(stream, ctx, &rc);
@@ -142,8 +255,10 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	if (s && !rc) {
 		op = op_new(OP_KERNEL, FN_cuLaunchKernel);
 		if (op) {
-			op->kernel.round = *(const pst_cu_ptr *)args[0];
-			op->kernel.copies = *(const pst_cu_ptr *)args[1];
+			op->kernel.function = function;
+			op->kernel.blocks = grid_x;
+			for (unsigned i = 0; i < function->arg_count; i++)
+				op->kernel.args[i] = *(const pst_cu_ptr *)args[i];
 			op_submit(op, s, QUEUE_COMPUTE);
 		}
 		rc = op ? PST_CU_OK : PST_CU_OUT_OF_MEMORY;

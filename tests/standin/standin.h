@@ -134,7 +134,9 @@ struct op {
 			void *arg;
 		} host;
 		struct {
-			pst_cu_ptr round, copies; /* The kernel's arguments. */
+			const struct pst_cu_function *function;
+			unsigned int blocks;
+			pst_cu_ptr args[2];
 		} kernel;
 		pst_cu_ptr free;
 	};

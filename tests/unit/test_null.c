@@ -267,6 +267,22 @@ static void null_manifests(void **state)
 	RUNS(penstock_manifest_close, NULL);
 }
 
+static int ignore_ckpt(void *user, const struct penstock_ckpt *ckpt)
+{
+	(void)user;
+	(void)ckpt;
+	return 0;
+}
+
+static void null_checkpoints(void **state)
+{
+	(void)state;
+	FAILS(penstock_ckpt_list, NULL, ignore_ckpt, NULL);
+	FAILS(penstock_ckpt_list, made_path("manifests"), NULL, NULL);
+	FAILS(penstock_ckpt_verify, NULL, NULL, NULL, NULL, NULL);
+	FAILS(penstock_ckpt_prune, NULL, 1, 0, NULL, NULL);
+}
+
 static void null_groups(void **state)
 {
 	struct penstock_loaded *out = NULL;
@@ -518,6 +534,7 @@ int main(void)
 		cmocka_unit_test(null_loads),
 		cmocka_unit_test(null_parts),
 		cmocka_unit_test(null_manifests),
+		cmocka_unit_test(null_checkpoints),
 		cmocka_unit_test(null_groups),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Describes the folder of one checkpoint: lists its files, finds the marker, and compares the parts
+ * with the manifests. A checkpoint of PyTorch without a manifest is complete if it has its marker.
+ * Called by list.c, verify.c and prune.c.
+ */
+#include "ckpt/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/manifest.h"
+#include "weights/err.h"
+
+/* ---- names ---- */
+
+static bool ends_with(const char *name, const char *end)
+{
+	size_t len = strlen(name), n = strlen(end);
+
+	return len >= n && !strcmp(name + len - n, end);
+}
+
+/* Reads a number at *at and moves *at behind it. Returns false if there is no digit. */
+static bool take_number(const char **at, unsigned long *out)
+{
+	char *end;
+
+	if (**at < '0' || **at > '9')
+		return false;
+	errno = 0;
+	*out = strtoul(*at, &end, 10);
+	*at = end;
+	return !errno;
+}
+
+/* Returns whether the name is __N.metadata, and the number. */
+static bool rank_marker(const char *name, unsigned long *rank)
+{
+	const char *at = name + 2;
+
+	return !strncmp(name, "__", 2) && take_number(&at, rank) && !strcmp(at, ".metadata");
+}
+
+/* Returns whether the name is __N_M.distcp, which DCP gives to the parts of rank N. */
+static bool rank_part(const char *name, unsigned long *rank)
+{
+	const char *at = name + 2;
+	unsigned long number;
+
+	return !strncmp(name, "__", 2) && take_number(&at, rank) && *at++ == '_' &&
+	       take_number(&at, &number) && !strcmp(at, ".distcp");
+}
+
+/* Returns whether the library gives such names to files that it has not committed:
+ * .NAME.penstock-*, with 16 hexadecimal digits at the end. */
+static bool temp_name(const char *name)
+{
+	static const char mark[] = ".penstock-";
+	size_t len = strlen(name), tail = sizeof(mark) - 1 + 16;
+
+	return name[0] == '.' && len > tail && !memcmp(name + len - tail, mark, sizeof(mark) - 1) &&
+	       strspn(name + len - 16, "0123456789abcdef") == 16;
+}
+
+enum pst_file_kind pst_file_kind(const char *name)
+{
+	unsigned long rank;
+
+	if (temp_name(name) || !strcmp(name, ".metadata.tmp") ||
+	    (!strncmp(name, "__", 2) && ends_with(name, ".metadata.tmp")))
+		return PST_FILE_TEMP;
+	if (!strcmp(name, ".metadata") || ends_with(name, ".safetensors.index.json"))
+		return PST_FILE_MARKER;
+	if (rank_marker(name, &rank))
+		return PST_FILE_RANK_MARKER;
+	if (ends_with(name, PST_MANIFEST_END))
+		return PST_FILE_MANIFEST;
+	if (ends_with(name, ".distcp") || ends_with(name, ".safetensors"))
+		return PST_FILE_PART;
+	return PST_FILE_OTHER;
+}
+
+/* ---- files ---- */
+
+static int by_name(const void *a, const void *b)
+{
+	const struct pst_ckpt_file *x = a, *y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, const char *name)
+{
+	struct pst_ckpt_file key = {.name = (char *)(uintptr_t)name};
+
+	return f->count ? bsearch(&key, f->files, f->count, sizeof(f->files[0]), by_name) : NULL;
+}
+
+static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_kind kind)
+{
+	struct pst_ckpt_file *file;
+	struct stat stat;
+
+	/* A file that is removed meanwhile, a folder and a link are no files of a checkpoint. */
+	if (fstatat(f->fd, name, &stat, AT_SYMLINK_NOFOLLOW) || !S_ISREG(stat.st_mode))
+		return 0;
+	if (f->count == f->capacity) {
+		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
+		struct pst_ckpt_file *more = reallocarray(f->files, capacity, sizeof(*more));
+
+		if (!more)
+			return pst_weights_no_memory("the list of files");
+		f->files = more;
+		f->capacity = capacity;
+	}
+	file = &f->files[f->count];
+	*file = (struct pst_ckpt_file){
+		.name = strdup(name),
+		.kind = kind,
+		.bytes = (uint64_t)stat.st_size,
+		.time_ns = (int64_t)stat.st_mtim.tv_sec * 1000000000 + stat.st_mtim.tv_nsec,
+		.stray = kind == PST_FILE_TEMP,
+	};
+	if (!file->name)
+		return pst_weights_no_memory("the list of files");
+	f->count++;
+	f->found |= kind != PST_FILE_TEMP;
+	return 0;
+}
+
+static int list_files(struct pst_ckpt_folder *f, const char *path)
+{
+	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!d) {
+		ret = pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
+		if (fd >= 0)
+			close(fd);
+		return ret;
+	}
+	for (errno = 0; !ret && (e = readdir(d)); errno = 0) {
+		enum pst_file_kind kind = pst_file_kind(e->d_name);
+
+		if (kind != PST_FILE_OTHER)
+			ret = add_file(f, e->d_name, kind);
+	}
+	if (!ret && errno)
+		ret = pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot list: %m");
+	closedir(d);
+	if (!ret && f->count)
+		qsort(f->files, f->count, sizeof(f->files[0]), by_name);
+	return ret;
+}
+
+/* ---- state ---- */
+
+__attribute__((format(printf, 3, 4))) static void
+set_state(struct pst_ckpt_folder *f, enum penstock_ckpt_state state, const char *fmt, ...)
+{
+	va_list args;
+
+	f->ckpt.state = state;
+	va_start(args, fmt);
+	vsnprintf(f->text, sizeof(f->text), fmt, args);
+	va_end(args);
+}
+
+/* Returns the marker of the whole checkpoint: .metadata or an index, or the only file of a model
+ * that has no index. Returns NULL if there is none. */
+static const struct pst_ckpt_file *find_marker(const struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		if (f->files[i].kind == PST_FILE_MARKER)
+			return &f->files[i];
+	return find_file(f, "model.safetensors");
+}
+
+/* Returns whether rank `rank` has written its marker. */
+static bool has_rank_marker(const struct pst_ckpt_folder *f, unsigned long rank)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "__%lu.metadata", rank);
+	return find_file(f, name);
+}
+
+/* Returns whether each rank has written its marker. Without a manifest, the ranks are those that
+ * have written parts. *missing becomes the first rank that has no marker. *any tells whether any
+ * rank has one. */
+static bool all_rank_markers(const struct pst_ckpt_folder *f, unsigned ranks,
+			     unsigned long *missing, bool *any)
+{
+	unsigned long rank;
+
+	*any = false;
+	for (uint64_t i = 0; i < f->count; i++)
+		*any |= f->files[i].kind == PST_FILE_RANK_MARKER;
+	if (!*any)
+		return false;
+	for (*missing = 0; *missing < ranks; ++*missing)
+		if (!has_rank_marker(f, *missing))
+			return false;
+	for (uint64_t i = 0; i < f->count && !ranks; i++)
+		if (f->files[i].kind == PST_FILE_PART && rank_part(f->files[i].name, &rank) &&
+		    !has_rank_marker(f, rank)) {
+			*missing = rank;
+			return false;
+		}
+	return true;
+}
+
+/* Finds the marker. Sets the state if there is none, or if it is empty. Returns whether the
+ * checkpoint may be complete. */
+static bool check_marker(struct pst_ckpt_folder *f)
+{
+	const struct pst_ckpt_file *marker = find_marker(f);
+	unsigned long missing = 0;
+	bool any = false, all = !marker && all_rank_markers(f, f->ckpt.ranks, &missing, &any);
+
+	if (!marker && any && !all)
+		set_state(f, PENSTOCK_CKPT_INCOMPLETE,
+			  "rank %lu has not written its marker __%lu.metadata: a save runs, or was "
+			  "interrupted",
+			  missing, missing);
+	else if (!marker && !all)
+		set_state(f, PENSTOCK_CKPT_INCOMPLETE,
+			  "it has no marker (such as .metadata): a save runs, or was interrupted");
+	else if (marker && !marker->bytes)
+		set_state(f, PENSTOCK_CKPT_DAMAGED, "its marker %s is empty", marker->name);
+	return f->ckpt.state == PENSTOCK_CKPT_COMPLETE;
+}
+
+/* Compares the parts that the manifest lists with the files. */
+static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
+{
+	const struct pst_manifest_part *wrong = NULL;
+	const struct pst_ckpt_file *file = NULL;
+	unsigned long long wrongs = 0;
+	char more[48] = "";
+
+	for (uint64_t i = 0; i < m->part_count; i++) {
+		const struct pst_ckpt_file *found = find_file(f, m->parts[i].name);
+
+		if (found && found->bytes == m->parts[i].bytes)
+			continue;
+		file = wrongs ? file : found;
+		wrong = wrongs ? wrong : &m->parts[i];
+		wrongs++;
+	}
+	if (!wrongs)
+		return;
+	if (wrongs > 1)
+		snprintf(more, sizeof(more), ", and %llu more parts are wrong", wrongs - 1);
+	if (file)
+		set_state(f, PENSTOCK_CKPT_DAMAGED, "part %.80s has %llu bytes instead of %llu%s",
+			  wrong->name, (unsigned long long)file->bytes,
+			  (unsigned long long)wrong->bytes, more);
+	else
+		set_state(f, PENSTOCK_CKPT_DAMAGED, "part %.80s is missing%s", wrong->name, more);
+}
+
+static void find_strays(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		if (f->files[i].kind == PST_FILE_PART)
+			f->files[i].stray = !pst_manifest_part(m, f->files[i].name);
+}
+
+/* Counts the files, and finds the time of the checkpoint. */
+static void count_files(struct pst_ckpt_folder *f)
+{
+	struct penstock_ckpt *c = &f->ckpt;
+	const struct pst_ckpt_file *marker = find_marker(f);
+	int64_t newest = INT64_MIN;
+
+	for (uint64_t i = 0; i < f->count; i++) {
+		const struct pst_ckpt_file *file = &f->files[i];
+
+		c->part_count += file->kind == PST_FILE_PART && !file->stray;
+		c->stray_count += file->stray;
+		c->stray_bytes += file->stray ? file->bytes : 0;
+		c->bytes += file->stray ? 0 : file->bytes;
+		newest = file->time_ns > newest ? file->time_ns : newest;
+	}
+	c->saved_ns = marker ? marker->time_ns : f->count ? newest : 0;
+}
+
+/* Describes the checkpoint whose files are listed. `manifest` is the result of opening its
+ * manifests: 0 or an error, whose message this thread has. */
+static void describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
+{
+	bool summed = !manifest;
+
+	f->ckpt.summed = summed;
+	f->ckpt.ranks = summed ? m->ranks : 0;
+	if (summed)
+		find_strays(f, m);
+	if (check_marker(f) && manifest && manifest != -ENOENT)
+		set_state(f, PENSTOCK_CKPT_DAMAGED, "%s", penstock_errmsg());
+	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
+		check_parts(f, m);
+	count_files(f);
+	if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
+		set_state(f, PENSTOCK_CKPT_COMPLETE,
+			  "it has its marker and all parts of its manifest");
+	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE)
+		set_state(f, PENSTOCK_CKPT_COMPLETE,
+			  "it has its marker, but no manifest: missing parts, and parts of earlier "
+			  "saves, cannot be found");
+}
+
+int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *f)
+{
+	int follow = at == AT_FDCWD ? 0 : O_NOFOLLOW, ret;
+	struct penstock_manifest *m = NULL;
+
+	memset(f, 0, sizeof(*f));
+	f->ckpt.size = sizeof(f->ckpt);
+	f->ckpt.path = path;
+	f->fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
+	if (f->fd < 0)
+		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
+	ret = list_files(f, path);
+	if (!ret && f->count) {
+		ret = pst_manifest_open_at(f->fd, path, &m);
+		if (ret != -ENOMEM) {
+			describe(f, m, ret);
+			ret = 0;
+		}
+		penstock_manifest_close(m);
+	}
+	if (ret)
+		pst_ckpt_folder_close(f);
+	return ret;
+}
+
+void pst_ckpt_folder_close(struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		free(f->files[i].name);
+	free(f->files);
+	if (f->fd >= 0)
+		close(f->fd);
+	f->files = NULL;
+	f->count = 0;
+	f->fd = -1;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Folders of checkpoints: which files of a folder belong to a checkpoint, and whether the
+ * checkpoint is complete. No function follows a symbolic link inside a folder, or changes a file.
+ */
+#ifndef PST_CKPT_FOLDER_H
+#define PST_CKPT_FOLDER_H
+
+#include <stdbool.h>
+
+#include "penstock_ckpt.h"
+
+/* What a file is, which its name tells. */
+enum pst_file_kind {
+	PST_FILE_OTHER,	      /* not a file of a checkpoint */
+	PST_FILE_PART,	      /* *.distcp, *.safetensors */
+	PST_FILE_MARKER,      /* .metadata, *.safetensors.index.json */
+	PST_FILE_RANK_MARKER, /* __N.metadata: the marker of rank N, which saved for itself */
+	PST_FILE_MANIFEST,    /* *penstock.manifest */
+	PST_FILE_TEMP,	      /* a file that an interrupted write has left */
+};
+
+enum pst_file_kind pst_file_kind(const char *name);
+
+/* A file of a checkpoint. */
+struct pst_ckpt_file {
+	char *name;
+	enum pst_file_kind kind;
+	uint64_t bytes;
+	int64_t time_ns; /* time of its last change, in ns since 1970 */
+	bool stray;	 /* whether it belongs to an earlier save into the same folder */
+};
+
+/* A folder, and the files of a checkpoint in it, sorted by name. */
+struct pst_ckpt_folder {
+	int fd;
+	struct pst_ckpt_file *files;
+	uint64_t count, capacity;
+	bool found; /* whether the folder has a file of a checkpoint that is not temporary */
+	struct penstock_ckpt ckpt; /* the description; `path` is the caller's, `text` is below */
+	char text[PENSTOCK_TEXT_MAX];
+};
+
+/*
+ * Opens and describes a folder.
+ *
+ * at	descriptor of the folder that `name` is in, or AT_FDCWD
+ * name	name of the folder, must not be a symbolic link unless `at` is AT_FDCWD
+ * path	name of the folder for messages and ckpt.path
+ * out	receives the folder; close it with pst_ckpt_folder_close
+ *
+ * A folder without files of a checkpoint has `count` 0.
+ */
+int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *out);
+void pst_ckpt_folder_close(struct pst_ckpt_folder *f);
+
+/* Checkpoints, sorted by time. */
+struct pst_ckpt_list {
+	int fd;	   /* the folder in which the checkpoints are */
+	bool self; /* whether that folder is itself the only checkpoint */
+	struct pst_ckpt_entry {
+		struct penstock_ckpt ckpt;
+		char *path, *name; /* `name` points into `path` */
+		char text[PENSTOCK_TEXT_MAX];
+	} * entries;
+	uint64_t count, capacity;
+};
+
+/* Finds all checkpoints of a folder, see penstock_ckpt_list. */
+int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *out);
+void pst_ckpt_list_close(struct pst_ckpt_list *list);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the checkpoints of a folder, and implements penstock_ckpt_list. Keeps only the description
+ * of each checkpoint, not the names of its files.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/folder.h"
+#include "weights/err.h"
+
+/* Adds a folder to the list. `name_len` is the length of the folder's own name at the end of its
+ * path. */
+static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f, size_t name_len)
+{
+	struct pst_ckpt_entry *e;
+
+	if (list->count == list->capacity) {
+		uint64_t capacity = list->capacity ? list->capacity * 2 : 16;
+		struct pst_ckpt_entry *more = reallocarray(list->entries, capacity, sizeof(*more));
+
+		if (!more)
+			return pst_weights_no_memory("the list of checkpoints");
+		list->entries = more;
+		list->capacity = capacity;
+	}
+	e = &list->entries[list->count];
+	e->ckpt = f->ckpt;
+	e->path = strdup(f->ckpt.path);
+	if (!e->path)
+		return pst_weights_no_memory("the list of checkpoints");
+	e->name = e->path + strlen(e->path) - name_len;
+	memcpy(e->text, f->text, sizeof(e->text));
+	list->count++;
+	return 0;
+}
+
+/* Adds the subfolder `name` if it is a checkpoint. A subfolder that is a link, that this user
+ * cannot read, or that is removed meanwhile, is ignored. */
+static int add_subfolder(struct pst_ckpt_list *list, const char *dir, const char *name)
+{
+	const char *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
+	struct pst_ckpt_folder f;
+	char *path;
+	int ret;
+
+	if (asprintf(&path, "%s%s%s", dir, slash, name) < 0)
+		return pst_weights_no_memory("the list of checkpoints");
+	ret = pst_ckpt_folder_open(list->fd, name, path, &f);
+	if (ret == -ENOTDIR || ret == -ELOOP || ret == -EACCES || ret == -ENOENT) {
+		ret = 0;
+	} else if (!ret) {
+		if (f.count)
+			ret = add_entry(list, &f, strlen(name));
+		pst_ckpt_folder_close(&f);
+	}
+	free(path);
+	return ret;
+}
+
+static int add_subfolders(struct pst_ckpt_list *list, const char *dir)
+{
+	int fd = openat(list->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!d) {
+		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot open: %m");
+		if (fd >= 0)
+			close(fd);
+		return ret;
+	}
+	for (errno = 0; !ret && (e = readdir(d)); errno = 0)
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
+		    (e->d_type == DT_DIR || e->d_type == DT_UNKNOWN))
+			ret = add_subfolder(list, dir, e->d_name);
+	if (!ret && errno)
+		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot list: %m");
+	closedir(d);
+	return ret;
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const struct pst_ckpt_entry *x = a, *y = b;
+
+	if (x->ckpt.saved_ns != y->ckpt.saved_ns)
+		return x->ckpt.saved_ns < y->ckpt.saved_ns ? -1 : 1;
+	return strcmp(x->path, y->path);
+}
+
+int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
+{
+	struct pst_ckpt_folder f;
+	int ret;
+
+	memset(list, 0, sizeof(*list));
+	list->fd = -1;
+	if (!dir || !*dir)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"the folder's name is %s", dir ? "empty" : "NULL");
+	ret = pst_ckpt_folder_open(AT_FDCWD, dir, dir, &f);
+	if (ret)
+		return ret;
+	list->self = f.found;
+	list->fd = f.fd;
+	f.fd = -1;
+	ret = f.found ? add_entry(list, &f, 0) : add_subfolders(list, dir);
+	pst_ckpt_folder_close(&f);
+	if (list->count)
+		qsort(list->entries, list->count, sizeof(list->entries[0]), by_time);
+	for (uint64_t i = 0; i < list->count; i++) {
+		list->entries[i].ckpt.path = list->entries[i].path;
+		list->entries[i].ckpt.text = list->entries[i].text;
+	}
+	if (ret)
+		pst_ckpt_list_close(list);
+	return ret;
+}
+
+void pst_ckpt_list_close(struct pst_ckpt_list *list)
+{
+	for (uint64_t i = 0; i < list->count; i++)
+		free(list->entries[i].path);
+	free(list->entries);
+	if (list->fd >= 0)
+		close(list->fd);
+	list->entries = NULL;
+	list->count = 0;
+	list->fd = -1;
+}
+
+int penstock_ckpt_list(const char *dir, int (*each)(void *user, const struct penstock_ckpt *ckpt),
+		       void *user)
+{
+	struct pst_ckpt_list list;
+	int ret;
+
+	if (!each)
+		return pst_weights_fail_null("the callback");
+	ret = pst_ckpt_list_open(dir, &list);
+	if (ret)
+		return ret;
+	for (uint64_t i = 0; i < list.count && !ret; i++)
+		ret = each(user, &list.entries[i].ckpt);
+	pst_ckpt_list_close(&list);
+	return ret;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements penstock_ckpt_prune. It removes files by the descriptor of their folder, so a folder
+ * that is replaced by a link meanwhile leads nowhere else. It must never remove the newest complete
+ * checkpoint.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/folder.h"
+#include "weights/err.h"
+
+struct prune {
+	struct pst_ckpt_list list;
+	unsigned flags;
+	int (*each)(void *user, const char *path, uint64_t bytes);
+	void *user;
+};
+
+static int announce(const struct prune *p, const char *path, uint64_t bytes)
+{
+	return p->each ? p->each(p->user, path, bytes) : 0;
+}
+
+static int remove_file(const struct pst_ckpt_folder *f, const char *name)
+{
+	if (!unlinkat(f->fd, name, 0) || errno == ENOENT)
+		return 0;
+	return pst_weights_fail_errno(errno, f->ckpt.path, name, PST_NO_OFF, "cannot remove: %m");
+}
+
+/* Removes the files for which `markers` is the answer to whether they are markers. */
+static int remove_files(const struct pst_ckpt_folder *f, bool markers)
+{
+	int ret = 0;
+
+	for (uint64_t i = 0; i < f->count && !ret; i++) {
+		const struct pst_ckpt_file *file = &f->files[i];
+		bool marker = file->kind == PST_FILE_MARKER || file->kind == PST_FILE_RANK_MARKER;
+
+		if (marker == markers)
+			ret = remove_file(f, file->name);
+	}
+	return ret;
+}
+
+/* Removes a checkpoint: first its markers, durably, then its other files, then its folder if that
+ * is empty. */
+static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
+			     const struct pst_ckpt_folder *f)
+{
+	int ret = remove_files(f, true);
+
+	if (!ret && fsync(f->fd) && errno != EINVAL)
+		/* Some file systems cannot sync a folder, and say EINVAL. */
+		ret = pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF, "cannot sync: %m");
+	if (!ret)
+		ret = remove_files(f, false);
+	if (ret || p->list.self || !unlinkat(p->list.fd, e->name, AT_REMOVEDIR))
+		return ret;
+	/* A folder with other files stays. */
+	return errno == ENOTEMPTY || errno == EEXIST || errno == ENOENT
+		       ? 0
+		       : pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF,
+						"cannot remove: %m");
+}
+
+/* Removes the stray files of a complete checkpoint that are older than its marker. */
+static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
+{
+	int ret = 0;
+
+	for (uint64_t i = 0; i < f->count && !ret; i++) {
+		const struct pst_ckpt_file *file = &f->files[i];
+		char *path;
+
+		if (!file->stray ||
+		    (file->time_ns > f->ckpt.saved_ns && !(p->flags & PENSTOCK_PRUNE_NEWEST)))
+			continue;
+		if (asprintf(&path, "%s/%s", f->ckpt.path, file->name) < 0)
+			return pst_weights_no_memory("a name");
+		ret = announce(p, path, file->bytes);
+		free(path);
+		if (!ret && !(p->flags & PENSTOCK_PRUNE_DRY_RUN))
+			ret = remove_file(f, file->name);
+	}
+	return ret;
+}
+
+/* Opens a checkpoint again. Returns 1 if it has changed since the list was made. */
+static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
+		      struct pst_ckpt_folder *f)
+{
+	int ret = p->list.self ? pst_ckpt_folder_open(AT_FDCWD, e->path, e->path, f)
+			       : pst_ckpt_folder_open(p->list.fd, e->name, e->path, f);
+
+	if (ret == -ENOENT)
+		return 1;
+	if (ret || (f->ckpt.state == e->ckpt.state && f->ckpt.saved_ns == e->ckpt.saved_ns))
+		return ret;
+	pst_ckpt_folder_close(f);
+	return 1;
+}
+
+/* Removes a checkpoint if `whole`, else its stray files. */
+static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bool whole)
+{
+	struct pst_ckpt_folder f;
+	int ret = open_again(p, e, &f);
+
+	if (ret)
+		return ret < 0 ? ret : 0;
+	if (!whole) {
+		ret = prune_strays(p, &f);
+	} else {
+		ret = announce(p, e->path, f.ckpt.bytes + f.ckpt.stray_bytes);
+		if (!ret && !(p->flags & PENSTOCK_PRUNE_DRY_RUN))
+			ret = remove_checkpoint(p, e, &f);
+	}
+	pst_ckpt_folder_close(&f);
+	return ret;
+}
+
+/* Returns the index of the oldest of the `keep` newest complete checkpoints. The older ones are
+ * old. If `keep` is 0, or if there are no more complete ones, returns 0: none is old. */
+static uint64_t oldest_kept(const struct pst_ckpt_list *list, unsigned keep)
+{
+	unsigned kept = 0;
+
+	for (uint64_t i = list->count; keep && i-- > 0;)
+		if (list->entries[i].ckpt.state == PENSTOCK_CKPT_COMPLETE && ++kept == keep)
+			return i;
+	return 0;
+}
+
+/* Returns the index of the newest complete checkpoint, or 0 if there is none: then each checkpoint
+ * may be one that a save is writing. */
+static uint64_t newest_complete(const struct pst_ckpt_list *list)
+{
+	for (uint64_t i = list->count; i-- > 0;)
+		if (list->entries[i].ckpt.state == PENSTOCK_CKPT_COMPLETE)
+			return i;
+	return 0;
+}
+
+static int prune_all(const struct prune *p, unsigned keep)
+{
+	uint64_t kept = oldest_kept(&p->list, keep), newest = newest_complete(&p->list);
+	int ret = 0;
+
+	for (uint64_t i = 0; i < p->list.count && !ret; i++) {
+		const struct pst_ckpt_entry *e = &p->list.entries[i];
+		bool done = i < newest || p->flags & PENSTOCK_PRUNE_NEWEST;
+
+		if (e->ckpt.state == PENSTOCK_CKPT_INCOMPLETE ? done : i < kept)
+			ret = prune_entry(p, e, true);
+		else if (e->ckpt.state == PENSTOCK_CKPT_COMPLETE && e->ckpt.stray_count)
+			ret = prune_entry(p, e, false);
+	}
+	return ret;
+}
+
+int penstock_ckpt_prune(const char *dir, unsigned keep, unsigned flags,
+			int (*each)(void *user, const char *path, uint64_t bytes), void *user)
+{
+	struct prune p = {.flags = flags, .each = each, .user = user};
+	int ret;
+
+	if (flags & ~(PENSTOCK_PRUNE_DRY_RUN | PENSTOCK_PRUNE_NEWEST))
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL, PST_NO_OFF,
+					"a flag is unknown");
+	ret = pst_ckpt_list_open(dir, &p.list);
+	if (ret)
+		return ret;
+	ret = prune_all(&p, keep);
+	pst_ckpt_list_close(&p.list);
+	return ret;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements penstock_ckpt_verify: reads the parts that the manifests list, in batches of a limited
+ * number of bytes, and compares the checksums of the items. A fault does not end the call, except
+ * that the rest of a part that cannot be read is left out.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/folder.h"
+#include "ckpt/manifest.h"
+#include "ckpt/part_move.h"
+#include "weights/err.h"
+
+#define PAGE 4096u
+/* Number of bytes of a batch, and maximum number of its pieces. A piece is an item, or a range of
+ * an item that does not fit into one batch. */
+#define BATCH_BYTES (128u << 20)
+#define PIECES 4096u
+/* Time in ns between two calls of opts.look. */
+#define LOOK_NS 100000000
+
+struct verify {
+	const char *dir;
+	struct pst_ckpt_folder folder;
+	struct penstock_manifest *m;
+	struct penstock_part_opts opts;
+	void (*each)(void *user, const struct penstock_ckpt_fault *fault);
+	void *user;
+	struct penstock_verified done;
+	char *buffer;
+	struct penstock_item *pieces;
+	struct penstock_seg *segs;
+	unsigned piece_count;
+	uint64_t buffer_len; /* number of bytes of the buffer that the pieces occupy */
+	uint64_t moved;	     /* number of bytes of earlier batches */
+	uint64_t looked_ns;  /* time of the last call of opts.look, in ns */
+	bool cancelled;	     /* whether opts.look has cancelled the call */
+	uint32_t crc;	     /* checksum of the pieces of an item that has more of them */
+	const struct penstock_item *at; /* item that the next piece belongs to */
+};
+
+/* Reports a fault of a part. */
+__attribute__((format(printf, 7, 8))) static void report_fault(struct verify *v, const char *part,
+							       const struct penstock_item *item,
+							       uint64_t off, uint64_t len, int code,
+							       const char *fmt, ...)
+{
+	char text[PENSTOCK_TEXT_MAX];
+	struct penstock_ckpt_fault fault = {
+		.size = sizeof(fault),
+		.part = part,
+		.item = item && item->name ? item->name : "",
+		.off = off,
+		.len = len,
+		.code = code,
+		.text = text,
+	};
+	va_list args;
+
+	errno = -code; /* For %m. */
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	v->done.faults++;
+	if (v->each)
+		v->each(v->user, &fault);
+}
+
+/* ---- batches ---- */
+
+/* Calls the caller's callback with the number of bytes of all batches. */
+static int look(void *user, uint64_t bytes)
+{
+	struct verify *v = user;
+
+	v->looked_ns = pst_report_now_ns();
+	v->cancelled = v->cancelled || v->opts.look(v->opts.user, v->moved + bytes);
+	return v->cancelled;
+}
+
+/* Compares the checksum of an item that has been read. */
+static void check_item(struct verify *v, const char *part, const struct penstock_item *item,
+		       uint32_t crc)
+{
+	bool summed = item->flags & PENSTOCK_ITEM_SUMMED;
+
+	if (!summed) {
+		v->done.items_unsummed++;
+		v->done.bytes_unsummed += item->len;
+	} else if (crc == item->crc32c) {
+		v->done.items++;
+		v->done.bytes += item->len;
+	} else {
+		report_fault(v, part, item, item->off, item->len, -EBADMSG,
+			     "the checksum of the bytes is %08x, the manifest has %08x", crc,
+			     item->crc32c);
+	}
+}
+
+/* Joins the checksums of the pieces of a batch, and compares those of the items that end in it. */
+static void check_batch(struct verify *v, const char *part)
+{
+	for (unsigned i = 0; i < v->piece_count; i++) {
+		const struct penstock_item *piece = &v->pieces[i], *item = v->at;
+
+		v->crc = penstock_crc32c_join(v->crc, piece->crc32c, piece->len);
+		if (piece->off + piece->len < item->off + item->len)
+			continue;
+		check_item(v, part, item, v->crc);
+		v->crc = 0;
+		v->at++;
+	}
+}
+
+/* Reads the pieces and checks them. Returns 1 if the part cannot be read further, which has been
+ * reported, or an error. */
+static int read_batch(struct verify *v, struct penstock_storage *st, const char *part)
+{
+	struct penstock_part_opts opts = v->opts;
+	struct penstock_weights_place place = {.size = sizeof(place)};
+	int ret;
+
+	if (!v->piece_count)
+		return 0;
+	opts.size = sizeof(opts); /* 0 if the caller gave no options */
+	opts.look = v->opts.look ? look : NULL;
+	opts.user = v;
+	ret = pst_part_read_sums(st, part, v->pieces, v->piece_count, &opts);
+	if (!ret) {
+		check_batch(v, part);
+	} else if (!v->cancelled && ret != -ENOMEM) {
+		penstock_weights_get_place(&place);
+		report_fault(v, part, v->at, place.off == PST_NO_OFF ? v->at->off : place.off, 0,
+			     ret, "%s", penstock_errmsg());
+		ret = 1;
+	}
+	v->piece_count = 0;
+	v->moved += v->buffer_len;
+	v->buffer_len = 0;
+	if (!ret && v->opts.look && pst_report_now_ns() - v->looked_ns >= LOOK_NS && look(v, 0))
+		ret = pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, v->dir, NULL, PST_NO_OFF,
+				       "cancelled by the caller");
+	return ret;
+}
+
+/* Adds a piece of an item to the batch. Returns its length, or 0 if the batch is full. The piece's
+ * memory has the same offset in its page as the bytes in the file, which direct paths need. */
+static uint64_t add_piece(struct verify *v, uint64_t off, uint64_t len)
+{
+	uint64_t at = v->buffer_len + (off - v->buffer_len) % PAGE;
+
+	if (v->piece_count == PIECES || (len && at >= BATCH_BYTES))
+		return 0;
+	len = len < BATCH_BYTES - at ? len : BATCH_BYTES - at;
+	v->segs[v->piece_count] =
+		(struct penstock_seg){.buf = v->buffer + at, .off = off, .row_len = len};
+	v->pieces[v->piece_count] = (struct penstock_item){.size = sizeof(v->pieces[0]),
+							   .off = off,
+							   .len = len,
+							   .segs = &v->segs[v->piece_count],
+							   .seg_count = 1};
+	v->piece_count++;
+	v->buffer_len = at + len;
+	return len;
+}
+
+/* Reads all items of a part, which ends at offset `end`. */
+static int read_items(struct verify *v, struct penstock_storage *st,
+		      const struct pst_manifest_part *part, uint64_t end)
+{
+	const struct penstock_item *items = v->m->items + part->first;
+	int ret = 0;
+
+	v->at = items;
+	v->crc = 0;
+	for (uint64_t i = 0; i < part->count && !ret; i++) {
+		uint64_t done = 0, n;
+
+		if (items[i].off + items[i].len > end)
+			break;
+		do {
+			n = add_piece(v, items[i].off + done, items[i].len - done);
+			done += n;
+			if (n < items[i].len - (done - n) || v->piece_count == PIECES)
+				ret = read_batch(v, st, part->name);
+		} while (!ret && done < items[i].len);
+	}
+	if (!ret)
+		ret = read_batch(v, st, part->name);
+	v->piece_count = 0;
+	v->buffer_len = 0;
+	return ret;
+}
+
+/* ---- parts ---- */
+
+/* Reports that a part has another length than the manifest tells. */
+static void check_length(struct verify *v, const struct pst_manifest_part *part, uint64_t bytes)
+{
+	const struct penstock_item *items = v->m->items + part->first, *cut = NULL;
+
+	for (uint64_t i = 0; i < part->count && !cut; i++)
+		if (items[i].off + items[i].len > bytes)
+			cut = &items[i];
+	if (bytes < part->bytes)
+		report_fault(v, part->name, cut, bytes, part->bytes - bytes, -ENODATA,
+			     "the file has %llu bytes instead of %llu", (unsigned long long)bytes,
+			     (unsigned long long)part->bytes);
+	else if (bytes > part->bytes)
+		report_fault(v, part->name, NULL, part->bytes, bytes - part->bytes, -EBADMSG,
+			     "the file has %llu bytes instead of %llu", (unsigned long long)bytes,
+			     (unsigned long long)part->bytes);
+}
+
+static int verify_open_part(struct verify *v, const struct pst_manifest_part *part, int fd)
+{
+	struct penstock_storage *st;
+	struct stat stat;
+	int ret;
+
+	if (fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
+		report_fault(v, part->name, NULL, 0, part->bytes, -EBADMSG,
+			     "it is no regular file");
+		return 0;
+	}
+	check_length(v, part, (uint64_t)stat.st_size);
+	ret = penstock_open_fd(fd, NULL, &st);
+	if (ret) {
+		report_fault(v, part->name, NULL, 0, part->bytes, ret, "%s", penstock_errmsg());
+		return 0;
+	}
+	ret = read_items(v, st, part, (uint64_t)stat.st_size);
+	penstock_close(st);
+	return ret < 0 ? ret : 0;
+}
+
+static int verify_part(struct verify *v, const struct pst_manifest_part *part)
+{
+	int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	int fd = openat(v->folder.fd, part->name, flags), ret;
+
+	if (fd < 0) {
+		int code = errno == ELOOP ? -EBADMSG : -errno;
+
+		report_fault(v, part->name, NULL, 0, part->bytes, code,
+			     code == -EBADMSG ? "it is a symbolic link" : "cannot open: %m");
+		return 0;
+	}
+	ret = verify_open_part(v, part, fd);
+	close(fd);
+	return ret;
+}
+
+static int verify_parts(struct verify *v)
+{
+	int ret = 0;
+
+	v->pieces = calloc(PIECES, sizeof(*v->pieces));
+	v->segs = calloc(PIECES, sizeof(*v->segs));
+	if (posix_memalign((void **)&v->buffer, PAGE, BATCH_BYTES))
+		v->buffer = NULL;
+	if (!v->pieces || !v->segs || !v->buffer)
+		ret = pst_weights_no_memory("the bytes to verify");
+	if (!ret && v->folder.ckpt.state == PENSTOCK_CKPT_INCOMPLETE)
+		report_fault(v, "", NULL, 0, 0, -ENOENT, "%s", v->folder.text);
+	for (uint64_t i = 0; i < v->m->part_count && !ret; i++)
+		ret = verify_part(v, &v->m->parts[i]);
+	free(v->pieces);
+	free(v->segs);
+	free(v->buffer);
+	if (!ret && v->done.faults)
+		ret = pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, v->dir, NULL, PST_NO_OFF,
+				       "%llu faults", (unsigned long long)v->done.faults);
+	return ret;
+}
+
+static int verify_folder(struct verify *v)
+{
+	struct penstock_device *host;
+	int ret = penstock_device_open("host", NULL, &host);
+
+	if (ret < 0)
+		return pst_weights_fail_lib(ret, v->dir, NULL, PST_NO_OFF);
+	ret = pst_ckpt_folder_open(AT_FDCWD, v->dir, v->dir, &v->folder);
+	if (!ret) {
+		ret = pst_manifest_open_at(v->folder.fd, v->dir, &v->m);
+		if (!ret)
+			ret = verify_parts(v);
+		penstock_manifest_close(v->m);
+		pst_ckpt_folder_close(&v->folder);
+	}
+	penstock_device_close(host);
+	return ret;
+}
+
+int penstock_ckpt_verify(const char *dir, const struct penstock_part_opts *opts,
+			 void (*each)(void *user, const struct penstock_ckpt_fault *fault),
+			 void *user, struct penstock_verified *out)
+{
+	struct verify v = {.dir = dir, .each = each, .user = user};
+	int ret = pst_weights_struct_in(&v.opts, sizeof(v.opts), opts, "penstock_part_opts");
+
+	if (ret)
+		return ret;
+	if (!dir)
+		return pst_weights_fail_null("the folder's name");
+	v.looked_ns = pst_report_now_ns();
+	ret = verify_folder(&v);
+	v.done.size = sizeof(v.done);
+	if (out)
+		pst_weights_struct_out(out, &v.done, sizeof(v.done));
+	return ret;
+}
