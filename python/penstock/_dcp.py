@@ -24,9 +24,8 @@ import os
 import pickle
 import re
 import socket
-import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
@@ -48,6 +47,8 @@ MARKER = ".metadata"
 MANIFEST = "penstock.manifest"
 SUFFIX = ".distcp"
 LOCK = ".penstock-saving"
+# Most parts that a rank writes on a tmpfs.
+TMPFS_PARTS = 8
 _log = logging.getLogger("penstock")
 
 
@@ -170,7 +171,8 @@ class StorageWriter(FileSystemWriter):
         stripe: folders on other drives, over which the parts are spread. The checkpoint's
             folder gets symbolic links to these parts.
         parts: number of parts that this rank writes at the same time; None stands for one for
-            each drive.
+            each drive, and for several on a tmpfs, where one file can take bytes from only one
+            thread at a time.
         checksums: whether to compute a CRC-32C of each item, and to write a manifest.
         durable: whether the save returns only when the checkpoint survives a power cut.
         overwrite: False refuses to save into a folder with a complete checkpoint. The files of
@@ -196,17 +198,19 @@ class StorageWriter(FileSystemWriter):
                  progress: Any = None, **torch_options: Any) -> None:
         super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
         self.stripe = [os.fspath(folder) for folder in stripe]
-        self.parts = parts or max(1, len(self.stripe))
+        self.parts = parts
         self.checksums, self.durable, self.keep = checksums, durable, keep
         self.how = {"require": require, "effort": effort, "path": path_name}
         self.progress = progress
         self.report: Optional[SaveReport] = None
         self.stager: Optional[Stager] = Stager(pool_bytes, may_leave=True)
+        # An object with is_set(), such as a threading.Event, that ends a save early.
+        self.stop: Any = None
         self._lock_fd = -1
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "stager": None, "progress": None, "_lock_fd": -1}
+        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_lock_fd": -1}
 
     # ---- staging, for async_save ----
 
@@ -322,6 +326,10 @@ class StorageWriter(FileSystemWriter):
             os.close(self._lock_fd)
             self._lock_fd = -1
 
+    def abandon(self) -> None:
+        """Unlocks the folder, if a save that was begun does not go on."""
+        self._unlock()
+
     # ---- the parts ----
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
@@ -344,7 +352,7 @@ class StorageWriter(FileSystemWriter):
         tell = _Total(self.progress, total)
         synchronize_all(segment.device for layout in layouts for item in layout.items
                         for segment in item.segments)
-        stop = threading.Event()
+        stop = _Stop(self.stop)
 
         def write(i: int) -> Report:
             folder = drives[i % len(drives)]
@@ -354,7 +362,7 @@ class StorageWriter(FileSystemWriter):
                                           stop=stop, tell=tell.function(i), **self.how)
                 self._link(folder, names[i])
             except BaseException:
-                stop.set()  # The other parts are of no use either.
+                stop.failed = True  # The other parts are of no use either.
                 raise
             return report
 
@@ -382,8 +390,9 @@ class StorageWriter(FileSystemWriter):
     def _lay_out(self, plan: SavePlan, planner: SavePlanner) -> List[_PartLayout]:
         """Returns the layouts of this rank's parts. Bytes and short tensors come first in a part,
         so that the payloads after them follow each other closely."""
-        buckets = [plan.items] if self.parts == 1 else \
-            _filesystem._split_by_size_and_type(self.parts, plan.items)
+        count = self.parts or self._usual_parts()
+        buckets = [plan.items] if count == 1 else \
+            _filesystem._split_by_size_and_type(count, plan.items)
         layouts = []
         for bucket in buckets:
             layout = _PartLayout()
@@ -398,6 +407,14 @@ class StorageWriter(FileSystemWriter):
             if layout.items:
                 layouts.append(layout)
         return layouts
+
+    def _usual_parts(self) -> int:
+        if self.stripe:
+            return len(self.stripe)
+        if _file_system(os.stat(self.folder).st_dev) != "tmpfs":
+            return 1
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        return max(1, min(TMPFS_PARTS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
     def _part_names(self, prefix: str, count: int) -> List[str]:
         """Returns names for new parts that no file of an earlier save has."""
@@ -423,10 +440,32 @@ class StorageWriter(FileSystemWriter):
         version = getattr(_filesystem, "CURRENT_DCP_VERSION", None)
         if version is not None:
             metadata.version = version
-        manifest = f"__{self.rank}.{MANIFEST}" if self._is_local() else MANIFEST
+        keep = {result.storage_data.relative_path for result in written}
         if self.checksums:
-            _part.write_manifest(os.path.join(self.folder, manifest), len(results),
+            manifest = self._free_name(MANIFEST)
+            keep.add(manifest)
+            _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
                                  _manifest_parts(written))
+        self._write_marker(metadata)
+        self._remove_strays(keep)
+        if self.keep is not None and not self._is_local():
+            _part.prune(os.path.dirname(os.path.abspath(self.folder)), max(1, self.keep))
+
+    def _ranks(self, results: Sequence[Any]) -> int:
+        """Returns the number of ranks that write this checkpoint."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_world_size() if self._is_local() and distributed else \
+            len(results)
+
+    def _free_name(self, end: str) -> str:
+        """Returns a name for a new file that ends with `end`, which no other file has. An earlier
+        checkpoint in the folder keeps its files until the new marker is written."""
+        start = f"__{self.rank}." if self._is_local() else ""
+        names = [f"{start}{end}", *(f"{start}{i}.{end}" for i in range(2, 1000))]
+        return next(name for name in names
+                    if not os.path.lexists(os.path.join(self.folder, name)))
+
+    def _write_marker(self, metadata: Metadata) -> None:
         marker = os.path.join(self.folder, self._marker())
         with open(marker + ".tmp", "wb") as out:
             pickle.dump(metadata, out)
@@ -438,22 +477,29 @@ class StorageWriter(FileSystemWriter):
         os.replace(marker + ".tmp", marker)
         if self.durable:
             _sync_folder(self.folder)
-        if not self._is_local():
-            self._remove_strays({result.storage_data.relative_path for result in written})
-        self._prune()
 
-    def _remove_strays(self, parts: "set[str]") -> None:
-        """Removes parts of earlier saves from the folder. The marker does not list them."""
+    def _remove_strays(self, keep: Set[str]) -> None:
+        """Removes the parts and manifests of earlier saves from the folder. Only the files in
+        `keep` belong to the new marker."""
+        own = re.compile(rf"__{self.rank}[_.].*") if self._is_local() else \
+            re.compile(r"__.*|(\d+\.)?" + re.escape(MANIFEST))
         for name in os.listdir(self.folder):
-            if name.endswith(SUFFIX) and name not in parts and name.startswith("__"):
+            if name not in keep and own.fullmatch(name) and name.endswith((SUFFIX, MANIFEST)):
                 path = os.path.join(self.folder, name)
                 for file in {os.path.realpath(path), path}:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(file)
 
-    def _prune(self) -> None:
-        if self.keep is not None:
-            _part.prune(os.path.dirname(os.path.abspath(self.folder)), max(1, self.keep))
+
+class _Stop:
+    """Is set when a part has failed, or when the caller's object is set."""
+
+    def __init__(self, also: Any) -> None:
+        self.failed, self._also = False, also
+
+    def is_set(self) -> bool:
+        """Whether the parts must no longer be written."""
+        return self.failed or (self._also is not None and bool(self._also.is_set()))
 
 
 class _Total:

@@ -239,11 +239,44 @@ def find_manifest(folder: str) -> Optional[Manifest]:
         return None
 
 
+# ---- folders with checkpoints --------------------------------------------------------
+
+_STATES = ("complete", "incomplete", "damaged")  # enum penstock_ckpt_state
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint in a folder: its path, its state ("complete", "incomplete" or "damaged"), a
+    sentence about the state, the bytes of its files, the time at which it was saved, in seconds
+    since 1970, and the number of ranks that wrote it (0 if it is unknown)."""
+    path: str
+    state: str
+    text: str
+    nbytes: int
+    saved: float
+    ranks: int
+
+
+def list_checkpoints(folder: str) -> List[Checkpoint]:
+    """Returns the checkpoints in a folder, the oldest first."""
+    found: List[Checkpoint] = []
+
+    def each(_user: Any, c: Any) -> int:
+        found.append(Checkpoint(os.fsdecode(ffi.string(c.path)), _STATES[int(c.state)],
+                                ffi.string(c.text).decode("utf-8", "replace"), int(c.bytes),
+                                c.saved_ns / 1e9, int(c.ranks)))
+        return 0
+
+    call = ffi.callback("int(void *, const struct penstock_ckpt *)", each, error=-1)
+    check(lib.penstock_ckpt_list(to_c(folder), call, ffi.NULL), folder)
+    return found
+
+
 def prune(folder: str, keep: int) -> None:
     """Removes all but the newest `keep` complete checkpoints from a folder, and older incomplete
     ones."""
     check(lib.penstock_ckpt_prune(to_c(folder), keep, 0, ffi.NULL, ffi.NULL), folder)
 
 
-__all__ = ["Item", "Manifest", "Part", "Segment", "find_manifest", "prune",
+__all__ = ["Checkpoint", "Item", "Manifest", "Part", "Segment", "find_manifest",
+           "list_checkpoints", "prune",
            "read_part", "region_segments", "write_manifest", "write_part"]

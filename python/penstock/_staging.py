@@ -374,6 +374,11 @@ class _Tensors:
         return copy.deepcopy(self._state, memo)
 
 
+def tensor_bytes(state: Any) -> int:
+    """Returns the bytes of this process's tensors in a state."""
+    return sum(tensor.nbytes for tensor in _Tensors(state).tensors.values())
+
+
 def _locals(value: torch.Tensor) -> List[torch.Tensor]:
     """Returns the tensors of this process of which a tensor consists. The same call always returns
     the same objects."""
@@ -398,4 +403,4 @@ def _with_locals(value: torch.Tensor, parts: List[torch.Tensor]) -> Any:
     return parts[0]
 
 
-__all__ = ["SnapshotReport", "Stager", "free_host_bytes", "is_plain"]
+__all__ = ["SnapshotReport", "Stager", "free_host_bytes", "is_plain", "tensor_bytes"]

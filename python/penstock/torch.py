@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of PyTorch: storage for torch.distributed.checkpoint, snapshots, and single files.
+"""Checkpoints of PyTorch: storage for torch.distributed.checkpoint, snapshots, and a Checkpointer
+that saves and resumes.
 
     import torch.distributed.checkpoint as dcp
     import penstock.torch
@@ -10,10 +11,17 @@
     reader = penstock.torch.StorageReader("/ckpt/step-100")
     dcp.load(state, storage_reader=reader)
 
+    checkpoints = penstock.torch.Checkpointer("/ckpt", keep=3)
+    checkpoints.save_async({"model": model, "optim": optimizer}, step)
+
 The file docs/python.md in the source tree explains the calls with examples."""
 
+from ._checkpointer import Checkpointer, DeadlineError, Saved
+from ._coordination import RankError
 from ._dcp import LoadReport, SaveReport, StorageReader, StorageWriter
+from ._planner import SavePlanner
 from ._staging import SnapshotReport, Stager, free_host_bytes
 
-__all__ = ["LoadReport", "SaveReport", "SnapshotReport", "Stager", "StorageReader",
-           "StorageWriter", "free_host_bytes"]
+__all__ = ["Checkpointer", "DeadlineError", "LoadReport", "RankError", "SavePlanner", "SaveReport",
+           "Saved", "SnapshotReport", "Stager", "StorageReader", "StorageWriter",
+           "free_host_bytes"]

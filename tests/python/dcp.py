@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 
@@ -21,6 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import penstock
+import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
@@ -449,6 +451,190 @@ class Ranks(unittest.TestCase):
         ranks.run(4, save_local, path)
         self.assertEqual(sorted(n for n in os.listdir(path) if n.endswith(".metadata")),
                          [f"__{rank}.metadata" for rank in range(4)])
+
+
+# ---- the Checkpointer ----------------------------------------------------------------
+
+class Model:
+    """An object with a state, as a model or an optimizer."""
+
+    def __init__(self, value, shape=(300, 100)):
+        self.weights = torch.full(shape, float(value))
+
+    def state_dict(self):
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state):
+        self.weights = state["weights"]
+
+
+def trained(value):
+    return {"model": Model(value), "optim": Model(value + 0.5, (1000, 50)), "step": value}
+
+
+class Checkpoints(unittest.TestCase):
+    """Checkpointer in one process."""
+
+    def test_resume(self):
+        path = folder("run")
+        with pt.Checkpointer(path, keep=2) as checkpoints:
+            state = trained(0)
+            self.assertIsNone(checkpoints.load(state))
+            for step in (1, 2, 3):
+                self.assertTrue(checkpoints.save(trained(step), step).ok)
+            self.assertEqual([os.path.basename(c.path) for c in checkpoints.list()],
+                             ["step-2", "step-3"])
+            self.assertEqual(checkpoints.load(state), checkpoints.path_of(3))
+            self.assertEqual((state["step"], float(state["model"].weights[0, 0]),
+                              float(state["optim"].weights[0, 0])), (3, 3.0, 3.5))
+            self.assertEqual(checkpoints.load(state, 2), checkpoints.path_of(2))
+            self.assertEqual(state["step"], 2)
+
+    def test_async(self):
+        with pt.Checkpointer(folder("run")) as checkpoints:
+            state = trained(5)
+            future = checkpoints.save_async(state, 5)
+            state["model"].weights.zero_()
+            self.assertTrue(future.result().ok)
+            checkpoints.load(state)
+            self.assertEqual(float(state["model"].weights[0, 0]), 5.0)
+
+    def test_damaged(self):
+        """The newest checkpoint that is intact is loaded."""
+        with pt.Checkpointer(folder("run")) as checkpoints:
+            for step in (1, 2, 3):
+                checkpoints.save(trained(step), step)
+            os.unlink(os.path.join(checkpoints.path_of(3), ".metadata"))
+            part = os.path.join(checkpoints.path_of(2), "__0_0.distcp")
+            with open(part, "r+b") as f:
+                f.seek(os.path.getsize(part) // 2)
+                f.write(b"\xff")
+            state = trained(0)
+            with self.assertLogs("penstock", "WARNING") as log:
+                self.assertEqual(checkpoints.load(state), checkpoints.path_of(1))
+            self.assertIn("step-2", log.output[0])
+            self.assertEqual(state["step"], 1)
+            with self.assertRaises(ERRORS):
+                checkpoints.load(state, 2)
+
+    def test_failed_save(self):
+        """A failed save does not end the training, unless asked to."""
+        path = folder("run")
+        with pt.Checkpointer(path) as checkpoints:
+            self.assertTrue(checkpoints.save(trained(1), 1).ok)
+            with open(checkpoints.path_of(2), "w", encoding="ascii"):
+                pass  # A file is where the folder should be.
+            with self.assertLogs("penstock", "ERROR"):
+                saved = checkpoints.save(trained(2), 2)
+            self.assertIsInstance(saved.error, OSError)
+            with self.assertLogs("penstock", "ERROR"):
+                self.assertFalse(checkpoints.save_async(trained(2), 2).result().ok)
+            self.assertTrue(checkpoints.save_async(trained(3), 3).result().ok)
+        with pt.Checkpointer(path, raise_errors=True) as checkpoints:
+            with self.assertRaises(OSError):
+                checkpoints.save(trained(2), 2)
+
+    def test_deadline(self):
+        with pt.Checkpointer(folder("run")) as checkpoints:
+            checkpoints._rate = 1e6  # As if the drive had written 1 MB a second.
+            with self.assertLogs("penstock", "WARNING"):
+                saved = checkpoints.save(trained(1), 1, deadline=0.25, priority=("step", "model"))
+            self.assertTrue(saved.ok, saved.error)
+            self.assertEqual(saved.dropped, ["optim"])
+            state = trained(0)
+            del state["optim"]
+            checkpoints.load(state)
+            self.assertEqual(state["step"], 1)
+            checkpoints._rate = 1e6
+            with self.assertLogs("penstock", "ERROR"):
+                saved = checkpoints.save(trained(2), 2, deadline=0.01, priority=("model",))
+            self.assertIsInstance(saved.error, pt.DeadlineError)
+            self.assertEqual(checkpoints.load(state), checkpoints.path_of(1))
+            checkpoints._rate = 0.0  # The drive is measured.
+            saved = checkpoints.save(trained(3), 3, deadline=600.0)
+            self.assertTrue(saved.ok and not saved.dropped, saved.error)
+            self.assertGreater(saved.predicted_seconds, 0)
+
+
+def die(rank, path, victim, where):
+    """Saves a checkpoint, then another during which one rank is killed."""
+    checkpoints = pt.Checkpointer(path, patience=3.0)
+    state = sharded_state(rank, dist.get_world_size(), "fsdp", 1)
+    assert checkpoints.save(state, 1).ok
+    if rank == victim:
+        kill = lambda *_: os._exit(9)  # noqa: E731
+        if where == "plan":
+            kill()
+        from penstock import _dcp
+        if where == "write":
+            _dcp._part.write_part = kill
+        else:
+            _dcp.StorageWriter.finish = kill
+            real = _dcp.StorageWriter.write_data
+
+            def write(self, plan, planner):
+                result = real(self, plan, planner)
+                if rank:
+                    kill()
+                return result
+            _dcp.StorageWriter.write_data = write
+    start = time.monotonic()
+    saved = checkpoints.save(state, 2)
+    return str(saved.error), time.monotonic() - start
+
+
+def resume(rank, path):
+    checkpoints = pt.Checkpointer(path)
+    state = sharded_state(rank, dist.get_world_size(), "fsdp", 0)
+    found = checkpoints.load(state)
+    check_sharded(state)
+    checkpoints.close()
+    return found
+
+
+class Deaths(unittest.TestCase):
+    """A rank dies during a save."""
+
+    def test_deaths(self):
+        for victim, where in ((2, "plan"), (2, "write"), (2, "finish"), (0, "write"),
+                              (0, "finish")):
+            with self.subTest(victim=victim, where=where):
+                path = folder("run")
+                found = ranks.results(ranks.start(4, die, path, victim, where))
+                for rank, (ok, value) in enumerate(found):
+                    if rank == victim:
+                        self.assertFalse(ok)
+                        continue
+                    self.assertTrue(ok, value)
+                    self.assertIn(f"rank {victim}:", value[0])
+                    self.assertLess(value[1], 30)
+                self.assertFalse(os.path.exists(os.path.join(path, "step-2", ".metadata")))
+                states = {os.path.basename(c.path): c.state
+                          for c in penstock._part.list_checkpoints(path)}
+                self.assertEqual(states["step-1"], "complete")
+                self.assertNotEqual(states.get("step-2"), "complete")
+                for count in (4, 3):
+                    for where_found in ranks.run(count, resume, path):
+                        self.assertEqual(os.path.basename(where_found), "step-1")
+
+    def test_error_names_the_rank(self):
+        """An error of one rank ends the save on all, and names the rank."""
+        def fail(rank, path):
+            checkpoints = pt.Checkpointer(path)
+            if rank == 1:
+                from penstock import _dcp
+
+                def broken(*_, **__):
+                    raise OSError(errno.EIO, "planted")
+                _dcp._part.write_part = broken
+            saved = checkpoints.save({"a": torch.full((1000,), rank), f"b{rank}": torch.ones(5)},
+                                     1)
+            text = str(saved.error)
+            checkpoints.close()
+            return text
+        for text in ranks.run(3, fail, folder("run")):
+            self.assertIn("rank 1:", text)
+            self.assertIn("planted", text)
 
 
 if __name__ == "__main__":
