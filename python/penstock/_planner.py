@@ -11,9 +11,13 @@ import dataclasses
 import gc
 import inspect
 import math
+import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
+import torch
+import torch.distributed
 from torch.distributed.checkpoint import default_planner as _default
+from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
                                                   Metadata, TensorStorageMetadata)
@@ -45,6 +49,17 @@ class SavePlanner(DefaultSavePlanner):
             options["enable_plan_caching"] = cache
         super().__init__(**options)
         self.dedup_save_to_lowest_rank = dedup_save_to_lowest_rank
+        # torch keeps the plans of all planners of a process in tables of the class. The key must
+        # not be that of another number of ranks, or of the parent of a forked process.
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        ranks = torch.distributed.get_world_size() if distributed else 1
+        self._cached_plans_key = f"penstock {os.getpid()} {ranks}"
+
+    def forget(self) -> None:
+        """Makes the next save plan again. All ranks must call this after a failed save."""
+        for name in ("_cached_save_plan", "_cached_final_save_plan", "_cached_all_plans",
+                     "_cached_global_plan", "_cached_metadata"):
+            getattr(_planner.SavePlanner, name, {}).pop(self._cached_plans_key, None)
 
     def _create_global_plan(self, all_plans: List[SavePlan]) -> Tuple[List[SavePlan], Metadata]:
         """Returns the plans of all ranks without duplicates, and the metadata."""

@@ -562,7 +562,7 @@ def die(rank, path, victim, where):
     state = sharded_state(rank, dist.get_world_size(), "fsdp", 1)
     assert checkpoints.save(state, 1).ok
     if rank == victim:
-        kill = lambda *_: os._exit(9)  # noqa: E731
+        kill = lambda *_, **__: os._exit(9)  # noqa: E731
         if where == "plan":
             kill()
         from penstock import _dcp
