@@ -88,6 +88,11 @@ enum pst_file_kind pst_file_kind(const char *name)
 	return PST_FILE_OTHER;
 }
 
+bool pst_ckpt_error_is_ours(int code)
+{
+	return code == -ENOMEM || code == -EMFILE || code == -ENFILE;
+}
+
 /* ---- files ---- */
 
 static int by_name(const void *a, const void *b)
@@ -333,7 +338,7 @@ int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_
 	ret = list_files(f, path);
 	if (!ret && f->count) {
 		ret = pst_manifest_open_at(f->fd, path, &m);
-		if (ret != -ENOMEM) {
+		if (!pst_ckpt_error_is_ours(ret)) {
 			describe(f, m, ret);
 			ret = 0;
 		}

@@ -375,8 +375,9 @@ static int add_folder(struct penstock_manifest *m, const char *dir, int at)
 		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot list: %m");
 	closedir(d);
 	if (!ret && !m->text_count)
-		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, dir, NULL, PST_NO_OFF,
-				       "the folder has no manifest");
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
+				       "the folder has no manifest, so its bytes cannot be "
+				       "compared");
 	return ret ? ret : pst_manifest_sort(m, dir);
 }
 
