@@ -86,8 +86,10 @@ struct penstock_part_opts {
  * The memory must not change during the call. Work on the device that writes to the memory must
  * be complete before the call. Any thread. May block.
  *
- * -ENOSPC	the file system has too little space; nothing was written
- * -EINVAL	an item's segments do not cover its range, or the items are not in order
+ * -ENOSPC	the file system has too little space; nothing was written, and the message has the
+ *		number of missing bytes
+ * -EINVAL	an item's segments do not cover its range, the items are not in order, or one ends
+ *		beyond opts->length
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open, penstock_transfer and penstock_commit
  */
@@ -110,7 +112,9 @@ PENSTOCK_API int penstock_part_write(const char *path, struct penstock_item *ite
  * Any thread. May block.
  *
  * -EBADMSG	the bytes of an item have another checksum; penstock_weights_get_place tells
- *		file, item and offset
+ *		file, item and offset. All items have been read; those whose checksum was right have
+ *		the flag PENSTOCK_ITEM_CHECKED
+ * -EINVAL	a segment lies outside the range of its item
  * -ENODATA	the file ends before the last item
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open and penstock_transfer
