@@ -524,8 +524,7 @@ PENSTOCK_API int penstock_sum(struct penstock_sum_args *sums, unsigned count);
  * second	CRC-32C of the second part.
  * second_len	Length of the second part.
  *
- * Any thread. The time depends on the number of binary digits of second_len only, and is less than
- * 20 us.
+ * Any thread. The time depends only on the number of binary digits of second_len that are 1.
  */
 PENSTOCK_API uint32_t penstock_crc32c_join(uint32_t first, uint32_t second, uint64_t second_len);
 

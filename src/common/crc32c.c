@@ -53,15 +53,20 @@ uint32_t pst_crc32c_raw(uint32_t raw, const void *mem, size_t len)
 				    : pst_crc32c_raw_tables(raw, mem, len);
 }
 
+/* x^(8 * 2^k), each the square of the one before. The square of the last is the first. */
+static const uint32_t powers[31] = {
+	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955,
+	0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564,
+	0xbf455269, 0xe2ea32dc, 0xfe7740e6, 0xf946610b, 0x3c204f8f, 0x538586e3, 0x59726915,
+	0x734d5309, 0xbc1ac763, 0x7d0722cc, 0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42,
+	0x40000000, 0x20000000, 0x08000000,
+};
+
 uint32_t pst_crc32c_shift(uint32_t raw, uint64_t len)
 {
-	uint32_t power = PST_CRC32C_X8;
-
-	for (; len && raw; len >>= 1) {
+	for (unsigned k = 0; len; len >>= 1, k = k == 30 ? 0 : k + 1)
 		if (len & 1)
-			raw = pst_crc32c_multiply(raw, power);
-		power = pst_crc32c_multiply(power, power);
-	}
+			raw = pst_crc32c_multiply(raw, powers[k]);
 	return raw;
 }
 

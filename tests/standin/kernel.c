@@ -3,7 +3,7 @@
  * Implements the stand-in's modules and kernel launches for the library's two kernels:
  * pst_stream_copy of src/device/stream_copy.cu and pst_crc32c of src/device/crc32c.cu. The stand-in
  * cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
- * pst_stream_copy copies rectangles, and pst_crc32c computes checksums, bit by bit.
+ * pst_stream_copy copies rectangles, and pst_crc32c computes checksums.
  * tests/unit/test_cuda_stream.c and test_cuda_sum.c compare its results with those of the real
  * kernels on a machine with a GPU. It must refuse memory that a GPU could not access.
  */
@@ -171,11 +171,27 @@ static uint32_t times(uint32_t a, uint32_t b)
 	return product;
 }
 
+static uint32_t bits_add(uint32_t crc, unsigned char byte)
+{
+	for (unsigned bit = 0; bit < 8; bit++)
+		crc = times_x(crc ^ (uint32_t)(byte >> bit & 1) << 31);
+	return crc;
+}
+
+/* Adds bytes by a table of the CRCs of single bytes. A byte enters the CRC with its lowest bit
+ * first, so the CRC's highest 8 bits are reversed. Called with the lock held. */
 static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
 {
-	for (size_t i = 0; i < len; i++)
+	static uint32_t sums[256];
+	static unsigned char reversed[256];
+
+	for (unsigned byte = 0; !sums[255] && byte < 256; byte++) {
+		sums[byte] = bits_add(0, (unsigned char)byte);
 		for (unsigned bit = 0; bit < 8; bit++)
-			crc = times_x(crc ^ (uint32_t)(at[i] >> bit & 1) << 31);
+			reversed[byte] |= (byte >> bit & 1) << (7 - bit);
+	}
+	for (size_t i = 0; i < len; i++)
+		crc = crc << 8 ^ sums[at[i] ^ reversed[crc >> 24]];
 	return crc;
 }
 

@@ -85,6 +85,19 @@ static void random_ranges(void **state)
 				 crc32c(bytes + ((const char *)sums[i].ptr - mem), sums[i].len));
 }
 
+/* The ranges are so long in total that the library must cut them into longer pieces. */
+static void long_pieces(void **state)
+{
+	struct penstock_sum_args sums[48];
+
+	(void)state;
+	for (unsigned i = 0; i < 48; i++)
+		sums[i] = range(gpu, mem + i, LEN - 2 * i);
+	sum_all(sums, 48);
+	for (unsigned i = 0; i < 48; i++)
+		assert_int_equal(sums[i].crc32c, crc32c(bytes + i, LEN - 2 * i));
+}
+
 static void ranges_of_two_devices(void **state)
 {
 	struct penstock_sum_args sums[40];
@@ -262,6 +275,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_length_and_alignment), cmocka_unit_test(random_ranges),
+		cmocka_unit_test(long_pieces),
 		cmocka_unit_test(ranges_of_two_devices),      cmocka_unit_test(a_long_range),
 		cmocka_unit_test(memory_of_no_gpu),	      cmocka_unit_test(failed_calls),
 		cmocka_unit_test(an_unknown_kind_of_gpu),     cmocka_unit_test(several_threads),
