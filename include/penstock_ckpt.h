@@ -83,6 +83,7 @@ struct penstock_part_opts {
  * opts		the options; NULL stands for the defaults
  * report	receives what the call did, even if it failed; may be NULL
  *
+ * If `path` is a block device, it is written in place, and bytes between two items are unchanged.
  * The memory must not change during the call. Work on the device that writes to the memory must
  * be complete before the call. Any thread. May block.
  *
