@@ -228,6 +228,12 @@ struct penstock_ckpt {
 /*
  * Calls a function for each checkpoint in a folder, in order of `saved_ns`.
  *
+ * Parts are the files *.distcp and *.safetensors. A marker is .metadata (PyTorch's distributed
+ * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
+ * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
+ * Temporary files are .NAME.penstock-* and *.metadata.tmp. Symbolic links are not followed, and are
+ * no files of a checkpoint.
+ *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
  *	subfolders are ignored.
  * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
@@ -245,10 +251,12 @@ PENSTOCK_API int penstock_ckpt_list(const char *dir,
 /* A fault that penstock_ckpt_verify has found. */
 struct penstock_ckpt_fault {
 	size_t size;
-	const char *part;  /* name of the file, relative to the checkpoint's folder */
+	const char *part;  /* name of the file, relative to the checkpoint's folder; "" if the
+			    * checkpoint has no marker */
 	const char *item;  /* name of the item; "" if the fault is in no item */
 	uint64_t off, len; /* range of the part in which the fault is */
-	int code;	   /* -EBADMSG: other bytes; -ENOENT: missing; -ENODATA: too short */
+	int code;	   /* -EBADMSG: other bytes, or too many; -ENOENT: missing; -ENODATA: too
+			    * short; or another error of open(2) or read(2) */
 	const char *text;  /* one sentence */
 };
 
@@ -302,10 +310,9 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  * user		pointer that is passed to `each`
  *
  * A checkpoint is old if it is complete or damaged, and older than the `keep` newest complete ones.
- * An incomplete checkpoint, or a stray file of a complete one, is removed without
- * PENSTOCK_PRUNE_NEWEST only if it is older than the marker of the newest complete checkpoint, or
- *of its own checkpoint: no save writes it any more. In a damaged or incomplete checkpoint that
- *stays, stray files stay, too.
+ * An incomplete checkpoint is removed if it is older than the newest complete one, and a stray file
+ * if it is older than the marker of its own checkpoint, which must be complete. No save writes such
+ * files any more. PENSTOCK_PRUNE_NEWEST also removes newer ones.
  *
  * The call removes a checkpoint's marker first, so that an interrupted removal leaves an incomplete
  * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder
