@@ -203,9 +203,10 @@ PENSTOCK_API void penstock_manifest_close(struct penstock_manifest *m);
 enum penstock_ckpt_state {
 	PENSTOCK_CKPT_COMPLETE = 0, /* It has its marker and all parts that its manifests list. */
 	PENSTOCK_CKPT_INCOMPLETE,   /* It lacks its marker: a save runs, or was interrupted. */
-	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing or has another
-				     * length than its manifest tells, or the marker or a manifest
-				     * cannot be read. */
+	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing that a manifest or
+				     * an index of safetensors files names, or has another length
+				     * than its manifest tells, or the marker or a manifest cannot
+				     * be read. */
 };
 
 /* A checkpoint in a folder. */
