@@ -17,6 +17,9 @@
 #include "core/base/stats.h"
 #include "core/lane/lane.h"
 
+/* A lane frees a captured request within this time, unless it hangs in a system call. */
+#define HUNG_NS 1000000000u
+
 /* Shared by a captured request and the graph's user object. The one that drops it last frees it. */
 struct pst_captured_tie {
 	_Atomic unsigned refs;
@@ -156,6 +159,30 @@ void pst_captured_free(struct pst_captured *cap)
 	free(cap->req.segs);
 	free(cap->req.spans);
 	free(cap);
+}
+
+/* Returns the number of captured requests of the device whose graphs are gone. */
+static unsigned gone_count(const struct penstock_device *gpu)
+{
+	unsigned count = 0;
+
+	pthread_mutex_lock(&list_lock);
+	for (const struct pst_captured *cap = list; cap; cap = cap->next)
+		count += cap->gpu == gpu && pst_captured_gone(cap);
+	pthread_mutex_unlock(&list_lock);
+	return count;
+}
+
+bool pst_captured_await_free(const struct penstock_device *gpu)
+{
+	uint64_t until = pst_now_ns() + HUNG_NS;
+	unsigned before = gone_count(gpu), times = 0;
+
+	if (!before)
+		return false;
+	while (gone_count(gpu) >= before && pst_now_ns() < until)
+		pst_backoff(&times);
+	return pst_now_ns() < until;
 }
 
 /* ---- replays ---- */

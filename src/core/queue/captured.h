@@ -44,6 +44,10 @@ void pst_captured_free(struct pst_captured *cap);
 /* Returns whether the graph and its executables are destroyed. */
 bool pst_captured_gone(const struct pst_captured *cap);
 
+/* Waits until a lane has freed a captured request of the device whose graph is gone. Returns false
+ * if there is no such request, or if the lane takes longer than a second. */
+bool pst_captured_await_free(const struct penstock_device *gpu);
+
 /* Prepares the request for a replay, and arms it. Returns an error if its storage is closed. The
  * lane that watches the stage calls this and the next function. */
 int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct pst_err *err);

@@ -293,6 +293,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 			req, &shape, seq->idle || pst_streams_copy(streams, req->stream));
 	if (!ret)
 		ret = pst_stage_get(streams, req, &shape, &req->stage, err);
+	while (ret == -ENOMEM && seq->capturing && pst_captured_await_free(streams->gpu))
+		ret = pst_stage_get(streams, req, &shape, &req->stage, err);
 	if (ret) {
 		streams->gpu->ops->stream_end(seq);
 		return ret;
