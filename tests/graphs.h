@@ -39,12 +39,12 @@ static struct {
 static inline int graphs_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
-	void *lib = dlopen(name && *name ? name : "libcuda.so.1", RTLD_NOW);
+	void *driver = dlopen(name && *name ? name : "libcuda.so.1", RTLD_NOW);
 
-	if (!lib)
+	if (!driver)
 		return -1;
 #define GRAPH_FIND(name, symbol, params)              \
-	*(void **)&graphs.name = dlsym(lib, #symbol); \
+	*(void **)&graphs.name = dlsym(driver, #symbol); \
 	if (!graphs.name)                             \
 		return -1;
 	GRAPH_FUNCS(GRAPH_FIND)
