@@ -80,6 +80,19 @@ static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 	return true;
 }
 
+/* Loads a round. A lane may set its count to 0 at the same time. */
+static bool round_load(struct kernel_round *round, pst_cu_ptr src)
+{
+	size_t avail;
+	const struct kernel_round *at = (const void *)bytes_at(src, false, &avail);
+
+	if (!at || avail < sizeof(*at))
+		return false;
+	round->first = __atomic_load_n(&at->first, __ATOMIC_ACQUIRE);
+	round->count = __atomic_load_n(&at->count, __ATOMIC_ACQUIRE);
+	return true;
+}
+
 static bool kernel_may_copy(const struct kernel_copy *c)
 {
 	struct where dst = resolve(c->dst, (c->rows - 1) * c->dst_pitch + c->row_len);
@@ -95,7 +108,7 @@ enum pst_cu_result kernel_run(struct op *op)
 	pst_cu_ptr copies = op->kernel.copies;
 	struct kernel_round round;
 
-	if (!kernel_load(&round, op->kernel.round, sizeof(round)))
+	if (!round_load(&round, op->kernel.round))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a round that is not pinned");
 	for (uint64_t i = round.first; i < round.first + round.count; i++) {
 		struct kernel_copy c = {0};

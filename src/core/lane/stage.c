@@ -199,7 +199,7 @@ void pst_stage_start(struct pst_request *req)
 static void result_store(struct pst_request *req, int64_t result)
 {
 	if (req->late.result && !atomic_load(&req->retracted))
-		*(volatile int64_t *)req->late.result = result;
+		__atomic_store_n(req->late.result, result, __ATOMIC_RELEASE);
 }
 
 /* Returns whether another replay of the captured request has begun before this one ended. */
