@@ -1089,8 +1089,8 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  *   undefined. To run them at the same time, capture the request twice.
  * - A kernel of the library copies the bytes.
  * - penstock_free does not wait for replays. A forked child cannot use the parent's graphs.
- * - While the graph exists, one thread polls every 50 us for a replay. The request holds pinned
- *   memory, as much as a request in flight.
+ * - While the graph exists, one thread polls for replays every 50 us, or after a second without a
+ *   replay every 0.5 ms. The request holds pinned memory, as much as a request in flight.
  *
  * Limits of one device: 1,024 requests in stream order in flight, and 256 MiB of pinned memory for
  * their bytes. The library pins 32 MiB at first, and more when requests need it. One request takes
