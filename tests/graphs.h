@@ -43,9 +43,9 @@ static inline int graphs_load(void)
 
 	if (!driver)
 		return -1;
-#define GRAPH_FIND(name, symbol, params)              \
+#define GRAPH_FIND(name, symbol, params)                 \
 	*(void **)&graphs.name = dlsym(driver, #symbol); \
-	if (!graphs.name)                             \
+	if (!graphs.name)                                \
 		return -1;
 	GRAPH_FUNCS(GRAPH_FIND)
 	return 0;

@@ -88,9 +88,9 @@ static void words_and_copies_are_replayed(void **state)
 	assert_int_equal(cu->cuStreamWriteValue64(stream, semaphore_addr(PASSED), 0, 0), PST_CU_OK);
 	assert_int_equal(cu->cuStreamWriteValue64(stream, semaphore_addr(ARRIVED), 1, 0),
 			 PST_CU_OK);
-	assert_int_equal(cu->cuStreamWaitValue64(stream, semaphore_addr(WAITED), 1,
-						 PST_CU_WAIT_GEQ),
-			 PST_CU_OK);
+	assert_int_equal(
+		cu->cuStreamWaitValue64(stream, semaphore_addr(WAITED), 1, PST_CU_WAIT_GEQ),
+		PST_CU_OK);
 	assert_int_equal(cu->cuStreamWriteValue64(stream, semaphore_addr(WAITED), 0, 0), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(big, pinned, MIB, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned + MIB, big, MIB, stream), PST_CU_OK);
