@@ -238,6 +238,9 @@ static void refused_in_a_capture(void **state)
 		cuFileReadAsync(fh, host, &arg.len, &arg.off, &arg.base_off, &arg.bytes, stream),
 		CUF_ASYNC_NOT_SUPPORTED);
 	assert_ok(read_async(fh));
+	/* The library must not query the stream for the call's sake. */
+	assert_ok(cuFileStreamRegister(stream, 0));
+	assert_ok(cuFileStreamDeregister(stream));
 	capture_end();
 	replay();
 	assert_int_equal(arg.bytes, sizeof(host));

@@ -191,8 +191,10 @@ EXPORT int pst_standin_capture(struct pst_cu_stream *stream, int on)
 
 	lock();
 	s = stream_of(stream, NULL, &rc);
-	if (s)
+	if (s) {
 		s->capturing = on;
+		s->invalidated = false;
+	}
 	unlock();
 	return s ? 0 : -1;
 }
