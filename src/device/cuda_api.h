@@ -19,6 +19,10 @@ struct pst_cu_stream;
 struct pst_cu_event;
 struct pst_cu_module;
 struct pst_cu_function;
+struct pst_cu_graph;
+struct pst_cu_node;
+struct pst_cu_edge;
+struct pst_cu_user_object;
 
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
@@ -193,6 +197,12 @@ enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_GLOBAL = 0,
 	PST_CU_CAPTURE_THREAD_LOCAL = 1,
 	PST_CU_CAPTURE_RELAXED = 2,
+};
+
+/* Flags of user objects, whose destructor runs when no graph refers to them any more. */
+enum {
+	PST_CU_USER_OBJECT_NO_SYNC = 0x1, /* the only kind that the driver has */
+	PST_CU_GRAPH_MOVE_REFS = 0x1,	  /* the graph takes the caller's references */
 };
 
 /* The only flag of cuIpcOpenMemHandle. */
@@ -431,6 +441,19 @@ R(cuLaunchKernel, cuLaunchKernel, \
 	 void **args, void **extra)) \
 R(cuLaunchHostFunc, cuLaunchHostFunc, \
 	(struct pst_cu_stream *stream, void (*fn)(void *), void *arg)) \
+O(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, \
+	(struct pst_cu_stream *stream, enum pst_cu_capture *status, \
+	 uint64_t *id, struct pst_cu_graph **graph, \
+	 struct pst_cu_node *const **deps, const struct pst_cu_edge **edges, \
+	 size_t *dep_count)) /* 12.3 */ \
+O(cuUserObjectCreate, cuUserObjectCreate, \
+	(struct pst_cu_user_object **object, void *arg, void (*destroy)(void *arg), \
+	 unsigned int refs, unsigned int flags)) /* 11.3 */ \
+O(cuUserObjectRelease, cuUserObjectRelease, \
+	(struct pst_cu_user_object *object, unsigned int refs)) /* 11.3 */ \
+O(cuGraphRetainUserObject, cuGraphRetainUserObject, \
+	(struct pst_cu_graph *graph, struct pst_cu_user_object *object, \
+	 unsigned int refs, unsigned int flags)) /* 11.3 */ \
 O(cuStreamWriteValue32, cuStreamWriteValue32_v2, \
 	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint32_t value, \
 	 unsigned int flags)) /* 11.7 */ \

@@ -139,6 +139,8 @@ SAME(PST_CU_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 SAME(PST_CU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME(PST_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(PST_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(PST_CU_USER_OBJECT_NO_SYNC, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+SAME(PST_CU_GRAPH_MOVE_REFS, CU_GRAPH_USER_OBJECT_MOVE);
 SAME(PST_CU_IPC_LAZY_PEER, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 SAME(PST_CU_ALLOC_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME(PST_CU_HANDLE_NONE, CU_MEM_HANDLE_TYPE_NONE);
@@ -226,6 +228,10 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_event CUevent_st
 #define pst_cu_module CUmod_st
 #define pst_cu_function CUfunc_st
+#define pst_cu_graph CUgraph_st
+#define pst_cu_node CUgraphNode_st
+#define pst_cu_edge CUgraphEdgeData_st
+#define pst_cu_user_object CUuserObject_st
 #define pst_cu_ptr CUdeviceptr
 #define pst_cu_result cudaError_enum
 #define pst_cu_ptr_attr CUpointer_attribute_enum

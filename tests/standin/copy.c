@@ -83,13 +83,13 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 	if (!s || !piece.width || !piece.rows)
 		goto out;
 	rc = s->ctx->broken;
-	if (!rc && s->capturing)
+	if (!rc && s->capturing && wait)
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	if (!rc)
 		rc = copy_check(&piece, dst_side, src_side, &dst, &src);
 	if (rc)
 		goto out;
-	if (src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
+	if (!s->capturing && src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
 	    piece.width * piece.rows <= STAGE_MAX)
 		piece_stage(&piece);
 	wait = wait || dst.place == PLACE_PAGEABLE ||
@@ -101,6 +101,10 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 		goto out;
 	}
 	op->copy = piece;
+	if (s->capturing) { /* each launch reads the source again, even if it is pageable */
+		rc = capture_op(s, op, queue_for(&piece, dst.place, src.place));
+		goto out;
+	}
 	op_submit(op, s, queue_for(&piece, dst.place, src.place));
 	if (wait) {
 		struct pst_cu_ctx *owner = s->ctx;
@@ -351,8 +355,6 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 	at = resolve(dst, len);
 	if (s->ctx->broken)
 		rc = s->ctx->broken;
-	else if (s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	else if (at.place == PLACE_BAD || at.place == PLACE_PAGEABLE || !at.writable)
 		rc = standin_refuse(PST_CU_INVALID_VALUE, "memset of %zu bytes at %llx", len, dst);
 	else if (at.place == PLACE_DEVICE && !ctx_reaches(s->ctx, at.range->dev))
@@ -368,7 +370,10 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 	op->set.addr = dst;
 	op->set.len = len;
 	op->set.byte = byte;
-	op_submit(op, s, QUEUE_COMPUTE);
+	if (s->capturing)
+		rc = capture_op(s, op, QUEUE_COMPUTE);
+	else
+		op_submit(op, s, QUEUE_COMPUTE);
 	op_put(op);
 out:
 	unlock();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's modules and kernel launches for one kernel, pst_stream_copy of
- * src/device/stream_copy.cu. The stand-in cannot execute PTX. It does in C what the kernel does:
+ * Implements the stand-in's modules and kernel launches for the two kernels of
+ * src/device/stream_copy.cu. The stand-in cannot execute PTX. It does in C what the kernels do:
  * the stream's thread reads the round and its copies when the launch runs, and copies the
- * rectangles. tests/unit/test_cuda_stream.c compares its results with those of the real kernel on
- * a machine with a GPU. It must refuse memory that a GPU could not access.
+ * rectangles, or it stores the words. tests/unit/test_cuda_stream.c and test_standin_graphs.c
+ * compare the results with those of the real kernels on a machine with a GPU. It must refuse memory
+ * that a GPU could not access.
  */
 #include "standin.h"
 
@@ -20,6 +21,7 @@ struct kernel_copy {
 };
 
 #define KERNEL "pst_stream_copy"
+#define COUNTER "pst_stream_count"
 #define FATBIN 0xba55ed50u /* first word of an image of machine code */
 
 struct pst_cu_module {
@@ -28,7 +30,7 @@ struct pst_cu_module {
 struct pst_cu_function {
 	int unused;
 };
-static struct pst_cu_function stream_copy;
+static struct pst_cu_function stream_copy, stream_count;
 
 EXPORT enum pst_cu_result cuModuleLoadData(struct pst_cu_module **out, const void *image)
 {
@@ -60,9 +62,9 @@ EXPORT enum pst_cu_result cuModuleGetFunction(struct pst_cu_function **out,
 					      struct pst_cu_module *module, const char *name)
 {
 	ENTER(cuModuleGetFunction, NEED_CTX);
-	if (!out || !module || !name || strcmp(name, KERNEL))
+	if (!out || !module || !name || (strcmp(name, KERNEL) && strcmp(name, COUNTER)))
 		return standin_refuse(PST_CU_NOT_FOUND, "no kernel %s", name ? name : "NULL");
-	*out = &stream_copy;
+	*out = strcmp(name, KERNEL) ? &stream_count : &stream_copy;
 	return PST_CU_OK;
 }
 
@@ -75,6 +77,19 @@ static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 	if (!at || avail < len)
 		return false;
 	memcpy(dst, at, len);
+	return true;
+}
+
+/* Loads a round. A lane may set its count to 0 at the same time. */
+static bool round_load(struct kernel_round *round, pst_cu_ptr src)
+{
+	size_t avail;
+	const struct kernel_round *at = (const void *)bytes_at(src, false, &avail);
+
+	if (!at || avail < sizeof(*at))
+		return false;
+	round->first = __atomic_load_n(&at->first, __ATOMIC_ACQUIRE);
+	round->count = __atomic_load_n(&at->count, __ATOMIC_ACQUIRE);
 	return true;
 }
 
@@ -93,7 +108,7 @@ enum pst_cu_result kernel_run(struct op *op)
 	pst_cu_ptr copies = op->kernel.copies;
 	struct kernel_round round;
 
-	if (!kernel_load(&round, op->kernel.round, sizeof(round)))
+	if (!round_load(&round, op->kernel.round))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a round that is not pinned");
 	for (uint64_t i = round.first; i < round.first + round.count; i++) {
 		struct kernel_copy c = {0};
@@ -119,6 +134,49 @@ enum pst_cu_result kernel_run(struct op *op)
 	return PST_CU_OK;
 }
 
+/* Returns where the CPU can access a word that the device can access. */
+static uint64_t *kernel_word(pst_cu_ptr ptr)
+{
+	struct where at = resolve(ptr, sizeof(uint64_t));
+	size_t avail;
+
+	if (!at.writable || (at.place != PLACE_DEVICE && at.place != PLACE_HOST))
+		return NULL;
+	return (uint64_t *)(void *)bytes_at(ptr, true, &avail);
+}
+
+/* Called in the stream's thread with the lock held. */
+enum pst_cu_result count_run(struct op *op)
+{
+	uint64_t *word = kernel_word(op->count.word);
+	uint64_t *zeros[] = {op->count.zero ? kernel_word(op->count.zero) : NULL,
+			     op->count.zero_too ? kernel_word(op->count.zero_too) : NULL};
+
+	if (!word || (op->count.zero && !zeros[0]) || (op->count.zero_too && !zeros[1]))
+		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a word that is not pinned");
+	for (unsigned i = 0; i < 2; i++)
+		if (zeros[i])
+			__atomic_store_n(zeros[i], 0, __ATOMIC_RELEASE);
+	__atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);
+	return PST_CU_OK;
+}
+
+/* Makes the operation of a launch. */
+static struct op *kernel_op(const struct pst_cu_function *function, void **args)
+{
+	struct op *op = op_new(function == &stream_copy ? OP_KERNEL : OP_COUNT, FN_cuLaunchKernel);
+
+	if (op && function == &stream_copy) {
+		op->kernel.round = *(const pst_cu_ptr *)args[0];
+		op->kernel.copies = *(const pst_cu_ptr *)args[1];
+	} else if (op) {
+		op->count.word = *(const pst_cu_ptr *)args[0];
+		op->count.zero = *(const pst_cu_ptr *)args[1];
+		op->count.zero_too = *(const pst_cu_ptr *)args[2];
+	}
+	return op;
+}
+
 EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsigned int grid_x,
 					 unsigned int grid_y, unsigned int grid_z,
 					 unsigned int block_x, unsigned int block_y,
@@ -130,23 +188,22 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	struct op *op;
 
 	ENTER(cuLaunchKernel, NEED_OBJECT | NEED_TURN);
-	if (function != &stream_copy || !args || extra || shared_bytes || !grid_x || grid_y != 1 ||
-	    grid_z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1)
+	if ((function != &stream_copy && function != &stream_count) || !args || extra ||
+	    shared_bytes || !grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 ||
+	    block_y != 1 || block_z != 1)
 		return standin_refuse(PST_CU_INVALID_VALUE, "a launch that nothing implements");
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->ctx->broken)
 		rc = s->ctx->broken;
-	else if (s && s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	if (s && !rc) {
-		op = op_new(OP_KERNEL, FN_cuLaunchKernel);
-		if (op) {
-			op->kernel.round = *(const pst_cu_ptr *)args[0];
-			op->kernel.copies = *(const pst_cu_ptr *)args[1];
+		op = kernel_op(function, args);
+		if (!op)
+			rc = PST_CU_OUT_OF_MEMORY;
+		else if (s->capturing)
+			rc = capture_op(s, op, QUEUE_COMPUTE);
+		else
 			op_submit(op, s, QUEUE_COMPUTE);
-		}
-		rc = op ? PST_CU_OK : PST_CU_OUT_OF_MEMORY;
 		op_put(op);
 	}
 	unlock();

@@ -55,9 +55,12 @@
  */
 #define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
- * WATCH_SPINS turns without a pause, then every WATCH_US. */
+ * WATCH_SPINS turns without a pause, then every WATCH_US. After about a second, it polls every
+ * WATCH_SELDOM_US, because a captured request may wait for hours until its graph is launched. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
+#define WATCH_SELDOM_SPINS (WATCH_SPINS + 10000)
+#define WATCH_SELDOM_US 500
 
 /* ---- opening ---- */
 
@@ -739,7 +742,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	else if (!lane->watched && !lane->stage_waits)
 		lane_sleep(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)
-		lane_sleep(lane, WATCH_US);
+		lane_sleep(lane,
+			   lane->idle_turns > WATCH_SELDOM_SPINS ? WATCH_SELDOM_US : WATCH_US);
 }
 
 /* ---- single transfers, for canaries ---- */

@@ -494,13 +494,13 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 	if (!req)
 		return err->code;
 	ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
-	streamed = !ret && req->stream;
-	if (streamed)
+	if (!ret && req->stream)
 		ret = pst_stream_arm(req, &seq, err);
 	if (ret) {
 		pool_put(q, req);
 		return ret;
 	}
+	streamed = req->stage;
 	req->wants_report = true;
 	req_submitted(req);
 	if (id)
