@@ -81,6 +81,7 @@ run 40 3 mixed
 run 20 1 blocked
 run 40 2 copies batches copies4k
 run 20 1 written
+run 40 3 sum sum_host
 run 60 3 window
 run 80 3 lanes
 run 60 3 size_warm

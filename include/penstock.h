@@ -486,6 +486,48 @@ struct penstock_copy_args {
  */
 PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
 
+/* One range of penstock_sum: `len` bytes at `ptr` */
+struct penstock_sum_args {
+	size_t size;
+	struct penstock_device *dev; /* device of the range; NULL finds it from the address */
+	const void *ptr;	     /* address of the first byte; may be NULL if `len` is 0 */
+	uint64_t len;		     /* number of bytes; the checksum of 0 bytes is 0 */
+	uint32_t crc32c;	     /* receives the CRC-32C of the bytes */
+};
+
+/*
+ * Computes the CRC-32C (Castagnoli, RFC 3720 B.4) of ranges of device or host memory, and returns
+ * when all checksums are computed.
+ *
+ * sums		The ranges, with room for their checksums. The ranges may overlap.
+ * count	Number of ranges.
+ *
+ * A GPU computes the checksums of its own memory, for all ranges of a call at once. It uses a
+ * stream of the library. This stream waits for no stream of the application, so work that writes
+ * the ranges must have completed before the call. The GPU may not start while a stream of the
+ * application waits for something. So the calling thread must not be the one that ends this wait.
+ * The calling thread computes the checksums of host memory, and first checks that the memory is
+ * mapped. If the function fails, it writes no checksum. Any thread. May block.
+ *
+ * -EINVAL	an address is missing, or a range is not memory of its device
+ * -EFAULT	host memory is not mapped
+ * -ENODEV	the range belongs to no open device
+ * -EOPNOTSUPP	the device cannot compute checksums
+ * -EOVERFLOW	the range ends beyond the address space
+ */
+PENSTOCK_API int penstock_sum(struct penstock_sum_args *sums, unsigned count);
+
+/*
+ * Returns the CRC-32C of a concatenation.
+ *
+ * first	CRC-32C of the first part.
+ * second	CRC-32C of the second part.
+ * second_len	Length of the second part.
+ *
+ * Any thread. The time depends only on the number of binary digits of second_len that are 1.
+ */
+PENSTOCK_API uint32_t penstock_crc32c_join(uint32_t first, uint32_t second, uint64_t second_len);
+
 /* A description of a piece of device memory, which can be sent to another process as plain
  * bytes */
 struct penstock_export {

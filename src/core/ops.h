@@ -331,6 +331,16 @@ struct pst_stream_round {
  */
 struct pst_copier;
 
+/* A range of memory whose checksum the device operation `sum` computes. */
+struct pst_sum {
+	const void *ptr;
+	uint64_t len; /* number of bytes, more than 0 */
+	uint32_t raw; /* receives the raw CRC-32C of the bytes (common/crc32c.h) */
+	/* For core: the range's device, and the index of the caller's element. */
+	struct penstock_device *dev;
+	unsigned index;
+};
+
 /* The functions of a kind of device. */
 struct pst_device_ops {
 	const char *name;
@@ -383,6 +393,11 @@ struct pst_device_ops {
 			     struct penstock_export *out, struct pst_err *err);
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, struct pst_err *err);
+
+	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
+	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */
+	int (*sum)(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
+		   struct pst_err *err);
 
 	/* Calls fn(arg), which calls a vendor's library, with the thread state that this library
 	 * needs (a current CUDA context). Returns fn's result. */

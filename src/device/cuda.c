@@ -17,6 +17,7 @@
 #include "device/cuda_ipc.h"
 #include "device/cuda_peer.h"
 #include "device/cuda_stream.h"
+#include "device/cuda_sum.h"
 
 #define ALIGN ((size_t)4096)
 #define BLOCK ((size_t)2 << 20)
@@ -125,6 +126,7 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	c->api = api;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->peer_lock, NULL);
+	pthread_mutex_init(&c->sum_lock, NULL);
 	if (api->cuDeviceGetUuid) {
 		struct pst_cu_uuid uuid;
 
@@ -140,6 +142,7 @@ static void resources_free(struct pst_cuda_device *c)
 {
 	pst_cuda_unimport_all(c);
 	pst_cuda_stream_close(c);
+	pst_cuda_sum_close(c);
 	if (c->peer)
 		c->api->cuStreamDestroy(c->peer);
 	if (c->peer_done)
@@ -159,6 +162,8 @@ static void cuda_close(struct penstock_device *dev)
 		pst_cuda_leave(c->api, &in);
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
 	}
+	free(c->sums);
+	pthread_mutex_destroy(&c->sum_lock);
 	pthread_mutex_destroy(&c->peer_lock);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
@@ -376,4 +381,5 @@ const struct pst_device_ops pst_device_cuda = {
 	.stream_prepare = pst_cuda_stream_prepare,
 	.alive = pst_cuda_alive,
 	.inside = cuda_inside,
+	.sum = pst_cuda_sum,
 };

@@ -7,6 +7,10 @@
  */
 #include "device/cuda_context.h"
 
+#include <sched.h>
+
+#include "core/base/clock.h"
+
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 {
 	enum penstock_why why =
@@ -51,4 +55,15 @@ int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, stru
 		return 0;
 	pst_cuda_leave(c->api, scope);
 	return pst_cuda_fail(err, rc, "cuCtxPushCurrent");
+}
+
+enum pst_cu_result pst_cuda_event_await(const struct pst_cuda *api, struct pst_cu_event *event,
+					uint64_t poll_ns)
+{
+	uint64_t until = pst_now_ns() + poll_ns;
+	enum pst_cu_result rc;
+
+	while ((rc = api->cuEventQuery(event)) == PST_CU_NOT_READY && pst_now_ns() < until)
+		sched_yield(); /* Lets another thread run if one is ready to run. */
+	return rc == PST_CU_NOT_READY ? api->cuEventSynchronize(event) : rc;
 }

@@ -45,6 +45,10 @@ struct pst_cuda_device {
 	struct pst_cu_event *peer_done;
 	/* Bit i is set if access to the memory of GPU i has been requested. */
 	unsigned long long peers_open;
+	/* State of cuda_sum.c, used under sum_lock; NULL until it is needed. sum_lock is never
+	 * taken while `lock` is held. */
+	pthread_mutex_t sum_lock;
+	struct pst_cuda_sums *sums;
 	struct {
 		/* `base` is the address of the imported allocation, and `ptr` the address that
 		 * the importer got. `ptr` is 0 if the entry is free. */
@@ -112,5 +116,9 @@ int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct p
 /* Retains the primary context and makes it current with pst_cuda_enter. After an error the
  * caller must not call pst_cuda_leave. */
 int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err);
+
+/* Waits for an event that was made with PST_CU_EVENT_BLOCKING: polls for `poll_ns`, then sleeps. */
+enum pst_cu_result pst_cuda_event_await(const struct pst_cuda *api, struct pst_cu_event *event,
+					uint64_t poll_ns);
 
 #endif

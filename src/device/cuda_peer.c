@@ -4,9 +4,6 @@
  * thread waits for it. penstock_copy and ranks that share a model use it. It must never run on a
  * lane.
  */
-#include <sched.h>
-
-#include "core/base/clock.h"
 #include "core/base/device_sync.h"
 #include "device/cuda_peer.h"
 #include "device/cuda_context.h"
@@ -78,18 +75,6 @@ static enum pst_cu_result peer_copy_queue(struct pst_cuda_device *to, struct pst
 	return rc;
 }
 
-/* Waits for the copy: polls for about twice as long as the copy should take, then sleeps. */
-static enum pst_cu_result peer_copy_await(struct pst_cuda_device *to, uint64_t len)
-{
-	uint64_t until = pst_now_ns() + POLL_MIN_NS + len / BYTES_PER_NS_POLLED;
-	enum pst_cu_result rc;
-
-	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
-	       pst_now_ns() < until)
-		sched_yield(); /* Lets another thread run if one is ready to run. */
-	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
-}
-
 /* Makes the copy and waits for it. The caller has made the context of `to` current and holds its
  * peer_lock. */
 static int peer_copy_run(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
@@ -103,7 +88,9 @@ static int peer_copy_run(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 	if (rc == PST_CU_OK)
 		rc = to->api->cuEventRecord(to->peer_done, to->peer);
 	if (rc == PST_CU_OK)
-		rc = peer_copy_await(to, rect->row_len * rect->rows);
+		rc = pst_cuda_event_await(to->api, to->peer_done,
+					  POLL_MIN_NS +
+						  rect->row_len * rect->rows / BYTES_PER_NS_POLLED);
 	if (rc == PST_CU_OK)
 		return 0;
 	to->api->cuStreamSynchronize(to->peer); /* Some rows may still be being copied. */

@@ -4,10 +4,12 @@
  * call that queues it returns. It is the last device of the list, so "auto" always finds a device.
  * Memory that no other device recognises counts as host memory, even the freed address of a GPU.
  * So before a copy, host checks memory that the caller has not declared to be host memory. If it
- * is not mapped, the copy fails, and the process gets no SIGSEGV.
+ * is not mapped, the copy fails, and the process gets no SIGSEGV. Host also checks every range
+ * whose checksum it computes.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <search.h>
 #include <stdio.h>
@@ -16,11 +18,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/crc32c.h"
 #include "device/cpu_copy.h"
 #include "device/host.h"
 
 #define HUGE_PAGE (2u << 20)
 #define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
+#define SUM_PIECE ((uint64_t)64 << 20)
 /* Older headers do not define it, and older kernels return EINVAL for it. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -235,6 +239,41 @@ static int host_copy_out(struct pst_copier *copier, const struct pst_rect *rect)
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }
 
+/* Checks and sums one piece after the other, so that a long file mapping is not read as a whole
+ * before its first bytes are used. */
+static int range_sum(struct pst_sum *sum)
+{
+	char *at = (char *)(uintptr_t)sum->ptr;
+	uint32_t raw = 0;
+
+	for (uint64_t left = sum->len; left;) {
+		uint64_t len = left < SUM_PIECE ? left : SUM_PIECE;
+		int ret = range_check(at, len, false);
+
+		if (ret)
+			return ret;
+		raw = pst_crc32c_raw(raw, at, len);
+		at += len;
+		left -= len;
+	}
+	sum->raw = raw;
+	return 0;
+}
+
+static int host_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
+		    struct pst_err *err)
+{
+	for (unsigned i = 0; i < count; i++) {
+		int ret = range_sum(&sums[i]);
+
+		if (ret)
+			return pst_fail_errno(err, ret, PENSTOCK_WHY_BAD_ARGUMENT,
+					      "%s: reading %" PRIu64 " bytes at %p: %m", dev->name,
+					      sums[i].len, sums[i].ptr);
+	}
+	return 0;
+}
+
 const struct pst_device_ops pst_device_host = {
 	.name = "host",
 	.match = host_match,
@@ -251,4 +290,5 @@ const struct pst_device_ops pst_device_host = {
 	.record = pst_cpu_record,
 	.query = pst_cpu_query,
 	.wait = pst_cpu_wait,
+	.sum = host_sum,
 };

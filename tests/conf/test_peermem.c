@@ -248,6 +248,7 @@ static void allocations_of_peer_memory(void **state)
 	struct penstock_device_info info = {.size = sizeof(info)};
 	struct penstock_device *found;
 	void *more;
+	struct penstock_sum_args sum = {.size = sizeof(sum), .len = 100};
 
 	(void)state;
 	assert_int_equal(penstock_device_get_info(peer, &info), 0);
@@ -257,6 +258,10 @@ static void allocations_of_peer_memory(void **state)
 	assert_int_equal((uintptr_t)mem % 4096, 0);
 	assert_int_equal(penstock_device_of(mem + 99, &found), 0);
 	assert_ptr_equal(found, peer);
+	sum.dev = peer;
+	sum.ptr = mem;
+	assert_int_equal(penstock_sum(&sum, 1), -EOPNOTSUPP);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_UNSUPPORTED);
 	/* This address is inside the allocation, but not at its start, so it cannot be freed. */
 	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL);
 	assert_int_equal(penstock_device_of(mem, &found), 0);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's modules and kernel launches for the two kernels of
- * src/device/stream_copy.cu. The stand-in cannot execute PTX. It does in C what the kernels do:
- * the stream's thread reads the round and its copies when the launch runs, and copies the
- * rectangles, or it stores the words. tests/unit/test_cuda_stream.c and test_standin_graphs.c
- * compare the results with those of the real kernels on a machine with a GPU. It must refuse memory
- * that a GPU could not access.
+ * Implements the stand-in's modules and kernel launches for the library's kernels: pst_stream_copy
+ * and pst_stream_count of src/device/stream_copy.cu, and pst_crc32c of src/device/crc32c.cu. The
+ * stand-in cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
+ * pst_stream_copy copies rectangles, pst_stream_count stores words, and pst_crc32c computes
+ * checksums. tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the
+ * results with those of the real kernels on a machine with a GPU. It must refuse memory that a GPU
+ * could not access.
  */
 #include "standin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,25 +22,52 @@ struct kernel_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
 
-#define KERNEL "pst_stream_copy"
-#define COUNTER "pst_stream_count"
+/* A piece of memory for pst_crc32c, which sets `raw` to the raw CRC-32C of the piece followed by
+ * `after` zero bytes. */
+struct kernel_piece {
+	uint64_t begin, len, after, raw;
+};
+
 #define FATBIN 0xba55ed50u /* first word of an image of machine code */
 
 struct pst_cu_module {
 	int loaded;
 };
 struct pst_cu_function {
-	int unused;
+	const char *name;
+	unsigned int arg_count;
+	/* Called in the stream's thread with the lock held. */
+	enum pst_cu_result (*run)(struct op *op);
 };
-static struct pst_cu_function stream_copy, stream_count;
+static enum pst_cu_result stream_copy_run(struct op *op);
+static enum pst_cu_result stream_count_run(struct op *op);
+static enum pst_cu_result crc32c_run(struct op *op);
+static struct pst_cu_function kernels[] = {
+	{"pst_stream_copy", 2, stream_copy_run},
+	{"pst_stream_count", 3, stream_count_run},
+	{"pst_crc32c", 1, crc32c_run},
+};
+#define KERNELS (sizeof(kernels) / sizeof(kernels[0]))
+
+static bool image_has_kernel(const void *image)
+{
+	char entry[64];
+
+	if (*(const uint32_t *)image == FATBIN)
+		return true; /* Machine code is not looked into. */
+	for (unsigned i = 0; i < KERNELS; i++) {
+		snprintf(entry, sizeof(entry), ".visible .entry %s(", kernels[i].name);
+		if (strstr(image, entry))
+			return true;
+	}
+	return false;
+}
 
 EXPORT enum pst_cu_result cuModuleLoadData(struct pst_cu_module **out, const void *image)
 {
 	ENTER(cuModuleLoadData, NEED_CTX | NEED_TURN);
-	/* Machine code is not looked into. */
-	if (!out || !image ||
-	    (*(const uint32_t *)image != FATBIN && !strstr(image, ".visible .entry " KERNEL "(")))
-		return standin_refuse(PST_CU_INVALID_VALUE, "a module without kernel " KERNEL);
+	if (!out || !image || !image_has_kernel(image))
+		return standin_refuse(PST_CU_INVALID_VALUE, "a module without a known kernel");
 	*out = calloc(1, sizeof(**out));
 	if (!*out)
 		return PST_CU_OUT_OF_MEMORY;
@@ -62,11 +91,15 @@ EXPORT enum pst_cu_result cuModuleGetFunction(struct pst_cu_function **out,
 					      struct pst_cu_module *module, const char *name)
 {
 	ENTER(cuModuleGetFunction, NEED_CTX);
-	if (!out || !module || !name || (strcmp(name, KERNEL) && strcmp(name, COUNTER)))
-		return standin_refuse(PST_CU_NOT_FOUND, "no kernel %s", name ? name : "NULL");
-	*out = strcmp(name, KERNEL) ? &stream_count : &stream_copy;
-	return PST_CU_OK;
+	for (unsigned i = 0; out && module && name && i < KERNELS; i++)
+		if (!strcmp(name, kernels[i].name)) {
+			*out = &kernels[i];
+			return PST_CU_OK;
+		}
+	return standin_refuse(PST_CU_NOT_FOUND, "no kernel %s", name ? name : "NULL");
 }
+
+/* ---- memory ---- */
 
 /* Copies `len` bytes out of memory that the device can access. Returns false if there is none. */
 static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
@@ -102,13 +135,14 @@ static bool kernel_may_copy(const struct kernel_copy *c)
 	       (src.place == PLACE_DEVICE || src.place == PLACE_HOST);
 }
 
-/* Called in the stream's thread with the lock held. */
-enum pst_cu_result kernel_run(struct op *op)
+/* ---- pst_stream_copy ---- */
+
+static enum pst_cu_result stream_copy_run(struct op *op)
 {
-	pst_cu_ptr copies = op->kernel.copies;
+	pst_cu_ptr copies = op->kernel.args[1];
 	struct kernel_round round;
 
-	if (!round_load(&round, op->kernel.round))
+	if (!round_load(&round, op->kernel.args[0]))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a round that is not pinned");
 	for (uint64_t i = round.first; i < round.first + round.count; i++) {
 		struct kernel_copy c = {0};
@@ -134,6 +168,8 @@ enum pst_cu_result kernel_run(struct op *op)
 	return PST_CU_OK;
 }
 
+/* ---- pst_stream_count ---- */
+
 /* Returns where the CPU can access a word that the device can access. */
 static uint64_t *kernel_word(pst_cu_ptr ptr)
 {
@@ -145,14 +181,14 @@ static uint64_t *kernel_word(pst_cu_ptr ptr)
 	return (uint64_t *)(void *)bytes_at(ptr, true, &avail);
 }
 
-/* Called in the stream's thread with the lock held. */
-enum pst_cu_result count_run(struct op *op)
+static enum pst_cu_result stream_count_run(struct op *op)
 {
-	uint64_t *word = kernel_word(op->count.word);
-	uint64_t *zeros[] = {op->count.zero ? kernel_word(op->count.zero) : NULL,
-			     op->count.zero_too ? kernel_word(op->count.zero_too) : NULL};
+	const pst_cu_ptr *args = op->kernel.args;
+	uint64_t *word = kernel_word(args[0]);
+	uint64_t *zeros[] = {args[1] ? kernel_word(args[1]) : NULL,
+			     args[2] ? kernel_word(args[2]) : NULL};
 
-	if (!word || (op->count.zero && !zeros[0]) || (op->count.zero_too && !zeros[1]))
+	if (!word || (args[1] && !zeros[0]) || (args[2] && !zeros[1]))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a word that is not pinned");
 	for (unsigned i = 0; i < 2; i++)
 		if (zeros[i])
@@ -161,19 +197,114 @@ enum pst_cu_result count_run(struct op *op)
 	return PST_CU_OK;
 }
 
-/* Makes the operation of a launch. */
-static struct op *kernel_op(const struct pst_cu_function *function, void **args)
-{
-	struct op *op = op_new(function == &stream_copy ? OP_KERNEL : OP_COUNT, FN_cuLaunchKernel);
+/* ---- pst_crc32c: polynomials whose bit n is the coefficient of x^n ---- */
 
-	if (op && function == &stream_copy) {
-		op->kernel.round = *(const pst_cu_ptr *)args[0];
-		op->kernel.copies = *(const pst_cu_ptr *)args[1];
-	} else if (op) {
-		op->count.word = *(const pst_cu_ptr *)args[0];
-		op->count.zero = *(const pst_cu_ptr *)args[1];
-		op->count.zero_too = *(const pst_cu_ptr *)args[2];
+#define POLY 0x1edc6f41u
+
+static uint32_t times_x(uint32_t a)
+{
+	return a << 1 ^ (a >> 31 ? POLY : 0);
+}
+
+static uint32_t times(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (; b; b >>= 1, a = times_x(a))
+		if (b & 1)
+			product ^= a;
+	return product;
+}
+
+static uint32_t bits_add(uint32_t crc, unsigned char byte)
+{
+	for (unsigned bit = 0; bit < 8; bit++)
+		crc = times_x(crc ^ (uint32_t)(byte >> bit & 1) << 31);
+	return crc;
+}
+
+/* Adds bytes by a table of the CRCs of single bytes. A byte enters the CRC with its lowest bit
+ * first, so the CRC's highest 8 bits are reversed. Called with the lock held. */
+static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
+{
+	static uint32_t sums[256];
+	static unsigned char reversed[256];
+
+	for (unsigned byte = 0; !sums[255] && byte < 256; byte++) {
+		sums[byte] = bits_add(0, (unsigned char)byte);
+		for (unsigned bit = 0; bit < 8; bit++)
+			reversed[byte] |= (byte >> bit & 1) << (7 - bit);
 	}
+	for (size_t i = 0; i < len; i++)
+		crc = crc << 8 ^ sums[at[i] ^ reversed[crc >> 24]];
+	return crc;
+}
+
+/* Sets piece->raw. Returns false if the GPU cannot access all bytes of the piece. */
+static bool piece_sum(struct kernel_piece *piece)
+{
+	uint32_t crc = 0, zeros = 1u << 8, reversed = 0;
+
+	for (uint64_t done = 0; done < piece->len;) {
+		size_t avail;
+		const char *at = bytes_at(piece->begin + done, false, &avail);
+
+		if (!at || !avail)
+			return false;
+		if (avail > piece->len - done)
+			avail = piece->len - done;
+		crc = crc_add(crc, (const unsigned char *)at, avail);
+		done += avail;
+	}
+	for (uint64_t after = piece->after; after; after >>= 1, zeros = times(zeros, zeros))
+		if (after & 1)
+			crc = times(crc, zeros);
+	for (unsigned bit = 0; bit < 32; bit++)
+		reversed |= (crc >> bit & 1) << (31 - bit);
+	piece->raw = reversed;
+	return true;
+}
+
+static enum pst_cu_result crc32c_run(struct op *op)
+{
+	for (unsigned i = 0; i < op->kernel.blocks; i++) {
+		pst_cu_ptr at = op->kernel.args[0] + i * sizeof(struct kernel_piece);
+		struct kernel_piece piece;
+		size_t avail;
+		char *out = bytes_at(at, true, &avail);
+
+		if (!out || !kernel_load(&piece, at, sizeof(piece)))
+			return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
+					      "a piece that is not in pinned memory");
+		if (!piece_sum(&piece))
+			return standin_refuse(
+				PST_CU_ILLEGAL_ADDRESS, "a checksum of %llu bytes at %llx",
+				(unsigned long long)piece.len, (unsigned long long)piece.begin);
+		memcpy(out, &piece, sizeof(piece));
+	}
+	return PST_CU_OK;
+}
+
+/* ---- launches ---- */
+
+/* Called in the stream's thread with the lock held. */
+enum pst_cu_result kernel_run(struct op *op)
+{
+	return op->kernel.function->run(op);
+}
+
+/* Makes the operation of a launch. */
+static struct op *kernel_op(const struct pst_cu_function *function, unsigned int blocks,
+			    void **args)
+{
+	struct op *op = op_new(OP_KERNEL, FN_cuLaunchKernel);
+
+	if (!op)
+		return NULL;
+	op->kernel.function = function;
+	op->kernel.blocks = blocks;
+	for (unsigned i = 0; i < function->arg_count; i++)
+		op->kernel.args[i] = *(const pst_cu_ptr *)args[i];
 	return op;
 }
 
@@ -188,16 +319,16 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	struct op *op;
 
 	ENTER(cuLaunchKernel, NEED_OBJECT | NEED_TURN);
-	if ((function != &stream_copy && function != &stream_count) || !args || extra ||
-	    shared_bytes || !grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 ||
-	    block_y != 1 || block_z != 1)
+	if (!function || !args || extra || shared_bytes || !grid_x || grid_y != 1 || grid_z != 1 ||
+	    !block_x || block_x > 1024 || block_y != 1 || block_z != 1)
 		return standin_refuse(PST_CU_INVALID_VALUE, "a launch that nothing implements");
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->ctx->broken)
 		rc = s->ctx->broken;
 	if (s && !rc) {
-		op = kernel_op(function, args);
+		op = op_new(OP_KERNEL, FN_cuLaunchKernel);
+		op = kernel_op(function, grid_x, args);
 		if (!op)
 			rc = PST_CU_OUT_OF_MEMORY;
 		else if (s->capturing)

@@ -74,9 +74,6 @@ void op_payload(struct op *op, const struct op *from)
 	case OP_KERNEL:
 		op->kernel = from->kernel;
 		break;
-	case OP_COUNT:
-		op->count = from->count;
-		break;
 	case OP_MARK:
 	case OP_FREE:
 		break;
@@ -414,9 +411,6 @@ static void op_run(struct op *op)
 		break;
 	case OP_KERNEL:
 		rc = kernel_run(op);
-		break;
-	case OP_COUNT:
-		rc = count_run(op);
 		break;
 	case OP_FREE:
 		r = range_find(op->free);

@@ -106,7 +106,7 @@ struct piece { /* A copy of one or more rows; a plain copy has one row. */
 	char *staged;
 };
 
-enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE, OP_KERNEL, OP_COUNT };
+enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE, OP_KERNEL };
 
 struct queue;
 
@@ -145,11 +145,10 @@ struct op {
 			void *arg;
 		} host;
 		struct {
-			pst_cu_ptr round, copies; /* Arguments of pst_stream_copy. */
+			const struct pst_cu_function *function;
+			unsigned int blocks;
+			pst_cu_ptr args[3];
 		} kernel;
-		struct {
-			pst_cu_ptr word, zero, zero_too; /* Arguments of pst_stream_count. */
-		} count;
 		pst_cu_ptr free;
 	};
 };
@@ -391,7 +390,6 @@ enum pst_cu_result set_run(struct op *op);
 
 /* ---- kernel.c: called like copy_run ---- */
 enum pst_cu_result kernel_run(struct op *op);
-enum pst_cu_result count_run(struct op *op);
 
 /* ---- mem.c: callers hold the lock ---- */
 void mem_free_locked(struct range *range);

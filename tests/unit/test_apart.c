@@ -117,6 +117,7 @@ static void child_checks(struct penstock_storage *old, struct penstock_storage *
 			 struct penstock_queue *q)
 {
 	struct penstock_copy_args copy = {sizeof(copy)};
+	struct penstock_sum_args sum = {sizeof(sum)};
 	struct penstock_explanation why = {.size = sizeof(why)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.dev = host};
@@ -133,6 +134,9 @@ static void child_checks(struct penstock_storage *old, struct penstock_storage *
 	copy.dst = &byte;
 	copy.src = &byte;
 	copy.row_len = 1;
+	sum.dev = host;
+	sum.ptr = &byte;
+	sum.len = 1;
 	CHILD_WANTS(penstock_read(old, host, &byte, 1, 0), -EOWNERDEAD);
 	CHILD_WANTS(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
 	CHILD_WANTS(penstock_explain(&req, &why), -EOWNERDEAD);
@@ -141,6 +145,7 @@ static void child_checks(struct penstock_storage *old, struct penstock_storage *
 	CHILD_WANTS(penstock_commit(made, 0), -EOWNERDEAD);
 	CHILD_WANTS(penstock_abort(made), -EOWNERDEAD);
 	CHILD_WANTS(penstock_copy(&copy, 1), -EOWNERDEAD);
+	CHILD_WANTS(penstock_sum(&sum, 1), -EOWNERDEAD);
 	CHILD_WANTS(penstock_alloc(gpu, 1, &mem), -EOWNERDEAD);
 	CHILD_WANTS(penstock_free(gpu, &byte), -EOWNERDEAD);
 	CHILD_WANTS(penstock_register(gpu, &byte, 1), -EOWNERDEAD);

@@ -99,6 +99,7 @@ static void null_devices(void **state)
 static void null_memory(void **state)
 {
 	struct penstock_export exported = PENSTOCK_EXPORT_INIT;
+	struct penstock_sum_args sum = {.size = sizeof(sum), .dev = host, .len = 1};
 	void *out;
 
 	(void)state;
@@ -119,6 +120,10 @@ static void null_memory(void **state)
 	FAILS(penstock_unregister, host, NULL);
 	FAILS(penstock_copy, NULL, 1);
 	assert_int_equal(penstock_copy(NULL, 0), 0);
+	FAILS(penstock_sum, NULL, 1);
+	FAILS(penstock_sum, &sum, 1);
+	assert_int_equal(penstock_sum(NULL, 0), 0);
+	RUNS(penstock_crc32c_join, 0, 0, 0);
 }
 
 static void null_requests(void **state)
@@ -345,6 +350,23 @@ static void copies_of_different_sizes(void **state)
 	assert_int_equal(penstock_copy(copies, 2), 0);
 }
 
+static void sums_of_different_sizes(void **state)
+{
+	struct penstock_sum_args sums[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		sums[i] = (struct penstock_sum_args){
+			.size = sizeof(sums[0]), .dev = host, .ptr = buf, .len = 16};
+	for (unsigned i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); i++) {
+		sums[1].size = wrong_sizes[i];
+		assert_int_equal(penstock_sum(sums, 2), -EINVAL);
+		assert_non_null(strstr(penstock_errmsg(), "element 1"));
+	}
+	sums[1].size = sizeof(sums[0]);
+	assert_int_equal(penstock_sum(sums, 2), 0);
+}
+
 static void pieces_of_different_sizes(void **state)
 {
 	struct penstock_piece pieces[2];
@@ -459,6 +481,7 @@ int main(void)
 		cmocka_unit_test(map_is_covered),
 		cmocka_unit_test(requests_of_different_sizes),
 		cmocka_unit_test(copies_of_different_sizes),
+		cmocka_unit_test(sums_of_different_sizes),
 		cmocka_unit_test(pieces_of_different_sizes),
 		cmocka_unit_test(tensors_of_different_sizes),
 		cmocka_unit_test(foreign_memory_is_kept),

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checksums of GPU memory. The GPU computes them by the kernel of crc32c.cu: one launch for up to
+ * RANGES_MAX ranges. The calling thread cuts the ranges into pieces, waits for the kernel and joins
+ * the pieces' checksums. One call at a time uses the GPU. It must never run on a lane.
+ */
+#include "device/cuda_sum.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "core/base/device_sync.h"
+#include "device/crc32c_image.h"
+#include "device/crc32c_ptx.h"
+
+#define RANGES_MAX 2048u
+/* Pieces of a launch. Half of them are for ranges that are shorter than a piece. */
+#define PIECES_MAX (2 * RANGES_MAX)
+/* Shortest piece, four tiles of the kernel. Longer pieces are a power of two times as long, so that
+ * the kernel needs few multiplications to shift their checksums. */
+#define PIECE_MIN ((uint64_t)64 << 10)
+#define KERNEL_THREADS 128
+/* Time for which the calling thread polls before it sleeps: the time that 1 GiB takes, or more. A
+ * thread that sleeps takes 0.1 to 0.3 ms to wake up. */
+#define POLL_NS 1000000u
+
+/* A piece of a range, in pinned memory. crc32c.cu has the same layout, and describes it. */
+struct sum_piece {
+	uint64_t begin, len, after, raw;
+};
+
+/* What the first call makes; it stays until the device closes. */
+struct pst_cuda_sums {
+	struct pst_cu_module *module;
+	struct pst_cu_function *kernel;
+	struct pst_cu_stream *stream;
+	struct pst_cu_event *done;
+	struct sum_piece *pieces; /* PIECES_MAX pieces */
+};
+
+/* ---- open and close ---- */
+
+static void objects_free(const struct pst_cuda *api, struct pst_cuda_sums *s)
+{
+	if (s->stream)
+		api->cuStreamDestroy(s->stream);
+	if (s->done)
+		api->cuEventDestroy(s->done);
+	if (s->module)
+		api->cuModuleUnload(s->module);
+	if (s->pieces)
+		api->cuMemFreeHost(s->pieces);
+}
+
+static enum pst_cu_result kernel_launch(const struct pst_cuda *api, const struct pst_cuda_sums *s,
+					unsigned count)
+{
+	/* Host memory has the same address on the GPU (unified addressing). */
+	pst_cu_ptr arg = (uintptr_t)s->pieces;
+	void *pointers[] = {&arg};
+
+	return api->cuLaunchKernel(s->kernel, count, 1, 1, KERNEL_THREADS, 1, 1, 0, s->stream,
+				   pointers, NULL);
+}
+
+/* Makes everything, and runs the kernel once for a piece of no bytes, because the driver may load a
+ * kernel only when it is first launched. */
+static enum pst_cu_result sums_make(const struct pst_cuda *api, struct pst_cuda_sums *s)
+{
+	enum pst_cu_result rc = api->cuModuleLoadData(&s->module, pst_crc32c_image);
+
+	/* The image has machine code for most GPUs. For others the driver compiles the text. */
+	if (rc != PST_CU_OK)
+		rc = api->cuModuleLoadData(&s->module, pst_crc32c_ptx);
+	if (rc == PST_CU_OK)
+		rc = api->cuModuleGetFunction(&s->kernel, s->module, "pst_crc32c");
+	if (rc == PST_CU_OK)
+		rc = api->cuMemHostAlloc((void **)&s->pieces, PIECES_MAX * sizeof(*s->pieces),
+					 PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
+	if (rc == PST_CU_OK)
+		rc = api->cuStreamCreateWithPriority(&s->stream, PST_CU_STREAM_NON_BLOCKING, 0);
+	if (rc == PST_CU_OK)
+		rc = api->cuEventCreate(&s->done, PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
+	if (rc != PST_CU_OK)
+		return rc;
+	s->pieces[0] = (struct sum_piece){0};
+	rc = kernel_launch(api, s, 1);
+	return rc == PST_CU_OK ? api->cuStreamSynchronize(s->stream) : rc;
+}
+
+/* Loading a module, creating a stream and allocating pinned memory may wait until all streams are
+ * idle. So the function first waits until no stream waits for a request of the library. */
+static int sums_open(struct penstock_device *dev, struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cuda_sums *s;
+	enum pst_cu_result rc;
+
+	if (c->sums)
+		return 0;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for checksums");
+	pst_device_sync_await(dev);
+	rc = sums_make(c->api, s);
+	if (rc != PST_CU_OK)
+		objects_free(c->api, s);
+	pst_device_sync_end(dev);
+	if (rc != PST_CU_OK) {
+		free(s);
+		return pst_cuda_fail(err, rc, "preparing checksums");
+	}
+	c->sums = s;
+	return 0;
+}
+
+void pst_cuda_sum_close(struct pst_cuda_device *c)
+{
+	if (c->sums)
+		objects_free(c->api, c->sums);
+}
+
+/* ---- ranges and pieces ---- */
+
+/* Checks that the whole range is memory of the device: a kernel that reads another address breaks
+ * the application's context. `known` is the allocation that was found last. */
+static int range_check(struct penstock_device *dev, const struct pst_sum *sum,
+		       struct pst_memory *known, struct pst_err *err)
+{
+	const uint64_t begin = (uintptr_t)sum->ptr, end = begin + sum->len;
+
+	for (uint64_t at = begin; at < end; at = known->base + known->len) {
+		if (at - known->base < known->len)
+			continue;
+		if (dev->ops->classify(dev, (const void *)(uintptr_t)at, known) == 1 &&
+		    at - known->base < known->len)
+			continue;
+		*known = (struct pst_memory){0};
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the %" PRIu64 " bytes at %p are not memory of %s: byte %" PRIu64
+				" is not",
+				sum->len, sum->ptr, dev->name, at - begin);
+	}
+	return 0;
+}
+
+static uint64_t piece_len(const struct pst_sum *sums, unsigned count)
+{
+	uint64_t len = PIECE_MIN, total = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		total += sums[i].len;
+	while (len * RANGES_MAX < total)
+		len *= 2;
+	return len;
+}
+
+/* Cuts a range into pieces of `len` bytes, from its last whole word to its begin. So all pieces but
+ * the first begin at a whole word. The last piece also has the bytes after the last whole word.
+ * Returns the number of pieces. */
+static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_piece *pieces)
+{
+	const uint64_t begin = (uintptr_t)sum->ptr, end = begin + sum->len;
+	uint64_t piece_end = end, words_end = end & ~(uint64_t)3;
+	unsigned count = 0;
+
+	while (piece_end > begin) {
+		const uint64_t from =
+			words_end > begin && words_end - begin > len ? words_end - len : begin;
+
+		pieces[count++] = (struct sum_piece){from, piece_end - from, end - piece_end, 0};
+		piece_end = words_end = from;
+	}
+	return count;
+}
+
+/* Computes the checksums of at most RANGES_MAX ranges. The context is current, and the caller holds
+ * sum_lock. */
+static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned count,
+		      struct pst_err *err)
+{
+	const struct pst_cuda_sums *s = c->sums;
+	const uint64_t len = piece_len(sums, count);
+	const struct sum_piece *piece = s->pieces;
+	unsigned pieces = 0;
+	enum pst_cu_result rc;
+
+	for (unsigned i = 0; i < count; i++)
+		pieces += range_cut(&sums[i], len, s->pieces + pieces);
+	rc = kernel_launch(c->api, s, pieces);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuEventRecord(s->done, s->stream);
+	if (rc == PST_CU_OK)
+		rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
+	if (rc != PST_CU_OK) {
+		c->api->cuStreamSynchronize(
+			s->stream); /* The kernel may still write its results. */
+		return pst_cuda_fail(err, rc, "computing checksums");
+	}
+	for (unsigned i = 0; i < count; i++) {
+		sums[i].raw = 0;
+		for (uint64_t left = sums[i].len; left; left -= piece++->len)
+			sums[i].raw ^= (uint32_t)piece->raw;
+	}
+	return 0;
+}
+
+int pst_cuda_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
+		 struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_memory known = {0};
+	struct pst_cuda_scope entered;
+	int ret = 0;
+
+	for (unsigned i = 0; i < count && !ret; i++)
+		ret = range_check(dev, &sums[i], &known, err);
+	if (!ret)
+		ret = pst_cuda_begin(c, &entered, err);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&c->sum_lock);
+	ret = sums_open(dev, err);
+	for (unsigned i = 0; i < count && !ret; i += RANGES_MAX)
+		ret = ranges_sum(c, sums + i, count - i < RANGES_MAX ? count - i : RANGES_MAX, err);
+	pthread_mutex_unlock(&c->sum_lock);
+	pst_cuda_leave(c->api, &entered);
+	return ret;
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests penstock_sum for memory of a GPU. With PENSTOCK_STANDIN=0, it tests the real kernel on a
+ * GPU; the ranges are then longer, too. test_crc32c_kernel.c runs the kernel's source on the CPU.
+ */
+#include "cuda_device.h"
+
+#include "common/crc32c.h"
+
+#define LEN (6 * MIB)
+#define SHORT_MAX 300u
+#define ALIGNS 16u
+
+static struct penstock_device *gpu, *hostdev;
+static unsigned char *bytes; /* LEN random bytes, which are also at `mem` */
+static char *mem;
+
+static struct penstock_sum_args range(struct penstock_device *of, const void *ptr, uint64_t len)
+{
+	return (struct penstock_sum_args){.size = sizeof(struct penstock_sum_args),
+					  .dev = of,
+					  .ptr = ptr,
+					  .len = len,
+					  .crc32c = 0xeeeeeeee};
+}
+
+static uint32_t crc32c(const void *at, size_t len)
+{
+	return pst_crc32c_finish(pst_crc32c_raw(0, at, len), len);
+}
+
+static void sum_all(struct penstock_sum_args *sums, unsigned count)
+{
+	if (penstock_sum(sums, count))
+		fail_msg("%s", penstock_errmsg());
+}
+
+static void copy_in(void *dst, const void *src, size_t len)
+{
+	struct penstock_copy_args copy = {.size = sizeof(copy),
+					  .dst_dev = gpu,
+					  .dst = dst,
+					  .src_dev = hostdev,
+					  .src = src,
+					  .row_len = len};
+
+	assert_int_equal(penstock_copy(&copy, 1), 0);
+}
+
+/* ---- results ---- */
+
+/* One call has more ranges than a launch of the kernel. */
+static void every_length_and_alignment(void **state)
+{
+	const unsigned count = ALIGNS * (SHORT_MAX + 1);
+	struct penstock_sum_args *sums = calloc(count, sizeof(*sums));
+
+	(void)state;
+	for (unsigned i = 0; i < count; i++)
+		sums[i] = range(gpu, mem + i % ALIGNS, i / ALIGNS);
+	sum_all(sums, count);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(sums[i].crc32c, crc32c(bytes + i % ALIGNS, i / ALIGNS));
+	free(sums);
+}
+
+static void random_ranges(void **state)
+{
+	enum { COUNT = 60 };
+	struct penstock_sum_args sums[COUNT];
+	uint64_t seed = test_seed(22);
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++) {
+		const uint64_t len = test_random(&seed) % (i % 3 ? 20000 : 400000);
+
+		sums[i] = range(gpu, mem + test_random(&seed) % (LEN - len), len);
+	}
+	sums[0] = range(NULL, mem, LEN);
+	sums[1] = range(NULL, mem + 1, LEN - 1);
+	sums[2] = range(gpu, mem + 3, LEN - 5);
+	sum_all(sums, COUNT);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(sums[i].crc32c,
+				 crc32c(bytes + ((const char *)sums[i].ptr - mem), sums[i].len));
+}
+
+/* The ranges are so long in total that the library must cut them into longer pieces. */
+static void long_pieces(void **state)
+{
+	struct penstock_sum_args sums[48];
+
+	(void)state;
+	for (unsigned i = 0; i < 48; i++)
+		sums[i] = range(gpu, mem + i, LEN - 2 * i);
+	sum_all(sums, 48);
+	for (unsigned i = 0; i < 48; i++)
+		assert_int_equal(sums[i].crc32c, crc32c(bytes + i, LEN - 2 * i));
+}
+
+static void ranges_of_two_devices(void **state)
+{
+	struct penstock_sum_args sums[40];
+
+	(void)state;
+	for (unsigned i = 0; i < 40; i++) {
+		const void *at =
+			i % 3 ? (const void *)(mem + i * 100) : (const void *)(bytes + i * 100);
+
+		sums[i] = range(i % 2 ? NULL : i % 3 ? gpu : hostdev, at, 1000 + i);
+	}
+	sums[7] = range(NULL, NULL, 0);
+	sum_all(sums, 40);
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(sums[i].crc32c, i == 7 ? 0 : crc32c(bytes + i * 100, 1000 + i));
+}
+
+/* Compares a long range with the join of its parts, which are parts of `bytes`. The stand-in is too
+ * slow for more than 4 GiB. */
+static void a_long_range(void **state)
+{
+	const uint64_t len = (is_standin() ? 8 * MIB : (uint64_t)4 << 30) + 3 * MIB + 123;
+	struct penstock_sum_args whole;
+	uint32_t want = 0;
+	void *big;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, len, &big), 0);
+	for (uint64_t at = 0; at < len; at += LEN) {
+		const size_t n = len - at < LEN ? len - at : LEN;
+
+		copy_in((char *)big + at, bytes, n);
+		want = penstock_crc32c_join(want, crc32c(bytes, n), n);
+	}
+	whole = range(gpu, big, len);
+	sum_all(&whole, 1);
+	assert_int_equal(whole.crc32c, want);
+	assert_int_equal(penstock_free(gpu, big), 0);
+}
+
+/* ---- errors ---- */
+
+static void expect_failure(struct penstock_sum_args *sums, unsigned count, int code)
+{
+	struct penstock_sum_args good = range(gpu, mem, 1000);
+
+	assert_int_equal(penstock_sum(sums, count), code);
+	assert_string_not_equal(penstock_errmsg(), "");
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(sums[i].crc32c, 0xeeeeeeee);
+	/* The failure has not broken the context. */
+	sum_all(&good, 1);
+	assert_int_equal(good.crc32c, crc32c(bytes, 1000));
+}
+
+static void memory_of_no_gpu(void **state)
+{
+	struct penstock_sum_args sums[2] = {range(gpu, mem, 1000), range(gpu, bytes, 1000)};
+	void *freed;
+
+	(void)state;
+	expect_failure(sums, 2, -EINVAL);
+	sums[1] = range(gpu, mem, (uint64_t)1 << 40);
+	expect_failure(sums, 2, -EINVAL);
+	assert_int_equal(penstock_alloc(gpu, 64 * MIB, &freed), 0);
+	assert_int_equal(penstock_free(gpu, freed), 0);
+	sums[1] = range(gpu, freed, 1000);
+	expect_failure(sums, 2, -EINVAL);
+	sums[1] = range(hostdev, mem, 1000);
+	expect_failure(sums, 2, -EFAULT);
+}
+
+/* After a failed driver call, the function works again. */
+static void failed_calls(void **state)
+{
+	static const char *const first[] = {
+		"cuModuleGetFunction:1:999", "cuMemHostAlloc:1:2", "cuStreamCreateWithPriority:1:2",
+		"cuEventCreate:1:2",	     "cuLaunchKernel:1:2", "cuStreamSynchronize:1:999",
+		"cuLaunchKernel:2:2",	     "cuEventRecord:1:999"};
+	struct penstock_sum_args sum = range(gpu, mem, 1000);
+
+	(void)state;
+	standin_only();
+	for (unsigned i = 0; i < sizeof(first) / sizeof(first[0]); i++) {
+		/* Opens the device again, so that it has loaded no kernel. */
+		penstock_free(gpu, mem);
+		penstock_device_close(gpu);
+		assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+		assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
+		copy_in(mem, bytes, LEN);
+		sum = range(gpu, mem, 1000);
+		standin_fail(first[i]);
+		if (penstock_sum(&sum, 1) >= 0)
+			fail_msg("the failure %s was not reported", first[i]);
+		assert_int_equal(sum.crc32c, 0xeeeeeeee);
+		standin_fail(NULL);
+		sum_all(&sum, 1);
+		assert_int_equal(sum.crc32c, crc32c(bytes, 1000));
+	}
+}
+
+/* If the driver does not know the GPU, it compiles the PTX. */
+static void an_unknown_kind_of_gpu(void **state)
+{
+	struct penstock_sum_args sum;
+
+	(void)state;
+	standin_only();
+	penstock_free(gpu, mem);
+	penstock_device_close(gpu);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
+	copy_in(mem, bytes, LEN);
+	standin_fail("cuModuleLoadData:1:209");
+	sum = range(gpu, mem, 1000);
+	sum_all(&sum, 1);
+	standin_fail(NULL);
+	assert_int_equal(sum.crc32c, crc32c(bytes, 1000));
+}
+
+/* ---- threads ---- */
+
+static void *thread_sum(void *arg)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		const size_t at = (uintptr_t)arg * 1000 + i;
+		struct penstock_sum_args sum = range(gpu, mem + at, 5000);
+
+		if (penstock_sum(&sum, 1) || sum.crc32c != crc32c(bytes + at, 5000))
+			return "wrong";
+	}
+	return NULL;
+}
+
+static void several_threads(void **state)
+{
+	pthread_t threads[4];
+	void *wrong;
+
+	(void)state;
+	for (uintptr_t i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_sum, (void *)i), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		pthread_join(threads[i], &wrong);
+		assert_null(wrong);
+	}
+}
+
+static int group_open(void **state)
+{
+	uint64_t seed = test_seed(23);
+
+	(void)state;
+	check_choose();
+	bytes = malloc(LEN);
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)(test_random(&seed) >> 32);
+	if (check_open(state) || penstock_device_open("host", NULL, &hostdev) ||
+	    penstock_device_open("cuda:0", NULL, &gpu) || penstock_alloc(gpu, LEN, (void **)&mem))
+		return -1;
+	copy_in(mem, bytes, LEN);
+	return 0;
+}
+
+static int group_close(void **state)
+{
+	penstock_free(gpu, mem);
+	penstock_device_close(gpu);
+	penstock_device_close(hostdev);
+	free(bytes);
+	return check_close(state);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_length_and_alignment), cmocka_unit_test(random_ranges),
+		cmocka_unit_test(long_pieces),
+		cmocka_unit_test(ranges_of_two_devices),      cmocka_unit_test(a_long_range),
+		cmocka_unit_test(memory_of_no_gpu),	      cmocka_unit_test(failed_calls),
+		cmocka_unit_test(an_unknown_kind_of_gpu),     cmocka_unit_test(several_threads),
+	};
+
+	return cmocka_run_group_tests(tests, group_open, group_close);
+}
