@@ -168,9 +168,9 @@ static int graph_row(struct bench *b, struct graph_run *r, uint64_t len, bool la
 	}
 	s.cpu = cpu_seconds() - cpu;
 	snprintf(group, sizeof(group), "graph %llu KiB%s", (unsigned long long)(len / KIB),
-		 pause ? ", pauses of 5 ms" : "");
-	snprintf(name, sizeof(name), "%s, %s values", replay ? "replayed" : "submitted each time",
-		 late ? "late" : "fixed");
+		 pause ? " with pauses" : "");
+	snprintf(name, sizeof(name), "%s with %s values",
+		 replay ? "replayed" : "submitted each time", late ? "late" : "fixed");
 	if (ret) {
 		bench_bad(b, "%s, %s: %lld: %s", group, name, (long long)r->result,
 			  penstock_errmsg());
