@@ -353,17 +353,19 @@ static int uring_poll(struct pst_engine *handle)
 	uring_flush(engine);
 	if (engine->gave_up)
 		return uring_reap(engine) + engine->fallback_ops->poll(engine->fallback);
-	return engine->inflight ? uring_reap(engine) : 0;
+	return engine->inflight || engine->wake_armed ? uring_reap(engine) : 0;
 }
 
-static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
+static void uring_wait(struct pst_engine *handle, int64_t timeout_us)
 {
 	struct uring_engine *engine = uring_engine_of(handle);
 	struct __kernel_timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct io_uring_cqe *cqe;
 
-	if (engine->gave_up && !engine->inflight && !engine->wake_armed)
-		return engine->fallback_ops->wait(engine->fallback, timeout_us);
+	if (engine->gave_up && !engine->inflight && !engine->wake_armed) {
+		engine->fallback_ops->wait(engine->fallback, timeout_us);
+		return;
+	}
 	wake_arm(engine);
 	if (!uring_may_enter(engine))
 		uring_sleep(timeout_us);
@@ -372,8 +374,6 @@ static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
 	else
 		uring_entered(engine,
 			      io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL));
-	return uring_reap(engine) +
-	       (engine->gave_up ? engine->fallback_ops->poll(engine->fallback) : 0);
 }
 
 const struct pst_engine_ops pst_engine_uring = {

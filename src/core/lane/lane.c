@@ -698,6 +698,7 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	    !lane_owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
+	lane->engine_ops->poll(lane->engine);
 }
 
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
