@@ -471,7 +471,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		chunk = pst_chunk_get(lane);
 		pst_chunk_claimed(chunk, req, &claim);
 		(*started)++;
-		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
+		lane->spin.limit_ns = pst_spin_limit(req->effort, chunk->len);
 		req_spread(lane, chunk);
 		lane_set_drives(lane, chunk);
 		from_ns = chunk->start_ns;
