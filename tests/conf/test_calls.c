@@ -38,6 +38,8 @@ static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
 static _Thread_local bool hides;
 /* If the value is not 0, completions are also hidden until there are as many. */
 static unsigned together;
+/* Whether each poll finds only one completion. */
+static bool one_by_one;
 static _Atomic uint64_t fake_us;
 
 int __real_io_uring_submit(struct io_uring *ring);
@@ -81,7 +83,7 @@ unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_c
 					unsigned count)
 {
 	polls += counts();
-	return hides ? 0 : __real_io_uring_peek_batch_cqe(ring, cqes, count);
+	return hides ? 0 : __real_io_uring_peek_batch_cqe(ring, cqes, one_by_one ? 1 : count);
 }
 
 ssize_t __wrap_write(int fd, const void *buf, size_t len)
@@ -301,6 +303,36 @@ static void thrifty_polls_shortly(void **state)
 	mem_check(host, mem);
 }
 
+/* Returns the number of driver calls that have queued copies to the device. */
+static unsigned long copy_calls(void)
+{
+	return driver_calls("cuMemcpy3DBatchAsync_v2") + driver_calls("cuMemcpy2DAsync_v2") +
+	       driver_calls("cuMemcpyHtoDAsync_v2");
+}
+
+/* The lane finds the completed reads one after the other, while the copy of the first is under way.
+ * It queues the other copies together, when that copy is done. */
+static void gpu_copies_wait_for_older(void **state)
+{
+	struct penstock_queue *q;
+	unsigned long before;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(gpu);
+	mem = mem_alloc(gpu);
+	before = copy_calls();
+	together = 32;
+	one_by_one = true;
+	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
+	together = 0;
+	one_by_one = false;
+	assert_in_range(copy_calls() - before, 2, READS / 4);
+	penstock_queue_close(q);
+	mem_check(gpu, mem);
+}
+
 /* Reads into GPU memory that complete together: few driver calls queue all copies. */
 static void gpu_copies_share_calls(void **state)
 {
@@ -386,8 +418,11 @@ int main(void)
 		cmocka_unit_test(lane_wakes_once),
 		cmocka_unit_test(thrifty_polls_shortly),
 		cmocka_unit_test(gpu_copies_share_calls),
+		cmocka_unit_test(gpu_copies_wait_for_older),
 	};
 
+	/* Copies take longer than the lane needs to reap all reads. */
+	setenv("PENSTOCK_STANDIN_DELAY_US", "2000", 1);
 	test_use_standin();
 	return cmocka_run_group_tests_name("calls", tests, setup, teardown);
 }
