@@ -26,6 +26,10 @@
  * 16 calls of 1 MiB reach 5.4 GB/s one by one, but 4.3 GB/s together, merged into commands of up to
  * 4 MiB. */
 #define ALONE_BYTES (256u << 10)
+/* Shorter calls are submitted in groups of this number, so that the drive works on the first calls
+ * while the lane prepares the next. With 32 reads of 4 KiB in flight on virtio, 4 calls at a time
+ * reach 1.2 times the reads a second of all at once, for 0.1 us more CPU time each. */
+#define TOGETHER_MAX 4
 #define REAP_MAX 16
 #define SLOTS_MAX 2 /* Maximum number of pieces of memory that make up a lane's ring. */
 #define TAG_WAKE 1u /* user_data of the io_uring read of the wake eventfd. */
@@ -299,7 +303,8 @@ static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 	sqe_prepare(engine, sqe, call);
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
-	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
+	if ((call->iov_count && call->iov->iov_len >= ALONE_BYTES) ||
+	    io_uring_sq_ready(&engine->ring) >= TOGETHER_MAX)
 		/* If the submission fails, the next poll submits the calls again. */
 		uring_flush(engine);
 	return 0;

