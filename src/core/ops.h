@@ -624,8 +624,10 @@ struct pst_engine_ops {
 	 * completed calls. */
 	int (*poll)(struct pst_engine *engine);
 	/* Sleeps until a call completes, another thread writes to wake_fd, or timeout_us
-	 * microseconds have passed (no limit if -1). Then reaps completed calls. */
-	int (*wait)(struct pst_engine *engine, int64_t timeout_us);
+	 * microseconds have passed (no limit if -1). It reaps nothing: poll() does that, after the
+	 * lane has stopped being marked as asleep. Otherwise the completion of a request would
+	 * wake the lane that completes it. */
+	void (*wait)(struct pst_engine *engine, int64_t timeout_us);
 };
 
 #endif

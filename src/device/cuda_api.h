@@ -252,6 +252,9 @@ enum pst_cu_granularity {
 	PST_CU_GRANULARITY_RECOMMENDED = 1,
 };
 
+enum pst_cu_operand_type {
+	PST_CU_OPERAND_POINTER = 1,
+};
 enum pst_cu_source_order {
 	PST_CU_SOURCE_IN_STREAM = 1,
 	PST_CU_SOURCE_DURING_CALL = 2,
@@ -316,6 +319,23 @@ struct pst_cu_memcpy2d {
 	size_t dst_pitch;
 	size_t width_bytes;
 	size_t height;
+};
+
+/* One operand of a pitched copy of a batch. The distance between the starts of two rows is
+ * `row_len` bytes. */
+struct pst_cu_operand3d {
+	enum pst_cu_operand_type type;
+	pst_cu_ptr ptr;
+	size_t row_len, layer_rows;
+	struct pst_cu_location hint; /* Used for managed memory only. */
+};
+
+/* One pitched copy of a batch: `rows` rows of `width_bytes` bytes, in `layers` layers. */
+struct pst_cu_copy3d {
+	struct pst_cu_operand3d src, dst;
+	size_t width_bytes, rows, layers;
+	enum pst_cu_source_order source_order;
+	unsigned int flags;
 };
 
 /*
@@ -407,6 +427,9 @@ R(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, \
 O(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, \
 	(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens_bytes, size_t count, \
 	 struct pst_cu_copy_attr *attrs, size_t *attr_firsts, size_t attr_count, \
+	 struct pst_cu_stream *stream)) /* 13.0 */ \
+O(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_v2, \
+	(size_t count, struct pst_cu_copy3d *copies, unsigned long long flags, \
 	 struct pst_cu_stream *stream)) /* 13.0 */ \
 R(cuMemsetD8Async, cuMemsetD8Async, \
 	(pst_cu_ptr dst, unsigned char byte, size_t len_bytes, struct pst_cu_stream *stream)) \

@@ -474,7 +474,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		chunk = pst_chunk_get(lane);
 		pst_chunk_claimed(chunk, req, &claim);
 		(*started)++;
-		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
+		lane->spin.limit_ns = pst_spin_limit(req->effort, chunk->len);
 		req_spread(lane, chunk);
 		lane_set_drives(lane, chunk);
 		from_ns = chunk->start_ns;
@@ -701,6 +701,7 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	    !lane_owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
+	lane->engine_ops->poll(lane->engine);
 }
 
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
