@@ -10,7 +10,7 @@ LDCONFIG ?= ldconfig || true
 # In continuous integration ($CI is set) compiler warnings are errors.
 MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
 
-.PHONY: build demo test test-fast test-all lab lab-all lab-fetch install uninstall format clean
+.PHONY: build demo test test-fast test-all soak lab lab-all lab-fetch install uninstall format clean
 
 build:
 	@tools/bootstrap build test
@@ -36,6 +36,11 @@ test-fast: build
 test-all: lab-fetch
 	@tools/bootstrap dev
 	@tests/run
+
+# Repeats rare events often: saves of checkpoints that are killed, and checkpoints with damaged
+# bytes. Takes about half an hour.
+soak: build
+	@tests/run ckpt-long
 
 # Runs the lab suites that `make test` includes; lab-all runs the other ones. The lab is a
 # virtual machine with real peer-to-peer DMA.

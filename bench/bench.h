@@ -61,7 +61,7 @@ struct bench_section {
 	int (*run)(struct bench *b);
 };
 extern const struct bench_section bench_bulk[], bench_small[], bench_tune[], bench_prep[],
-	bench_copies[], bench_stream[], bench_sum[];
+	bench_copies[], bench_stream[], bench_graph[], bench_sum[];
 
 /* ---- meter.c ---- */
 

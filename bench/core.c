@@ -14,8 +14,9 @@
 
 #include "bench.h"
 
-static const struct bench_section *const tables[] = {
-	bench_prep, bench_bulk, bench_small, bench_tune, bench_copies, bench_stream, bench_sum};
+static const struct bench_section *const tables[] = {bench_prep,  bench_bulk,	bench_small,
+						     bench_tune,  bench_copies, bench_stream,
+						     bench_graph, bench_sum};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
 void bench_bad(struct bench *b, const char *format, ...)

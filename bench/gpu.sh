@@ -90,6 +90,7 @@ run 60 "$reps" cold
 run 70 "$reps" save
 run 60 "$reps" checker
 run 80 "$reps" rand
+run 120 3 small
 run 40 3 staged
 run 60 3 size_cold
 run 40 3 warm_read

@@ -155,7 +155,7 @@ static int copy_two_rows(struct queues *q, pst_cu_ptr to, const char *from,
 	return (int)q->g->api->cuMemcpy2DAsync(&c, stream);
 }
 
-enum small { PLAIN, ROWS, BATCHED };
+enum small { PLAIN, ROWS, BATCHED, BATCHED_ROWS };
 
 /* Queues `count` copies of `len` bytes each with one driver call. */
 static int copy_batch(struct bench *b, struct queues *q, size_t len, uint64_t first, unsigned count,
@@ -175,10 +175,31 @@ static int copy_batch(struct bench *b, struct queues *q, size_t len, uint64_t fi
 	return (int)q->g->api->cuMemcpyBatchAsync(to, from, lens, count, &attr, &zero, 1, stream);
 }
 
+/* Queues `count` copies of SMALL bytes each, as two rows, with one driver call. */
+static int copy_rows_batch(struct bench *b, struct queues *q, uint64_t first, unsigned count,
+			   struct pst_cu_stream *stream)
+{
+	static struct pst_cu_copy3d copies[BATCH_MAX];
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t at = (first + i) * 2 * SMALL % (q->len - SMALL);
+
+		copies[i] = (struct pst_cu_copy3d){
+			.src = {PST_CU_OPERAND_POINTER, (uintptr_t)q->pinned + at, SMALL / 2},
+			.dst = {PST_CU_OPERAND_POINTER, (uintptr_t)b->gpu + at, SMALL / 2},
+			.width_bytes = SMALL / 2,
+			.rows = 2,
+			.layers = 1,
+			.source_order = PST_CU_SOURCE_IN_STREAM,
+		};
+	}
+	return (int)q->g->api->cuMemcpy3DBatchAsync(count, copies, 0, stream);
+}
+
 static int small_run(struct bench *b, struct queues *q, enum small kind, unsigned streams,
 		     unsigned per_event, unsigned rep)
 {
-	static const char *const kinds[] = {"plain", "two rows", "batched"};
+	static const char *const kinds[] = {"plain", "two rows", "batched", "batched rows"};
 	struct sample s = {.bytes = (uint64_t)SMALL_COUNT * SMALL, .ops = SMALL_COUNT};
 	struct meter m;
 	char name[64];
@@ -191,7 +212,9 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 
 		if (kind == BATCHED)
 			rc = copy_batch(b, q, SMALL, n, per_event, stream);
-		for (unsigned i = 0; i < per_event && kind != BATCHED && !rc; i++) {
+		else if (kind == BATCHED_ROWS)
+			rc = copy_rows_batch(b, q, n, per_event, stream);
+		for (unsigned i = 0; i < per_event && kind < BATCHED && !rc; i++) {
 			uint64_t at = (uint64_t)(n + i) * 2 * SMALL % (q->len - SMALL);
 
 			rc = kind == ROWS
@@ -252,6 +275,7 @@ static int section_copies4k(struct bench *b)
 	struct queues q;
 	int ret = queues_open(b, &q);
 	bool batches = !ret && q.g->api->cuMemcpyBatchAsync;
+	bool pitched = !ret && q.g->api->cuMemcpy3DBatchAsync;
 
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		for (enum small kind = PLAIN; kind <= ROWS && !ret; kind++) {
@@ -264,6 +288,8 @@ static int section_copies4k(struct bench *b)
 		}
 		for (unsigned per = 8; per <= BATCH_MAX && !ret && batches; per *= 4)
 			ret = small_run(b, &q, BATCHED, 1, per, rep);
+		for (unsigned per = 2; per <= BATCH_MAX && !ret && pitched; per *= 2)
+			ret = small_run(b, &q, BATCHED_ROWS, 1, per, rep);
 	}
 	queues_close(&q);
 	return ret;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures small requests. Random reads of 4 KiB into GPU memory are compared with reads by
- * fio's io_uring engine into host memory. A cached read of 4 KiB into host memory is compared
+ * Measures small requests. Random reads of 4 KiB into GPU memory and into host memory are compared
+ * with reads by fio into host memory. A cached read of 4 KiB into host memory is compared
  * with pread. Also measures requests that move no bytes (`null`), and the time until a new
  * process has read its first byte.
  */
@@ -13,6 +13,7 @@
 
 #include "bench.h"
 #include "device/cuda_api.h"
+#include "gpu.h"
 
 #define BLOCK 4096u
 #define DEPTH_MAX 128
@@ -54,16 +55,28 @@ static void percentiles(struct latencies *l, struct sample *s)
 
 /* ---- random reads ---- */
 
+/* A way of reading: by a queue that uses the device's lanes, by one with an inline lane, or by
+ * one call for each read. */
+enum way_kind { WAY_QUEUE, WAY_OWN, WAY_CALL };
+struct way {
+	const char *name;
+	enum way_kind kind;
+	enum penstock_effort effort;
+};
+
 struct random_run {
-	/* `queues` has two queues: one that uses the device's lanes, and one with an inline lane.
-	 * `q` is the one that is measured. */
+	struct penstock_device *dev;
+	char *mem; /* memory of the device, DEPTH_MAX blocks */
+	/* The queues of the ways WAY_QUEUE and WAY_OWN. `q` is the one that is measured, or NULL
+	 * for WAY_CALL. */
 	struct penstock_queue *q, *queues[2];
+	struct penstock_storage *st;
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];
 	uint64_t began[DEPTH_MAX];
 	struct penstock_done done[DEPTH_MAX];
 	struct latencies lat;
-	uint64_t state, blocks, by_path;
+	uint64_t state, blocks;
 	const char *path;
 };
 
@@ -113,21 +126,14 @@ static int completions_harvest(struct random_run *r, unsigned *idle, unsigned *i
 	return n < 0 ? n : 0;
 }
 
-static int random_run_measure(struct bench *b, struct random_run *r, unsigned depth,
-			      struct sample *s)
+/* Reads with `depth` requests in flight until the time `until`. */
+static int queue_reads(struct random_run *r, unsigned depth, uint64_t until)
 {
 	unsigned idle[DEPTH_MAX], idle_count = depth, left;
-	struct allocations before;
-	uint64_t until;
-	struct meter m;
 	int ret = 0;
 
 	for (unsigned i = 0; i < depth; i++)
 		idle[i] = i;
-	r->lat.count = 0;
-	meter_start(&m);
-	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
-	before = allocations();
 	for (left = depth; !ret && meter_ns() < until;) {
 		ret = requests_submit(r, idle, idle_count);
 		idle_count = 0;
@@ -140,6 +146,40 @@ static int random_run_measure(struct bench *b, struct random_run *r, unsigned de
 		ret = completions_harvest(r, idle, &idle_count);
 		left -= idle_count - was;
 	}
+	return ret;
+}
+
+/* Makes one call for each read until the time `until`. */
+static int call_reads(struct random_run *r, uint64_t until)
+{
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+	while (meter_ns() < until) {
+		uint64_t began = meter_ns();
+
+		request_aim(r, 0);
+		if (penstock_transfer(&r->reqs[0], r->path ? NULL : &report) != BLOCK)
+			return -EIO;
+		r->path = r->path ? r->path : report.path;
+		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(meter_ns() - began);
+	}
+	return 0;
+}
+
+static int random_run_measure(struct bench *b, struct random_run *r, unsigned depth,
+			      struct sample *s)
+{
+	struct allocations before;
+	uint64_t until;
+	struct meter m;
+	int ret;
+
+	r->lat.count = 0;
+	r->path = NULL;
+	meter_start(&m);
+	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
+	before = allocations();
+	ret = r->q ? queue_reads(r, depth, until) : call_reads(r, until);
 	meter_stop(&m, s);
 	note_allocations(s, before);
 	meter_settle(&m, s);
@@ -152,134 +192,303 @@ static int random_run_measure(struct bench *b, struct random_run *r, unsigned de
 	return ret;
 }
 
-/* Runs fio and parses the line that its terse output format prints. Field 7 is the IOPS; the
- * median latency in microseconds follows "50.000000%=". */
-static int fio_measure(struct bench *b, unsigned depth, bool fixed, struct sample *s)
+struct fio_way {
+	const char *name, *options;
+};
+static const struct fio_way fio_ways[] = {
+	{"fio", "--ioengine=io_uring"},
+	{"fio-fixed", "--ioengine=io_uring --fixedbufs=1 --registerfiles=1"},
+	{"fio-psync", "--ioengine=psync"},
+};
+
+/* Returns field `index` of fio's terse output, or NULL. */
+static const char *fio_field(const char *line, unsigned index)
+{
+	while (index-- && line)
+		line = (line = strchr(line, ';')) ? line + 1 : NULL;
+	return line;
+}
+
+/* Runs fio and parses the line that its terse output format prints. Field 7 is the IOPS, fields 87
+ * and 88 are the CPU time in percent, and the median latency in microseconds follows
+ * "50.000000%=". The CPU time does not include fio's start. */
+static int fio_measure(struct bench *b, unsigned depth, const struct fio_way *way, struct sample *s)
 {
 	static char line[8192];
-	char command[1024], *at = line;
-	struct meter m;
+	const char *iops, *user, *system, *at;
+	char command[1024];
 	FILE *p;
-	double iops = 0;
 
 	snprintf(command, sizeof(command),
-		 "%s --name=r --ioengine=io_uring --direct=1 --rw=randread --bs=4k --iodepth=%u "
+		 "%s --name=r %s --direct=1 --rw=randread --bs=4k --iodepth=%u "
 		 "--runtime=%.0fms --time_based --size=%llu --filename=%s --norandommap "
-		 "--randrepeat=0 --lat_percentiles=1 --clat_percentiles=0 %s "
+		 "--randrepeat=0 --lat_percentiles=1 --clat_percentiles=0 "
 		 "--output-format=terse --terse-version=3",
-		 b->fio, depth, b->seconds * 1e3, (unsigned long long)b->len, b->file,
-		 fixed ? "--fixedbufs=1 --registerfiles=1" : "");
-	meter_start(&m);
+		 b->fio, way->options, depth, b->seconds * 1e3, (unsigned long long)b->len,
+		 b->file);
 	p = popen(command, "r");
 	line[0] = 0;
 	if (p && !fgets(line, sizeof(line), p))
 		line[0] = 0;
 	if (!p || pclose(p))
 		return -EIO;
-	meter_settle(&m, s);
-	for (int i = 0; i < 7 && at; i++)
-		at = (at = strchr(at, ';')) ? at + 1 : NULL;
-	if (at)
-		iops = atof(at);
+	iops = fio_field(line, 7);
+	user = fio_field(line, 87);
+	system = fio_field(line, 88);
+	if (!iops || !user || !system || user[strcspn(user, "%;")] != '%')
+		return -EIO;
 	if ((at = strstr(line, ";50.000000%=")))
 		s->p50_us = atof(at + 12);
 	if ((at = strstr(line, ";99.000000%=")))
 		s->p99_us = atof(at + 12);
 	s->seconds = b->seconds;
-	s->ops = (uint64_t)(iops * b->seconds);
+	s->ops = (uint64_t)(atof(iops) * b->seconds);
+	s->cpu = (atof(user) + atof(system)) / 100 * b->seconds;
 	s->bytes = s->ops * BLOCK;
 	return s->ops && s->p99_us > 0 ? 0 : -EIO;
 }
 
-static int random_setup(struct bench *b, struct random_run *r, struct penstock_storage **st)
+static void random_close(struct random_run *r)
+{
+	if (!r)
+		return;
+	for (int i = 0; i < 2; i++)
+		penstock_queue_close(r->queues[i]);
+	penstock_close(r->st);
+	free(r->lat.ns);
+	free(r);
+}
+
+/* Prepares reads into `mem`. Returns NULL after an error. */
+static struct random_run *random_open(struct bench *b, struct penstock_device *dev, char *mem)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct random_run *r = calloc(1, sizeof(*r));
 
+	if (r)
+		r->lat.ns = malloc(SAMPLES * sizeof(*r->lat.ns));
+	if (!r || !r->lat.ns)
+		goto err_close;
+	memset(r->lat.ns, 0, SAMPLES * sizeof(*r->lat.ns));
 	opts.requests_max = DEPTH_MAX;
 	opts.segs_max = 1;
 	r->state = 88172645463325252u;
 	r->blocks = b->len / BLOCK;
-	r->lat.ns = malloc(SAMPLES * sizeof(*r->lat.ns));
-	if (!r->lat.ns)
-		return -ENOMEM;
-	memset(r->lat.ns, 0, SAMPLES * sizeof(*r->lat.ns));
-	if (penstock_open(b->file, NULL, st) || penstock_prepare(*st, b->dev, PENSTOCK_READ) ||
-	    penstock_queue_open(&opts, &r->queues[0]))
-		return -EIO;
-	opts.own_lane = b->dev;
-	if (penstock_queue_open(&opts, &r->queues[1]))
-		return -EIO;
+	r->dev = dev;
+	r->mem = mem;
+	if (penstock_open(b->file, NULL, &r->st) || penstock_prepare(r->st, dev, PENSTOCK_READ) ||
+	    penstock_queue_open(&opts, &r->queues[WAY_QUEUE]))
+		goto err_close;
+	opts.own_lane = dev;
+	if (penstock_queue_open(&opts, &r->queues[WAY_OWN]))
+		goto err_close;
 	for (unsigned i = 0; i < DEPTH_MAX; i++) {
-		r->segs[i] = (struct penstock_seg){.buf = b->gpu,
-						   .dev = b->dev,
-						   .row_len = BLOCK,
-						   .buf_off = (uint64_t)i * BLOCK};
+		r->segs[i] = (struct penstock_seg){
+			.buf = mem, .dev = dev, .row_len = BLOCK, .buf_off = (uint64_t)i * BLOCK};
 		r->reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
-		r->reqs[i].storage = *st;
+		r->reqs[i].storage = r->st;
 		r->reqs[i].segs = &r->segs[i];
 		r->reqs[i].seg_count = 1;
 		r->reqs[i].user = (void *)(uintptr_t)i;
 	}
-	return 0;
+	return r;
+err_close:
+	bench_bad(b, "random reads: %s", r ? penstock_errmsg() : "no memory");
+	random_close(r);
+	return NULL;
 }
 
-static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
+/* Measures fio, once for each of its first `count` ways. */
+static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigned rep,
+		     unsigned count)
 {
-	static const char *const names[] = {"thrifty", "fast", "own thrifty", "own fast"};
-	char group[16];
+	for (unsigned i = 0; i < count && b->fio; i++) {
+		struct sample s = {0};
+
+		if (fio_measure(b, depth, &fio_ways[i], &s))
+			fprintf(stderr, "bench: fio failed or its output could not be parsed\n");
+		else
+			meter_row(b, group, fio_ways[i].name, rep, &s);
+	}
+}
+
+/* Measures each way once. `prefix` precedes the names of the ways. */
+static int random_rows(struct bench *b, struct random_run *r, const char *group, unsigned depth,
+		       unsigned rep, const struct way *ways, const char *prefix)
+{
 	int ret = 0;
 
-	snprintf(group, sizeof(group), "rand%u", depth);
-	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
-		for (int fixed = 0; fixed < 2 && b->fio; fixed++) {
-			struct sample s = {0};
+	for (; ways->name && !ret; ways++) {
+		struct sample s = {0};
+		char name[32];
 
-			if (fio_measure(b, depth, fixed, &s))
-				fprintf(stderr,
-					"bench: fio failed or its output could not be parsed\n");
-			else
-				meter_row(b, group, fixed ? "fio-fixed" : "fio", rep, &s);
-		}
-		for (int way = 0; way < 4 && !ret; way++) {
-			struct sample s = {0};
+		snprintf(name, sizeof(name), "%s%s", prefix, ways->name);
+		r->q = ways->kind == WAY_CALL ? NULL : r->queues[ways->kind];
+		for (unsigned i = 0; i < DEPTH_MAX; i++)
+			r->reqs[i].effort = ways->effort;
+		ret = random_run_measure(b, r, depth, &s);
+		if (!ret)
+			meter_row(b, group, name, rep, &s);
+	}
+	return ret;
+}
 
-			r->q = r->queues[way / 2];
-			for (unsigned i = 0; i < DEPTH_MAX; i++)
-				r->reqs[i].effort = way % 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
-			ret = random_run_measure(b, r, depth, &s);
-			if (!ret)
-				meter_row(b, group, names[way], rep, &s);
+/* Runs `rounds` while the file is not in the page cache, and checks that it stays out of it. */
+static int cold_rounds(struct bench *b, int (*rounds)(struct bench *b))
+{
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC);
+	int ret = fd < 0 ? -errno : cache_drop(fd, 0, b->len);
+	int64_t cached;
+
+	if (!ret)
+		ret = rounds(b);
+	cached = fd < 0 ? 0 : cache_bytes(fd, 0, b->len);
+	if (cached)
+		bench_bad(b, "random reads left %lld bytes in the page cache", (long long)cached);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+static int rand_rounds(struct bench *b)
+{
+	static const struct way ways[] = {
+		{"thrifty", WAY_QUEUE, PENSTOCK_THRIFTY},   {"fast", WAY_QUEUE, PENSTOCK_FAST},
+		{"own thrifty", WAY_OWN, PENSTOCK_THRIFTY}, {"own fast", WAY_OWN, PENSTOCK_FAST},
+		{NULL, WAY_QUEUE, PENSTOCK_THRIFTY},
+	};
+	struct random_run *r = random_open(b, b->dev, b->gpu);
+	int ret = r ? 0 : -EIO;
+
+	for (unsigned depth = 32; depth <= 128; depth += 96) {
+		char group[16];
+
+		snprintf(group, sizeof(group), "rand%u", depth);
+		for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+			fio_rows(b, group, depth, rep, 2);
+			ret = random_rows(b, r, group, depth, rep, ways, "");
 		}
 	}
+	random_close(r);
 	return ret;
 }
 
 static int section_rand(struct bench *b)
 {
-	struct random_run *r = calloc(1, sizeof(*r));
-	struct penstock_storage *st = NULL;
-	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = -ENOMEM;
-	int64_t cached;
+	return cold_rounds(b, rand_rounds);
+}
 
-	if (r && fd >= 0)
-		ret = cache_drop(fd, 0, b->len);
+/* ---- the CPU time of random reads, at depth 1 and 32, into host memory and GPU memory ---- */
+
+static const struct way ways_of_1[] = {
+	{"call", WAY_CALL, PENSTOCK_THRIFTY},	 {"call fast", WAY_CALL, PENSTOCK_FAST},
+	{"queue", WAY_QUEUE, PENSTOCK_THRIFTY},	 {"queue fast", WAY_QUEUE, PENSTOCK_FAST},
+	{"own lane", WAY_OWN, PENSTOCK_THRIFTY}, {"own lane fast", WAY_OWN, PENSTOCK_FAST},
+	{NULL, WAY_QUEUE, PENSTOCK_THRIFTY},
+};
+/* At depth 32: without the ways of one call. */
+#define WAYS_OF_32 (ways_of_1 + 2)
+
+/* Makes one plain read and one copy of two rows (tests/standin/README.md says why two), and polls
+ * until the copy is done. */
+static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64_t off)
+{
+	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
+				    .src_host = pinned,
+				    .src_pitch = BLOCK / 2,
+				    .dst_type = PST_CU_MEMTYPE_DEVICE,
+				    .dst_dev = to,
+				    .dst_pitch = BLOCK / 2,
+				    .width_bytes = BLOCK / 2,
+				    .height = 2};
+	int rc;
+
+	if (pread(fd, pinned, BLOCK, (off_t)off) != BLOCK)
+		return -EIO;
+	rc = (int)g->api->cuMemcpy2DAsync(&c, g->stream);
+	while (!rc && (rc = (int)g->api->cuStreamQuery(g->stream)) == PST_CU_NOT_READY)
+		rc = 0;
+	return gpu_bad("plain read", rc);
+}
+
+/* Measures the least that a read into GPU memory can cost: one thread makes one plain read, one
+ * copy, and polls. */
+static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
+{
+	char *pinned = gpu_pinned_mem(MIB);
+	int fd = drive_open(b->file, false), ret = pinned && fd >= 0 ? 0 : -EIO;
+	struct sample s = {0};
+	struct meter m;
+	uint64_t until;
+
+	r->lat.count = 0;
+	meter_start(&m);
+	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
+	while (!ret && meter_ns() < until) {
+		uint64_t began = meter_ns();
+
+		ret = plain_read(gpu_get(), fd, pinned, (uintptr_t)b->gpu,
+				 next_random(&r->state) % r->blocks * BLOCK);
+		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(meter_ns() - began);
+	}
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	s.ops = r->lat.count;
+	s.bytes = s.ops * BLOCK;
+	percentiles(&r->lat, &s);
 	if (!ret)
-		ret = random_setup(b, r, &st);
-	if (!ret)
-		ret = random_rounds(b, r, 32);
-	if (!ret)
-		ret = random_rounds(b, r, 128);
-	cached = cache_bytes(fd, 0, b->len);
-	if (cached)
-		bench_bad(b, "random reads left %lld bytes in the page cache", (long long)cached);
-	for (int i = 0; i < 2 && r; i++)
-		penstock_queue_close(r->queues[i]);
-	penstock_close(st);
-	close(fd);
-	if (r)
-		free(r->lat.ns);
-	free(r);
+		meter_row(b, group, "gpu plain calls", rep, &s);
+	if (fd >= 0)
+		close(fd);
 	return ret;
+}
+
+static int small_measure(struct bench *b, struct random_run *host, struct random_run *gpu)
+{
+	int ret = 0;
+
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		fio_rows(b, "small1", 1, rep, 3);
+		ret = random_rows(b, host, "small1", 1, rep, ways_of_1, "host ");
+		if (!ret && gpu)
+			ret = random_rows(b, gpu, "small1", 1, rep, ways_of_1, "gpu ");
+		if (!ret && gpu)
+			ret = plain_row(b, gpu, "small1", rep);
+		fio_rows(b, "small32", 32, rep, 2);
+		if (!ret)
+			ret = random_rows(b, host, "small32", 32, rep, WAYS_OF_32, "host ");
+		if (!ret && gpu)
+			ret = random_rows(b, gpu, "small32", 32, rep, WAYS_OF_32, "gpu ");
+	}
+	return ret;
+}
+
+/* Measures reads into host memory, and into GPU memory if the run has a GPU. */
+static int small_rounds(struct bench *b)
+{
+	struct random_run *host = NULL, *gpu = NULL;
+	struct penstock_device *dev = NULL;
+	void *mem = NULL;
+	int ret = -EIO;
+
+	if (!penstock_device_open("host", NULL, &dev) &&
+	    !penstock_alloc(dev, DEPTH_MAX * BLOCK, &mem))
+		host = random_open(b, dev, mem);
+	if (host && b->gpu)
+		gpu = random_open(b, b->dev, b->gpu);
+	if (host && (gpu || !b->gpu))
+		ret = small_measure(b, host, gpu);
+	random_close(gpu);
+	random_close(host);
+	if (mem)
+		penstock_free(dev, mem);
+	penstock_device_close(dev);
+	return ret;
+}
+
+static int section_small(struct bench *b)
+{
+	return cold_rounds(b, small_rounds);
 }
 
 /* ---- one 4 KiB read into host memory ---- */
@@ -487,6 +696,8 @@ static int section_startup(struct bench *b)
 
 const struct bench_section bench_small[] = {
 	{"rand", "random 4 KiB reads into GPU memory", true, section_rand},
+	{"small", "random 4 KiB reads, depth 1 and 32, host and GPU memory", true, section_small},
+	{"small_host", "the same into host memory only", false, section_small},
 	{"host4k", "one 4 KiB page-cache read into host memory", false, section_host4k},
 	{"null", "cost of a request that moves nothing", false, section_null},
 	{"startup", "time to the first byte in a new process", false, section_startup},

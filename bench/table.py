@@ -162,6 +162,34 @@ def random_reads(found):
            "met"), lines)
 
 
+def small_reads(found):
+    lines = []
+    for depth in (1, 32):
+        group = f"small{depth}"
+        fio = found.get((group, "fio"), [])
+        if not fio:
+            continue
+        base = median(r.ops / r.seconds for r in fio)
+        cpu_base = median(r.cpu / r.ops for r in fio) * 1e6
+        for (other, name), got in found.items():
+            if other != group:
+                continue
+            iops = median(r.ops / r.seconds for r in got)
+            cpu = median(r.cpu / r.ops for r in got) * 1e6
+            target = ""
+            if depth == 1 and name.split(" ", 1)[-1] in ("call", "own lane"):
+                target = "CPU ≤ 1.5"
+            elif depth == 32 and "own lane" in name:
+                target = "IOPS ≥ 0.9"
+            ok = cpu <= 1.5 * cpu_base if depth == 1 else iops >= 0.9 * base
+            lines.append((f"depth {depth}, {name}", f"{iops:.0f}", f"{iops / base:.2f}",
+                          f"{cpu:.2f}", f"{cpu / cpu_base:.2f}",
+                          f"{median(r.p50 for r in got):.0f}", f"{median(r.p99 for r in got):.0f}",
+                          target, verdict(ok) if target else ""))
+    table(("4 KiB random", "IOPS", "of fio", "CPU µs a read", "of fio", "p50 µs", "p99 µs",
+           "target", "met"), lines)
+
+
 def costs(found):
     lines = []
     pread, ours = found.get(("host4k", "pread")), found.get(("host4k", "penstock_read"))
@@ -266,7 +294,8 @@ def main():
     for key, value in facts.items():
         print(f"- {key}: {value}")
     print()
-    for part in (bulk, checker, random_reads, costs, sizes, other_tables, stream_reads):
+    for part in (bulk, checker, random_reads, small_reads, costs, sizes, other_tables,
+                 stream_reads):
         part(found)
 
 

@@ -54,7 +54,7 @@ _penstock_value() {
 	-m) compadd -- 0 2 3 4 ;;
 	-O) compadd -- 0 1 ;;
 	--size | --offset | --block | --depth | --lanes | --runtime | --ranks | --select | --shard | \
-		--revision | --host | --jitter-ms | --reads-max | --stall-ms | -[nwBsoikT])
+		--revision | --host | --jitter-ms | --reads-max | --stall-ms | --keep | -[nwBsoikT])
 		_message "value of $1" ;;
 	*) return 1 ;;
 	esac
@@ -85,6 +85,10 @@ _penstock() {
 		_pids
 	elif [[ $words[2] == run && $(_penstock_place) == 0 ]]; then
 		_command_names -e
+	elif [[ $words[2] == ckpt && $(_penstock_place) == 0 ]]; then
+		compadd -- list verify prune
+	elif [[ $words[2] == ckpt ]]; then
+		_files -/
 	elif [[ $words[2] == (explain|bench) && $(_penstock_place) == 1 ]]; then
 		_penstock_devices
 	else

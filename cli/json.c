@@ -108,3 +108,22 @@ void json_end(struct json *j)
 	fputc('}', j->f);
 	j->first = false;
 }
+
+void json_list(struct json *j, const char *name)
+{
+	write_key(j, name);
+	fputc('[', j->f);
+	j->first = true;
+}
+
+void json_element(struct json *j)
+{
+	fputs(j->first ? "{" : ", {", j->f);
+	j->first = true;
+}
+
+void json_list_end(struct json *j)
+{
+	fputc(']', j->f);
+	j->first = false;
+}

@@ -53,7 +53,7 @@ _penstock_value() {
 	-O) echo 0 1 ;;
 	-[nwsoikT]) echo NUMBER ;;
 	--size | --offset | --block | --depth | --lanes | --runtime | --ranks) echo NUMBER ;;
-	--jitter-ms | --reads-max | --stall-ms) echo NUMBER ;;
+	--jitter-ms | --reads-max | --stall-ms | --keep) echo NUMBER ;;
 	esac
 }
 
@@ -86,6 +86,8 @@ _penstock() {
 		values=$(_penstock_words "$command")
 	elif [[ -z $values && $command == stats ]]; then
 		values=$(cd /proc && echo [0-9]*)
+	elif [[ -z $values && $command == ckpt && $(_penstock_place "$i") -eq 0 ]]; then
+		values='list verify prune'
 	elif [[ -z $values && $command =~ ^(explain|bench)$ && $(_penstock_place "$i") -eq 1 ]]; then
 		values=$(_penstock_devices)
 	fi

@@ -34,7 +34,7 @@ end
 function __penstock_takes
     contains -- $argv[1] --via --device --require --expect --effort --engine --path --rw \
         --sys-root --root --stripe --select --shard --revision --host --size --offset \
-        --block --depth --lanes --runtime --ranks --jitter-ms --reads-max --stall-ms \
+        --block --depth --lanes --runtime --ranks --jitter-ms --reads-max --stall-ms --keep \
         -f -D -d -m -n -w -B -s -o -i -x -I -T -k -O
 end
 
@@ -107,6 +107,11 @@ function __penstock_words
         case run
             if test (__penstock_place $line) -eq 0
                 __fish_complete_command
+                return
+            end
+        case ckpt
+            if test (__penstock_place $line) -eq 0
+                printf '%s\n' list verify prune
                 return
             end
         case explain bench

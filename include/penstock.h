@@ -1109,16 +1109,46 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * The driver copies exactly one byte to the memory of a GPU through a compute queue. So a read of
  * one byte that is not in stream order may have to wait there for the work of other streams.
  *
+ * Graphs. If the stream is being captured into a CUDA graph, in any capture mode, penstock_submit
+ * adds the request to the graph. Each launch of the graph then executes the request, which is
+ * called a replay. A replay reads the late values, moves the bytes that the storage or the memory
+ * contains at that time, and stores its own result at `result` before the stream continues. An
+ * error of one replay has no effect on the next. For requests in a graph, the following applies:
+ *
+ * - `result` must be set, because nothing else reports a replay. deadline_ns must be 0.
+ * - The submitted request completes at once, with result 0. After that, it is independent of the
+ *   queue: penstock_cancel has no effect on replays, and the queue may be closed.
+ * - The memory of the segments and the addresses in penstock_late must stay valid until the graph
+ *   and all executables of it are destroyed.
+ * - After penstock_close of the storage, replays fail with -EBADF and move nothing. penstock_close
+ *   waits for a replay that has started.
+ * - The device stays open until the graph and its executables are destroyed. If all its openers
+ *   have called penstock_device_close before that, the first penstock_device_open or
+ *   penstock_device_close after that closes it, whichever device this call names.
+ * - One replay of a request may run at a time. The driver ensures this for the launches of one
+ *   executable, but not for two executables of one graph. If replays overlap, all of them end. They
+ *   store -EBUSY, perhaps only after the stream has continued, and the bytes of the buffer are
+ *   undefined. To run them at the same time, capture the request twice.
+ * - A kernel of the library copies the bytes.
+ * - penstock_free does not wait for replays. A forked child cannot use the parent's graphs.
+ * - While the graph exists, one thread polls for replays every 50 us, or after a second without a
+ *   replay every 0.5 ms. The request holds pinned memory, as much as a request in flight.
+ *
  * Limits of one device: 1,024 requests in stream order in flight, and 256 MiB of pinned memory for
  * their bytes. The library pins 32 MiB at first, and more when requests need it. One request takes
- * up to 16 MiB. Besides the errors of all requests, penstock_submit returns these:
+ * up to 16 MiB. Requests in graphs count until their graphs are destroyed. They use at most half of
+ * the requests and half of the memory. Besides the errors of all requests, penstock_submit returns
+ * these:
  *
  * -EAGAIN	a limit of the device is reached: wait until the streams have passed some requests
  * -E2BIG	the request has more than 1 GiB
  * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
  *		segments are on several devices; the device has no streams; or the stream is being
- *		captured into a graph
- * -ENOMEM	host memory cannot be allocated or pinned
+ *		captured into a graph, and the driver is older than CUDA 12.3 or refuses a node of
+ *		the graph, which the message names. After a refused node, do not launch the graph
+ * -EINVAL	the stream is being captured, and `result` is NULL or the request has a deadline
+ * -ENOMEM	host memory cannot be allocated or pinned; or the stream is being captured, and
+ *		requests in graphs use all that they may
  */
 struct penstock_late {
 	size_t size;
@@ -1128,7 +1158,7 @@ struct penstock_late {
 	const uint64_t *buf_off; /* offset from `buf` in bytes. If it is 2^63 or more, or if the
 				  * rows end beyond buf_len, the request fails with -EINVAL */
 	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
-			   * the stream continues */
+			   * the stream continues; required if the stream is being captured */
 	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the
 			   * allocation that contains `buf`, if the device knows that end */
 };

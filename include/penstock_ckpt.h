@@ -83,11 +83,14 @@ struct penstock_part_opts {
  * opts		the options; NULL stands for the defaults
  * report	receives what the call did, even if it failed; may be NULL
  *
+ * If `path` is a block device, it is written in place, and bytes between two items are unchanged.
  * The memory must not change during the call. Work on the device that writes to the memory must
  * be complete before the call. Any thread. May block.
  *
- * -ENOSPC	the file system has too little space; nothing was written
- * -EINVAL	an item's segments do not cover its range, or the items are not in order
+ * -ENOSPC	the file system has too little space; nothing was written, and the message has the
+ *		number of missing bytes
+ * -EINVAL	an item's segments do not cover its range, the items are not in order, or one ends
+ *		beyond opts->length
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open, penstock_transfer and penstock_commit
  */
@@ -110,7 +113,9 @@ PENSTOCK_API int penstock_part_write(const char *path, struct penstock_item *ite
  * Any thread. May block.
  *
  * -EBADMSG	the bytes of an item have another checksum; penstock_weights_get_place tells
- *		file, item and offset
+ *		file, item and offset. All items have been read; those whose checksum was right have
+ *		the flag PENSTOCK_ITEM_CHECKED
+ * -EINVAL	a segment lies outside the range of its item
  * -ENODATA	the file ends before the last item
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open and penstock_transfer
@@ -198,9 +203,10 @@ PENSTOCK_API void penstock_manifest_close(struct penstock_manifest *m);
 enum penstock_ckpt_state {
 	PENSTOCK_CKPT_COMPLETE = 0, /* It has its marker and all parts that its manifests list. */
 	PENSTOCK_CKPT_INCOMPLETE,   /* It lacks its marker: a save runs, or was interrupted. */
-	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing or has another
-				     * length than its manifest tells, or the marker or a manifest
-				     * cannot be read. */
+	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing that a manifest or
+				     * an index of safetensors files names, or has another length
+				     * than its manifest tells, or the marker or a manifest cannot
+				     * be read. */
 };
 
 /* A checkpoint in a folder. */
@@ -223,6 +229,12 @@ struct penstock_ckpt {
 /*
  * Calls a function for each checkpoint in a folder, in order of `saved_ns`.
  *
+ * Parts are the files *.distcp and *.safetensors. A marker is .metadata (PyTorch's distributed
+ * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
+ * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
+ * Temporary files are .NAME.penstock-* and *.metadata.tmp. Symbolic links are not followed, and are
+ * no files of a checkpoint.
+ *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
  *	subfolders are ignored.
  * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
@@ -240,10 +252,12 @@ PENSTOCK_API int penstock_ckpt_list(const char *dir,
 /* A fault that penstock_ckpt_verify has found. */
 struct penstock_ckpt_fault {
 	size_t size;
-	const char *part;  /* name of the file, relative to the checkpoint's folder */
+	const char *part;  /* name of the file, relative to the checkpoint's folder; "" if the
+			    * checkpoint has no marker */
 	const char *item;  /* name of the item; "" if the fault is in no item */
 	uint64_t off, len; /* range of the part in which the fault is */
-	int code;	   /* -EBADMSG: other bytes; -ENOENT: missing; -ENODATA: too short */
+	int code;	   /* -EBADMSG: other bytes, or too many; -ENOENT: missing; -ENODATA: too
+			    * short; or another error of open(2) or read(2) */
 	const char *text;  /* one sentence */
 };
 
@@ -297,10 +311,9 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  * user		pointer that is passed to `each`
  *
  * A checkpoint is old if it is complete or damaged, and older than the `keep` newest complete ones.
- * An incomplete checkpoint, or a stray file of a complete one, is removed without
- * PENSTOCK_PRUNE_NEWEST only if it is older than the marker of the newest complete checkpoint, or
- *of its own checkpoint: no save writes it any more. In a damaged or incomplete checkpoint that
- *stays, stray files stay, too.
+ * An incomplete checkpoint is removed if it is older than the newest complete one, and a stray file
+ * if it is older than the marker of its own checkpoint, which must be complete. No save writes such
+ * files any more. PENSTOCK_PRUNE_NEWEST also removes newer ones.
  *
  * The call removes a checkpoint's marker first, so that an interrupted removal leaves an incomplete
  * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder

@@ -5,8 +5,9 @@
  * registered the stream with flags that fix them. The library cannot order a request for host
  * memory or on the NULL stream. A call with such a request waits for the stream and moves the
  * bytes before it returns. A completed request holds its file until a later call of the drop-in
- * collects the request. A call must never touch a stream that is being captured. Lock order:
- * shim.lock, then async_lock, then streams_lock.
+ * collects the request. If the stream is being captured, the request becomes a part of the graph,
+ * and each launch of the graph transfers the bytes again. Then a call must never wait for the
+ * stream or query it. Lock order: shim.lock, then async_lock, then streams_lock.
  */
 #include "async.h"
 
@@ -308,15 +309,16 @@ static int refusal_code(int64_t ret, int code)
 /* Submits a request in stream order. `file_off` is the file offset that the program's variable had
  * when it called cuFile. The variable may change until the stream reaches the request; statistics
  * count the request with `file_off` all the same. */
-static int req_submit(struct shim_move *m, off_t file_off)
+static int req_submit(struct shim_move *m, off_t file_off, bool capturing)
 {
 	const struct timespec pause = {0, PAUSE_NS};
 	struct stream_req *req = req_alloc();
 	int ret, code;
 
 	m->req.user = req;
-	*req = (struct stream_req){
-		.m = *m, .level = atomic_load_explicit(&shim_stats_level, memory_order_relaxed)};
+	*req = (struct stream_req){.m = *m};
+	if (!capturing) /* the statistics do not count what a capture records */
+		req->level = atomic_load_explicit(&shim_stats_level, memory_order_relaxed);
 	while ((ret = penstock_submit(queue, &m->req, 1, &req->id)) == -EAGAIN) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);
@@ -331,7 +333,7 @@ static int req_submit(struct shim_move *m, off_t file_off)
 	shim_log_failed(m, "a stream's ", code, penstock_errmsg());
 	req_free(req);
 	shim_move_end(m);
-	return refusal_code(ret, code);
+	return capturing && ret == -EOPNOTSUPP ? CUF_ASYNC_NOT_SUPPORTED : refusal_code(ret, code);
 }
 
 /* The arguments of cuFileReadAsync or cuFileWriteAsync. */
@@ -342,7 +344,14 @@ struct args {
 	ssize_t *bytes;
 	void *stream;
 	enum penstock_op op;
+	bool capturing; /* the stream is being captured into a graph */
 };
+
+static struct cuf_error refuse_capture(const char *why)
+{
+	shim_log(SHIM_ERROR, "a stream that is being captured into a graph: %s", why);
+	return shim_err(CUF_ASYNC_NOT_SUPPORTED);
+}
 
 /* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the
  * stream. If a flag of the stream fixes the length or the offset, reads it before the wait,
@@ -392,6 +401,8 @@ static struct cuf_error move_in_stream(const struct args *a)
 		return shim_err(code);
 	if (m.seg.dev == atomic_load_explicit(&shim.host, memory_order_relaxed)) {
 		shim_move_end(&m);
+		if (a->capturing)
+			return refuse_capture("a transfer to host memory cannot be part of it");
 		return move_after_stream(a);
 	}
 	if (!(flags & CUF_STREAM_FIXED_FILE_SIZE))
@@ -410,14 +421,13 @@ static struct cuf_error move_in_stream(const struct args *a)
 	if (code)
 		shim_move_end(&m);
 	else
-		code = req_submit(&m, *a->file_off);
+		code = req_submit(&m, *a->file_off, a->capturing);
 	pthread_mutex_unlock(&async_lock);
 	return shim_err(code);
 }
 
-static struct cuf_error move_ordered(const struct args *a)
+static struct cuf_error move_ordered(struct args *a)
 {
-	bool capturing = false;
 	int code;
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
@@ -428,23 +438,22 @@ static struct cuf_error move_ordered(const struct args *a)
 			 a->op == PENSTOCK_READ ? "writing" : "reading");
 		return shim_err(CUF_INVALID_FILE_OPEN_FLAG);
 	}
-	/* First queries whether the stream is being captured. During a capture, a wait for the
-	 * stream would make the capture fail, and so would the setup of a first transfer. */
-	code = shim_cuda_stream(a->stream, &capturing);
+	/* First queries whether the stream is being captured, because a wait for the stream would
+	 * make the capture fail. */
+	code = shim_cuda_stream(a->stream, &a->capturing);
 	if (code && a->stream)
 		return shim_err(code);
-	if (!code && capturing) {
-		shim_log(SHIM_ERROR, "a stream that is being captured into a graph accepts no "
-				     "cuFile call: make the call outside of the capture");
-		return shim_err(CUF_ASYNC_NOT_SUPPORTED);
-	}
-	return a->stream ? move_in_stream(a) : move_after_stream(a);
+	if (a->stream)
+		return move_in_stream(a);
+	if (!code && a->capturing)
+		return refuse_capture("a call on the NULL stream would make the capture fail");
+	return move_after_stream(a);
 }
 
 struct cuf_error cuFileReadAsync(void *fh, void *base, size_t *len, off_t *file_off,
 				 off_t *base_off, ssize_t *bytes, void *stream)
 {
-	const struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_READ};
+	struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_READ, false};
 
 	return move_ordered(&a);
 }
@@ -452,7 +461,7 @@ struct cuf_error cuFileReadAsync(void *fh, void *base, size_t *len, off_t *file_
 struct cuf_error cuFileWriteAsync(void *fh, void *base, size_t *len, off_t *file_off,
 				  off_t *base_off, ssize_t *bytes, void *stream)
 {
-	const struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_WRITE};
+	struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_WRITE, false};
 
 	return move_ordered(&a);
 }

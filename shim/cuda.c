@@ -207,8 +207,12 @@ static int call_relaxed(int (*call)(void *stream), void *stream)
 
 bool shim_cuda_stream_broken(void *stream)
 {
-	int rc = driver_loaded() ? call_relaxed(api.stream_query, stream) : OK;
+	int status = CAPTURE_NONE, rc = OK;
 
+	/* A query of a stream that is being captured makes the capture fail, in every mode. */
+	if (driver_loaded() &&
+	    (api.stream_capturing(stream, &status) != OK || status == CAPTURE_NONE))
+		rc = call_relaxed(api.stream_query, stream);
 	return rc != OK && rc != NOT_READY && rc != NO_CONTEXT;
 }
 

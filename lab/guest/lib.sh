@@ -39,6 +39,16 @@ lab_p2pmem() { # SERIAL: prints .../p2pmem
 	b=$(lab_bdf "$1") && echo "/sys/bus/pci/devices/$b/p2pmem"
 }
 
+# Prints the block device of a drive whose power is cut. Such drives are virtio drives, because
+# the NVMe drives of QEMU 7.2 ignore FUA. An NVMe drive would lose the commit block of ext4's
+# journal, although ext4 wrote this block with FUA.
+lab_disk() { # SERIAL
+	local f
+	f=$(grep -lsx "$1" /sys/block/vd*/serial) || return 1
+	echo "/dev/$(basename "$(dirname "$f")")"
+}
+lab_disk_exists() { [[ -b $(lab_disk "$1") ]]; } # SERIAL
+
 # Formats the first 448 MiB of a drive and mounts them. The marks use the sectors behind them.
 lab_mount() { # SERIAL DIR
 	local dev

@@ -45,6 +45,15 @@ sysctl -qw kernel.io_uring_disabled=0
 lab_penstock penstock-verify 0 cp "$dir/odd" "$dir/verified" --via "$via" \
 	--require direct --verify --json
 
+# Writes and reads a part of a checkpoint, in which short heads in host memory lie between the
+# payloads in device memory.
+payload=$(dirname "$penstock")/tests/ckpt-payload
+for way in write read; do
+	lab_drop_caches
+	penstock=$payload lab_phase "penstock-part-$way" "$way:$dir/part" \
+		lab_penstock "penstock-part-$way" 0 "$way" "$via" "$dir/part" || true
+done
+
 for path in staged bounce; do
 	lab_drop_caches
 	lab_phase "penstock-control-$path" "read:$dir/src" \

@@ -19,16 +19,6 @@ mkdir -p "$dir"
 bytes_of() { echo $(($1 * 300000 + 777)); }
 source_of() { echo "mem:$(bytes_of "$1")?seed=$1"; }
 
-# Prints a drive's block device. The drives are virtio drives, because the NVMe drives of QEMU
-# 7.2 ignore FUA. An NVMe drive would lose the commit block of ext4's journal, although ext4
-# wrote this block with FUA.
-disk_of() { # SERIAL
-	local f
-	f=$(grep -lsx "$1" /sys/block/vd*/serial) || return 1
-	echo "/dev/$(basename "$(dirname "$f")")"
-}
-disk_exists() { [[ -b $(disk_of "$1") ]]; } # SERIAL
-
 # Copies files until the power is cut. Every second copy has the same name, and so replaces the
 # earlier copy of this name.
 write_files() { # [PRELOAD]
@@ -36,7 +26,7 @@ write_files() { # [PRELOAD]
 	local -a how=("" "--path bounce" "--engine threads")
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
 	# commit.
-	mount -o commit=300 "$(disk_of power1)" "$dir"
+	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	for ((i = 1; i <= 200; i++)); do
 		name=$((i % 2)) && name=${name/0/same} && name=${name/#1/file$i}
 		# shellcheck disable=SC2086 # The options are separate words.
@@ -50,7 +40,7 @@ write_files() { # [PRELOAD]
 # Prints, for each file that was reported durable, whether the drive still has it.
 verify() { # SERIAL
 	local word name i version
-	mount "$(disk_of "$1")" "$dir" || {
+	mount "$(lab_disk "$1")" "$dir" || {
 		echo "$1: cannot be mounted"
 		sed "s/^durable/$1: lost/" "$LAB_OUT/$1"
 		return
@@ -67,17 +57,17 @@ verify() { # SERIAL
 			echo "$1: kept $name $i" || echo "$1: lost $name $i"
 	done <"$LAB_OUT/$1"
 	umount "$dir"
-	e2fsck -fn "$(disk_of "$1")" >/dev/null 2>&1 && echo "$1: file system intact" ||
+	e2fsck -fn "$(lab_disk "$1")" >/dev/null 2>&1 && echo "$1: file system intact" ||
 		echo "$1: file system broken"
 }
 
 modprobe -a virtio_blk ext4
 if [[ $mode == write ]]; then
-	lab_until disk_exists power1
+	lab_until lab_disk_exists power1
 	write_files "$@"
 else
 	for serial; do
-		lab_until disk_exists "$serial"
+		lab_until lab_disk_exists "$serial"
 		verify "$serial"
 	done
 fi

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Describes the folder of one checkpoint: lists its files, finds the marker, and compares the parts
- * with the manifests. A checkpoint of PyTorch without a manifest is complete if it has its marker.
- * Called by list.c, verify.c and prune.c.
+ * with the manifests. A checkpoint without a manifest, which PyTorch itself has written, is
+ * complete if it has its marker, and all files that an index of safetensors files names. Called by
+ * list.c, verify.c and prune.c.
  */
 #include "ckpt/folder.h"
 
@@ -16,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/index.h"
 #include "ckpt/manifest.h"
 #include "weights/err.h"
 
@@ -86,6 +88,11 @@ enum pst_file_kind pst_file_kind(const char *name)
 	if (ends_with(name, ".distcp") || ends_with(name, ".safetensors"))
 		return PST_FILE_PART;
 	return PST_FILE_OTHER;
+}
+
+bool pst_ckpt_error_is_ours(int code)
+{
+	return code == -ENOMEM || code == -EMFILE || code == -ENFILE;
 }
 
 /* ---- files ---- */
@@ -269,6 +276,44 @@ static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifes
 		set_state(f, PENSTOCK_CKPT_DAMAGED, "part %.80s is missing%s", wrong->name, more);
 }
 
+/* Notes that a file of the index is missing, and ends the reading of the index. */
+static bool check_indexed_file(void *user, const char *name)
+{
+	struct pst_ckpt_folder *f = user;
+
+	if (find_file(f, name))
+		return true;
+	set_state(f, PENSTOCK_CKPT_DAMAGED, "file %.80s of its index is missing", name);
+	return false;
+}
+
+/* Checks that the files exist that the indices name. Returns 0, or an error of the process. */
+static int check_indices(struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count && f->ckpt.state == PENSTOCK_CKPT_COMPLETE; i++) {
+		const char *name = f->files[i].name, *wrong;
+		char *text;
+		size_t len;
+		int ret;
+
+		if (f->files[i].kind != PST_FILE_MARKER || !strcmp(name, ".metadata"))
+			continue;
+		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, &text, &len);
+		if (pst_ckpt_error_is_ours(ret))
+			return ret;
+		if (ret) {
+			set_state(f, PENSTOCK_CKPT_DAMAGED, "%s", penstock_errmsg());
+			return 0;
+		}
+		wrong = pst_index_files(text, len, check_indexed_file, f);
+		free(text);
+		if (wrong)
+			set_state(f, PENSTOCK_CKPT_DAMAGED, "its index %.80s is malformed: %s",
+				  name, wrong);
+	}
+	return 0;
+}
+
 static void find_strays(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -296,10 +341,12 @@ static void count_files(struct pst_ckpt_folder *f)
 }
 
 /* Describes the checkpoint whose files are listed. `manifest` is the result of opening its
- * manifests: 0 or an error, whose message this thread has. */
-static void describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
+ * manifests: 0 or an error, whose message this thread has. Returns 0, or an error of the process.
+ */
+static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
 {
 	bool summed = !manifest;
+	int ret = 0;
 
 	f->ckpt.summed = summed;
 	f->ckpt.ranks = summed ? m->ranks : 0;
@@ -309,6 +356,8 @@ static void describe(struct pst_ckpt_folder *f, const struct penstock_manifest *
 		set_state(f, PENSTOCK_CKPT_DAMAGED, "%s", penstock_errmsg());
 	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
 		check_parts(f, m);
+	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE)
+		ret = check_indices(f);
 	count_files(f);
 	if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
 		set_state(f, PENSTOCK_CKPT_COMPLETE,
@@ -317,6 +366,7 @@ static void describe(struct pst_ckpt_folder *f, const struct penstock_manifest *
 		set_state(f, PENSTOCK_CKPT_COMPLETE,
 			  "it has its marker, but no manifest: missing parts, and parts of earlier "
 			  "saves, cannot be found");
+	return ret;
 }
 
 int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *f)
@@ -333,10 +383,8 @@ int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_
 	ret = list_files(f, path);
 	if (!ret && f->count) {
 		ret = pst_manifest_open_at(f->fd, path, &m);
-		if (ret != -ENOMEM) {
-			describe(f, m, ret);
-			ret = 0;
-		}
+		if (!pst_ckpt_error_is_ours(ret))
+			ret = describe(f, m, ret);
 		penstock_manifest_close(m);
 	}
 	if (ret)

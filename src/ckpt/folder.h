@@ -22,6 +22,10 @@ enum pst_file_kind {
 
 enum pst_file_kind pst_file_kind(const char *name);
 
+/* Returns whether the process lacks memory or descriptors. Such an error says nothing about the
+ * file that it was to read, so it ends the call. */
+bool pst_ckpt_error_is_ours(int code);
+
 /* A file of a checkpoint. */
 struct pst_ckpt_file {
 	char *name;

@@ -305,11 +305,10 @@ static int64_t read_all(int fd, char *to, size_t len)
 	return (int64_t)at;
 }
 
-static int add_open_file(struct penstock_manifest *m, const char *path, int fd)
+static int read_open_file(int fd, const char *path, char **out, size_t *len)
 {
 	struct stat stat;
-	int64_t len;
-	char *text;
+	int64_t n;
 
 	if (fstat(fd, &stat))
 		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot stat: %m");
@@ -318,19 +317,20 @@ static int add_open_file(struct penstock_manifest *m, const char *path, int fd)
 					"it is no regular file");
 	if ((uint64_t)stat.st_size > BYTES_MAX)
 		return pst_weights_fail(EFBIG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
-					"the manifest has more than 4 GiB");
-	text = malloc((size_t)stat.st_size + 1);
-	if (!text)
+					"the file has more than 4 GiB");
+	*out = malloc((size_t)stat.st_size + 1);
+	if (!*out)
 		return pst_weights_no_memory("a manifest");
-	len = read_all(fd, text, (size_t)stat.st_size);
-	if (len < 0) {
-		free(text);
-		return pst_weights_fail_errno((int)len, path, NULL, PST_NO_OFF, "cannot read: %m");
+	n = read_all(fd, *out, (size_t)stat.st_size);
+	if (n < 0) {
+		free(*out);
+		return pst_weights_fail_errno((int)n, path, NULL, PST_NO_OFF, "cannot read: %m");
 	}
-	return pst_manifest_add(m, path, text, (size_t)len);
+	*len = (size_t)n;
+	return 0;
 }
 
-static int add_file(struct penstock_manifest *m, const char *dir, int at, const char *name)
+int pst_manifest_read_file(int at, const char *dir, const char *name, char **out, size_t *len)
 {
 	int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 	char path[PATH_MAX];
@@ -341,9 +341,19 @@ static int add_file(struct penstock_manifest *m, const char *dir, int at, const 
 					"it is a symbolic link");
 	if (fd < 0)
 		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
-	ret = add_open_file(m, path, fd);
+	ret = read_open_file(fd, path, out, len);
 	close(fd);
 	return ret;
+}
+
+static int add_file(struct penstock_manifest *m, const char *dir, int at, const char *name)
+{
+	char path[PATH_MAX], *text;
+	size_t len;
+	int ret = pst_manifest_read_file(at, dir, name, &text, &len);
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	return ret ? ret : pst_manifest_add(m, path, text, len);
 }
 
 static bool is_manifest(const char *name)
@@ -375,8 +385,9 @@ static int add_folder(struct penstock_manifest *m, const char *dir, int at)
 		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot list: %m");
 	closedir(d);
 	if (!ret && !m->text_count)
-		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, dir, NULL, PST_NO_OFF,
-				       "the folder has no manifest");
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
+				       "the folder has no manifest, so its bytes cannot be "
+				       "compared");
 	return ret ? ret : pst_manifest_sort(m, dir);
 }
 

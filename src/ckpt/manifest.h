@@ -45,6 +45,11 @@ int pst_manifest_add(struct penstock_manifest *m, const char *path, char *text, 
 /* Sorts the parts when all texts have been added. Fails with -EBADMSG if a part occurs twice. */
 int pst_manifest_sort(struct penstock_manifest *m, const char *dir);
 
+/* Reads the file `name` of the folder behind the descriptor `at`; `dir` is the folder's name for
+ * messages. *out becomes a malloc'd buffer of *len bytes. Fails with -EBADMSG if it is no regular
+ * file, and with -EFBIG if it has more than 4 GiB. */
+int pst_manifest_read_file(int at, const char *dir, const char *name, char **out, size_t *len);
+
 /* Returns the part with this name, or NULL. */
 const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest *m,
 						  const char *name);

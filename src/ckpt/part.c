@@ -352,7 +352,7 @@ int penstock_part_read(const char *path, struct penstock_item *items, uint64_t c
 		ret = check_read(&m);
 	if (!ret) {
 		ret = with_host(&m, read_file);
-		if (!ret)
+		if (!ret && m.opts.sum)
 			ret = finish_sums(&m);
 		give_items(&m, items);
 	}

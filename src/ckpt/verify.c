@@ -135,7 +135,7 @@ static int read_batch(struct verify *v, struct penstock_storage *st, const char 
 	ret = pst_part_read_sums(st, part, v->pieces, v->piece_count, &opts);
 	if (!ret) {
 		check_batch(v, part);
-	} else if (!v->cancelled && ret != -ENOMEM) {
+	} else if (!v->cancelled && !pst_ckpt_error_is_ours(ret)) {
 		penstock_weights_get_place(&place);
 		report_fault(v, part, v->at, place.off == PST_NO_OFF ? v->at->off : place.off, 0,
 			     ret, "%s", penstock_errmsg());
@@ -232,6 +232,8 @@ static int verify_open_part(struct verify *v, const struct pst_manifest_part *pa
 	}
 	check_length(v, part, (uint64_t)stat.st_size);
 	ret = penstock_open_fd(fd, NULL, &st);
+	if (pst_ckpt_error_is_ours(ret))
+		return pst_weights_fail_lib(ret, part->name, NULL, PST_NO_OFF);
 	if (ret) {
 		report_fault(v, part->name, NULL, 0, part->bytes, ret, "%s", penstock_errmsg());
 		return 0;
@@ -249,6 +251,9 @@ static int verify_part(struct verify *v, const struct pst_manifest_part *part)
 	if (fd < 0) {
 		int code = errno == ELOOP ? -EBADMSG : -errno;
 
+		if (pst_ckpt_error_is_ours(code))
+			return pst_weights_fail_errno(code, v->dir, part->name, PST_NO_OFF,
+						      "cannot open: %m");
 		report_fault(v, part->name, NULL, 0, part->bytes, code,
 			     code == -EBADMSG ? "it is a symbolic link" : "cannot open: %m");
 		return 0;

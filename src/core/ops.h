@@ -252,12 +252,16 @@ struct penstock_device {
 	/* Unique number, which no later device gets, not even one with the same index. */
 	uint64_t serial;
 	unsigned generation; /* fork generation of the process that opened it (fork.h) */
-	unsigned refs;	     /* number of openers, guarded by the table's lock */
+	/* Number of openers, guarded by the table's lock. It is 0 while only graphs use the device.
+	 */
+	unsigned refs;
 	char name[32];
 	/* The device's pump; NULL until the first route to the device is made. */
 	_Atomic(struct pst_pump *) pump;
 	/* Number of requests that use this device, but that the lanes of another device carry. */
 	_Atomic unsigned guests;
+	/* Number of captured requests of this device. While it is not 0, the device stays open. */
+	_Atomic unsigned graphs;
 	/* Only core/base/device_sync.c uses the next three members. */
 	_Atomic unsigned streams_waiting; /* number of streams that wait for requests */
 	/* Number of running driver calls that wait for all streams of the device. */
@@ -302,7 +306,10 @@ struct pst_rect {
 struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
-	bool idle;	   /* nothing was queued on the stream before */
+	bool idle; /* nothing was queued on the stream before */
+	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
+	 * the graph is launched. Then `idle` is false, and stream_copy must not be called. */
+	bool capturing;
 	bool copying;	   /* the backend's: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
 };
@@ -415,6 +422,8 @@ struct pst_device_ops {
 	 *	stream_run	executes copies[round->first] and the following round->count - 1
 	 *			copies. The device reads *round and the copies when the operation
 	 *			runs. `len_bytes` is about the number of bytes, or more.
+	 *	stream_count	sets *zero and *zero_too to 0, then adds 1 to *count. No addition is
+	 *			lost if several streams of the device do so at once.
 	 *
 	 * The words, the rounds and the copies must be in host memory that host_register has
 	 * pinned. A device without streams has NULL in all these entries.
@@ -430,6 +439,13 @@ struct pst_device_ops {
 			   enum penstock_op op, struct pst_err *err);
 	int (*stream_run)(struct pst_stream_seq *seq, const struct pst_stream_round *round,
 			  const struct pst_stream_copy *copies, uint64_t len_bytes,
+			  struct pst_err *err);
+	int (*stream_count)(struct pst_stream_seq *seq, uint64_t *count, uint64_t *zero,
+			    uint64_t *zero_too, struct pst_err *err);
+	/* Calls gone(arg) once, when the graph into which the stream is being captured and all
+	 * executables of it have been destroyed, or when stream_tie fails. The call may come from
+	 * another thread, in which no function of the driver may be called. */
+	int (*stream_tie)(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			  struct pst_err *err);
 	/* Optional. Makes what the functions above keep. It may wait until the device is idle, so
 	 * the pump calls it when it starts. If it fails, these functions try again. */
@@ -611,8 +627,10 @@ struct pst_engine_ops {
 	 * completed calls. */
 	int (*poll)(struct pst_engine *engine);
 	/* Sleeps until a call completes, another thread writes to wake_fd, or timeout_us
-	 * microseconds have passed (no limit if -1). Then reaps completed calls. */
-	int (*wait)(struct pst_engine *engine, int64_t timeout_us);
+	 * microseconds have passed (no limit if -1). It reaps nothing: poll() does that, after the
+	 * lane has stopped being marked as asleep. Otherwise the completion of a request would
+	 * wake the lane that completes it. */
+	void (*wait)(struct pst_engine *engine, int64_t timeout_us);
 };
 
 #endif

@@ -19,6 +19,10 @@ struct pst_cu_stream;
 struct pst_cu_event;
 struct pst_cu_module;
 struct pst_cu_function;
+struct pst_cu_graph;
+struct pst_cu_node;
+struct pst_cu_edge;
+struct pst_cu_user_object;
 
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
@@ -195,6 +199,12 @@ enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_RELAXED = 2,
 };
 
+/* Flags of user objects, whose destructor runs when no graph refers to them any more. */
+enum {
+	PST_CU_USER_OBJECT_NO_SYNC = 0x1, /* the only kind that the driver has */
+	PST_CU_GRAPH_MOVE_REFS = 0x1,	  /* the graph takes the caller's references */
+};
+
 /* The only flag of cuIpcOpenMemHandle. */
 enum {
 	PST_CU_IPC_LAZY_PEER = 0x1,
@@ -242,6 +252,9 @@ enum pst_cu_granularity {
 	PST_CU_GRANULARITY_RECOMMENDED = 1,
 };
 
+enum pst_cu_operand_type {
+	PST_CU_OPERAND_POINTER = 1,
+};
 enum pst_cu_source_order {
 	PST_CU_SOURCE_IN_STREAM = 1,
 	PST_CU_SOURCE_DURING_CALL = 2,
@@ -306,6 +319,23 @@ struct pst_cu_memcpy2d {
 	size_t dst_pitch;
 	size_t width_bytes;
 	size_t height;
+};
+
+/* One operand of a pitched copy of a batch. The distance between the starts of two rows is
+ * `row_len` bytes. */
+struct pst_cu_operand3d {
+	enum pst_cu_operand_type type;
+	pst_cu_ptr ptr;
+	size_t row_len, layer_rows;
+	struct pst_cu_location hint; /* Used for managed memory only. */
+};
+
+/* One pitched copy of a batch: `rows` rows of `width_bytes` bytes, in `layers` layers. */
+struct pst_cu_copy3d {
+	struct pst_cu_operand3d src, dst;
+	size_t width_bytes, rows, layers;
+	enum pst_cu_source_order source_order;
+	unsigned int flags;
 };
 
 /*
@@ -398,6 +428,9 @@ O(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, \
 	(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens_bytes, size_t count, \
 	 struct pst_cu_copy_attr *attrs, size_t *attr_firsts, size_t attr_count, \
 	 struct pst_cu_stream *stream)) /* 13.0 */ \
+O(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_v2, \
+	(size_t count, struct pst_cu_copy3d *copies, unsigned long long flags, \
+	 struct pst_cu_stream *stream)) /* 13.0 */ \
 R(cuMemsetD8Async, cuMemsetD8Async, \
 	(pst_cu_ptr dst, unsigned char byte, size_t len_bytes, struct pst_cu_stream *stream)) \
 R(cuStreamCreateWithPriority, cuStreamCreateWithPriority, \
@@ -431,6 +464,19 @@ R(cuLaunchKernel, cuLaunchKernel, \
 	 void **args, void **extra)) \
 R(cuLaunchHostFunc, cuLaunchHostFunc, \
 	(struct pst_cu_stream *stream, void (*fn)(void *), void *arg)) \
+O(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, \
+	(struct pst_cu_stream *stream, enum pst_cu_capture *status, \
+	 uint64_t *id, struct pst_cu_graph **graph, \
+	 struct pst_cu_node *const **deps, const struct pst_cu_edge **edges, \
+	 size_t *dep_count)) /* 12.3 */ \
+O(cuUserObjectCreate, cuUserObjectCreate, \
+	(struct pst_cu_user_object **object, void *arg, void (*destroy)(void *arg), \
+	 unsigned int refs, unsigned int flags)) /* 11.3 */ \
+O(cuUserObjectRelease, cuUserObjectRelease, \
+	(struct pst_cu_user_object *object, unsigned int refs)) /* 11.3 */ \
+O(cuGraphRetainUserObject, cuGraphRetainUserObject, \
+	(struct pst_cu_graph *graph, struct pst_cu_user_object *object, \
+	 unsigned int refs, unsigned int flags)) /* 11.3 */ \
 O(cuStreamWriteValue32, cuStreamWriteValue32_v2, \
 	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint32_t value, \
 	 unsigned int flags)) /* 11.7 */ \

@@ -31,12 +31,13 @@ struct pst_cuda_device {
 	 * is never taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
-	/* State of cuda_stream.c: scratch memory, an event that is only queried, and the kernel
-	 * that copies. They are 0 until they are needed. */
+	/* State of cuda_stream.c: scratch memory, an event that is only queried, and the kernels
+	 * that copy and count. They are 0 until they are needed. */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
 	_Atomic(struct pst_cu_event *) queried;
 	struct pst_cu_module *module;
+	struct pst_cu_function *counter; /* set before `kernel` */
 	_Atomic(struct pst_cu_function *) kernel;
 	/* Stream and event for copies between devices, used under peer_lock; NULL until they
 	 * are needed. */
@@ -81,8 +82,8 @@ static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
  * Until pst_cuda_leave the thread is in relaxed capture mode, so that the library's calls do not
  * invalidate a graph capture of the application. In a thread's default mode the driver refuses an
  * event query, a registration or an allocation while any thread captures a graph, and invalidates
- * this capture. Relaxed mode is safe, because the library's calls touch no stream that is being
- * captured. Switching the mode takes 13 ns.
+ * this capture. Relaxed mode is safe, because the library queues only operations of stream-ordered
+ * requests on a stream that is being captured. Switching the mode takes 13 ns.
  */
 static inline enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
 						struct pst_cuda_scope *scope)

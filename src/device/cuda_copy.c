@@ -26,7 +26,8 @@
 /* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
  * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So the copier makes
  * two small copies as the two rows of one copy. It searches a partner for each small copy among
- * the next PAIR_NEAR copies that are waiting. */
+ * the next PAIR_NEAR copies that are waiting. If there are several such copies of two rows, it
+ * queues them with one driver call, which uses the copy engine too (tests/standin/README.md). */
 #define PAIR_NEAR 8
 #define KNOWN_MAX 4 /* number of allocations that a copier remembers */
 /* maximum number of tickets in flight on one copier; a lane has half as many chunks */
@@ -39,6 +40,9 @@ struct small_copy {
 	uint64_t base;	/* Start of the allocation that contains dst. */
 	unsigned piece; /* Index of the piece of the ring that contains src. */
 	int *refused;
+	/* Its partner, if it is the first of a pair; and whether it is the second. */
+	struct small_copy *partner;
+	bool second;
 };
 
 struct pst_copier {
@@ -67,6 +71,10 @@ struct pst_copier {
 	int *refused[BATCH_MAX];
 	struct small_copy small[BATCH_MAX];
 	unsigned small_count;
+	/* The small copies as a batch of copies of two rows. */
+	struct pst_cu_copy3d rows[BATCH_MAX];
+	/* The driver cannot make such batches, so the copier does not try again. */
+	bool rows_unsupported;
 	struct {
 		uint64_t base, len;
 	} known[KNOWN_MAX]; /* Allocations of the device that were looked up last. */
@@ -323,23 +331,6 @@ static void batch_flush(struct pst_copier *cp)
 	cp->deferred = 0;
 }
 
-/* Makes two small copies as the two rows of one copy. */
-static bool small_copy_pair(struct pst_copier *cp, const struct small_copy *a,
-			    const struct small_copy *b)
-{
-	const struct small_copy *low = a->src < b->src ? a : b, *high = low == a ? b : a;
-	struct pst_rect two = {
-		.dst = low->dst,
-		.src = (void *)(uintptr_t)low->src,
-		.dst_pitch = (uint64_t)(high->dst - low->dst),
-		.src_pitch = (uint64_t)(high->src - low->src),
-		.row_len = low->len,
-		.rows = 2,
-	};
-
-	return copy_2d(cp, &two, true) == PST_CU_OK;
-}
-
 static bool small_may_pair(const struct small_copy *a, const struct small_copy *b)
 {
 	ptrdiff_t dst = b->dst - a->dst, src = b->src - a->src;
@@ -354,30 +345,117 @@ static bool small_may_pair(const struct small_copy *a, const struct small_copy *
 	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
-static void small_flush(struct pst_copier *cp)
+/* Searches a partner for each small copy. */
+static void small_pair_up(struct pst_copier *cp)
 {
 	struct small_copy *all = cp->small;
-	unsigned count = cp->small_count;
 
-	cp->small_count = 0;
-	for (unsigned i = 0; i < count; i++) {
-		enum pst_cu_result rc;
-		unsigned k = i + 1, last = i + PAIR_NEAR < count ? i + PAIR_NEAR : count - 1;
+	for (unsigned i = 0; i < cp->small_count; i++) {
+		unsigned end =
+			i + 1 + PAIR_NEAR < cp->small_count ? i + 1 + PAIR_NEAR : cp->small_count;
 
-		if (!all[i].len)
-			continue; /* This copy was made as a pair with an earlier copy. */
-		while (k <= last && !small_may_pair(&all[i], &all[k]))
-			k++;
-		if (k <= last && small_copy_pair(cp, &all[i], &all[k])) {
-			all[k].len = 0;
-			continue;
+		for (unsigned k = i + 1; k < end && !all[i].second && !all[i].partner; k++) {
+			if (all[k].second || !small_may_pair(&all[i], &all[k]))
+				continue;
+			all[i].partner = &all[k];
+			all[k].second = true;
 		}
-		rc = copy_in_1d(cp, all[i].dst, all[i].src, all[i].len);
-		if (rc == PST_CU_OK)
-			continue;
-		copier_drain(cp);
-		*all[i].refused = pst_cuda_errno(rc);
 	}
+}
+
+/* Returns whether the copy is a pair or has two halves of the same length. */
+static bool small_has_two_rows(const struct small_copy *one)
+{
+	return one->partner || one->len % 2 == 0;
+}
+
+/* Returns the copy of two rows that makes a pair, or the halves of a copy without partner. */
+static struct pst_rect small_rows(const struct small_copy *one)
+{
+	const struct small_copy *low = one, *high = one->partner;
+	struct pst_rect two = {.rows = 2, .row_len = one->len};
+
+	if (!high) {
+		two.row_len = two.dst_pitch = two.src_pitch = one->len / 2;
+	} else {
+		if (high->src < low->src) {
+			low = high;
+			high = one;
+		}
+		two.dst_pitch = (uint64_t)(high->dst - low->dst);
+		two.src_pitch = (uint64_t)(high->src - low->src);
+	}
+	two.dst = low->dst;
+	two.src = low->src;
+	return two;
+}
+
+/* Queues the small copies as pitched copies of two rows, all with one driver call. Returns false if
+ * the driver refuses that, or if it could be only one copy. */
+static bool small_submit_batch(struct pst_copier *cp)
+{
+	enum pst_cu_result rc;
+	size_t count = 0;
+
+	if (!cp->cuda->api->cuMemcpy3DBatchAsync || cp->rows_unsupported)
+		return false;
+	for (unsigned i = 0; i < cp->small_count; i++) {
+		struct pst_rect two;
+
+		if (cp->small[i].second || !small_has_two_rows(&cp->small[i]))
+			continue;
+		two = small_rows(&cp->small[i]);
+		cp->rows[count++] = (struct pst_cu_copy3d){
+			.src = {PST_CU_OPERAND_POINTER, (uintptr_t)two.src, two.src_pitch},
+			.dst = {PST_CU_OPERAND_POINTER, (uintptr_t)two.dst, two.dst_pitch},
+			.width_bytes = two.row_len,
+			.rows = 2,
+			.layers = 1,
+			.source_order = PST_CU_SOURCE_IN_STREAM,
+		};
+	}
+	if (count < 2)
+		return false;
+	rc = cp->cuda->api->cuMemcpy3DBatchAsync(count, cp->rows, 0, cp->in);
+	cp->rows_unsupported = rc == PST_CU_NOT_SUPPORTED;
+	return rc == PST_CU_OK;
+}
+
+/* Queues one small copy by itself. */
+static void small_queue_alone(struct pst_copier *cp, const struct small_copy *one)
+{
+	enum pst_cu_result rc = copy_in_1d(cp, one->dst, one->src, one->len);
+
+	if (rc == PST_CU_OK)
+		return;
+	copier_drain(cp);
+	*one->refused = pst_cuda_errno(rc);
+}
+
+/* Queues one small copy together with its partner. */
+static void small_queue(struct pst_copier *cp, const struct small_copy *one)
+{
+	struct pst_rect two = small_rows(one);
+
+	if (one->partner && copy_2d(cp, &two, true) == PST_CU_OK)
+		return;
+	small_queue_alone(cp, one);
+	if (one->partner)
+		small_queue_alone(cp, one->partner);
+}
+
+/* Queues all small copies that wait. If the driver refuses a batch, none of its copies has
+ * started. */
+static void small_flush(struct pst_copier *cp)
+{
+	bool batched;
+
+	small_pair_up(cp);
+	batched = small_submit_batch(cp);
+	for (unsigned i = 0; i < cp->small_count; i++)
+		if (!cp->small[i].second && !(batched && small_has_two_rows(&cp->small[i])))
+			small_queue(cp, &cp->small[i]);
+	cp->small_count = 0;
 }
 
 /* Returns whether the copy can be part of a batch. Small copies to the device cannot, because
@@ -421,8 +499,14 @@ static void copy_defer(struct pst_copier *cp, const struct pst_rect *r, bool in,
 	unsigned i;
 
 	if (rect_is_small(r, in)) {
-		cp->small[cp->small_count++] =
-			(struct small_copy){r->dst, r->src, r->row_len, base, r->piece, r->refused};
+		cp->small[cp->small_count++] = (struct small_copy){
+			.dst = r->dst,
+			.src = r->src,
+			.len = r->row_len,
+			.base = base,
+			.piece = r->piece,
+			.refused = r->refused,
+		};
 		return;
 	}
 	i = cp->deferred++;

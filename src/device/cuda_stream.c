@@ -8,9 +8,13 @@
  * use a compute queue, so that the copies of other streams continue (tests/standin/README.md has
  * the measurement). If a device has no memory operations, one host function stores a word, and
  * another polls a word. Neither makes a CUDA call or I/O.
+ *
+ * If the stream is being captured, each operation becomes a node of a graph. The functions then
+ * make only calls that a capture allows: stream writes, stream waits and kernel launches.
  */
 #include "device/cuda_stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -55,8 +59,8 @@ static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 	return rc;
 }
 
-/* Loads the kernel. This waits until the context is idle. The image has machine code for most GPUs.
- * For other GPUs the driver compiles the text, which takes about 0.1 s. */
+/* Loads the kernels. This waits until the context is idle. The image has machine code for most
+ * GPUs. For other GPUs the driver compiles the text, which takes about 0.1 s. */
 static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 {
 	struct pst_cu_function *kernel = NULL;
@@ -69,6 +73,8 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_image);
 	if (rc != PST_CU_OK)
 		rc = c->api->cuModuleLoadData(&c->module, pst_stream_copy_ptx);
+	if (rc == PST_CU_OK && !c->counter)
+		rc = c->api->cuModuleGetFunction(&c->counter, c->module, "pst_stream_count");
 	if (rc == PST_CU_OK)
 		rc = c->api->cuModuleGetFunction(&kernel, c->module, "pst_stream_copy");
 	if (rc == PST_CU_OK)
@@ -77,9 +83,19 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 	return rc;
 }
 
-/* Runs the kernel once without a copy. The driver may load a kernel only when it is first launched,
- * and then waits until the context is idle. The thread's default stream exists without a call that
- * creates it. */
+/* Launches the kernel that sets two words to 0 and counts. 0 stands for a word that shall not
+ * change. */
+static enum pst_cu_result counter_launch(struct pst_cuda_device *c, struct pst_cu_stream *stream,
+					 pst_cu_ptr count, pst_cu_ptr zero, pst_cu_ptr zero_too)
+{
+	void *pointers[] = {&count, &zero, &zero_too};
+
+	return c->api->cuLaunchKernel(c->counter, 1, 1, 1, 1, 1, 1, 0, stream, pointers, NULL);
+}
+
+/* Runs each kernel once, without a copy. The driver may load a kernel only when it is first
+ * launched, and then waits until the context is idle. The thread's default stream exists without a
+ * call that creates it. */
 static void kernel_warm(struct pst_cuda_device *c)
 {
 	pst_cu_ptr args[] = {c->scratch, c->scratch};
@@ -90,6 +106,7 @@ static void kernel_warm(struct pst_cuda_device *c)
 	    PST_CU_OK)
 		c->api->cuLaunchKernel(atomic_load(&c->kernel), 1, 1, 1, KERNEL_THREADS, 1, 1, 0,
 				       stream, pointers, NULL);
+	counter_launch(c, stream, c->scratch, 0, 0);
 }
 
 void pst_cuda_stream_prepare(struct penstock_device *dev)
@@ -144,7 +161,7 @@ static enum pst_cu_result stream_enter(struct pst_cuda_device *c, struct pst_cu_
 }
 
 static int stream_check(const struct penstock_device *dev, struct pst_cu_stream *stream,
-			struct pst_err *err)
+			bool *capturing, struct pst_err *err)
 {
 	const struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_capture capture = PST_CU_CAPTURE_NONE;
@@ -155,10 +172,14 @@ static int stream_check(const struct penstock_device *dev, struct pst_cu_stream 
 		rc = c->api->cuCtxGetDevice(&ordinal);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "the stream");
-	if (capture != PST_CU_CAPTURE_NONE)
+	if (capture == PST_CU_CAPTURE_BROKEN)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"the stream is being captured into a graph: submit outside the "
-				"capture");
+				"the stream's capture into a graph has already failed");
+	*capturing = capture == PST_CU_CAPTURE_ACTIVE;
+	if (*capturing && !has_memops(dev, c->api))
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"the stream is being captured into a graph, and this driver or GPU "
+				"has no graph nodes that write and wait for words of 64 bits");
 	if (ordinal != c->ordinal)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the stream belongs to cuda:%d, but the first segment is on %s",
@@ -179,10 +200,12 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 	*seq = (struct pst_stream_seq){.dev = dev, .stream = stream};
 	rc = stream_enter(c, stream, ctx, seq_scope(seq));
 	if (rc == PST_CU_OK) {
-		ret = stream_check(dev, stream, err);
+		ret = stream_check(dev, stream, &seq->capturing, err);
 		if (!ret)
 			rc = scratch_open(c);
-		seq->idle = !ret && rc == PST_CU_OK && c->api->cuStreamQuery(stream) == PST_CU_OK;
+		/* A query of a stream that is being captured would invalidate the capture. */
+		seq->idle = !ret && rc == PST_CU_OK && !seq->capturing &&
+			    c->api->cuStreamQuery(stream) == PST_CU_OK;
 	}
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");
@@ -194,6 +217,19 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 void pst_cuda_stream_end(struct pst_stream_seq *seq)
 {
 	pst_cuda_leave(seq_cuda(seq)->api, seq_scope(seq));
+}
+
+/* Reports that an operation could not be queued, or could not become a node of a graph. */
+static int op_result(const struct pst_stream_seq *seq, enum pst_cu_result rc, const char *what,
+		     struct pst_err *err)
+{
+	char text[64];
+
+	if (rc == PST_CU_OK)
+		return 0;
+	snprintf(text, sizeof(text), "%s %s", what,
+		 seq->capturing ? "as a node of a graph" : "in stream order");
+	return pst_cuda_fail(err, rc, text);
 }
 
 /* ---- words ---- */
@@ -252,7 +288,7 @@ int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t v
 			rc = api->cuStreamWriteValue64(seq->stream, at, value,
 						       PST_CU_WRITE_DEFAULT);
 	}
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "storing a word in stream order");
+	return op_result(seq, rc, "storing a word", err);
 }
 
 /* Makes the stream use a compute queue, because a wait in a copy queue would hold up copies. */
@@ -285,7 +321,7 @@ int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t va
 {
 	enum pst_cu_result rc = word_wait(seq, word, value);
 
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
+	return op_result(seq, rc, "waiting for a word", err);
 }
 
 /* ---- copies ---- */
@@ -332,7 +368,7 @@ int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect
 	enum pst_cu_result rc = copy_rows(seq, rect, op == PENSTOCK_READ);
 
 	seq->copying = true;
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "copying in stream order");
+	return op_result(seq, rc, "copying", err);
 }
 
 int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_round *round,
@@ -349,7 +385,66 @@ int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_roun
 		rc = c->api->cuLaunchKernel(atomic_load(&c->kernel),
 					    len_bytes <= KERNEL_ONE_BLOCK ? 1 : 2, 1, 1,
 					    KERNEL_THREADS, 1, 1, 0, seq->stream, pointers, NULL);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "launching a copy in stream order");
+	return op_result(seq, rc, "launching a copy", err);
+}
+
+/* ---- graphs ---- */
+
+int pst_cuda_stream_count(struct pst_stream_seq *seq, uint64_t *count, uint64_t *zero,
+			  uint64_t *zero_too, struct pst_err *err)
+{
+	struct pst_cuda_device *c = seq_cuda(seq);
+	enum pst_cu_result rc = kernel_open(c);
+
+	if (rc == PST_CU_OK)
+		rc = counter_launch(c, seq->stream, (uintptr_t)count, (uintptr_t)zero,
+				    (uintptr_t)zero_too);
+	return op_result(seq, rc, "launching a counter", err);
+}
+
+/* Makes a user object, whose destructor calls gone(arg). */
+static int user_object_create(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
+			      struct pst_cu_graph **graph, struct pst_cu_user_object **object,
+			      struct pst_err *err)
+{
+	const struct pst_cuda *api = seq_cuda(seq)->api;
+	enum pst_cu_capture status = PST_CU_CAPTURE_NONE;
+	enum pst_cu_result rc;
+
+	if (!api->cuStreamGetCaptureInfo || !api->cuUserObjectCreate || !api->cuUserObjectRelease ||
+	    !api->cuGraphRetainUserObject)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"the stream is being captured into a graph, and the driver cannot "
+				"tell when the graph is destroyed: it is older than CUDA 12.3");
+	*graph = NULL;
+	rc = api->cuStreamGetCaptureInfo(seq->stream, &status, NULL, graph, NULL, NULL, NULL);
+	if (rc == PST_CU_OK && (status != PST_CU_CAPTURE_ACTIVE || !*graph))
+		rc = PST_CU_CAPTURE_INVALIDATED;
+	if (rc != PST_CU_OK)
+		return pst_cuda_fail(err, rc, "finding the graph of a capture");
+	rc = api->cuUserObjectCreate(object, arg, gone, 1, PST_CU_USER_OBJECT_NO_SYNC);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "creating a user object for a graph");
+}
+
+/* The driver keeps a user object while the graph, a copy of it or an executable of it exists. */
+int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
+			struct pst_err *err)
+{
+	const struct pst_cuda *api = seq_cuda(seq)->api;
+	struct pst_cu_user_object *object;
+	struct pst_cu_graph *graph;
+	enum pst_cu_result rc;
+	int ret = user_object_create(seq, gone, arg, &graph, &object, err);
+
+	if (ret) {
+		gone(arg);
+		return ret;
+	}
+	rc = api->cuGraphRetainUserObject(graph, object, 1, PST_CU_GRAPH_MOVE_REFS);
+	if (rc == PST_CU_OK)
+		return 0;
+	api->cuUserObjectRelease(object, 1); /* calls gone(arg) */
+	return pst_cuda_fail(err, rc, "adding a user object to a graph");
 }
 
 /* ---- failures ---- */

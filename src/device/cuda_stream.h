@@ -17,6 +17,10 @@ int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect
 int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_round *round,
 			const struct pst_stream_copy *copies, uint64_t len_bytes,
 			struct pst_err *err);
+int pst_cuda_stream_count(struct pst_stream_seq *seq, uint64_t *count, uint64_t *zero,
+			  uint64_t *zero_too, struct pst_err *err);
+int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
+			struct pst_err *err);
 void pst_cuda_stream_prepare(struct penstock_device *dev);
 int pst_cuda_alive(struct penstock_device *dev);
 

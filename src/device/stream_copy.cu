@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel behind the device operation stream_run: copies rectangles between pinned host memory
- * and device memory. Requests whose addresses or lengths are not known at submit need it, and
+ * The kernels behind the device operations stream_run and stream_count.
+ *
+ * pst_stream_copy copies rectangles between pinned host memory and device memory. Requests whose addresses or lengths are not known at submit need it, and
  * requests whose stream is busy. The kernel reads the addresses from pinned host memory when the
  * stream reaches it, which the copy engine cannot do. tools/make-ptx compiles this file to two
  * headers that are part of the library, so a build of the library needs no nvcc:
@@ -71,4 +72,18 @@ extern "C" __global__ void pst_stream_copy(const struct round *round, const stru
 				copy_row<unsigned char>(to, from, row_len);
 		}
 	}
+}
+
+/* Sets the words `zero` and `zero_too` to 0, then adds 1 to `count`. All three are in pinned host
+ * memory. A pointer to a word that shall not change is NULL. The addition is atomic with regard to
+ * this GPU's other kernels, but not with regard to the CPU, which must only read the word. */
+extern "C" __global__ void pst_stream_count(u64 *count, u64 *zero, u64 *zero_too)
+{
+	if (zero)
+		*(volatile u64 *)zero = 0;
+	if (zero_too)
+		*(volatile u64 *)zero_too = 0;
+	__threadfence_system();
+	atomicAdd(count, 1ull);
+	__threadfence_system();
 }

@@ -197,22 +197,20 @@ static int threads_poll(struct pst_engine *handle)
 	return completed;
 }
 
-static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
+static void threads_wait(struct pst_engine *handle, int64_t timeout_us)
 {
 	struct threads_engine *engine = threads_engine_of(handle);
 	struct timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct pollfd pfd = {.fd = engine->wake_fd, .events = POLLIN};
 	uint64_t value;
-	int completed = threads_poll(handle);
 
-	if (completed || engine->wake_fd < 0)
-		return completed;
+	if (engine->wake_fd < 0)
+		return;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
 		/* A signal interrupted the read of the eventfd. Its counter stays, and the next
 		 * wait reads it. */
-		return 0;
-	return threads_poll(handle);
+		return;
 }
 
 const struct pst_engine_ops pst_engine_threads = {

@@ -26,6 +26,10 @@
  * 16 calls of 1 MiB reach 5.4 GB/s one by one, but 4.3 GB/s together, merged into commands of up to
  * 4 MiB. */
 #define ALONE_BYTES (256u << 10)
+/* Shorter calls are submitted in groups of this number, so that the drive works on the first calls
+ * while the lane prepares the next. With 32 reads of 4 KiB in flight on virtio, 4 calls at a time
+ * reach 1.2 times the reads a second of all at once, for 0.1 us more CPU time each. */
+#define TOGETHER_MAX 4
 #define REAP_MAX 16
 #define SLOTS_MAX 2 /* Maximum number of pieces of memory that make up a lane's ring. */
 #define TAG_WAKE 1u /* user_data of the io_uring read of the wake eventfd. */
@@ -299,7 +303,8 @@ static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 	sqe_prepare(engine, sqe, call);
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
-	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
+	if ((call->iov_count && call->iov->iov_len >= ALONE_BYTES) ||
+	    io_uring_sq_ready(&engine->ring) >= TOGETHER_MAX)
 		/* If the submission fails, the next poll submits the calls again. */
 		uring_flush(engine);
 	return 0;
@@ -353,17 +358,19 @@ static int uring_poll(struct pst_engine *handle)
 	uring_flush(engine);
 	if (engine->gave_up)
 		return uring_reap(engine) + engine->fallback_ops->poll(engine->fallback);
-	return engine->inflight ? uring_reap(engine) : 0;
+	return engine->inflight || engine->wake_armed ? uring_reap(engine) : 0;
 }
 
-static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
+static void uring_wait(struct pst_engine *handle, int64_t timeout_us)
 {
 	struct uring_engine *engine = uring_engine_of(handle);
 	struct __kernel_timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct io_uring_cqe *cqe;
 
-	if (engine->gave_up && !engine->inflight && !engine->wake_armed)
-		return engine->fallback_ops->wait(engine->fallback, timeout_us);
+	if (engine->gave_up && !engine->inflight && !engine->wake_armed) {
+		engine->fallback_ops->wait(engine->fallback, timeout_us);
+		return;
+	}
 	wake_arm(engine);
 	if (!uring_may_enter(engine))
 		uring_sleep(timeout_us);
@@ -372,8 +379,6 @@ static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
 	else
 		uring_entered(engine,
 			      io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL));
-	return uring_reap(engine) +
-	       (engine->gave_up ? engine->fallback_ops->poll(engine->fallback) : 0);
 }
 
 const struct pst_engine_ops pst_engine_uring = {

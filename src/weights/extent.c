@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements lists of extents: joins extents that are adjacent both in the file and in memory, and
- * sorts lists. Called by the loads and by the save. Does no I/O.
+ * sorts lists. Called by the loads. Does no I/O.
  */
 #include "weights/extent.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A list of extents. An extent is a range of one of the model's files, with the memory that the
- * range is copied to or from. A load or save first makes its whole list, then submits requests for
- * it. Does no I/O.
+ * range is copied to. A load first makes its whole list, then submits requests for it. Does no I/O.
  */
 #ifndef PST_WEIGHTS_EXTENT_H
 #define PST_WEIGHTS_EXTENT_H

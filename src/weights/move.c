@@ -92,7 +92,8 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
 		penstock_free(dev, ptr);
 }
 
-void pst_load_request(const struct pst_load *load, struct penstock_req *req)
+/* Sets the class, the effort and the path of `req` from the options. */
+static void load_request(const struct pst_load *load, struct penstock_req *req)
 {
 	*req = (struct penstock_req)PENSTOCK_REQ_INIT;
 	req->require = load->opts.require;
@@ -108,7 +109,7 @@ int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 	struct penstock_req req;
 	int ret;
 
-	pst_load_request(load, &req);
+	load_request(load, &req);
 	ret = pst_model_file_storage(load->w, extents->file, &req.storage);
 	if (ret)
 		return ret;

@@ -34,8 +34,6 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
 
-/* Sets the priority class, the effort and the path of `req` from the options. */
-void pst_load_request(const struct pst_load *load, struct penstock_req *req);
 /* Submits one request for `count` extents, all of the same file. `user` and `id` are passed to
  * penstock_submit. */
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,

@@ -211,6 +211,45 @@ static void test_damaged(void **state)
 	check_one(4, &l, "e", PENSTOCK_CKPT_DAMAGED, "__1_0.distcp is missing");
 }
 
+static void make_index(const char *name, const char *text)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/model.safetensors.index.json", name);
+	make_file(path, text, strlen(text), 3);
+}
+
+/* Without a manifest, the files that an index names must exist. */
+static void test_index(void **state)
+{
+	static const struct {
+		const char *text, *words;
+	} cases[] = {
+		{"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}",
+		 "2.safetensors of its index is missing"},
+		{"{\"weight_map\":{\"a\":\"1.safetensors\"", "malformed"},
+		{"{\"weight_map\":{\"a\":1}}", "malformed"},
+		{"{\"weight_map\":[]}", "malformed"},
+		{"{}", "no weight_map"},
+		{"[", "malformed"},
+		{"", "is empty"},
+		{"{\"weight_map\":{\"a\":\"../other/x\"}}", "is missing"},
+	};
+	struct listed l;
+
+	(void)state;
+	made_dir(in_root("a"));
+	make_file("a/1.safetensors", "x", 1, 1);
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		make_index("a", cases[i].text);
+		l = list_root();
+		check_one(0, &l, "a", PENSTOCK_CKPT_DAMAGED, cases[i].words);
+	}
+	make_index("a", "{\"weight_map\":{\"a\":\"1.safetensors\"},\"x\":[1,NaN]}");
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "no manifest");
+}
+
 /* Each kind of checkpoint has its own marker. */
 static void test_markers(void **state)
 {
@@ -223,7 +262,8 @@ static void test_markers(void **state)
 	make_file("b/model-00001-of-00002.safetensors", "x", 1, 2);
 	made_dir(in_root("c"));
 	make_file("c/model-00001-of-00002.safetensors", "x", 1, 3);
-	make_file("c/model.safetensors.index.json", "{}", 2, 3);
+	make_index("c", "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a\":"
+			"\"model-00001-of-00002.safetensors\"}}");
 	made_dir(in_root("d"));
 	make_file("d/__0_0.distcp", "x", 1, 4);
 	make_file("d/__1_0.distcp", "x", 1, 4);
@@ -592,15 +632,11 @@ static void test_prune_self(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_list),
-		CASE(test_damaged),
-		CASE(test_markers),
-		CASE(test_verify),
-		CASE(test_verify_cancelled),
-		CASE(test_damages),
-		CASE(test_long_item),
-		CASE(test_prune),
-		CASE(test_prune_incomplete),
+		CASE(test_list),       CASE(test_damaged),
+		CASE(test_markers),    CASE(test_index),
+		CASE(test_verify),     CASE(test_verify_cancelled),
+		CASE(test_damages),    CASE(test_long_item),
+		CASE(test_prune),      CASE(test_prune_incomplete),
 		CASE(test_prune_self),
 	};
 

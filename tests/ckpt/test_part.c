@@ -85,7 +85,7 @@ static void round_trip(struct penstock_device *dev)
 		off += len + (i % 4 ? 0 : 12345);
 		off = i % 5 ? off : (off + 4095) / 4096 * 4096;
 	}
-	opts.sum = dev == host;
+	opts.sum = 1;
 	opts.length = part.end + 9999;
 	write_part(path);
 	part_check_file(&part, path, opts.length);

@@ -4,6 +4,7 @@ query the page cache, and print TAP. Only the suites of tests/cli import them. A
 never retry, and must never turn a failure into a skip."""
 
 import ctypes
+import json
 import mmap
 import os
 import signal
@@ -192,3 +193,45 @@ def default_signals():
     background job of a shell script ignores SIGINT, and its children inherit this."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+# --- checkpoints ----------------------------------------------------------------
+
+def crc32c(data):
+    """CRC-32C (RFC 3720, B.4), one bit at a time, independent of the library."""
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def checkpoint(folder, seconds, marker=True, manifest=True):
+    """Makes a checkpoint of two parts with two items each, like those of DCP. `seconds` after
+    2020-01-01 is the time at which its files changed."""
+    os.makedirs(folder)
+    lines = ['{"penstock_manifest":1,"ranks":2}']
+    names = []
+    for rank in range(2):
+        name = f"__{rank}_0.distcp"
+        items = [(f"layer{rank}.weight", bytes([rank + 1]) * 3000),
+                 (f"layer{rank}.bias", bytes([rank + 7]) * 500)]
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(b"".join(data for _, data in items))
+        lines.append(json.dumps({"part": name, "bytes": 3500, "items": [
+            [items[0][0], 0, 3000, crc32c(items[0][1])],
+            [items[1][0], 3000, 500, crc32c(items[1][1]) if rank else None]]}))
+        names.append(name)
+    text = "\n".join(lines).encode() + b"\n"
+    if manifest:
+        with open(os.path.join(folder, "penstock.manifest"), "wb") as f:
+            f.write(text + f'{{"parts":2,"crc32c":{crc32c(text)}}}\n'.encode())
+        names.append("penstock.manifest")
+    if marker:
+        with open(os.path.join(folder, ".metadata"), "wb") as f:
+            f.write(b"pickle")
+        names.append(".metadata")
+    for name in names:
+        os.utime(os.path.join(folder, name), (1577836800 + seconds,) * 2)
+    return folder

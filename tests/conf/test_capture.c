@@ -55,7 +55,6 @@ static int setup(void **state)
 		return -1;
 	*(void **)&capture_begin = dlsym(handle, "cuStreamBeginCapture_v2");
 	*(void **)&capture_end = dlsym(handle, "cuStreamEndCapture");
-	/* stays NULL with the stand-in driver, which has no graphs */
 	*(void **)&graph_destroy = dlsym(handle, "cuGraphDestroy");
 	test_file_name(name, sizeof(name), "capture");
 	if (!capture_begin || !capture_end || write_file() || penstock_alloc(gpu, FILE_LEN, &mem))

@@ -381,6 +381,7 @@ static void broken_context_ends_with_an_error(void **state)
 		"exec.cuMemcpy2DAsync_v2:1:700",      "exec.cuMemcpyBatchAsync_v2:1:700",
 		"exec.cuMemcpyDtoHAsync_v2:1:700",    "exec.cuMemcpyDtoHAsync_v2:3:999",
 		"exec.cuStreamWriteValue64_v2:1:700", "exec.cuMemsetD8Async:1:700",
+		"exec.cuMemcpy3DBatchAsync_v2:1:700",
 	};
 	int (*const scenarios[])(void) = {read_cold,  read_mapped, read_warm,
 					  write_back, read_stream, sum_device};

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes manifests. The parser first compares a checksum, which random inputs never have, so the
- * target also parses the input with a last line whose checksum is right. libFuzzer runs this
- * target, or replay.c does with its corpus. A failure is a read beyond the text, a name that no
- * part may have, or items that overlap or end beyond their part.
+ * Fuzzes manifests and indices of safetensors files. The parser first compares a checksum, which
+ * random inputs never have, so the target also parses the input with a last line whose checksum is
+ * right. libFuzzer runs this target, or replay.c does with its corpus. A failure is a read beyond
+ * the text, a name that no part may have, or items that overlap or end beyond their part.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/index.h"
 #include "ckpt/manifest.h"
 #include "common/crc32c.h"
 #include "common/utf8.h"
@@ -54,12 +55,32 @@ static void parse(char *text, size_t len)
 	penstock_manifest_close(m);
 }
 
+static bool check_name(void *user, const char *file)
+{
+	++*(unsigned *)user;
+	require(pst_utf8_valid(file));
+	return true;
+}
+
+/* Reads the input as an index of safetensors files. */
+static void parse_index(const uint8_t *data, size_t len)
+{
+	char *text = malloc(len ? len : 1);
+	unsigned count = 0;
+
+	require(text != NULL);
+	memcpy(text, data, len);
+	pst_index_files(text, len, check_name, &count);
+	free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
 	char *text = malloc(len_bytes ? len_bytes : 1);
 	unsigned parts = 0;
 	size_t len = len_bytes;
 
+	parse_index(data, len);
 	require(text != NULL);
 	memcpy(text, data, len);
 	parse(text, len);

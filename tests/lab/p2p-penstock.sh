@@ -25,6 +25,13 @@ done
 inside penstock-odd --host-bytes-max $((canary + 8192)) --edge-bytes-max 8192
 report penstock-odd path=p2p
 report penstock-verify path=p2p
+# The four heads of the part, of 4 KiB each, are in host memory and go through the page cache. When
+# they are read, the kernel reads up to 64 KiB ahead.
+inside penstock-part-write --host-bytes-max $((canary + 16384)) --edge-bytes-max 16384
+inside penstock-part-read --host-bytes-max $((canary + 4 * 65536)) --edge-bytes-max 16384
+for way in write read; do
+	report "penstock-part-$way" path=p2p
+done
 for path in staged bounce; do
 	outside "penstock-control-$path"
 	report "penstock-control-$path" path=$path

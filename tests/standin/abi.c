@@ -139,6 +139,8 @@ SAME(PST_CU_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 SAME(PST_CU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME(PST_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(PST_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(PST_CU_USER_OBJECT_NO_SYNC, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+SAME(PST_CU_GRAPH_MOVE_REFS, CU_GRAPH_USER_OBJECT_MOVE);
 SAME(PST_CU_IPC_LAZY_PEER, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 SAME(PST_CU_ALLOC_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME(PST_CU_HANDLE_NONE, CU_MEM_HANDLE_TYPE_NONE);
@@ -215,6 +217,24 @@ FIELD(struct pst_cu_copy_attr, source_order, CUmemcpyAttributes, srcAccessOrder)
 FIELD(struct pst_cu_copy_attr, src_hint, CUmemcpyAttributes, srcLocHint);
 FIELD(struct pst_cu_copy_attr, dst_hint, CUmemcpyAttributes, dstLocHint);
 FIELD(struct pst_cu_copy_attr, flags, CUmemcpyAttributes, flags);
+
+#define COPY3D(member, theirs) FIELD(struct pst_cu_copy3d, member, CUDA_MEMCPY3D_BATCH_OP, theirs)
+SAME(PST_CU_OPERAND_POINTER, CU_MEMCPY_OPERAND_TYPE_POINTER);
+SAME(sizeof(struct pst_cu_copy3d), sizeof(CUDA_MEMCPY3D_BATCH_OP));
+COPY3D(src.type, src.type);
+COPY3D(src.ptr, src.op.ptr.ptr);
+COPY3D(src.row_len, src.op.ptr.rowLength);
+COPY3D(src.layer_rows, src.op.ptr.layerHeight);
+COPY3D(src.hint, src.op.ptr.locHint);
+COPY3D(dst.type, dst.type);
+COPY3D(dst.ptr, dst.op.ptr.ptr);
+COPY3D(dst.row_len, dst.op.ptr.rowLength);
+COPY3D(width_bytes, extent.width);
+COPY3D(rows, extent.height);
+COPY3D(layers, extent.depth);
+COPY3D(source_order, srcAccessOrder);
+COPY3D(flags, flags);
+
 FIELD(struct pst_cu_access_desc, location, CUmemAccessDesc, location);
 FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 
@@ -226,6 +246,10 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_event CUevent_st
 #define pst_cu_module CUmod_st
 #define pst_cu_function CUfunc_st
+#define pst_cu_graph CUgraph_st
+#define pst_cu_node CUgraphNode_st
+#define pst_cu_edge CUgraphEdgeData_st
+#define pst_cu_user_object CUuserObject_st
 #define pst_cu_ptr CUdeviceptr
 #define pst_cu_result cudaError_enum
 #define pst_cu_ptr_attr CUpointer_attribute_enum
@@ -244,6 +268,7 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_ipc_mem CUipcMemHandle_st
 #define pst_cu_memcpy2d CUDA_MEMCPY2D_st
 #define pst_cu_copy_attr CUmemcpyAttributes_st
+#define pst_cu_copy3d CUDA_MEMCPY3D_BATCH_OP_st
 
 #define TYPE(name, symbol, params)                                                        \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(symbol), CUresult params), \

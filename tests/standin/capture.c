@@ -3,12 +3,13 @@
  * Implements the effect of stream captures on other calls. While a capture is active, the stand-in
  * refuses some calls, and these calls invalidate the capture. Which calls are refused depends on
  * the mode of the capture and on the mode of the calling thread (README.md has the measurements).
- * In the stand-in a capture records nothing: an operation queued on a capturing stream is refused,
- * and the resulting graph is NULL.
+ * graph.c turns operations on a capturing stream into nodes.
  */
 #include "standin.h"
 
 static _Thread_local enum pst_cu_capture_mode mode = PST_CU_CAPTURE_GLOBAL;
+
+static uint64_t captures; /* guarded by the lock */
 
 static bool capture_forbids_call(const struct pst_cu_stream *s)
 {
@@ -34,6 +35,15 @@ enum pst_cu_result capture_refuses(enum func func)
 				    standin_symbol(func));
 	}
 	return rc;
+}
+
+static enum pst_cu_capture capture_status(const struct pst_cu_stream *s)
+{
+	const struct pst_cu_stream *origin = s->origin ? s->origin : s;
+
+	return origin->invalidated ? PST_CU_CAPTURE_BROKEN
+	       : s->capturing	   ? PST_CU_CAPTURE_ACTIVE
+				   : PST_CU_CAPTURE_NONE;
 }
 
 EXPORT enum pst_cu_result cuThreadExchangeStreamCaptureMode(enum pst_cu_capture_mode *other)
@@ -64,6 +74,9 @@ EXPORT enum pst_cu_result cuStreamBeginCapture_v2(struct pst_cu_stream *stream,
 	else if (s) {
 		s->capturing = s->real_capture = true;
 		s->invalidated = false;
+		s->origin = NULL;
+		s->graph = graph_new();
+		s->capture_id = ++captures;
 		s->capture_mode = how;
 		s->capturer = pthread_self();
 	}
@@ -71,8 +84,43 @@ EXPORT enum pst_cu_result cuStreamBeginCapture_v2(struct pst_cu_stream *stream,
 	return rc;
 }
 
-EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream, void **graph)
+enum pst_cu_result capture_join(struct pst_cu_stream *stream, const struct pst_cu_event *event)
 {
+	for (struct pst_cu_stream *s = standin.streams; s; s = s->next) {
+		if (!s->real_capture || s->origin || s->capture_id != event->capture_id)
+			continue;
+		if (stream->capturing)
+			return stream->capture_id == s->capture_id
+				       ? PST_CU_OK
+				       : standin_refuse(PST_CU_CAPTURE_UNSUPPORTED,
+							"an event of another capture");
+		stream->capturing = true;
+		stream->origin = s;
+		stream->graph = s->graph;
+		stream->capture_id = s->capture_id;
+		return PST_CU_OK;
+	}
+	return standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "an event of a capture that has ended");
+}
+
+/* Ends the capture on all streams that have joined it. Returns its graph. */
+static struct pst_cu_graph *capture_end(struct pst_cu_stream *origin)
+{
+	struct pst_cu_graph *graph = origin->graph;
+
+	for (struct pst_cu_stream *s = standin.streams; s; s = s->next)
+		if (s == origin || s->origin == origin) {
+			s->capturing = s->real_capture = s->invalidated = false;
+			s->graph = NULL;
+			s->origin = NULL;
+		}
+	return graph;
+}
+
+EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream,
+					     struct pst_cu_graph **out)
+{
+	struct pst_cu_graph *graph = NULL;
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
 
@@ -83,11 +131,39 @@ EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream, void 
 		rc = standin_refuse(PST_CU_ILLEGAL_STATE, "the stream is not capturing");
 	else if (s && s->invalidated)
 		rc = standin_refuse(PST_CU_CAPTURE_INVALIDATED, "the capture was invalidated");
-	if (s)
-		s->capturing = s->real_capture = s->invalidated = false;
+	if (s && s->real_capture)
+		graph = capture_end(s);
+	if (graph && rc) {
+		graph_drop(graph);
+		graph = NULL;
+	}
 	unlock();
-	if (graph)
-		*graph = NULL;
+	if (out)
+		*out = graph;
+	return rc;
+}
+
+EXPORT enum pst_cu_result
+cuStreamGetCaptureInfo_v3(struct pst_cu_stream *stream, enum pst_cu_capture *status, uint64_t *id,
+			  struct pst_cu_graph **graph, struct pst_cu_node *const **deps,
+			  const struct pst_cu_edge **edges, size_t *dep_count)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	ENTER(cuStreamGetCaptureInfo_v3, NEED_OBJECT);
+	if (!status || deps || edges || dep_count)
+		return standin_refuse(PST_CU_INVALID_VALUE, "no status, or a list of nodes");
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (s) {
+		*status = capture_status(s);
+		if (*status == PST_CU_CAPTURE_ACTIVE && id)
+			*id = s->capture_id;
+		if (*status == PST_CU_CAPTURE_ACTIVE && graph)
+			*graph = s->graph;
+	}
+	unlock();
 	return rc;
 }
 
@@ -103,9 +179,7 @@ EXPORT enum pst_cu_result cuStreamIsCapturing(struct pst_cu_stream *stream,
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s)
-		*status = s->invalidated ? PST_CU_CAPTURE_BROKEN
-			  : s->capturing ? PST_CU_CAPTURE_ACTIVE
-					 : PST_CU_CAPTURE_NONE;
+		*status = capture_status(s);
 	unlock();
 	return rc;
 }
@@ -117,8 +191,10 @@ EXPORT int pst_standin_capture(struct pst_cu_stream *stream, int on)
 
 	lock();
 	s = stream_of(stream, NULL, &rc);
-	if (s)
+	if (s) {
 		s->capturing = on;
+		s->invalidated = false;
+	}
 	unlock();
 	return s ? 0 : -1;
 }

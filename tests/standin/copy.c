@@ -83,13 +83,13 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 	if (!s || !piece.width || !piece.rows)
 		goto out;
 	rc = s->ctx->broken;
-	if (!rc && s->capturing)
+	if (!rc && s->capturing && wait)
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	if (!rc)
 		rc = copy_check(&piece, dst_side, src_side, &dst, &src);
 	if (rc)
 		goto out;
-	if (src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
+	if (!s->capturing && src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
 	    piece.width * piece.rows <= STAGE_MAX)
 		piece_stage(&piece);
 	wait = wait || dst.place == PLACE_PAGEABLE ||
@@ -101,6 +101,10 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 		goto out;
 	}
 	op->copy = piece;
+	if (s->capturing) { /* each launch reads the source again, even if it is pageable */
+		rc = capture_op(s, op, queue_for(&piece, dst.place, src.place));
+		goto out;
+	}
 	op_submit(op, s, queue_for(&piece, dst.place, src.place));
 	if (wait) {
 		struct pst_cu_ctx *owner = s->ctx;
@@ -335,6 +339,53 @@ EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *sr
 	return rc;
 }
 
+/* Makes a piece of one copy of a pitched batch. Returns false if NVIDIA's documentation forbids
+ * the copy, or if it is of a kind that the stand-in does not implement. */
+static bool piece_of_copy3d(const struct pst_cu_copy3d *c, struct piece *out)
+{
+	*out = (struct piece){.dst = c->dst.ptr,
+			      .src = c->src.ptr,
+			      .dst_pitch = c->dst.row_len ? c->dst.row_len : c->width_bytes,
+			      .src_pitch = c->src.row_len ? c->src.row_len : c->width_bytes,
+			      .width = c->width_bytes,
+			      .rows = c->rows};
+	return c->src.type == PST_CU_OPERAND_POINTER && c->dst.type == PST_CU_OPERAND_POINTER &&
+	       c->layers == 1 && c->rows >= 2 && c->width_bytes &&
+	       c->source_order == PST_CU_SOURCE_IN_STREAM && !c->flags &&
+	       out->dst_pitch >= c->width_bytes && out->src_pitch >= c->width_bytes &&
+	       (!c->src.layer_rows || c->src.layer_rows >= c->rows) &&
+	       (!c->dst.layer_rows || c->dst.layer_rows >= c->rows);
+}
+
+/* Checks all copies of the batch before it queues the first one. A batch with a copy of one row is
+ * refused, because the driver uses two hardware queues for it. */
+EXPORT enum pst_cu_result cuMemcpy3DBatchAsync_v2(size_t count, struct pst_cu_copy3d *copies,
+						  unsigned long long flags,
+						  struct pst_cu_stream *stream)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+	struct piece piece;
+
+	ENTER(cuMemcpy3DBatchAsync_v2, NEED_OBJECT | NEED_TURN);
+	if (!count || !copies || flags || !stream)
+		return standin_refuse(PST_CU_INVALID_VALUE, "a batch without copies or stream");
+	for (size_t i = 0; i < count && !rc; i++) {
+		struct where dst, src;
+
+		if (!piece_of_copy3d(&copies[i], &piece))
+			return standin_refuse(PST_CU_INVALID_VALUE,
+					      "copy %zu of the batch is not implemented", i);
+		lock();
+		rc = copy_check(&piece, ANY, ANY, &dst, &src);
+		unlock();
+	}
+	for (size_t i = 0; i < count && !rc; i++) {
+		piece_of_copy3d(&copies[i], &piece);
+		rc = copy_submit(FN_cuMemcpy3DBatchAsync_v2, piece, ANY, ANY, stream, ctx, false);
+	}
+	return rc;
+}
+
 EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, size_t len,
 					  struct pst_cu_stream *stream)
 {
@@ -351,8 +402,6 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 	at = resolve(dst, len);
 	if (s->ctx->broken)
 		rc = s->ctx->broken;
-	else if (s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	else if (at.place == PLACE_BAD || at.place == PLACE_PAGEABLE || !at.writable)
 		rc = standin_refuse(PST_CU_INVALID_VALUE, "memset of %zu bytes at %llx", len, dst);
 	else if (at.place == PLACE_DEVICE && !ctx_reaches(s->ctx, at.range->dev))
@@ -368,7 +417,10 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 	op->set.addr = dst;
 	op->set.len = len;
 	op->set.byte = byte;
-	op_submit(op, s, QUEUE_COMPUTE);
+	if (s->capturing)
+		rc = capture_op(s, op, QUEUE_COMPUTE);
+	else
+		op_submit(op, s, QUEUE_COMPUTE);
 	op_put(op);
 out:
 	unlock();

@@ -143,16 +143,19 @@ __attribute__((destructor)) static void driver_end(void)
 	if (!leaks || !strtol(leaks, NULL, 10))
 		return;
 	if (l.allocs + l.ipc_opens + l.host_allocs + l.registrations + l.streams + l.events +
-		    l.modules + l.ctx_retains + l.ctxs + l.vmm_handles + l.vmm_ranges + l.lost ==
+		    l.modules + l.graphs + l.graph_execs + l.user_objects + l.ctx_retains + l.ctxs +
+		    l.vmm_handles + l.vmm_ranges + l.lost ==
 	    0)
 		return;
 	fprintf(stderr,
 		"stand-in libcuda: left behind: allocations %zu opened handles %zu "
-		"host allocations %zu registrations %zu streams %zu events %zu modules %zu retains "
+		"host allocations %zu registrations %zu streams %zu events %zu modules %zu graphs "
 		"%zu "
+		"executables %zu user objects %zu retains %zu "
 		"contexts %zu vmm handles %zu vmm ranges %zu lost with a context %zu\n",
 		l.allocs, l.ipc_opens, l.host_allocs, l.registrations, l.streams, l.events,
-		l.modules, l.ctx_retains, l.ctxs, l.vmm_handles, l.vmm_ranges, l.lost);
+		l.modules, l.graphs, l.graph_execs, l.user_objects, l.ctx_retains, l.ctxs,
+		l.vmm_handles, l.vmm_ranges, l.lost);
 	if (strtol(leaks, NULL, 10) > 1)
 		_exit(97);
 }

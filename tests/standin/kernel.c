@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the stand-in's modules and kernel launches for the library's two kernels:
- * pst_stream_copy of src/device/stream_copy.cu and pst_crc32c of src/device/crc32c.cu. The stand-in
- * cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
- * pst_stream_copy copies rectangles, and pst_crc32c computes checksums.
- * tests/unit/test_cuda_stream.c and test_cuda_sum.c compare its results with those of the real
- * kernels on a machine with a GPU. It must refuse memory that a GPU could not access.
+ * Implements the stand-in's modules and kernel launches for the library's kernels: pst_stream_copy
+ * and pst_stream_count of src/device/stream_copy.cu, and pst_crc32c of src/device/crc32c.cu. The
+ * stand-in cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
+ * pst_stream_copy copies rectangles, pst_stream_count stores words, and pst_crc32c computes
+ * checksums. tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the
+ * results with those of the real kernels on a machine with a GPU. It must refuse memory that a GPU
+ * could not access.
  */
 #include "standin.h"
 
@@ -39,9 +40,11 @@ struct pst_cu_function {
 	enum pst_cu_result (*run)(struct op *op);
 };
 static enum pst_cu_result stream_copy_run(struct op *op);
+static enum pst_cu_result stream_count_run(struct op *op);
 static enum pst_cu_result crc32c_run(struct op *op);
 static struct pst_cu_function kernels[] = {
 	{"pst_stream_copy", 2, stream_copy_run},
+	{"pst_stream_count", 3, stream_count_run},
 	{"pst_crc32c", 1, crc32c_run},
 };
 #define KERNELS (sizeof(kernels) / sizeof(kernels[0]))
@@ -110,6 +113,19 @@ static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 	return true;
 }
 
+/* Loads a round. A lane may set its count to 0 at the same time. */
+static bool round_load(struct kernel_round *round, pst_cu_ptr src)
+{
+	size_t avail;
+	const struct kernel_round *at = (const void *)bytes_at(src, false, &avail);
+
+	if (!at || avail < sizeof(*at))
+		return false;
+	round->first = __atomic_load_n(&at->first, __ATOMIC_ACQUIRE);
+	round->count = __atomic_load_n(&at->count, __ATOMIC_ACQUIRE);
+	return true;
+}
+
 static bool kernel_may_copy(const struct kernel_copy *c)
 {
 	struct where dst = resolve(c->dst, (c->rows - 1) * c->dst_pitch + c->row_len);
@@ -126,7 +142,7 @@ static enum pst_cu_result stream_copy_run(struct op *op)
 	pst_cu_ptr copies = op->kernel.args[1];
 	struct kernel_round round;
 
-	if (!kernel_load(&round, op->kernel.args[0], sizeof(round)))
+	if (!round_load(&round, op->kernel.args[0]))
 		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a round that is not pinned");
 	for (uint64_t i = round.first; i < round.first + round.count; i++) {
 		struct kernel_copy c = {0};
@@ -149,6 +165,35 @@ static enum pst_cu_result stream_copy_run(struct op *op)
 		if (rc)
 			return rc;
 	}
+	return PST_CU_OK;
+}
+
+/* ---- pst_stream_count ---- */
+
+/* Returns where the CPU can access a word that the device can access. */
+static uint64_t *kernel_word(pst_cu_ptr ptr)
+{
+	struct where at = resolve(ptr, sizeof(uint64_t));
+	size_t avail;
+
+	if (!at.writable || (at.place != PLACE_DEVICE && at.place != PLACE_HOST))
+		return NULL;
+	return (uint64_t *)(void *)bytes_at(ptr, true, &avail);
+}
+
+static enum pst_cu_result stream_count_run(struct op *op)
+{
+	const pst_cu_ptr *args = op->kernel.args;
+	uint64_t *word = kernel_word(args[0]);
+	uint64_t *zeros[] = {args[1] ? kernel_word(args[1]) : NULL,
+			     args[2] ? kernel_word(args[2]) : NULL};
+
+	if (!word || (args[1] && !zeros[0]) || (args[2] && !zeros[1]))
+		return standin_refuse(PST_CU_ILLEGAL_ADDRESS, "a word that is not pinned");
+	for (unsigned i = 0; i < 2; i++)
+		if (zeros[i])
+			__atomic_store_n(zeros[i], 0, __ATOMIC_RELEASE);
+	__atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);
 	return PST_CU_OK;
 }
 
@@ -248,6 +293,21 @@ enum pst_cu_result kernel_run(struct op *op)
 	return op->kernel.function->run(op);
 }
 
+/* Makes the operation of a launch. */
+static struct op *kernel_op(const struct pst_cu_function *function, unsigned int blocks,
+			    void **args)
+{
+	struct op *op = op_new(OP_KERNEL, FN_cuLaunchKernel);
+
+	if (!op)
+		return NULL;
+	op->kernel.function = function;
+	op->kernel.blocks = blocks;
+	for (unsigned i = 0; i < function->arg_count; i++)
+		op->kernel.args[i] = *(const pst_cu_ptr *)args[i];
+	return op;
+}
+
 EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsigned int grid_x,
 					 unsigned int grid_y, unsigned int grid_z,
 					 unsigned int block_x, unsigned int block_y,
@@ -266,18 +326,15 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->ctx->broken)
 		rc = s->ctx->broken;
-	else if (s && s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	if (s && !rc) {
 		op = op_new(OP_KERNEL, FN_cuLaunchKernel);
-		if (op) {
-			op->kernel.function = function;
-			op->kernel.blocks = grid_x;
-			for (unsigned i = 0; i < function->arg_count; i++)
-				op->kernel.args[i] = *(const pst_cu_ptr *)args[i];
+		op = kernel_op(function, grid_x, args);
+		if (!op)
+			rc = PST_CU_OUT_OF_MEMORY;
+		else if (s->capturing)
+			rc = capture_op(s, op, QUEUE_COMPUTE);
+		else
 			op_submit(op, s, QUEUE_COMPUTE);
-		}
-		rc = op ? PST_CU_OK : PST_CU_OUT_OF_MEMORY;
 		op_put(op);
 	}
 	unlock();

@@ -24,6 +24,9 @@ struct pst_standin_live {
 	size_t streams; /* Number of streams that the program has created. */
 	size_t events;
 	size_t modules;
+	size_t graphs;
+	size_t graph_execs;
+	size_t user_objects;
 	size_t ctx_retains; /* Number of references to primary contexts. */
 	size_t ctxs;	    /* Number of contexts that cuCtxCreate has created. */
 	size_t vmm_handles;

@@ -42,7 +42,7 @@ void op_put(struct op *op)
 	free(op);
 }
 
-static void op_depend(struct op *op, struct op *on)
+void op_depend(struct op *op, struct op *on)
 {
 	if (!on || on->done || on == op)
 		return;
@@ -53,6 +53,31 @@ static void op_depend(struct op *op, struct op *on)
 		abort();
 	op->deps[op->dep_count++] = on;
 	on->refs++;
+}
+
+void op_payload(struct op *op, const struct op *from)
+{
+	switch (op->kind) {
+	case OP_COPY:
+		op->copy = from->copy;
+		break;
+	case OP_SET:
+		op->set = from->set;
+		break;
+	case OP_WRITE:
+	case OP_WAIT:
+		op->word = from->word;
+		break;
+	case OP_HOST:
+		op->host = from->host;
+		break;
+	case OP_KERNEL:
+		op->kernel = from->kernel;
+		break;
+	case OP_MARK:
+	case OP_FREE:
+		break;
+	}
 }
 
 /* Adds the dependencies that the default stream causes. An operation on the default stream runs
@@ -259,9 +284,32 @@ static void *host_main(void *arg)
 		op->host.fn(op->host.arg);
 		lock();
 		op->hit = true;
-		pthread_cond_signal(&op->stream->wake);
+		if (op->stream)
+			pthread_cond_signal(&op->stream->wake);
+		else
+			op_put(op);
 	}
 	return NULL;
+}
+
+/* Appends to the list of host functions. */
+static void host_append(struct op *op)
+{
+	op->poll_next = NULL;
+	*host_last = op;
+	host_last = &op->poll_next;
+	pthread_cond_signal(&host_wake);
+}
+
+void host_call(void (*fn)(void *), void *arg)
+{
+	struct op *op = op_new(OP_HOST, FN_cuLaunchHostFunc);
+
+	if (!op)
+		abort();
+	op->host.fn = fn;
+	op->host.arg = arg;
+	host_append(op);
 }
 
 static void thread_start(void *(*main)(void *), void *arg)
@@ -358,9 +406,7 @@ static void op_run(struct op *op)
 		op_wait_hit(op, &poll_wake);
 		break;
 	case OP_HOST:
-		op->poll_next = NULL;
-		*host_last = op;
-		host_last = &op->poll_next;
+		host_append(op);
 		op_wait_hit(op, &host_wake);
 		break;
 	case OP_KERNEL:
@@ -389,6 +435,8 @@ static void op_finish(struct op *op)
 	for (size_t i = 0; i < op->dep_count; i++)
 		op_put(op->deps[i]);
 	op->dep_count = 0;
+	if (op->exec)
+		exec_put(op->exec);
 	op_put(op);
 	pthread_cond_broadcast(&standin.done);
 }

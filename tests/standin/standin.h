@@ -27,7 +27,14 @@
 F(cuCtxCreate_v2, (struct pst_cu_ctx **ctx, unsigned int flags, int dev)) \
 F(cuCtxDestroy_v2, (struct pst_cu_ctx *ctx)) \
 F(cuStreamBeginCapture_v2, (struct pst_cu_stream *stream, enum pst_cu_capture_mode how)) \
-F(cuStreamEndCapture, (struct pst_cu_stream *stream, void **graph)) \
+F(cuStreamEndCapture, (struct pst_cu_stream *stream, struct pst_cu_graph **graph)) \
+F(cuGraphInstantiateWithFlags, (struct pst_cu_graph_exec **exec, struct pst_cu_graph *graph, \
+				unsigned long long flags)) \
+F(cuGraphLaunch, (struct pst_cu_graph_exec *exec, struct pst_cu_stream *stream)) \
+F(cuGraphExecDestroy, (struct pst_cu_graph_exec *exec)) \
+F(cuGraphDestroy, (struct pst_cu_graph *graph)) \
+F(cuGraphClone, (struct pst_cu_graph **clone, struct pst_cu_graph *graph)) \
+F(cuGraphGetNodes, (struct pst_cu_graph *graph, struct pst_cu_node **nodes, size_t *count)) \
 F(cuStreamCreate, (struct pst_cu_stream **stream, unsigned int flags)) \
 F(cuMemcpyHtoD_v2, (pst_cu_ptr dst, const void *src, size_t len)) \
 F(cuMemcpyDtoH_v2, (void *dst, pst_cu_ptr src, size_t len)) \
@@ -36,6 +43,8 @@ F(cuMemAllocManaged, (pst_cu_ptr *dev, size_t len, unsigned int flags)) \
 F(cuMemAllocAsync, (pst_cu_ptr *dev, size_t len, struct pst_cu_stream *stream)) \
 F(cuMemFreeAsync, (pst_cu_ptr dev, struct pst_cu_stream *stream))
 /* clang-format on */
+
+struct pst_cu_graph_exec;
 
 /* Declares every exported function with the type of cuda_api.h. */
 #define PROTO(name, symbol, params) EXPORT enum pst_cu_result symbol params;
@@ -116,6 +125,8 @@ struct op {
 	struct op *poll_next;
 	struct op **deps;
 	size_t dep_count;
+	/* Executable graph whose launch ends with this operation; NULL if there is none. */
+	struct pst_cu_graph_exec *exec;
 	union {
 		struct piece copy;
 		struct {
@@ -136,7 +147,7 @@ struct op {
 		struct {
 			const struct pst_cu_function *function;
 			unsigned int blocks;
-			pst_cu_ptr args[2];
+			pst_cu_ptr args[3];
 		} kernel;
 		pst_cu_ptr free;
 	};
@@ -158,6 +169,10 @@ struct pst_cu_stream {
 	/* Whether cuStreamBeginCapture (and not pst_standin_capture) started the capture, and
 	 * whether a call has invalidated the capture. */
 	bool real_capture, invalidated;
+	struct pst_cu_graph *graph; /* Graph into which the stream is being captured. */
+	/* Stream whose capture this stream has joined; NULL if it began the capture itself. */
+	struct pst_cu_stream *origin;
+	uint64_t capture_id;
 	enum pst_cu_capture_mode capture_mode;
 	pthread_t capturer;
 	pthread_cond_t wake;
@@ -171,6 +186,8 @@ struct pst_cu_event {
 	struct pst_cu_ctx *ctx;
 	/* Operation that marks the recorded place; NULL until the event is recorded. */
 	struct op *mark;
+	/* Capture in which the event was last recorded; 0 if it was recorded outside of one. */
+	uint64_t capture_id;
 };
 
 /* A block of device memory: a memfd that is mapped at an address which the CPU may access. */
@@ -330,6 +347,12 @@ char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail);
 /* ---- queue.c: callers hold the lock ---- */
 struct op *op_new(enum op_kind kind, enum func func);
 void op_put(struct op *op);
+/* Makes `op` do the same as `from`, which has the same kind. */
+void op_payload(struct op *op, const struct op *from);
+/* Makes `op` run after `on`, which may be NULL. */
+void op_depend(struct op *op, struct op *on);
+/* Calls a function on the thread that runs host functions. Nothing waits for it. */
+void host_call(void (*fn)(void *), void *arg);
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
 /* Waits until the operation has completed, then drops a reference to it. */
 void op_wait(struct op *op);
@@ -345,6 +368,15 @@ void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);
 
 /* ---- capture.c: the caller holds the lock ---- */
 enum pst_cu_result capture_refuses(enum func func);
+/* Makes a stream join the capture in which an event was recorded. */
+enum pst_cu_result capture_join(struct pst_cu_stream *stream, const struct pst_cu_event *event);
+
+/* ---- graph.c: the caller holds the lock ---- */
+struct pst_cu_graph *graph_new(void);
+void graph_drop(struct pst_cu_graph *graph);
+/* Adds the operation to the graph into which the stream is being captured. */
+enum pst_cu_result capture_op(struct pst_cu_stream *stream, struct op *op, enum queue_kind queue);
+void exec_put(struct pst_cu_graph_exec *exec);
 
 /* ---- stream.c: the caller holds the lock. Returns NULL and an error in *rc for no live stream
  * ---- */

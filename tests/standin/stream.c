@@ -50,7 +50,7 @@ static enum pst_cu_result op_queue(struct op *op, struct pst_cu_stream *handle,
 	if (!op)
 		return PST_CU_OUT_OF_MEMORY;
 	if (s && s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+		rc = capture_op(s, op, queue);
 	else if (s && s->ctx->broken)
 		rc = s->ctx->broken;
 	else if (s)
@@ -104,6 +104,13 @@ EXPORT enum pst_cu_result cuStreamDestroy_v2(struct pst_cu_stream *stream)
 	return rc ? rc : standin_leave(ctx);
 }
 
+/* Refuses a query of a stream that is being captured. The query invalidates the capture. */
+static enum pst_cu_result capture_end_by(struct pst_cu_stream *stream)
+{
+	(stream->origin ? stream->origin : stream)->invalidated = true;
+	return standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+}
+
 EXPORT enum pst_cu_result cuStreamQuery(struct pst_cu_stream *stream)
 {
 	enum pst_cu_result rc;
@@ -115,7 +122,7 @@ EXPORT enum pst_cu_result cuStreamQuery(struct pst_cu_stream *stream)
 	if (s && s->ctx->broken)
 		rc = s->ctx->broken;
 	else if (s && s->capturing)
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+		rc = capture_end_by(s);
 	else if (s && s->head)
 		rc = PST_CU_NOT_READY;
 	unlock();
@@ -133,7 +140,7 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->capturing) {
-		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+		rc = capture_end_by(s);
 	} else if (s) {
 		owner = s->ctx;
 		/* The default stream is idle only if all blocking streams are idle. So this branch
@@ -228,8 +235,11 @@ EXPORT enum pst_cu_result cuEventRecord(struct pst_cu_event *event, struct pst_c
 			op->refs++;
 		rc = op_queue(op, stream, ctx, QUEUE_NONE);
 		if (!rc) {
+			e->capture_id = s->capturing ? s->capture_id : 0;
 			op_put(e->mark);
-			e->mark = op;
+			e->mark = s->capturing ? NULL : op;
+			if (s->capturing)
+				op_put(op);
 		} else {
 			op_put(op);
 		}
@@ -275,6 +285,14 @@ EXPORT enum pst_cu_result cuEventSynchronize(struct pst_cu_event *event)
 	return rc;
 }
 
+static bool stream_captures(struct pst_cu_stream *handle, struct pst_cu_ctx *ctx)
+{
+	enum pst_cu_result rc;
+	const struct pst_cu_stream *s = stream_of(handle, ctx, &rc);
+
+	return s && s->capturing;
+}
+
 EXPORT enum pst_cu_result cuStreamWaitEvent(struct pst_cu_stream *stream,
 					    struct pst_cu_event *event, unsigned int flags)
 {
@@ -287,7 +305,14 @@ EXPORT enum pst_cu_result cuStreamWaitEvent(struct pst_cu_stream *stream,
 		return standin_refuse(PST_CU_INVALID_VALUE, "wait flags %u", flags);
 	lock();
 	e = event_of(event, &rc);
-	if (e) {
+	if (e && e->capture_id) {
+		struct pst_cu_stream *s = stream_of(stream, ctx, &rc);
+
+		if (s)
+			rc = capture_join(s, e);
+	} else if (e && stream_captures(stream, ctx)) {
+		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "an event of no capture");
+	} else if (e) {
 		op = op_new(OP_MARK, FN_cuStreamWaitEvent);
 		if (op && e->mark && !e->mark->done) {
 			op->deps = malloc(sizeof(*op->deps));

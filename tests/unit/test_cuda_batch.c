@@ -125,7 +125,7 @@ static void bad_address_fails_alone(void **state)
 	}
 }
 
-/* ---- small copies, which the copier queues in pairs ---- */
+/* ---- small copies, which the copier queues in pairs, many with one call ---- */
 
 enum { BLOCKS = 200, ROOM = 8192 };
 
@@ -171,22 +171,90 @@ static void device_zero(char *at, size_t len)
 	ctx_leave();
 }
 
-static void small_copies_are_paired(void **state)
+/* Copies blocks of `len` bytes. Returns the number of driver calls that queued them in batches, and
+ * stores in *alone the number of other calls. Both are 0 without the stand-in. */
+static unsigned long small_calls(size_t len, unsigned long *alone)
 {
-	static const size_t lens[] = {4096, 2, 4095, 513};
+	bool counts = is_standin();
+	unsigned long batches = counts ? standin_calls("cuMemcpy3DBatchAsync_v2") : 0;
+	unsigned long pairs = counts ? standin_calls("cuMemcpy2DAsync_v2") : 0;
 	char *to[BLOCKS];
 
-	(void)state;
 	for (unsigned i = 0; i < BLOCKS; i++)
 		to[i] = mem + (size_t)i * ROOM;
-	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
-		unsigned long before = is_standin() ? standin_calls("cuMemcpy2DAsync_v2") : 0;
+	device_zero(mem, HOST);
+	small_blocks(to, len);
+	*alone = counts ? standin_calls("cuMemcpy2DAsync_v2") - pairs : 0;
+	return counts ? standin_calls("cuMemcpy3DBatchAsync_v2") - batches : 0;
+}
 
-		device_zero(mem, HOST);
-		small_blocks(to, lens[k]);
-		if (is_standin() && lens[k] % 2 == 0)
-			assert_in_range(standin_calls("cuMemcpy2DAsync_v2") - before, BLOCKS / 2,
-					BLOCKS * 7 / 10);
+static void small_copies_are_batched(void **state)
+{
+	static const size_t lens[] = {4096, 2, 4095, 513};
+	unsigned long alone;
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
+		assert_in_range(small_calls(lens[k], &alone), is_standin() ? 1 : 0, 4);
+		/* A copy of odd length that finds no partner has no two halves. */
+		if (lens[k] % 2)
+			assert_in_range(alone, 0, 2 * BLOCKS / 4);
+		else
+			assert_int_equal(alone, 0);
+	}
+}
+
+/* The driver has no batches of pitched copies. The copier asks once, and then queues each pair with
+ * one call. */
+static void small_copies_are_paired(void **state)
+{
+	static const size_t lens[] = {4096, 2};
+	unsigned long alone;
+
+	(void)state;
+	standin_only();
+	standin_fail("cuMemcpy3DBatchAsync_v2:1+:801");
+	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
+		assert_int_equal(small_calls(lens[k], &alone), k == 0 ? 1 : 0);
+		assert_in_range(alone, BLOCKS / 2, BLOCKS * 7 / 10);
+	}
+}
+
+/* The driver refuses a batch, then the first pair of it, and then one copy of this pair. Only this
+ * copy fails, and the next batch is accepted. */
+static void refused_small_copy_fails_alone(void **state)
+{
+	int refused[4] = {0};
+
+	(void)state;
+	standin_only();
+	for (int round = 0; round < 2; round++) {
+		unsigned long batches = standin_calls("cuMemcpy3DBatchAsync_v2");
+
+		device_zero(mem, 4 * ROOM);
+		memset(host, 0x21 + round, 4 * ROOM);
+		for (int i = 0; i < 4; i++) {
+			struct pst_rect r = flat_rect(mem + i * ROOM, host + i * ROOM, 4096);
+
+			r.refused = &refused[i];
+			assert_int_equal(ops->copy_in(cp, &r), 0);
+		}
+		if (!round)
+			standin_fail("cuMemcpy3DBatchAsync_v2:1:1,cuMemcpy2DAsync_v2:1:1,"
+				     "cuMemcpy2DAsync_v2:3:1");
+		copies_wait();
+		standin_fail(NULL);
+		assert_int_equal(standin_calls("cuMemcpy3DBatchAsync_v2") - batches, 1);
+		for (int i = 0; i < 4; i++) {
+			bool fails = !round && i == 1;
+
+			assert_int_equal(refused[i], fails ? -EINVAL : 0);
+			refused[i] = 0;
+			assert_int_equal(queue_out(host + MIB, mem + i * ROOM, 4096), 0);
+			copies_wait();
+			if (!fails)
+				assert_memory_equal(host + MIB, host, 4096);
+		}
 	}
 }
 
@@ -238,7 +306,9 @@ int main(void)
 		CASE(more_copies_than_a_batch),
 		CASE(refused_batch_is_queued_one_by_one),
 		CASE(bad_address_fails_alone),
+		CASE(small_copies_are_batched),
 		CASE(small_copies_are_paired),
+		CASE(refused_small_copy_fails_alone),
 		CASE(pairs_stay_in_one_allocation),
 		CASE(deferred_copies_fail_without_context),
 	};

@@ -51,6 +51,24 @@ static void batch_copy(struct pst_cu_stream *s, int part, size_t len, bool in)
 			 PST_CU_OK);
 }
 
+/* Queues four copies of two rows each with one batch call. */
+static void batch_two_rows(struct pst_cu_stream *s, int part)
+{
+	struct pst_cu_copy3d copies[4];
+
+	for (size_t i = 0; i < 4; i++)
+		copies[i] = (struct pst_cu_copy3d){
+			.src = {PST_CU_OPERAND_POINTER, (uintptr_t)(pinned + part * MIB + i * 64),
+				32},
+			.dst = {PST_CU_OPERAND_POINTER, big + part * MIB + i * 64, 512},
+			.width_bytes = 32,
+			.rows = 2,
+			.layers = 1,
+			.source_order = PST_CU_SOURCE_IN_STREAM,
+		};
+	assert_int_equal(cu->cuMemcpy3DBatchAsync(4, copies, 0, s), PST_CU_OK);
+}
+
 static void batch_in_small(struct pst_cu_stream *s, int part)
 {
 	batch_copy(s, part, 64, true);
@@ -163,6 +181,21 @@ static void batch_uses_the_queues_of_its_copies(void **state)
 	}
 }
 
+static void batch_of_two_rows_uses_the_copy_engine(void **state)
+{
+	(void)state;
+	need_memops();
+	if (!cu->cuMemcpy3DBatchAsync)
+		test_skip("this driver has no batches of pitched copies (before 13.0)");
+	for (int over = 0; over < 2; over++) {
+		assert_true(op_completes_beside_wait(no_op, batch_two_rows, over, true));
+		assert_true(op_completes_beside_wait(to_host, batch_two_rows, over, true));
+		assert_false(op_completes_beside_wait(to_device, batch_two_rows, over, false));
+		assert_false(op_completes_beside_wait(batch_two_rows, to_device, over, false));
+		assert_true(op_completes_beside_wait(batch_two_rows, to_host, over, true));
+	}
+}
+
 static void memset_before_wait_frees_the_copy_queues(void **state)
 {
 	struct pst_cu_stream *waiter[64], *worker;
@@ -197,6 +230,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(wait_blocks_its_hardware_queue),
 		CASE(batch_uses_the_queues_of_its_copies),
+		CASE(batch_of_two_rows_uses_the_copy_engine),
 		CASE(memset_before_wait_frees_the_copy_queues),
 	};
 

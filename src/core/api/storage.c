@@ -14,6 +14,7 @@
 #include "core/base/fork.h"
 #include "core/base/spin.h"
 #include "core/base/struct_copy.h"
+#include "core/queue/captured.h"
 #include "core/request/cache_fill.h"
 #include "core/route/route.h"
 
@@ -148,6 +149,7 @@ void penstock_close(struct penstock_storage *st)
 		/* A forked child must not close the storage, which belongs to the parent
 		 * process. */
 		return;
+	pst_captured_close_storage(st);
 	while (atomic_load(&st->inflight)) {
 		/* The requests may run on inline lanes of this thread, which make no progress
 		 * outside this call. */

@@ -130,6 +130,49 @@ static int device_add(const char *name, const struct penstock_device_opts *opts,
 	return 0;
 }
 
+static bool pump_runs(const struct penstock_device *dev)
+{
+	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
+}
+
+/* Makes the lanes of all other devices drop what they have cached about the closing device. Called
+ * with device_lock held. */
+static void invalidate_others(struct penstock_device *closing)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] != closing && pump_runs(devices[i]))
+			devices[i]->hooks->invalidate(devices[i], NULL, closing);
+}
+
+/* Closes a device without openers. Called with device_lock held. */
+static void device_end(struct penstock_device *dev)
+{
+	unsigned times = 0;
+
+	while (atomic_load_explicit(&dev->guests, memory_order_acquire))
+		pst_backoff(&times);
+	/* Waits for the requests of this device, so that afterwards no stream waits for one of
+	 * them. */
+	if (pump_runs(dev))
+		dev->hooks->stop(dev);
+	invalidate_others(dev);
+	table_set(dev->index, NULL);
+	if (atomic_load(&dev->scratch))
+		dev->ops->free(dev, atomic_load(&dev->scratch), NULL);
+	dev->ops->close(dev);
+	device_free(dev);
+}
+
+/* Closes the devices that have no openers, and whose graphs are gone. Called with device_lock
+ * held. */
+static void devices_sweep(void)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] && !devices[i]->refs &&
+		    !atomic_load_explicit(&devices[i]->graphs, memory_order_acquire))
+			device_end(devices[i]);
+}
+
 int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 		    const struct pst_device_hooks *hooks, struct penstock_device **out,
 		    struct pst_err *err)
@@ -145,6 +188,7 @@ int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 		ret = dev->refs++ > 0;
 		*out = dev;
 	}
+	devices_sweep();
 	pthread_mutex_unlock(&device_lock);
 	return ret;
 }
@@ -185,39 +229,11 @@ int pst_device_ref(struct penstock_device *dev, struct pst_err *err)
 	return ret;
 }
 
-static bool pump_runs(const struct penstock_device *dev)
-{
-	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
-}
-
-/* Makes the lanes of all other devices drop what they have cached about the closing device. Called
- * with device_lock held. */
-static void invalidate_others(struct penstock_device *closing)
-{
-	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
-		if (devices[i] != closing && pump_runs(devices[i]))
-			devices[i]->hooks->invalidate(devices[i], NULL, closing);
-}
-
 void pst_device_close(struct penstock_device *dev)
 {
-	unsigned times = 0;
-
 	pthread_mutex_lock(&device_lock);
-	if (--dev->refs == 0) {
-		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
-			pst_backoff(&times);
-		/* Waits for the requests of this device, so that afterwards no stream waits for one
-		 * of them. */
-		if (pump_runs(dev))
-			dev->hooks->stop(dev);
-		invalidate_others(dev);
-		table_set(dev->index, NULL);
-		if (atomic_load(&dev->scratch))
-			dev->ops->free(dev, atomic_load(&dev->scratch), NULL);
-		dev->ops->close(dev);
-		device_free(dev);
-	}
+	dev->refs--;
+	devices_sweep();
 	pthread_mutex_unlock(&device_lock);
 }
 

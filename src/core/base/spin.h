@@ -15,8 +15,12 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "penstock.h"
 
-#define PST_SPIN_NS 50000u /* maximum time in ns that a thread polls before it sleeps */
+/* Maximum times in ns that a thread polls before it sleeps. To sleep and to wake takes about 5 us
+ * of CPU time. With effort PENSTOCK_THRIFTY, a thread polls for no more than twice this time. */
+#define PST_SPIN_THRIFTY_NS 10000u
+#define PST_SPIN_NS 50000u
 /* Maximum polling time after a short request with effort PENSTOCK_FAST. After such a request the
  * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
  * wake, which is longer than the read itself. */
@@ -25,29 +29,40 @@
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
-	bool fast;	/* true if the last request was short and had effort PENSTOCK_FAST */
+	/* Maximum polling time, which pst_spin_limit returned for the last request. */
+	unsigned limit_ns;
 	uint64_t since; /* time at which the thread began to poll, in ns; 0 if it does not poll */
 	unsigned skips; /* number of sleeps without polling after the last failed polling */
 	unsigned left;	/* number of sleeps without polling that remain */
 };
 
+/* Returns for how long a thread may poll for the next event of a request of `len` bytes. */
+static inline unsigned pst_spin_limit(enum penstock_effort effort, uint64_t len)
+{
+	if (effort == PENSTOCK_THRIFTY)
+		return PST_SPIN_THRIFTY_NS;
+	return effort == PENSTOCK_FAST && len <= PST_SPIN_SHORT ? PST_SPIN_FAST_NS : PST_SPIN_NS;
+}
+
 /* Called when the thread has found no event. Returns true if the thread shall poll again, false if
  * it shall sleep. */
 static inline bool pst_spin_on(struct pst_spin *spin)
 {
+	bool always = spin->limit_ns == PST_SPIN_FAST_NS;
 	uint64_t now;
 
-	if (spin->left && !spin->fast) {
+	if (spin->left && !always) {
 		spin->left--;
 		return false;
 	}
 	now = pst_now_ns();
 	if (!spin->since)
 		spin->since = now;
-	if (now - spin->since < (spin->fast ? PST_SPIN_FAST_NS : PST_SPIN_NS))
+	if (now - spin->since < spin->limit_ns)
 		return true;
 	spin->since = 0;
-	spin->fast = false;
+	if (always)
+		spin->limit_ns = PST_SPIN_NS;
 	spin->skips = spin->skips < PST_SPIN_SKIPS_MAX ? spin->skips * 2 + 1 : spin->skips;
 	spin->left = spin->skips;
 	return false;
@@ -62,13 +77,6 @@ static inline void pst_backoff(unsigned *times)
 		sched_yield();
 	else
 		usleep(100);
-}
-
-/* Called when the thread starts `len` bytes of a request. `fast` is true if the request has effort
- * PENSTOCK_FAST. */
-static inline void pst_spin_took(struct pst_spin *spin, bool fast, uint64_t len)
-{
-	spin->fast = fast && len <= PST_SPIN_SHORT;
 }
 
 /* Called when the thread has found an event. */

@@ -30,7 +30,8 @@
  * together have at least this many bytes. It is half of a lane's ring, so that drives can fill the
  * other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-/* Copies of fewer bytes get their ticket in the next turn of the lane. */
+/* Copies of fewer bytes get their ticket in the next turn of the lane, or when older copies are
+ * done. */
 #define RECORD_MIN (256u << 10)
 #define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
 #define TICKETS 8 /* number of tickets that are likely in flight on one copy queue */
@@ -371,6 +372,15 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
+/* Returns whether the copies without a ticket shall wait for the older copies of the queue. They do
+ * if all copies of the lane are few bytes: more may come meanwhile, and all of them then share
+ * driver calls and a ticket. Without older copies, nothing would make the lane record them later.
+ */
+static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *copyq)
+{
+	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
+}
+
 /* Called when one copier has completed all its copies of the chunk. After the last copier the
  * chunk's path continues. If another lane has queued the copies, the chunk first returns to its own
  * lane. */
@@ -527,7 +537,7 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
 
-		if (how != PST_REAP_LOOK)
+		if (how != PST_REAP_LOOK && !copyq_may_hold(lane, copyq))
 			copyq_record(copyq);
 		/* A chunk that completes in this loop may queue more copies. The loop ends before
 		 * copies that have no ticket yet. */
@@ -545,6 +555,8 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 			chunk_copies_done(copyq->waits[at].chunk, ret < 0 ? ret : 0);
 			reaped++;
 		}
+		if (how != PST_REAP_LOOK && !copyq_may_hold(lane, copyq))
+			copyq_record(copyq);
 	}
 	return reaped;
 }

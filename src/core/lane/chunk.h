@@ -111,8 +111,9 @@ void pst_copyqs_adopt(struct pst_lane *lane);
  * error, with the reason in lane->open_err. */
 struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev);
 
-/* Processes completed copies and returns their count. PST_REAP_RECORD first records a ticket for
- * the copies that have none. PST_REAP_LOOK leaves these copies for a later call. */
+/* Processes completed copies and returns their count. PST_REAP_RECORD also records a ticket for the
+ * copies that have none, unless they are few bytes and older copies are not done. PST_REAP_LOOK
+ * leaves these copies for a later call. */
 enum pst_reap { PST_REAP_LOOK, PST_REAP_RECORD };
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how);
 

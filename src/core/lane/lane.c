@@ -55,9 +55,12 @@
  */
 #define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
- * WATCH_SPINS turns without a pause, then every WATCH_US. */
+ * WATCH_SPINS turns without a pause, then every WATCH_US. After about a second, it polls every
+ * WATCH_SELDOM_US, because a captured request may wait for hours until its graph is launched. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
+#define WATCH_SELDOM_SPINS (WATCH_SPINS + 10000)
+#define WATCH_SELDOM_US 500
 
 /* ---- opening ---- */
 
@@ -471,7 +474,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		chunk = pst_chunk_get(lane);
 		pst_chunk_claimed(chunk, req, &claim);
 		(*started)++;
-		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
+		lane->spin.limit_ns = pst_spin_limit(req->effort, chunk->len);
 		req_spread(lane, chunk);
 		lane_set_drives(lane, chunk);
 		from_ns = chunk->start_ns;
@@ -698,6 +701,7 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	    !lane_owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
+	lane->engine_ops->poll(lane->engine);
 }
 
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
@@ -739,7 +743,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	else if (!lane->watched && !lane->stage_waits)
 		lane_sleep(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)
-		lane_sleep(lane, WATCH_US);
+		lane_sleep(lane,
+			   lane->idle_turns > WATCH_SELDOM_SPINS ? WATCH_SELDOM_US : WATCH_US);
 }
 
 /* ---- single transfers, for canaries ---- */

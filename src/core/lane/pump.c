@@ -18,6 +18,7 @@
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
+#include "core/lane/stage.h"
 
 /* Length and number of a lane's slots, unless the device's options set them. The big slots have
  * 16 MiB together. Cut into parts of 1 MiB, they serve 16 drive calls at once, which keep a
@@ -446,7 +447,9 @@ void pst_pump_submit(struct pst_request *req)
 
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home_lane = best;
-	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
+	/* A captured request never completes. While it exists, the pump is not stopped. */
+	if (!req->stage || !req->stage->captured)
+		atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);
 	entry->watch = req->stage;
 	pst_req_open(req);

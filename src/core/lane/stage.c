@@ -6,6 +6,7 @@
  */
 #include "core/lane/stage.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "core/base/device_sync.h"
@@ -194,15 +195,34 @@ void pst_stage_start(struct pst_request *req)
 			   stage->pieces < stage->rounds ? stage->pieces : stage->rounds);
 }
 
-/* Lets the stream pass the request. After this call the stage may belong to another request. */
+/* Stores the request's result for the application. */
+static void result_store(struct pst_request *req, int64_t result)
+{
+	if (req->late.result && !atomic_load(&req->retracted))
+		__atomic_store_n(req->late.result, result, __ATOMIC_RELEASE);
+}
+
+/* Returns whether another replay of the captured request has begun before this one ended. */
+static bool replays_overlap(struct pst_stage *stage)
+{
+	if (pst_stage_arrivals(stage) != atomic_load(&stage->replays))
+		atomic_store(&stage->overlapped, true);
+	return atomic_load(&stage->overlapped);
+}
+
+/* Lets the stream pass the request. After this call the stage may belong to another request, or to
+ * the next replay. */
 static void stage_open(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
 	struct penstock_device *dev = req->segs[0].dev;
 
-	if (req->late.result && !atomic_load(&req->retracted))
-		*(volatile int64_t *)req->late.result = pst_req_result(req);
-	pst_device_stream_leave(dev);
+	if (stage->captured) {
+		result_store(req, replays_overlap(stage) ? -EBUSY : pst_req_result(req));
+	} else {
+		result_store(req, pst_req_result(req));
+		pst_device_stream_leave(dev);
+	}
 	word_raise(&stage->words->released,
 		   atomic_load_explicit(&stage->last, memory_order_relaxed));
 }
@@ -219,6 +239,27 @@ void pst_stage_finish(struct pst_request *req)
 	    atomic_load(&stage->complete) < stage->rounds)
 		memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
 	stage_open(req);
+}
+
+bool pst_stage_part(struct pst_request *req)
+{
+	struct pst_stage *stage = req->stage;
+	/* Loaded in this order: every replay first arrives, and then leaves. */
+	uint64_t left = __atomic_load_n(&stage->words->left, __ATOMIC_ACQUIRE);
+	uint64_t arrived = pst_stage_arrivals(stage);
+
+	/* In this order: a replay that skips its copies must not find a good result. */
+	result_store(req, -EBUSY);
+	for (unsigned i = 0; stage->by_kernel && i < stage->rounds; i++)
+		__atomic_store_n(&stage->round[i].count, 0, __ATOMIC_RELEASE);
+	if (left != arrived) {
+		/* Each replay that arrives sets the word to 0. */
+		word_raise(&stage->words->released, UINT32_MAX);
+		return false;
+	}
+	atomic_store(&stage->replays, arrived);
+	atomic_store(&stage->overlapped, false);
+	return true;
 }
 
 /* A round is complete: lets the stream execute its copies (read), or the copies of the round that

@@ -18,6 +18,19 @@
  *			the stream waits until it is at least rounds + 1.
  *	passed		after each of these waits and the operations that follow it, the stream
  *			stores the value that it has waited for
+ *
+ * The operations of a captured request are nodes of a CUDA graph, and each launch of the graph
+ * executes them again: this is a replay. A stage serves one replay at a time, and the words then
+ * differ in three points:
+ *
+ *	arrived		when a replay reaches the request, the stream sets `released` and `passed`
+ *			to 0, and then adds 1 to `arrived`
+ *	passed		not stored after the last wait
+ *	left		after the last wait and the operations that follow it, the stream adds 1
+ *
+ * Two executables of one graph may run at the same time. Then `arrived` is too high for the number
+ * of replays that lanes have started. Lanes detect this before they store a result, and let both
+ * replays pass with -EBUSY.
  */
 #ifndef PST_CORE_STAGE_H
 #define PST_CORE_STAGE_H
@@ -33,8 +46,8 @@
 struct pst_stage_words {
 	uint64_t released;
 	uint64_t unused[7];
-	uint64_t arrived, passed;
-	uint64_t unused_too[6];
+	uint64_t arrived, passed, left;
+	uint64_t unused_too[5];
 };
 
 struct pst_stage {
@@ -61,6 +74,11 @@ struct pst_stage {
 	/* A thread counts complete rounds. Other threads leave that to it. */
 	_Atomic bool counting;
 	uint64_t turn; /* number of requests that the stage has had */
+	/* For a captured request: number of replays that lanes have started, and whether replays
+	 * have overlapped. */
+	bool captured;
+	_Atomic uint64_t replays;
+	_Atomic bool overlapped;
 	/* Where stream.c has allocated the memory. */
 	unsigned block;
 	size_t at, len;
@@ -90,6 +108,16 @@ void pst_stage_moved(const struct pst_chunk *chunk);
  * nothing if this has been done. Any thread may call it that holds the request, after all phases of
  * the request are done. */
 void pst_stage_finish(struct pst_request *req);
+
+/* Ends the overlap of replays step by step: lets all of them pass without a copy, and stores -EBUSY
+ * as their result. Called until it returns true, which means that all of them have passed. */
+bool pst_stage_part(struct pst_request *req);
+
+/* Returns how many replays have reached the captured request. */
+static inline uint64_t pst_stage_arrivals(const struct pst_stage *stage)
+{
+	return __atomic_load_n(&stage->words->arrived, __ATOMIC_ACQUIRE);
+}
 
 /* Returns whether the stream has reached the request, or passed it. */
 static inline bool pst_stage_arrived(const struct pst_stage *stage)

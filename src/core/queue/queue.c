@@ -392,6 +392,8 @@ static void req_dispatch(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	atomic_store_explicit(&req->q->poll_ns, pst_spin_limit(req->effort, req->total),
+			      memory_order_relaxed);
 	if (req->stage || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
@@ -494,20 +496,17 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 	if (!req)
 		return err->code;
 	ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
-	streamed = !ret && req->stream;
-	if (streamed)
+	if (!ret && req->stream)
 		ret = pst_stream_arm(req, &seq, err);
 	if (ret) {
 		pool_put(q, req);
 		return ret;
 	}
+	streamed = req->stage;
 	req->wants_report = true;
 	req_submitted(req);
 	if (id)
 		*id = (uint64_t)req->generation << 32 | req->index;
-	atomic_store_explicit(&q->fast,
-			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
-			      memory_order_relaxed);
 	deadline_ns = req->deadline_ns;
 	if (streamed)
 		pst_req_hold(req);
@@ -668,7 +667,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 /* Polls for completions for a short time. Returns whether there is a completion. */
 static bool queue_poll_shortly(struct penstock_queue *q)
 {
-	q->spin.fast = atomic_load_explicit(&q->fast, memory_order_relaxed);
+	q->spin.limit_ns = atomic_load_explicit(&q->poll_ns, memory_order_relaxed);
 	while (pst_spin_on(&q->spin)) {
 		for (unsigned i = 0; i < 64; i++) {
 			if (!atomic_load_explicit(&q->completed, memory_order_relaxed))

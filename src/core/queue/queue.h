@@ -43,8 +43,8 @@ struct penstock_queue {
 	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
 	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
 	bool in_callback, mute;
-	/* true if the last submitted request was short and had effort PENSTOCK_FAST */
-	_Atomic bool fast;
+	/* pst_spin_limit() of the last submitted request */
+	_Atomic unsigned poll_ns;
 	struct pst_spin spin; /* state of the short polls of penstock_wait */
 	/* period in ns in which the next completion is likely; 0 if unknown */
 	uint64_t poll_from, poll_to;

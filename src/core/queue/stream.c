@@ -13,9 +13,11 @@
 #include "core/base/clock.h"
 #include "core/base/device_sync.h"
 #include "core/base/spin.h"
+#include "core/base/stats.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 #include "core/lane/stage.h"
+#include "core/queue/captured.h"
 #include "core/queue/queue.h"
 #include "core/queue/streams.h"
 #include "core/route/admit.h"
@@ -130,8 +132,8 @@ static int count_part(void *arg, const struct pst_part *part, char *mem)
 	return ++q->copies > COPIES_QUEUED;
 }
 
-/* Queues a wait for `released`, what follows it, and the store to `passed`. */
-static int queue_round(struct queueing *q, struct pst_request *req, unsigned round)
+/* Queues a wait for `released`, what follows it, and if `pass` is true the store to `passed`. */
+static int queue_round(struct queueing *q, struct pst_request *req, unsigned round, bool pass)
 {
 	struct pst_stage *stage = req->stage;
 	int ret = q->ops->stream_wait(q->seq, &stage->words->released, round + 1, q->err);
@@ -141,7 +143,7 @@ static int queue_round(struct queueing *q, struct pst_request *req, unsigned rou
 			      ? q->ops->stream_run(q->seq, &stage->round[round], stage->copies,
 						   stage->piece_bytes, q->err)
 			      : pst_stage_parts(req, round, queue_part, q);
-	if (!ret)
+	if (!ret && pass)
 		ret = q->ops->stream_write(q->seq, &stage->words->passed, round + 1, q->err);
 	return ret;
 }
@@ -155,8 +157,25 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 
 	*begun = !ret;
 	for (unsigned round = 0; round < last && !ret; round++)
-		ret = queue_round(q, req, round);
+		ret = queue_round(q, req, round, true);
 	return ret;
+}
+
+/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, because
+ * copies that wait for earlier nodes could hold up those of other streams, and because the storage
+ * may have another length in each replay. *begun becomes true if the graph will count arrivals. */
+static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
+{
+	struct pst_stage *stage = req->stage;
+	struct pst_stage_words *words = stage->words;
+	unsigned last = stage->last;
+	int ret = q->ops->stream_count(q->seq, &words->arrived, &words->released, &words->passed,
+				       q->err);
+
+	*begun = !ret;
+	for (unsigned round = 0; round < last && !ret; round++)
+		ret = queue_round(q, req, round, round + 1 < last);
+	return ret ? ret : q->ops->stream_count(q->seq, &words->left, NULL, NULL, q->err);
 }
 
 /*
@@ -193,6 +212,58 @@ static uint64_t buffer_end(const struct penstock_seg *seg)
 	return mem.base + mem.len - (uintptr_t)seg->buf;
 }
 
+/* Gives back a stage that no stream uses any more. */
+static void stage_return(struct pst_stage *stage, struct pst_streams *streams)
+{
+	__atomic_store_n(&stage->words->passed, PASSED_ALL, __ATOMIC_RELEASE);
+	pst_stage_put(streams, stage);
+}
+
+/* Captures the request. If not all nodes could be captured, the graph may still be launched. Then
+ * its replays overlap, because they never leave the request. */
+static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
+{
+	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
+	struct pst_streams *streams = atomic_load(&req->pump->streams);
+	struct pst_stage *stage = req->stage;
+	struct pst_captured *cap = NULL;
+	bool begun = false;
+	int ret = pst_captured_make(req, seq, &cap, err);
+
+	if (!ret)
+		ret = capture_all(&q, &cap->req, &begun);
+	if (ret)
+		atomic_fetch_add_explicit(&pst_stats_get()->refused, 1, memory_order_relaxed);
+	if (ret && cap)
+		atomic_store(&cap->req.retracted, true);
+	if (!ret || begun) {
+		pst_pump_submit(&cap->req);
+	} else {
+		stage_return(stage, streams);
+		if (cap)
+			pst_captured_free(cap);
+	}
+	seq->dev->ops->stream_end(seq);
+	req->stage = NULL;
+	req->seg_count = 0;
+	req->body = req->total = 0;
+	req->flags &= ~PENSTOCK_R_DURABLE;
+	return ret;
+}
+
+/* Refuses what has no meaning for a request that is replayed. */
+static int capture_check(const struct pst_request *req, struct pst_err *err)
+{
+	if (!req->late.result)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a request that is captured into a graph needs late->result, "
+				"because no completion reports its replays");
+	if (req->deadline_ns)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a request that is captured into a graph cannot have a deadline");
+	return 0;
+}
+
 int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct pst_streams *streams;
@@ -213,17 +284,26 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, seq, err);
 	if (ret)
 		return ret;
-	if (!shape.empty && !shape.by_kernel)
+	if (seq->capturing) {
+		ret = capture_check(req, err);
+		shape.captured = true;
+		shape.by_kernel = !shape.empty;
+	} else if (!shape.empty && !shape.by_kernel)
 		shape.by_kernel = !copies_may_queue(
 			req, &shape, seq->idle || pst_streams_copy(streams, req->stream));
-	ret = pst_stage_get(streams, req, &shape, &req->stage, err);
+	if (!ret)
+		ret = pst_stage_get(streams, req, &shape, &req->stage, err);
+	while (ret == -ENOMEM && seq->capturing && pst_captured_await_free(streams->gpu))
+		ret = pst_stage_get(streams, req, &shape, &req->stage, err);
 	if (ret) {
 		streams->gpu->ops->stream_end(seq);
 		return ret;
 	}
+	req->pump = streams->pump;
+	if (seq->capturing)
+		return req_capture(req, seq, err);
 	pst_streams_remember(streams, req->stream, req->stage);
 	pst_device_stream_enter(streams->gpu);
-	req->pump = streams->pump;
 	return 0;
 }
 
@@ -279,7 +359,7 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 				"may be negative",
 				(long long)seg->off, (long long)seg->buf_off);
 	/* also checks the late values for overflow */
-	ret = pst_admit_spans(req, req->q->spans_max, err);
+	ret = pst_admit_spans(req, req->spans_max, err);
 	if (!ret && late->buf_off)
 		ret = req_check_late_place(req, err);
 	block = facts->off_align > block ? facts->off_align : block;
@@ -451,6 +531,101 @@ int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct
 	return ret;
 }
 
+/* ---- replays of captured requests; on the thread of the lane that watches the stage ---- */
+
+/* Makes lanes start no more bytes of a replay. */
+static void replay_stop(struct pst_request *req, const struct pst_err *err)
+{
+	if (pst_req_cancelled(req) || !pst_req_hold(req))
+		return;
+	pst_req_fail_unclaimed(req, err);
+	atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+	pst_pump_cancel(req->pump);
+	pst_req_put(req, PST_HOLD);
+}
+
+/* Looks at a replay that lanes serve. Returns whether it has ended. */
+static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
+{
+	struct pst_request *req = &cap->req;
+	struct pst_stage *stage = req->stage;
+	struct pst_err err;
+	/* Loaded first: the next replay may arrive after stage_done has been set. */
+	bool more = pst_stage_arrivals(stage) != atomic_load(&stage->replays);
+
+	if (req->phase == PST_PHASE_DONE &&
+	    atomic_load_explicit(&req->refs, memory_order_acquire) == PST_LISTED) {
+		pst_stage_finish(req);
+		pst_captured_end(cap);
+		return true;
+	}
+	if (more && !atomic_load(&req->stage_done)) {
+		atomic_store(&stage->overlapped, true);
+		pst_fail_errno(&err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+			       "two replays of a captured request ran at the same time");
+		replay_stop(req, &err);
+	} else if (broken) {
+		replay_stop(req, broken);
+	}
+	return false;
+}
+
+/* Fails a replay that cannot start. */
+static void req_refuse_replay(struct pst_request *req, const struct pst_err *err)
+{
+	req->total = 0; /* the spans may be incomplete, so the report names no offset */
+	req_disarm(req);
+	req_fail_unstarted(req, err);
+}
+
+/* Starts the replay that has arrived, unless it overlaps with another. */
+static void replay_start(struct pst_lane *lane, struct pst_captured *cap, uint64_t arrivals)
+{
+	struct pst_stage *stage = cap->req.stage;
+	struct pst_err err;
+
+	if (atomic_load(&cap->req.retracted) || arrivals != atomic_load(&stage->replays) + 1 ||
+	    __atomic_load_n(&stage->words->left, __ATOMIC_ACQUIRE) != arrivals - 1) {
+		atomic_store(&stage->overlapped, true);
+		return;
+	}
+	atomic_store(&stage->replays, arrivals);
+	if (!pst_captured_begin(cap, lane, &err))
+		req_start_arrived(lane, &cap->req);
+	else
+		req_refuse_replay(&cap->req, &err);
+}
+
+/* Looks at a captured request. Returns whether the lane shall drop it. Adds 1 to *did if a replay
+ * has started or ended. */
+static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
+			  const struct pst_err *broken, int *did)
+{
+	struct pst_stage *stage = cap->req.stage;
+	bool gone = pst_captured_gone(cap);
+	uint64_t arrivals;
+
+	if (cap->running) {
+		if (!replay_ended(cap, broken))
+			return false;
+		++*did;
+	}
+	if (gone || broken)
+		return true;
+	if (atomic_load(&stage->overlapped)) {
+		*did += pst_stage_part(&cap->req);
+		return false;
+	}
+	arrivals = pst_stage_arrivals(stage);
+	if (arrivals == atomic_load(&stage->replays))
+		return false;
+	replay_start(lane, cap, arrivals);
+	++*did;
+	return false;
+}
+
+/* ---- the watched stages of a lane ---- */
+
 /* Looks at one request of the lane. Returns whether the lane shall drop it. Adds 1 to *did if the
  * request has started or failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
@@ -459,6 +634,8 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	struct pst_request *req = stage->req;
 	struct pst_err err;
 
+	if (stage->captured)
+		return captured_poll(lane, pst_captured_of(req), broken, did);
 	if (req->phase == PST_PHASE_ARMED) {
 		if (pst_stage_arrived(stage))
 			req_start_arrived(lane, req);
@@ -483,6 +660,7 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 /* Hook: see pst_stream_hooks. */
 static int stream_poll(struct pst_lane *lane)
 {
+	struct pst_streams *streams = atomic_load(&lane->pump->streams);
 	struct pst_stage **at = &lane->watched;
 	struct pst_err why;
 	bool broken = device_is_broken(lane, &why);
@@ -497,8 +675,13 @@ static int stream_poll(struct pst_lane *lane)
 			continue;
 		}
 		*at = stage->next;
-		pst_stage_put(atomic_load(&lane->pump->streams), stage);
-		pst_req_put(req, PST_LISTED);
+		if (stage->captured) {
+			stage_return(stage, streams);
+			pst_captured_free(pst_captured_of(req));
+		} else {
+			pst_stage_put(streams, stage);
+			pst_req_put(req, PST_LISTED);
+		}
 		did++;
 	}
 	return did;

@@ -18,6 +18,10 @@
  * may hold the driver's lock until the stream is idle, and then pst_stream_queue can queue nothing
  * more until the lane has served what is queued. The caller holds the request during
  * pst_stream_queue. If this call fails, the request ends without a completion.
+ *
+ * If the stream is being captured, pst_stream_arm captures the request (queue/captured.h). After
+ * that, the caller's request has no stage and no bytes. The caller then dispatches it, which
+ * completes it, and does not call pst_stream_queue.
  */
 int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);

@@ -11,7 +11,6 @@
 #include "core/base/devices.h"
 #include "core/base/fork.h"
 
-#define STAGES_MAX 1024u /* number of stream-ordered requests of one device in flight */
 /* The stages' memory grows by blocks. */
 #define BLOCK_BYTES ((size_t)32 << 20)
 #define UNITS (BLOCK_BYTES / PST_STAGE_UNIT)
@@ -22,7 +21,7 @@
 #define PIECE_MAX ((uint64_t)4 << 20)
 #define PIECES_BEST 4u
 
-_Static_assert(PST_STAGE_BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && STAGES_MAX == 1024,
+_Static_assert(PST_STAGE_BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && PST_STAGES_MAX == 1024,
 	       "pst_stage_get names these limits");
 
 /* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
@@ -94,13 +93,13 @@ static int streams_start(struct pst_streams *streams, const struct pst_stream_ho
 
 	if (!ret)
 		ret = pinned_open(streams, &streams->words,
-				  STAGES_MAX * sizeof(struct pst_stage_words), err);
+				  PST_STAGES_MAX * sizeof(struct pst_stage_words), err);
 	if (!ret)
 		ret = pst_pump_open_plain(streams->gpu_pump, streams->host, streams, hooks,
 					  &streams->pump, err);
 	if (ret)
 		return ret;
-	for (unsigned i = STAGES_MAX; i-- > 0;) {
+	for (unsigned i = PST_STAGES_MAX; i-- > 0;) {
 		struct pst_stage *stage = &streams->stages[i];
 
 		stage->words = &((struct pst_stage_words *)(void *)streams->words.base)[i];
@@ -117,7 +116,7 @@ static int streams_make(struct pst_pump *pump, const struct pst_stream_hooks *ho
 	int ret;
 
 	if (streams)
-		streams->stages = calloc(STAGES_MAX, sizeof(*streams->stages));
+		streams->stages = calloc(PST_STAGES_MAX, sizeof(*streams->stages));
 	if (!streams || !streams->stages) {
 		free(streams);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stages");
@@ -249,6 +248,11 @@ static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 	if (stage->len)
 		units_set(streams->blocks[stage->block], stage->at, stage->len, false);
 	streams->units_used -= stage->len;
+	if (stage->captured) {
+		streams->units_captured -= stage->len;
+		streams->stages_captured--;
+	}
+	stage->captured = false;
 	stage->len = 0;
 	stage->next = streams->free;
 	streams->free = stage;
@@ -308,10 +312,22 @@ void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
 		stage->pieces = stage->rounds;
 }
 
+/* Returns whether captured requests may hold a further stage of `len` bytes. The caller holds the
+ * lock. */
+static bool captured_fits(const struct pst_streams *streams, size_t len)
+{
+	return streams->stages_captured < PST_STAGES_CAPTURED_MAX &&
+	       streams->units_captured + (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT <=
+		       PST_STAGE_BLOCKS_MAX * UNITS / 2;
+}
+
+/* What stage_take lacks. */
+enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED };
+
 /* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
- * kernel. The caller holds the lock. Returns false if there is too little memory. */
-static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
-			   const struct pst_stage_shape *shape, bool small)
+ * kernel. The caller holds the lock. */
+static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
+				const struct pst_stage_shape *shape, bool small)
 {
 	size_t room, len;
 
@@ -321,19 +337,21 @@ static bool stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
 	if (shape->by_kernel)
 		len += stage->rounds * sizeof(*stage->round) +
 		       shape->copies * sizeof(*stage->copies);
+	if (shape->captured && !captured_fits(streams, len))
+		return LACK_CAPTURED;
 	stage->mem = memory_alloc(streams, stage, len);
 	if (!stage->mem)
-		return false;
+		return LACK_MEMORY;
 	stage->round = (struct pst_stream_round *)(void *)(stage->mem + room);
 	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
 	stage->copies_max = shape->copies;
-	return true;
+	return LACK_NOTHING;
 }
 
-/* Takes a free stage with memory for the request. Returns NULL if there is none. *full becomes true
- * if only memory is missing. */
+/* Takes a free stage with memory for the request. Returns NULL if there is none. */
 static struct pst_stage *stage_take(struct pst_streams *streams,
-				    const struct pst_stage_shape *shape, bool small, bool *full)
+				    const struct pst_stage_shape *shape, bool small,
+				    enum lack *lack)
 {
 	struct pst_stage *stage;
 
@@ -342,13 +360,32 @@ static struct pst_stage *stage_take(struct pst_streams *streams,
 	stage = streams->free;
 	/* From half of the memory on, stages are small, so that more requests can be in flight. */
 	small |= streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2;
-	*full = stage && !shape->empty && !stage_allocate(streams, stage, shape, small);
-	if (*full)
+	*lack = stage ? LACK_NOTHING : LACK_STAGE;
+	if (shape->captured && !captured_fits(streams, 0))
+		*lack = LACK_CAPTURED;
+	if (!*lack && !shape->empty)
+		*lack = stage_allocate(streams, stage, shape, small);
+	if (*lack) {
 		stage = NULL;
-	if (stage)
+	} else {
 		streams->free = stage->next;
+		stage->captured = shape->captured;
+		streams->stages_captured += shape->captured;
+		streams->units_captured += shape->captured ? stage->len : 0;
+	}
 	pthread_mutex_unlock(&streams->lock);
 	return stage;
+}
+
+static int fail_lack(enum lack lack, bool captured, struct pst_err *err)
+{
+	if (captured)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
+				"no stage for a captured request: captured requests may use 512 "
+				"entries and 128 MiB of pinned memory, destroy some graphs");
+	return pst_fail(err, PENSTOCK_WHY_FULL,
+			"requests in stream order use all of their %s: wait for some",
+			lack == LACK_MEMORY ? "pinned memory (256 MiB)" : "1024 entries");
 }
 
 /* If memory is short, the stage gets as little as possible. */
@@ -356,21 +393,19 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err)
 {
 	struct pst_err grow_err = {0};
-	bool full;
-	struct pst_stage *stage = stage_take(streams, shape, false, &full);
+	enum lack lack;
+	struct pst_stage *stage = stage_take(streams, shape, false, &lack);
 
-	while (!stage && full && memory_grow(streams, &grow_err))
-		stage = stage_take(streams, shape, false, &full);
-	if (!stage && full)
-		stage = stage_take(streams, shape, true, &full);
+	while (lack == LACK_MEMORY && memory_grow(streams, &grow_err))
+		stage = stage_take(streams, shape, false, &lack);
+	if (lack == LACK_MEMORY || lack == LACK_CAPTURED)
+		stage = stage_take(streams, shape, true, &lack);
 	if (!stage && grow_err.code) {
 		*err = grow_err;
 		return err->code;
 	}
 	if (!stage)
-		return pst_fail(err, PENSTOCK_WHY_FULL,
-				"requests in stream order use all of their %s: wait for some",
-				full ? "pinned memory (256 MiB)" : "1024 entries");
+		return fail_lack(lack, shape->captured, err);
 	if (shape->empty) {
 		stage->rounds = stage->pieces = 0;
 		stage->piece_bytes = 0;
@@ -381,6 +416,8 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 	if (stage->by_kernel)
 		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
 	atomic_store(&stage->complete, 0);
+	atomic_store(&stage->replays, 0);
+	atomic_store(&stage->overlapped, false);
 	*stage->words = (struct pst_stage_words){0};
 	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
 	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)

@@ -21,6 +21,10 @@
 #define PST_STAGE_COPIES_MAX 300000u
 #define PST_STAGE_BLOCKS_MAX 8u
 #define PST_STREAMS_REMEMBERED 64u
+#define PST_STAGES_MAX 1024u /* number of stream-ordered requests of one device in flight */
+/* Most stages that captured requests hold. They hold at most half of the memory, too, so that
+ * other requests always find a stage after a while. */
+#define PST_STAGES_CAPTURED_MAX (PST_STAGES_MAX / 2)
 
 struct pst_stage_block;
 
@@ -40,6 +44,9 @@ struct pst_streams {
 	struct pst_stage_block *blocks[PST_STAGE_BLOCKS_MAX];
 	unsigned block_count;
 	size_t units_used; /* number of units of all stages */
+	/* Number of units, and of stages, of captured requests. */
+	size_t units_captured;
+	unsigned stages_captured;
 	/* For some streams, the last request whose copies were queued at submit. */
 	struct pst_last_copies {
 		void *stream;
@@ -55,6 +62,7 @@ struct pst_stage_shape {
 	unsigned copies; /* number of copies, or a bound of it */
 	bool by_kernel;
 	bool empty; /* no byte passes through the stage */
+	bool captured;
 };
 
 /* Makes the streams of the pump's device, unless they exist. */
@@ -67,7 +75,8 @@ void pst_streams_close(struct pst_streams *streams);
 /* Sets the length and number of the stage's pieces. If `small` is true, the stage gets as little
  * memory as possible. */
 void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small);
-/* Takes a free stage and prepares it for the request. Returns -EAGAIN if none is free. */
+/* Takes a free stage and prepares it for the request. Returns -EAGAIN if none is free. For a
+ * captured request, returns -ENOMEM then, because no stage may become free for a long time. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err);
 /* Takes back the stage of a request that has completed. Lanes call it. */

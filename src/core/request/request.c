@@ -17,10 +17,38 @@
 #include "core/request/spans.h"
 #include "core/request/plan.h"
 
+#define QUERY_FIRST_KIB 8192u /* length of a request's first residency query, in KiB */
+
 static void counter_add(_Atomic uint64_t *at, uint64_t value)
 {
 	if (value)
 		atomic_fetch_add_explicit(at, value, memory_order_relaxed);
+}
+
+void pst_req_rewind(struct pst_request *req)
+{
+	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
+	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->limit, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->residency_kib, QUERY_FIRST_KIB, memory_order_relaxed);
+	atomic_store_explicit(&req->mixed_kib, UINT32_MAX, memory_order_relaxed);
+	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
+	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);
+	atomic_store_explicit(&req->bytes, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->cpu_copied, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->dram_laid, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->chunks, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->retries, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->blind, false, memory_order_relaxed);
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		atomic_store_explicit(&req->path_engine[i], NULL, memory_order_relaxed);
+		atomic_store_explicit(&req->path_bytes[i], 0, memory_order_relaxed);
+		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
+	}
+	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
+	atomic_store_explicit(&req->stage_done, false, memory_order_relaxed);
 }
 
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)

@@ -115,7 +115,7 @@ struct pst_request {
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
-	unsigned seg_count, span_count;
+	unsigned seg_count, span_count, spans_max;
 	/* Number of bytes without the edges of a write, and number of all bytes. */
 	uint64_t body, total;
 
@@ -187,6 +187,9 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
+/* Sets the request's progress to that of a request of which no byte has moved. Called before its
+ * submit, and before each replay of a captured request. */
+void pst_req_rewind(struct pst_request *req);
 /* Returns whether the request is a durable write of no bytes, which syncs earlier writes. */
 bool pst_req_only_syncs(const struct pst_request *req);
 /* Opens the request. After this call lanes may start it or poll its stream, and other threads

@@ -24,7 +24,6 @@
 
 #define KNOWN_FLAGS \
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
-#define QUERY_FIRST_KIB 8192u /* length of a request's first residency query, in KiB */
 
 /* Checks the fields of the caller's request that can be checked without a route. */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
@@ -173,29 +172,8 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 /* Resets an element of the queue's request pool for its next request. */
 static void req_reset(struct pst_request *req)
 {
-	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
-	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->limit, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->residency_kib, QUERY_FIRST_KIB, memory_order_relaxed);
-	atomic_store_explicit(&req->mixed_kib, UINT32_MAX, memory_order_relaxed);
-	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
-	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);
-	atomic_store_explicit(&req->bytes, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->cpu_copied, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->dram_laid, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->chunks, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->retries, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->blind, false, memory_order_relaxed);
-	for (unsigned i = 0; i < pst_path_count; i++) {
-		atomic_store_explicit(&req->path_engine[i], NULL, memory_order_relaxed);
-		atomic_store_explicit(&req->path_bytes[i], 0, memory_order_relaxed);
-		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
-	}
-	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
+	pst_req_rewind(req);
 	req->stage = NULL;
-	atomic_store_explicit(&req->stage_done, false, memory_order_relaxed);
 	atomic_store_explicit(&req->retracted, false, memory_order_relaxed);
 	req->home_lane = NULL;
 	req->alone = false;
@@ -298,6 +276,7 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, uns
 	if (ret)
 		return ret;
 	req_reset(req);
+	req->spans_max = spans_max;
 	req->st = from.storage;
 	req->op = from.op;
 	req->require = from.require;

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Captured requests: requests whose operations are nodes of a CUDA graph. Each launch of the graph
+ * executes the operations again, which is a replay. A captured request belongs to no queue. It and
+ * its stage exist until the graph and all its executables are destroyed. stream.c captures requests
+ * and serves their replays. This file creates and frees them, and keeps replays from a storage that
+ * has been closed.
+ */
+#ifndef PST_CORE_CAPTURED_H
+#define PST_CORE_CAPTURED_H
+
+#include <stddef.h>
+
+#include "core/lane/stage.h"
+#include "core/request/request.h"
+
+struct pst_captured_tie;
+struct pst_lane;
+
+struct pst_captured {
+	struct pst_captured *next;    /* in the list of all captured requests */
+	struct pst_captured_tie *tie; /* tells that the graph is gone */
+	struct pst_request req;
+	struct penstock_device *gpu;
+	/* Segment 0 as it was submitted. The late values of a replay replace its members. */
+	struct penstock_seg first;
+	uint64_t body, total; /* the request's, at submit */
+	bool running;	      /* lanes serve a replay; only the watching lane accesses it */
+	_Atomic bool serving; /* the storage must not be closed */
+	_Atomic bool closed;  /* the storage is closed or being closed */
+};
+
+static inline struct pst_captured *pst_captured_of(struct pst_request *req)
+{
+	return (struct pst_captured *)((char *)req - offsetof(struct pst_captured, req));
+}
+
+/* Makes a captured request from an element of a queue's pool, whose stage it takes over. The stream
+ * of `seq` is being captured. */
+int pst_captured_make(struct pst_request *from, struct pst_stream_seq *seq,
+		      struct pst_captured **out, struct pst_err *err);
+/* Frees a captured request that has no stage any more. Lanes call it. */
+void pst_captured_free(struct pst_captured *cap);
+/* Returns whether the graph and its executables are destroyed. */
+bool pst_captured_gone(const struct pst_captured *cap);
+
+/* Waits until a lane has freed a captured request of the device whose graph is gone. Returns false
+ * if there is no such request, or if the lane takes longer than a second. */
+bool pst_captured_await_free(const struct penstock_device *gpu);
+
+/* Prepares the request for a replay, and arms it. Returns an error if its storage is closed. The
+ * lane that watches the stage calls this and the next function. */
+int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct pst_err *err);
+/* Ends a replay whose request no thread uses any more. */
+void pst_captured_end(struct pst_captured *cap);
+
+/* Makes all later replays that use this storage fail, and waits for those that have started.
+ * penstock_close calls it. */
+void pst_captured_close_storage(const struct penstock_storage *st);
+
+#endif

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counts the system calls and driver calls of small reads, so that a needless call is seen without
+ * a measurement of time. The linker replaces the functions that make these calls. In the test's
+ * io_uring, a read never completes before a thread sleeps for it, so every read takes the longest
+ * way. The clock advances by one microsecond whenever the library reads it. The CUDA device is the
+ * stand-in driver's.
+ */
+#include "copy.h"
+#include "request.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/base/spin.h"
+#include "core/lane/pump.h"
+
+#define BLOCK 4096u
+#define READS 64u
+#define FILE_LEN (READS * BLOCK)
+
+static struct penstock_device *host, *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes;
+static char name[256];
+
+/* ---- the calls ---- */
+
+/* Whether calls of all threads are counted, or only those of the test's thread. */
+static _Atomic bool all_threads;
+static pthread_t main_thread;
+static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
+/* The completions that poll finds are hidden until this thread has waited. */
+static _Thread_local bool hides;
+/* If the value is not 0, completions are also hidden until there are as many. */
+static unsigned together;
+/* Whether each poll finds only one completion. */
+static bool one_by_one;
+static _Atomic uint64_t fake_us;
+
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **cqes,
+					unsigned count);
+unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **cqes,
+					unsigned count);
+ssize_t __real_write(int fd, const void *buf, size_t len);
+ssize_t __wrap_write(int fd, const void *buf, size_t len);
+ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off);
+int __real_clock_gettime(clockid_t id, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts);
+
+static bool counts(void)
+{
+	return all_threads || pthread_equal(pthread_self(), main_thread);
+}
+
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+	int ret = __real_io_uring_submit(ring);
+
+	submits += counts();
+	submitted += counts() && ret > 0 ? (unsigned)ret : 0;
+	hides = true;
+	return ret;
+}
+
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
+{
+	waits += counts();
+	hides = false;
+	return __real_io_uring_submit_and_wait(ring, together ? together : count);
+}
+
+unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **cqes,
+					unsigned count)
+{
+	polls += counts();
+	return hides ? 0 : __real_io_uring_peek_batch_cqe(ring, cqes, one_by_one ? 1 : count);
+}
+
+ssize_t __wrap_write(int fd, const void *buf, size_t len)
+{
+	writes += fd > 2 && counts();
+	return __real_write(fd, buf, len);
+}
+
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
+{
+	preads += counts();
+	return __real_pread64(fd, buf, len, off);
+}
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
+{
+	int ret = __real_clock_gettime(id, ts);
+	uint64_t us = ++fake_us;
+
+	if (id == CLOCK_MONOTONIC)
+		*ts = (struct timespec){1000000 + (time_t)(us / 1000000),
+					(long)(us % 1000000 * 1000)};
+	return ret;
+}
+
+static void calls_reset(void)
+{
+	submits = submitted = waits = polls = writes = preads = 0;
+}
+
+/* ---- reads ---- */
+
+static unsigned long driver_calls(const char *symbol)
+{
+	unsigned long (*calls)(const char *);
+	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+
+	*(void **)&calls = dlsym(lib, "pst_standin_calls");
+	dlclose(lib);
+	return calls(symbol);
+}
+
+static struct penstock_queue *queue_open(struct penstock_device *own_lane)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+
+	opts.own_lane = own_lane;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	return q;
+}
+
+/* Submits reads of the blocks [first, first + count) by one call. */
+static void blocks_submit(struct penstock_queue *q, struct penstock_device *dev, char *mem,
+			  unsigned first, unsigned count, enum penstock_effort effort)
+{
+	struct penstock_req reqs[READS];
+	struct penstock_seg segs[READS];
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t at = (uint64_t)(first + i) * BLOCK;
+
+		segs[i] = (struct penstock_seg){
+			.buf = mem + at, .dev = dev, .off = at, .row_len = BLOCK};
+		reqs[i] = test_request(st, &segs[i], 1, PENSTOCK_READ);
+		reqs[i].effort = effort;
+		reqs[i].path = dev == host ? "odirect" : "staged";
+	}
+	assert_int_equal(penstock_submit(q, reqs, count, NULL), count);
+}
+
+/* Reads all blocks, `depth` at a time. */
+static void blocks_read(struct penstock_queue *q, struct penstock_device *dev, char *mem,
+			unsigned depth, enum penstock_effort effort)
+{
+	struct penstock_done done[READS];
+
+	for (unsigned i = 0; i < READS; i += depth) {
+		blocks_submit(q, dev, mem, i, depth, effort);
+		assert_int_equal(penstock_wait(q, done, depth, depth, -1), depth);
+		for (unsigned k = 0; k < depth; k++)
+			assert_int_equal(done[k].result, BLOCK);
+	}
+}
+
+static void *mem_alloc(struct penstock_device *dev)
+{
+	void *mem;
+
+	assert_int_equal(penstock_alloc(dev, FILE_LEN, &mem), 0);
+	return mem;
+}
+
+static void mem_check(struct penstock_device *dev, void *mem)
+{
+	unsigned char *back = calloc(1, FILE_LEN);
+
+	test_copy(host, back, dev, mem, FILE_LEN);
+	assert_memory_equal(back, bytes, FILE_LEN);
+	free(back);
+	penstock_free(dev, mem);
+}
+
+/* ---- cases ---- */
+
+/* Skips the case if reads cannot use O_DIRECT and io_uring. */
+static void need_direct(void)
+{
+	const struct pst_pump *pump = atomic_load(&host->pump);
+
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	if (strcmp(pump->lanes[0].engine_ops->name, "uring") != 0)
+		test_skip("io_uring is refused here: %s", pump->lanes[0].engine_why.text);
+}
+
+/* One call: the read itself is the only system call that moves bytes, and no thread wakes. */
+static void one_call_reads_once(void **state)
+{
+	char *mem = mem_alloc(host);
+
+	(void)state;
+	assert_int_equal(penstock_read(st, host, mem, BLOCK, 0), BLOCK);
+	calls_reset();
+	for (unsigned i = 0; i < READS; i++)
+		assert_int_equal(penstock_read(st, host, mem + i * BLOCK, BLOCK, i * BLOCK), BLOCK);
+	assert_int_equal(preads, READS);
+	assert_int_equal(writes + submits + waits, 0);
+	mem_check(host, mem);
+}
+
+/* Depth 1 on an inline lane: one call submits the read, and one waits for it. The lane does not
+ * wake itself when the read completes. */
+static void inline_lane_submits_and_waits(void **state)
+{
+	struct penstock_queue *q;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(host);
+	mem = mem_alloc(host);
+	calls_reset();
+	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
+	assert_int_equal(submits, READS);
+	/* The first wait also submits the read of the eventfd, which stays armed. */
+	assert_int_equal(submitted, READS);
+	assert_int_equal(waits, READS);
+	assert_int_equal(writes, 0);
+	assert_int_equal(preads, 0);
+	penstock_queue_close(q);
+	mem_check(host, mem);
+}
+
+/* Reads that are submitted together reach the kernel in groups of four. */
+static void inline_lane_submits_together(void **state)
+{
+	struct penstock_queue *q;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(host);
+	mem = mem_alloc(host);
+	calls_reset();
+	blocks_read(q, host, mem, 32, PENSTOCK_THRIFTY);
+	assert_int_equal(submits, READS / 4);
+	assert_int_equal(submitted, READS);
+	assert_in_range(waits, 1, READS);
+	assert_int_equal(writes, 0);
+	penstock_queue_close(q);
+	mem_check(host, mem);
+}
+
+/* A lane with a thread: the submitting thread wakes the lane, and the lane the waiting thread, each
+ * at most once for a read. */
+static void lane_wakes_once(void **state)
+{
+	struct penstock_queue *q;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(NULL);
+	mem = mem_alloc(host);
+	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY); /* the lane opens its io_uring */
+	all_threads = true;
+	calls_reset();
+	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
+	all_threads = false;
+	assert_in_range(submits, READS, 2 * READS);
+	assert_in_range(waits, READS, 3 * READS);
+	assert_in_range(writes, 0, 2 * READS);
+	penstock_queue_close(q);
+	mem_check(host, mem);
+}
+
+/* With effort thrifty, the thread that waits for a drive polls for PST_SPIN_THRIFTY_NS at most, and
+ * after failures less often. With effort fast it polls for PST_SPIN_FAST_NS. */
+static void thrifty_polls_shortly(void **state)
+{
+	struct penstock_queue *q;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(host);
+	mem = mem_alloc(host);
+	calls_reset();
+	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
+	/* Each turn polls twice. Without polling, a read needs about six polls. */
+	assert_in_range(polls, READS, 10 * READS);
+	calls_reset();
+	blocks_read(q, host, mem, 1, PENSTOCK_FAST);
+	assert_in_range(polls, READS * (PST_SPIN_FAST_NS / 1000 / 4), UINT_MAX);
+	penstock_queue_close(q);
+	mem_check(host, mem);
+}
+
+/* Returns the number of driver calls that have queued copies to the device. */
+static unsigned long copy_calls(void)
+{
+	return driver_calls("cuMemcpy3DBatchAsync_v2") + driver_calls("cuMemcpy2DAsync_v2") +
+	       driver_calls("cuMemcpyHtoDAsync_v2");
+}
+
+/* The lane finds the completed reads one after the other, while the copy of the first is under way.
+ * It queues the other copies together, when that copy is done. */
+static void gpu_copies_wait_for_older(void **state)
+{
+	struct penstock_queue *q;
+	unsigned long before;
+	char *mem;
+
+	(void)state;
+	need_direct();
+	q = queue_open(gpu);
+	mem = mem_alloc(gpu);
+	before = copy_calls();
+	together = 32;
+	one_by_one = true;
+	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
+	together = 0;
+	one_by_one = false;
+	assert_in_range(copy_calls() - before, 2, READS / 4);
+	penstock_queue_close(q);
+	mem_check(gpu, mem);
+}
+
+/* Reads into GPU memory that complete together: few driver calls queue all copies. */
+static void gpu_copies_share_calls(void **state)
+{
+	struct penstock_queue *q;
+	char *mem;
+	unsigned long batches, alone, records;
+
+	(void)state;
+	need_direct();
+	q = queue_open(gpu);
+	mem = mem_alloc(gpu);
+	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
+	batches = driver_calls("cuMemcpy3DBatchAsync_v2");
+	alone = driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2");
+	records = driver_calls("cuEventRecord");
+	together = 32;
+	calls_reset();
+	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
+	together = 0;
+	/* The lane reaps 16 reads at a time. */
+	assert_in_range(driver_calls("cuMemcpy3DBatchAsync_v2") - batches, 2, 4);
+	assert_int_equal(driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2"),
+			 alone);
+	assert_in_range(driver_calls("cuEventRecord") - records, 0, 4);
+	assert_int_equal(submits, READS / 4);
+	assert_int_equal(writes, 0);
+	penstock_queue_close(q);
+	mem_check(gpu, mem);
+}
+
+/* ---- setup ---- */
+
+static int file_make(void)
+{
+	uint64_t seed = 17;
+	int fd;
+
+	bytes = malloc(FILE_LEN);
+	for (size_t i = 0; i < FILE_LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	test_file_name(name, sizeof(name), "penstock-calls");
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0 || __real_write(fd, bytes, FILE_LEN) != FILE_LEN || fsync(fd) ||
+	    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) || close(fd))
+		return -1;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+
+	(void)state;
+	main_thread = pthread_self();
+	opts.lanes = 1;
+	if (file_make() || penstock_open(name, NULL, &st) ||
+	    penstock_device_open("host", &opts, &host) < 0 ||
+	    penstock_device_open("cuda:0", &opts, &gpu) < 0 ||
+	    penstock_prepare(st, host, PENSTOCK_READ) || penstock_prepare(st, gpu, PENSTOCK_READ)) {
+		fprintf(stderr, "%s\n", penstock_errmsg());
+		return -1;
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	penstock_device_close(host);
+	penstock_device_close(gpu);
+	unlink(name);
+	free(bytes);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_call_reads_once),
+		cmocka_unit_test(inline_lane_submits_and_waits),
+		cmocka_unit_test(inline_lane_submits_together),
+		cmocka_unit_test(lane_wakes_once),
+		cmocka_unit_test(thrifty_polls_shortly),
+		cmocka_unit_test(gpu_copies_share_calls),
+		cmocka_unit_test(gpu_copies_wait_for_older),
+	};
+
+	/* Copies take longer than the lane needs to reap all reads. */
+	setenv("PENSTOCK_STANDIN_DELAY_US", "2000", 1);
+	test_use_standin();
+	return cmocka_run_group_tests_name("calls", tests, setup, teardown);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests captured requests in situations that a driver does not produce on demand. First, the test
+ * stores the words of a stage itself, in place of the device, so that replays overlap at a known
+ * point. Second, the device's context fails while a graph with a captured request exists, before,
+ * during or after a replay. No thread hangs: the library drops the request, and everything can be
+ * closed. Each of these cases is a process of its own, because a failed context never works again.
+ */
+#include "../graphs.h"
+#include "streams.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include "core/queue/streams.h"
+
+static struct pst_cu_stream *stream;
+static struct pst_cu_graph_exec *exec;
+static _Atomic bool stop;
+
+/* ---- words stored by the test ---- */
+
+/* Begins a replay as the device does. */
+static void replay_arrive(struct pst_stage_words *words)
+{
+	__atomic_store_n(&words->released, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&words->passed, 0, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&words->arrived, 1, __ATOMIC_ACQ_REL);
+}
+
+static void replay_leave(struct pst_stage_words *words)
+{
+	__atomic_add_fetch(&words->left, 1, __ATOMIC_ACQ_REL);
+}
+
+static void released_await(const struct pst_stage_words *words, uint64_t value)
+{
+	while (__atomic_load_n(&words->released, __ATOMIC_ACQUIRE) < value)
+		usleep(50);
+}
+
+/* A replay begins although the one before it has been served, but has not left. Both must pass, and
+ * the result is -EBUSY. The next replay succeeds. */
+static void overlap_after_the_result(void **state)
+{
+	int64_t result = -7;
+	struct penstock_late late = {.size = sizeof(late), .result = &result};
+	struct penstock_seg seg = {.row_len = 4096};
+	struct pst_stage_words *words = NULL;
+	const struct pst_streams *streams;
+	struct pst_cu_graph *graph;
+	struct penstock_queue *q;
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(setup(NULL), 0);
+	assert_int_equal(graphs_load(), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(penstock_alloc(gpu, FILE_LEN, &seg.buf), 0);
+	seg.dev = gpu;
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	req.late = &late;
+	assert_int_equal(graphs.begin(stream, PST_CU_CAPTURE_GLOBAL), PST_CU_OK);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(graphs.end(stream, &graph), PST_CU_OK);
+	streams = atomic_load(&atomic_load(&gpu->pump)->streams);
+	for (unsigned i = 0; i < PST_STAGES_MAX && !words; i++)
+		if (streams->stages[i].captured)
+			words = streams->stages[i].words;
+	assert_non_null(words);
+	replay_arrive(words);
+	released_await(words, 1);
+	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), 4096);
+	replay_arrive(words);
+	released_await(words, 1);
+	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), -EBUSY);
+	/* A third replay arrives, and sets the word to 0 again. */
+	replay_arrive(words);
+	for (unsigned i = 0; i < 3; i++) {
+		released_await(words, 1);
+		replay_leave(words);
+	}
+	usleep(10000); /* the lane sees that all have left */
+	replay_arrive(words);
+	released_await(words, 1);
+	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), 4096);
+	replay_leave(words);
+	graphs.destroy(graph);
+	while (atomic_load(&gpu->graphs))
+		usleep(100);
+	api->cuStreamDestroy(stream);
+	penstock_free(gpu, seg.buf);
+	penstock_queue_close(q);
+	teardown(NULL);
+}
+
+/* ---- a context that fails ---- */
+
+static void *launch_always(void *arg)
+{
+	(void)arg;
+	api->cuCtxSetCurrent(ctx);
+	while (!atomic_load(&stop))
+		if (graphs.launch(exec, stream) || api->cuStreamSynchronize(stream))
+			usleep(100);
+	return NULL;
+}
+
+/* Breaks the context after `delay_us` microseconds of replays. If it is 0, before the first one. */
+static int child(unsigned delay_us)
+{
+	struct penstock_seg seg = {.off = 99, .row_len = FILE_LEN - 99};
+	int64_t result = -7;
+	struct penstock_late late = {.size = sizeof(late), .result = &result};
+	int (*break_ctx)(int dev, enum pst_cu_result rc) = NULL;
+	struct pst_cu_graph *graph;
+	struct penstock_queue *q;
+	struct penstock_req req;
+	pthread_t thread;
+
+	*(void **)&break_ctx =
+		dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_break");
+	if (!break_ctx || setup(NULL) || graphs_load() || penstock_queue_open(NULL, &q) ||
+	    penstock_alloc(gpu, FILE_LEN, &seg.buf) ||
+	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))
+		return 2;
+	seg.dev = gpu;
+	req = request(&seg, stream);
+	req.late = &late;
+	if (graphs.begin(stream, PST_CU_CAPTURE_GLOBAL) || penstock_submit(q, &req, 1, NULL) != 1 ||
+	    graphs.end(stream, &graph) || graphs.instantiate(&exec, graph, 0))
+		return 3;
+	if (delay_us && pthread_create(&thread, NULL, launch_always, NULL))
+		return 4;
+	usleep(delay_us);
+	break_ctx(0, PST_CU_LAUNCH_FAILED);
+	/* The library notices the failure, and drops the request although the graph exists. */
+	while (atomic_load(&gpu->graphs))
+		usleep(100);
+	atomic_store(&stop, true);
+	if (delay_us)
+		pthread_join(thread, NULL);
+	graphs.exec_destroy(exec);
+	graphs.destroy(graph);
+	penstock_queue_close(q);
+	teardown(NULL);
+	return 0;
+}
+
+static void context_fails(void **state)
+{
+	static const char *const delays[] = {"0", "300", "900", "2000", "3100", "7000", "20000"};
+
+	(void)state;
+	if (getenv("PENSTOCK_STANDIN") && !strcmp(getenv("PENSTOCK_STANDIN"), "0"))
+		test_skip("only the stand-in driver fails on demand");
+	for (unsigned i = 0; i < sizeof(delays) / sizeof(delays[0]); i++) {
+		int status;
+		pid_t pid;
+
+		fflush(stdout);
+		pid = fork();
+		if (!pid) {
+			execl("/proc/self/exe", "test_graph_broken", delays[i], (char *)NULL);
+			_exit(99);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (status)
+			fail_msg("after %s us: status %x", delays[i], status);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(overlap_after_the_result),
+		cmocka_unit_test(context_fails),
+	};
+
+	test_use_standin();
+	if (argc > 1)
+		return child((unsigned)strtoul(argv[1], NULL, 10));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
