@@ -124,9 +124,9 @@ def _pickle(obj: Any, module: Any, protocol: int) -> Tuple[bytes, List[Any]]:
     return out.getvalue(), storages.list
 
 
-def _bytes_of(storage: Any) -> bytes:
-    """Returns the bytes of a storage in host memory."""
-    return bytes(ffi.buffer(ffi.cast("char *", storage.data_ptr()), storage.nbytes()))
+def bytes_of(storage: Any) -> Any:
+    """Returns the bytes of a storage in host memory, as a buffer without a copy."""
+    return ffi.buffer(ffi.cast("char *", storage.data_ptr()), storage.nbytes())
 
 
 def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
@@ -137,7 +137,7 @@ def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
     archive.add("version", b"3\n")
     for i, storage in enumerate(storages):
         if storage.device.type == "cpu" and storage.nbytes() < _zip.LONG:
-            archive.add(f"data/{i}", _bytes_of(storage), _zip.CACHE_LINE)
+            archive.add(f"data/{i}", bytes(bytes_of(storage)), _zip.CACHE_LINE)
         else:
             archive.add_payload(f"data/{i}", storage.nbytes(), i)
     archive.finish()
