@@ -12,8 +12,24 @@
 
 The file docs/python.md in the source tree explains the calls with examples."""
 
+from typing import TYPE_CHECKING, Any
+
 from ._dcp import LoadReport, SaveReport, StorageReader, StorageWriter
 from ._staging import SnapshotReport, Stager, free_host_bytes
+from ._torch_file import FileReport, load, save
 
-__all__ = ["LoadReport", "SaveReport", "SnapshotReport", "Stager", "StorageReader",
-           "StorageWriter", "free_host_bytes"]
+if TYPE_CHECKING:
+    from ._dcp_safetensors import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+__all__ = ["FileReport", "HuggingFaceStorageReader", "HuggingFaceStorageWriter", "LoadReport",
+           "SaveReport", "SnapshotReport", "Stager", "StorageReader", "StorageWriter",
+           "free_host_bytes", "load", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the classes for safetensors at their first use, because some torch has no base
+    classes for them."""
+    if name in ("HuggingFaceStorageReader", "HuggingFaceStorageWriter"):
+        from . import _dcp_safetensors
+        return getattr(_dcp_safetensors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
