@@ -5,6 +5,7 @@ make test-all runs it."""
 
 import collections
 import copy
+import copyreg
 import errno
 import io
 import os
@@ -19,9 +20,10 @@ from unittest import mock
 
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.testing._internal.two_tensor import TwoTensor
 
 import penstock
-from penstock import _torch_archive, _torch_file as ours
+from penstock import _torch_archive, _torch_file as ours, _zip
 import tap
 
 warnings.simplefilter("ignore")  # Of sparse, quantized and typed storages.
@@ -214,7 +216,8 @@ class Files(Base):
             self.assertFalse(os.path.exists(path("evil")))
 
     def test_layout(self):
-        """Payloads of 64 KiB and more begin at multiples of 4096, all others at multiples of 64."""
+        """Payloads of 64 KiB and more begin at multiples of 4096, all others at multiples of 64.
+        Loaded into host memory, they begin at the same place in a page."""
         obj = {"a": make(1, torch.uint8, LONG), "b": make(2, torch.uint8, LONG - 1),
                "c": make(3, torch.float32, LONG)}
         report = ours.save(obj, path("l.pt"))
@@ -228,6 +231,11 @@ class Files(Base):
                     + int.from_bytes(lengths[2:], "little")
         self.assertEqual([at[f"archive/data/{i}"] % n for i, n in enumerate((4096, 64, 4096))],
                          [0, 0, 0])
+        got = self.directly("l.pt")
+        self.assertEqual([got[name].data_ptr() % 4096 for name in "ac"], [0, 0])
+        torch.save(obj, path("t.pt"))
+        where, got = _torch_archive.Contents(path("t.pt")).records, self.directly("t.pt")
+        self.assertEqual(got["c"].data_ptr() % 4096, where["data/2"].offset % 4096)
 
     def test_large(self):
         """A record of 4 GiB and more has its length in a ZIP64 field."""
@@ -365,6 +373,26 @@ class Other(Base):
         repack("t.pt", "x.pt", zipfile.ZIP_STORED)
         self.assertIn("TorchScript", self.unread("x.pt"))
 
+    def test_rebuilt_on_device(self):
+        """torch.load rebuilds wrapper subclasses on the device that map_location names."""
+        pair = TwoTensor(torch.randn(30000), torch.randn(30000))
+        torch.save(pair, path("x.pt"))
+        report = ours.FileReport()
+        got = ours.load(path("x.pt"), "cpu", weights_only=False, report=report)
+        self.assertIn("rebuilds on a device itself", report.fallback)
+        self.assertTrue(torch.equal(got.a, pair.a) and torch.equal(got.b, pair.b))
+
+    def test_extension_codes(self):
+        """An unpickler does not ask for the names of classes with registered codes."""
+        obj = {"a": torch.randn(30000)}
+        ours.save(obj, path("x.pt"))
+        copyreg.add_extension("decimal", "Decimal", 77)
+        try:
+            self.fallback("extension codes", obj)
+        finally:
+            copyreg.remove_extension("decimal", "Decimal", 77)
+        self.same(self.directly("x.pt"), obj)
+
     def test_not_mapped(self):
         """If torch.load does not map the file as expected, or cannot, torch.load reads it."""
         obj = {"a": torch.randn(30000), "b": torch.randn(30000)}
@@ -440,6 +468,18 @@ class Damage(Base):
                 except AssertionError as error:
                     raise AssertionError(f"bit {bit:#x} of byte {at} went unnoticed") from error
             self.assertGreater(errors, 300)
+
+    def test_header(self):
+        """A local header must have its record's name, and fields that fill its extra length."""
+        archive = _zip.Archive()
+        archive.add_payload("data/0", LONG, None)
+        header = archive.pieces[0][1]
+        self.assertTrue(_zip.names(header, "data/0") and _zip.names(header[:200], "data/0"))
+        self.assertFalse(_zip.names(header, "data/1"))
+        length = int.from_bytes(header[28:30], "little")
+        for wrong in (length - 8, length + 8, 0):
+            changed = header[:28] + wrong.to_bytes(2, "little") + header[30:] + bytes(8)
+            self.assertEqual(_zip.names(changed, "data/0"), wrong == 0)
 
     def test_references(self):
         """A pickle that does not fit the archive is an error, before a byte is read."""
