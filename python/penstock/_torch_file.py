@@ -33,6 +33,12 @@ _log = logging.getLogger("penstock")
 # Kinds of torch devices whose memory the library moves. torch copies the memory of other devices.
 _DIRECT = ("cpu", "cuda")
 
+# Words in errors of torch.load that occur only because of the way in which load calls it.
+_NOT_HERE = {
+    "unable to mmap": "it cannot be mapped into memory",
+    "Callable map_location not supported": "torch.load rebuilds its tensors on a device itself",
+}
+
 
 def _check_choices(require: str, effort: str) -> None:
     if require not in CLASSES or effort not in EFFORTS:
@@ -414,8 +420,9 @@ def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any]
         loaded = torch.load(contents.path, loader.restore, mmap=True, **code)
     except Exception as error:
         _check_unchanged(contents)
-        if isinstance(error, RuntimeError) and "unable to mmap" in str(error):
-            raise Unsuited("it cannot be mapped into memory") from error
+        for words, reason in _NOT_HERE.items():
+            if isinstance(error, RuntimeError) and words in str(error):
+                raise Unsuited(reason) from error
         raise
     _check_unchanged(contents)
     return loaded
