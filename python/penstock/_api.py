@@ -710,6 +710,15 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         except (BufferError, TypeError, ValueError) as error:
             raise _with_place(name, error) from error
     _refuse_shared(tensors, places)
+    save_places(places, filename, metadata, durable=durable, require=require, effort=effort,
+                path=path)
+
+
+def save_places(places: Mapping[str, Place], filename: PathLike,
+                metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
+                require: str = "any", effort: str = "thrifty", path: Optional[str] = None
+                ) -> Report:
+    """Writes memory into one safetensors file, see save_file. The places may overlap."""
     synchronize_all(place.device for place in places.values())
     keep: List[Any] = [places]
     table = ffi.new("struct penstock_out[]", len(places) or 1)
@@ -735,10 +744,11 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         opts.keys = c_strings(list(metadata), keep, str.encode)
         opts.values = c_strings(list(metadata.values()), keep, str.encode)
         opts.pair_count = len(metadata)
-    name, caught = os.fspath(filename), install_stop_check(opts, keep)
-    code = lib.penstock_weights_save(to_c(name), table, len(places), opts, new_report())
+    name, caught, report = os.fspath(filename), install_stop_check(opts, keep), new_report()
+    code = lib.penstock_weights_save(to_c(name), table, len(places), opts, report)
     raise_caught(caught)
     check(code, name)
+    return Report(report)
 
 
 __all__ = ["Slice", "allocate", "device_name", "iterate", "load_file", "load_into", "safe_open",

@@ -10,7 +10,8 @@ import ctypes
 import dataclasses
 import math
 import os
-from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
+                    Union)
 
 from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_device, raise_caught,
                    to_c)
@@ -24,7 +25,7 @@ class Segment(NamedTuple):
 
     Attributes: off (offset of the first row in the part), ptr (address of the first row), pitch and
     ptr_pitch (distances between two rows in the part and in memory, in bytes), device (the
-    library's name)."""
+    library's name), room (bytes after the last row that a read may overwrite)."""
     off: int
     ptr: int
     row_bytes: int
@@ -32,6 +33,7 @@ class Segment(NamedTuple):
     rows: int = 1
     pitch: int = 0
     ptr_pitch: int = 0
+    room: int = 0
 
 
 @dataclasses.dataclass
@@ -62,7 +64,8 @@ class Item:
 
 
 def _options(how: Mapping[str, Any], *, checksums: bool, stop: Any,
-             tell: Optional[Callable[[int], Any]], keep: List[Any]) -> Tuple[Any, List[BaseException]]:
+             tell: Optional[Callable[[int], Any]], keep: List[Any]
+             ) -> Tuple[Any, List[BaseException]]:
     """Returns the library's options from the keyword arguments of a save or load, and the list of
     exceptions that a callback catches, see install_stop_check."""
     opts = ffi.new("struct penstock_part_opts *")
@@ -93,6 +96,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
             to = segments[at]
             to.off, to.row_len, to.rows = segment.off, segment.row_bytes, segment.rows
             to.pitch, to.buf_pitch = segment.pitch, segment.ptr_pitch
+            to.room = segment.room
             to.buf, to.dev = ffi.cast("void *", segment.ptr), open_device(segment.device)
             at += 1
     return table

@@ -134,7 +134,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def describe_tensor(pickled: bytes) -> Optional[Description]:
-    """Returns the description of the plain tensor in a pickle, or None if it holds anything else."""
+    """Returns the description of the plain tensor in a pickle, or None for any other pickle."""
     try:
         found = _Unpickler(io.BytesIO(pickled)).load()
     except Exception:  # pylint: disable=broad-except

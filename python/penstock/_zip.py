@@ -24,12 +24,15 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
 # a multiple of 64, as in the archives of torch.save.
 LONG, PAGE, CACHE_LINE = 64 << 10, 4096, 64
 
-_LOCAL, _CENTRAL = struct.Struct("<IHHHHHIIIHH"), struct.Struct("<IHHHHHHIIIHHHHHII")
+_LOCAL = struct.Struct("<IHHHHHIIIHH")
+_CENTRAL = struct.Struct("<IHHHHHHIIIHHHHHII")
 _END, _END64 = struct.Struct("<IHHHHIIH"), struct.Struct("<IQHHIIQQQQ")
 _LOCATOR64 = struct.Struct("<IIQI")
 _MAX32 = 0xFFFFFFFF
 _DATE = 0x21  # 1 January 1980, so that equal objects give equal files
 _ID_ZIP64, _ID_PADDING = 0x0001, 0x4246
+# The extra fields in archives of torch.save and of zip programs: these two, times and owners.
+_IDS = (_ID_ZIP64, _ID_PADDING, 0x5455, 0x5855, 0x7875)
 
 
 class _Record(NamedTuple):
@@ -58,9 +61,9 @@ class Archive:
         self._records: List[_Record] = []
         self._text = bytearray()
 
-    def add(self, name: str, data: bytes) -> None:
-        """Adds a record with the bytes `data`."""
-        self._header(name, zlib.crc32(data), len(data), 1)
+    def add(self, name: str, data: bytes, align: int = 1) -> None:
+        """Adds a record with the bytes `data`, which begin at a multiple of `align` in the file."""
+        self._header(name, zlib.crc32(data), len(data), align)
         self._text += data
 
     def add_payload(self, name: str, nbytes: int, key: Any) -> int:
@@ -140,10 +143,11 @@ class Entry(NamedTuple):
     """A record as an archive's directory lists it.
 
     Attributes: name (without the archive's folder), header (offset of the local header from the
-    start of the archive) and nbytes (length of the record)."""
+    start of the archive), nbytes (length of the record) and crc (its CRC-32, or 0 if unknown)."""
     name: str
     header: int
     nbytes: int
+    crc: int = 0
 
 
 # A tail of at least this length has the end records of any archive without a comment.
@@ -179,7 +183,7 @@ def entries(directory: bytes) -> Optional[List[Entry]]:
     while at < len(directory):
         if at + _CENTRAL.size > len(directory):
             return None
-        magic, _, _, _, method, _, _, _, packed, nbytes, name_len, extra_len, comment, _, _, _, \
+        magic, _, _, _, method, _, _, crc, packed, nbytes, name_len, extra_len, comment, _, _, _, \
             header = _CENTRAL.unpack_from(directory, at)
         at += _CENTRAL.size
         name = directory[at:at + name_len]
@@ -193,7 +197,8 @@ def entries(directory: bytes) -> Optional[List[Entry]]:
             return None
         if magic != 0x02014B50 or method or packed != nbytes or at > len(directory):
             return None
-        found.append(Entry(name.decode("utf-8", "replace").partition("/")[2], header, nbytes))
+        title = name.decode("utf-8", "replace").partition("/")[2]
+        found.append(Entry(title, header, nbytes, crc))
     return found
 
 
@@ -219,5 +224,29 @@ def data_offset(header: bytes) -> Optional[int]:
     return HEADER + name_len + extra_len if magic == 0x04034B50 else None
 
 
-__all__ = ["Archive", "Entry", "HEADER", "LONG", "PAGE", "Piece", "TAIL", "data_offset",
-           "directory_range", "entries", "tensor_archive"]
+def names(header: bytes, name: str) -> bool:
+    """Returns whether a local header has the name of a record, and well-formed extra fields.
+
+    `header` may lack the end of the last extra field, which is padding."""
+    _, *_, name_len, extra_len = _LOCAL.unpack_from(header)
+    at = HEADER + name_len
+    end = at + extra_len
+    if header[HEADER:at].partition(b"/")[2] != name.encode():
+        return False
+    while at < end and at + 4 <= len(header):
+        kind, length = struct.unpack_from("<HH", header, at)
+        if kind not in _IDS:
+            return False
+        at += 4 + int(length)
+    return bool(at == end)
+
+
+def gaps(header: bytes) -> Tuple[int, ...]:
+    """Returns the possible numbers of bytes between a record and the header after it.
+
+    With bit 3 of the flags, a data descriptor of one of two lengths follows the record."""
+    return (16, 24) if _LOCAL.unpack_from(header)[2] & 8 else (0,)
+
+
+__all__ = ["Archive", "CACHE_LINE", "Entry", "HEADER", "LONG", "PAGE", "Piece", "TAIL",
+           "data_offset", "directory_range", "entries", "gaps", "names", "tensor_archive"]

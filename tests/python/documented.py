@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests docs/python.md: runs its Python blocks together as one program, runs the first block
-alone, checks that the page names everything that the package exports, and compares its table of
-parameters with the functions."""
+"""Tests docs/python.md: runs its Python blocks together as one program, runs the blocks that need
+torch as another program if torch is installed, runs the first block alone, checks that the page
+names everything that the package exports, and compares its table of parameters with the
+functions."""
 
 import contextlib
+import importlib.util
 import inspect
 import io
 import os
@@ -30,6 +32,24 @@ class Documented(unittest.TestCase):
             self.text = f.read()
 
         self.blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
+
+    def torch_program(self):
+        """Runs the blocks that need torch, and checks that the page names what they document."""
+        import penstock.torch
+        from penstock import _dcp_safetensors, _torch_file
+        blocks = re.findall(r"^```python torch\n(.*?)^```", self.text, re.S | re.M)
+        self.assertGreater(len(blocks), 1)
+        space, lines = self.run_program("\n".join(blocks))
+        state = space["state"]["model"]
+        self.assertEqual(lines, [f"None {sum(t.nbytes for t in state.values())}"])
+        for name, value in state.items():
+            self.assertTrue(bool((space["loaded"]["model"][name] == value).all()))
+        documented = set(_torch_file.__all__ + _dcp_safetensors.__all__)
+        self.assertLessEqual(documented, set(penstock.torch.__all__))
+        self.assertEqual({name for name in documented if name not in self.text}, set())
+
+    if importlib.util.find_spec("torch"):
+        test_torch_program = torch_program
 
     def run_program(self, program):
         """Runs a program in an empty folder; returns its namespace and its output's lines."""

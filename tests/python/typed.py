@@ -16,6 +16,7 @@ TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 PROGRAM = """
 import threading
 import penstock
+import penstock.torch
 from typing import Any, Dict
 tensors: Dict[str, Any] = penstock.load_file("m", device="cuda:0", shard={"rank": 0})
 report: penstock.Report = penstock.load_into("m", {"a": bytearray(3)})
@@ -41,6 +42,13 @@ async def later() -> Dict[str, Any]:
     print(report.seconds)
     await penstock.aio.save_file({}, "m", durable=True)
     return await penstock.aio.load_file("m", effort="fast")
+written: penstock.Report = penstock.torch.save({}, "m", durable=False, effort="fast",
+                                               progress=show, stop=stop)
+told = penstock.torch.FileReport()
+state: Dict[str, Any] = penstock.torch.load("m", "cuda:0", weights_only=True, report=told)
+why: str = told.fallback or ""
+penstock.torch.HuggingFaceStorageWriter("m", save_distributed=True, effort="fast")
+penstock.torch.HuggingFaceStorageReader("m", thread_count=2, require="any")
 """
 
 # Calls with a misspelled or wrong argument, each with a word of mypy's message.
@@ -54,7 +62,9 @@ WRONG = [(f"{call}({first}, {bad}=1)", bad)
                              ("penstock.aio.load_file", "'m'"),
                              ("penstock.aio.load_into", "'m', {}"),
                              ("penstock.aio.iterate", "'m'"),
-                             ("penstock.aio.save_file", "{}, 'm'"))
+                             ("penstock.aio.save_file", "{}, 'm'"),
+                             ("penstock.torch.save", "{}, 'm'"), ("penstock.torch.load", "'m'"),
+                             ("penstock.torch.HuggingFaceStorageReader", "'m'"))
          for bad in ("efort", "requires")]
 WRONG += [("penstock.load_file('m', progress=3)", "int"),
           ("penstock.load_file('m', stop=True)", "Event"),
@@ -94,7 +104,7 @@ class Types(unittest.TestCase):
 
     def test_misspelled(self):
         """mypy reports every argument whose name is misspelled, in its line."""
-        status, said = self.program("import penstock\n" +
+        status, said = self.program("import penstock.torch\n" +
                                     "".join(f"{wrong}\n" for wrong, _ in WRONG))
         self.assertEqual(status, 1, said)
         for number, (wrong, word) in enumerate(WRONG):
