@@ -158,7 +158,8 @@ PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
 
 /*
  * Reads all manifests of a checkpoint's folder, which are all files whose names end with
- * "penstock.manifest". They must name the same number of ranks, and no part twice.
+ * "penstock.manifest". They must name no part twice. While a save replaces a checkpoint, the folder
+ * has the manifests of both.
  *
  * dir	the folder
  * out	receives the manifest; close it with penstock_manifest_close
@@ -232,7 +233,9 @@ struct penstock_ckpt {
  * Parts are the files *.distcp and *.safetensors. A marker is .metadata (PyTorch's distributed
  * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
  * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
- * Temporary files are .NAME.penstock-* and *.metadata.tmp. Symbolic links are not followed, and are
+ * Temporary files are .NAME.penstock-* and *.metadata.tmp. A part *.distcp may be a
+ * symbolic link to the absolute path of a file of the same name, which is on another drive. Other
+ * symbolic links are not followed, and are
  * no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other

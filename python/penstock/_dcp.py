@@ -103,6 +103,19 @@ def _item_bytes(item: WriteItem) -> int:
 
 # ---- writing -------------------------------------------------------------------------
 
+def _make_folder(folder: str, durable: bool) -> None:
+    """Makes a folder and the folders above it. If `durable`, their names survive a power cut."""
+    folder = os.path.abspath(folder)
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(missing):
+        os.makedirs(folder, exist_ok=True)
+        if durable:
+            _sync_folder(os.path.dirname(folder))
+
+
 def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -258,9 +271,8 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = is_coordinator
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        os.makedirs(self.folder, exist_ok=True)
-        for folder in self._drives():
-            os.makedirs(folder, exist_ok=True)
+        for folder in {self.folder, *self._drives()}:
+            _make_folder(folder, self.durable)
         if self._coordinator or self._is_local():
             self._lock()
             if os.path.exists(os.path.join(self.folder, self._marker())) and not self.overwrite:

@@ -6,7 +6,6 @@ checksums (penstock_ckpt.h). It knows nothing about torch."""
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
 import os
@@ -56,7 +55,7 @@ class Item:
     crc32c: Optional[int] = None
     checked: bool = False
 
-    def add_bytes(self, off: int, data: Union[bytes, memoryview, "ctypes.Array[Any]"]) -> None:
+    def add_bytes(self, off: int, data: Union[bytes, bytearray, memoryview]) -> None:
         """Adds a segment for the bytes of an object, which must not change until it is written."""
         held = ffi.from_buffer(data)
         self.keep.append(held)

@@ -90,6 +90,16 @@ enum pst_file_kind pst_file_kind(const char *name)
 	return PST_FILE_OTHER;
 }
 
+bool pst_part_link(int dir, const char *name, char target[PATH_MAX])
+{
+	ssize_t len = ends_with(name, ".distcp") ? readlinkat(dir, name, target, PATH_MAX - 1) : -1;
+
+	if (len <= 0 || target[0] != '/')
+		return false;
+	target[len] = '\0';
+	return !strcmp(strrchr(target, '/') + 1, name);
+}
+
 bool pst_ckpt_error_is_ours(int code)
 {
 	return code == -ENOMEM || code == -EMFILE || code == -ENFILE;
@@ -114,10 +124,13 @@ static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, co
 static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_kind kind)
 {
 	struct pst_ckpt_file *file;
+	char target[PATH_MAX];
+	bool linked = pst_part_link(f->fd, name, target);
 	struct stat stat;
 
-	/* A file that is removed meanwhile, a folder and a link are no files of a checkpoint. */
-	if (fstatat(f->fd, name, &stat, AT_SYMLINK_NOFOLLOW) || !S_ISREG(stat.st_mode))
+	/* A file that is removed meanwhile, a folder and another link are no files of a
+	 * checkpoint. */
+	if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) || !S_ISREG(stat.st_mode))
 		return 0;
 	if (f->count == f->capacity) {
 		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
@@ -135,6 +148,7 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 		.bytes = (uint64_t)stat.st_size,
 		.time_ns = (int64_t)stat.st_mtim.tv_sec * 1000000000 + stat.st_mtim.tv_nsec,
 		.stray = kind == PST_FILE_TEMP,
+		.linked = linked,
 	};
 	if (!file->name)
 		return pst_weights_no_memory("the list of files");

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Folders of checkpoints: which files of a folder belong to a checkpoint, and whether the
- * checkpoint is complete. No function follows a symbolic link inside a folder, or changes a file.
+ * checkpoint is complete. A part *.distcp may be a symbolic link to a file of the same name on
+ * another drive. No function follows any other symbolic link inside a folder, or changes a file.
  */
 #ifndef PST_CKPT_FOLDER_H
 #define PST_CKPT_FOLDER_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "penstock_ckpt.h"
@@ -21,6 +23,9 @@ enum pst_file_kind {
 };
 
 enum pst_file_kind pst_file_kind(const char *name);
+/* Returns whether a name is a symbolic link to a part on another drive: an absolute path of a file
+ * that has the same name. `target` receives the path. */
+bool pst_part_link(int dir, const char *name, char target[PATH_MAX]);
 
 /* Returns whether the process lacks memory or descriptors. Such an error says nothing about the
  * file that it was to read, so it ends the call. */
@@ -33,6 +38,7 @@ struct pst_ckpt_file {
 	uint64_t bytes;
 	int64_t time_ns; /* time of its last change, in ns since 1970 */
 	bool stray;	 /* whether it belongs to an earlier save into the same folder */
+	bool linked;	 /* whether it is a symbolic link to a part on another drive */
 };
 
 /* A folder, and the files of a checkpoint in it, sorted by name. */

@@ -204,10 +204,10 @@ static int parse_head(struct parse *p, char *line, size_t len)
 	if (!take_number(&in, &first, "ranks", &ranks) || ranks > UINT_MAX ||
 	    !take_end(&in, &first))
 		return json_fail(p, &in, "the first line is malformed");
-	if (p->m->text_count > 1 && p->m->ranks != ranks)
-		return malformed(p, line,
-				 "the manifests of this folder are of different numbers of ranks");
-	p->m->ranks = (unsigned)ranks;
+	/* While a save replaces a checkpoint of another number of ranks, the folder has the
+	 * manifests of both. */
+	if (ranks > p->m->ranks)
+		p->m->ranks = (unsigned)ranks;
 	return 0;
 }
 

@@ -26,11 +26,18 @@ static int announce(const struct prune *p, const char *path, uint64_t bytes)
 	return p->each ? p->each(p->user, path, bytes) : 0;
 }
 
-static int remove_file(const struct pst_ckpt_folder *f, const char *name)
+/* Removes a file and, if it is a link to a part on another drive, that part. */
+static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_file *file)
 {
-	if (!unlinkat(f->fd, name, 0) || errno == ENOENT)
+	char target[PATH_MAX];
+
+	if (file->linked && pst_part_link(f->fd, file->name, target) && unlink(target) &&
+	    errno != ENOENT)
+		return pst_weights_fail_errno(errno, target, NULL, PST_NO_OFF, "cannot remove: %m");
+	if (!unlinkat(f->fd, file->name, 0) || errno == ENOENT)
 		return 0;
-	return pst_weights_fail_errno(errno, f->ckpt.path, name, PST_NO_OFF, "cannot remove: %m");
+	return pst_weights_fail_errno(errno, f->ckpt.path, file->name, PST_NO_OFF,
+				      "cannot remove: %m");
 }
 
 /* Removes the files for which `markers` is the answer to whether they are markers. */
@@ -43,7 +50,7 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 		bool marker = file->kind == PST_FILE_MARKER || file->kind == PST_FILE_RANK_MARKER;
 
 		if (marker == markers)
-			ret = remove_file(f, file->name);
+			ret = remove_file(f, file);
 	}
 	return ret;
 }
@@ -86,7 +93,7 @@ static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
 		ret = announce(p, path, file->bytes);
 		free(path);
 		if (!ret && !(p->flags & PENSTOCK_PRUNE_DRY_RUN))
-			ret = remove_file(f, file->name);
+			ret = remove_file(f, file);
 	}
 	return ret;
 }

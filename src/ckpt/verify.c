@@ -245,7 +245,9 @@ static int verify_open_part(struct verify *v, const struct pst_manifest_part *pa
 
 static int verify_part(struct verify *v, const struct pst_manifest_part *part)
 {
-	int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	char target[PATH_MAX];
+	bool linked = pst_part_link(v->folder.fd, part->name, target);
+	int flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC | (linked ? 0 : O_NOFOLLOW);
 	int fd = openat(v->folder.fd, part->name, flags), ret;
 
 	if (fd < 0) {

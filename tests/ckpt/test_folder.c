@@ -627,6 +627,31 @@ static void test_prune_self(void **state)
 	assert_true(exists("a/__7_0.distcp") && exists("target"));
 }
 
+/* A part may be on another drive, to which a link of the same name leads. */
+static void test_linked_part(void **state)
+{
+	char target[PATH_MAX + 64];
+	struct listed l;
+
+	(void)state;
+	make_checkpoint("a", 10, true, true);
+	make_checkpoint("b", 20, true, true);
+	made_dir(in_root("drive"));
+	snprintf(target, sizeof(target), "%s", in_root("drive/__1_0.distcp"));
+	assert_int_equal(rename(in_root("a/__1_0.distcp"), target), 0);
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_DAMAGED, "__1_0.distcp is missing");
+	assert_int_equal(symlink(target, in_root("a/__1_0.distcp")), 0);
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "");
+	assert_int_equal(verify("a", 0).count, 0);
+	assert_int_equal(truncate(target, 5), 0);
+	assert_int_equal(verify("a", -EBADMSG).code, -ENODATA);
+	assert_int_equal(penstock_ckpt_prune(root, 1, 0, NULL, NULL), 0);
+	assert_false(exists("a") || exists("drive/__1_0.distcp"));
+	assert_true(exists("b/.metadata") && exists("drive"));
+}
+
 #define CASE(name) cmocka_unit_test_setup(name, setup)
 
 int main(void)
@@ -637,7 +662,7 @@ int main(void)
 		CASE(test_verify),     CASE(test_verify_cancelled),
 		CASE(test_damages),    CASE(test_long_item),
 		CASE(test_prune),      CASE(test_prune_incomplete),
-		CASE(test_prune_self),
+		CASE(test_prune_self), CASE(test_linked_part),
 	};
 
 	return cmocka_run_group_tests(tests, setup_devices, teardown_devices);

@@ -146,7 +146,10 @@ static void test_several(void **state)
 	penstock_manifest_close(manifest);
 	manifest = NULL;
 	assert_int_equal(penstock_manifest_write(other, 3, &second, 1), 0);
-	check_open(EBADMSG, "different numbers of ranks");
+	open_folder(); /* A checkpoint of 2 ranks, which a save of 3 ranks is replacing. */
+	assert_int_equal(penstock_manifest_parts(manifest), 2);
+	penstock_manifest_close(manifest);
+	manifest = NULL;
 	assert_int_equal(penstock_manifest_write(other, 2, &first, 1), 0);
 	check_open(EBADMSG, "lists this part twice");
 	assert_int_equal(unlink(other), 0);
