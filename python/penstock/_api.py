@@ -16,9 +16,9 @@ from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Se
 
 from ._cuda import synchronize_all
 from ._dtensor import is_dtensor
-from ._dtypes import BITS, CODES, torch_dtype, torch_shape
+from ._dtypes import BITS, CODES, torch_shape
 from ._group import GroupLike, joined
-from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi, handle_name,
+from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi,
                    install_stop_check, lib, open_device, raise_caught, to_c)
 from ._memory import allocate, allocate_as
 from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import errno
 import fnmatch
+import functools
 import logging
 import os
 import shutil
 import tempfile
-import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -285,7 +284,7 @@ class Checkpointer:
         last: Optional[Exception] = None
         for path in paths:
             try:
-                self._ranks.exchange(lambda path=path: _read(path, state, checksums),
+                self._ranks.exchange(functools.partial(_read, path, state, checksums),
                                      lambda values: values)
                 return path
             except RankError as error:

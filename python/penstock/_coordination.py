@@ -94,12 +94,11 @@ class Ranks:
         result of rank 0.
 
         Raises RankError on all ranks if a rank has failed or died."""
+        cause: Optional[Exception] = None
         try:
             mine: Any = make()
         except Exception as error:  # pylint: disable=broad-except
             mine, cause = _Failed(describe(error)), error
-        else:
-            cause = None
         if self.count == 1:
             if cause is not None:
                 raise cause

@@ -121,7 +121,7 @@ def _storage_size(item: WriteItem) -> int:
     if data is None:
         return 1
     sizes = data.chunk.sizes if data.chunk is not None else data.size
-    return math.prod(sizes) * data.properties.dtype.itemsize
+    return int(math.prod(sizes) * data.properties.dtype.itemsize)
 
 
 def _state_metadata(plans: Sequence[SavePlan]) -> Dict[str, Any]:
@@ -173,7 +173,7 @@ def _is_row_of_shards(value: TensorStorageMetadata) -> bool:
         if offset != at and length:
             return False
         at += length
-    return at == size[split]
+    return bool(at == size[split])
 
 
 def _split_dimension(chunks: Sequence[ChunkStorageMetadata], size: Sequence[int]

@@ -393,12 +393,12 @@ def _with_locals(value: torch.Tensor, parts: List[torch.Tensor]) -> Any:
     """Returns a tensor of the same kind that consists of other tensors of this process."""
     if hasattr(value, "local_shards"):
         twin = copy.copy(value)
-        twin._local_shards = [type(shard)(tensor=part, metadata=shard.metadata)  # type: ignore
+        twin._local_shards = [type(shard)(tensor=part, metadata=shard.metadata)
                               for shard, part in zip(value.local_shards(), parts)]
         return twin
     if hasattr(value, "device_mesh"):
         twin = value.detach()
-        twin._local_tensor = parts[0]  # type: ignore[attr-defined]
+        twin._local_tensor = parts[0]
         return twin
     return parts[0]
 
