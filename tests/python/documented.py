@@ -41,10 +41,12 @@ class Documented(unittest.TestCase):
         self.assertGreater(len(blocks), 1)
         space, lines = self.run_program("\n".join(blocks))
         state = space["state"]["model"]
-        self.assertEqual(lines, [f"None {sum(t.nbytes for t in state.values())}"])
+        self.assertEqual(lines[0], f"None {sum(t.nbytes for t in state.values())}")
+        self.assertEqual([line.split(" ")[0] for line in lines[1:]], ["True"])
         for name, value in state.items():
             self.assertTrue(bool((space["loaded"]["model"][name] == value).all()))
         documented = set(_torch_file.__all__ + _dcp_safetensors.__all__)
+        documented |= {"Checkpointer", "SavePlanner", "Stager", "StorageReader", "StorageWriter"}
         self.assertLessEqual(documented, set(penstock.torch.__all__))
         self.assertEqual({name for name in documented if name not in self.text}, set())
 
