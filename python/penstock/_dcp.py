@@ -17,7 +17,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import io
 import logging
 import os
@@ -25,7 +24,7 @@ import pickle
 import re
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
@@ -40,6 +39,7 @@ from torch.futures import Future
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
 from ._lib import FormatError, device_name
+from ._lock import FolderLock
 from ._model import Report
 from ._staging import Stager, is_plain
 
@@ -219,11 +219,11 @@ class StorageWriter(FileSystemWriter):
         self.stager: Optional[Stager] = Stager(pool_bytes, may_leave=True)
         # An object with is_set(), such as a threading.Event, that ends a save early.
         self.stop: Any = None
-        self._lock_fd = -1
+        self._folder_lock: Optional[FolderLock] = None
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_lock_fd": -1}
+        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_folder_lock": None}
 
     # ---- staging, for async_save ----
 
@@ -262,6 +262,7 @@ class StorageWriter(FileSystemWriter):
         return f"__{self.rank}{MARKER}" if self._is_local() else MARKER
 
     def reset(self, checkpoint_id: Any = None) -> None:
+        self._unlock()  # An earlier save may have failed on another rank.
         super().reset(checkpoint_id)
         self.report = None
 
@@ -314,29 +315,19 @@ class StorageWriter(FileSystemWriter):
         return [os.path.join(folder, name) for folder in self.stripe] or [self.folder]
 
     def _lock(self) -> None:
-        """Locks the folder against saves of other jobs. The kernel releases the lock when the
-        process ends."""
-        if self._lock_fd >= 0:
-            return
-        name = os.path.join(self.folder, f"__{self.rank}{LOCK}" if self._is_local() else LOCK)
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(fd)
-            raise OSError(errno.EBUSY, "another job is saving a checkpoint there",
-                          self.folder) from error
-        except OSError as error:  # A file system without locks.
-            _log.debug("%s: no lock against other jobs: %s", self.folder, error)
-        self._lock_fd = fd
+        """Locks the folder against saves of other jobs."""
+        if self._folder_lock is None:
+            name = f"__{self.rank}{LOCK}" if self._is_local() else LOCK
+            self._folder_lock = FolderLock(self.folder, name)
 
     def _unlock(self) -> None:
-        if self._lock_fd >= 0:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self.folder, f"__{self.rank}{LOCK}" if self._is_local()
-                                       else LOCK))
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+            self._folder_lock = None
+
+    def _at_work(self) -> ContextManager[None]:
+        lock = self._folder_lock
+        return lock.at_work() if lock is not None else contextlib.nullcontext()
 
     def abandon(self) -> None:
         """Unlocks the folder, if a save that was begun does not go on."""
@@ -347,7 +338,8 @@ class StorageWriter(FileSystemWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
         future: "Future[List[WriteResult]]" = Future()
         try:
-            future.set_result(self._write_parts(plan, planner))
+            with self._at_work():
+                future.set_result(self._write_parts(plan, planner))
         except BaseException as error:
             self._unlock()
             if self.stager is not None:
@@ -440,7 +432,8 @@ class StorageWriter(FileSystemWriter):
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         try:
-            self._commit(metadata, results)
+            with self._at_work():
+                self._commit(metadata, results)
         finally:
             self._unlock()
 

@@ -211,10 +211,10 @@ class Single(unittest.TestCase):
         inside, leave = threading.Event(), threading.Event()
 
         class Slow(pt.StorageWriter):
-            def write_data(self, plan, planner):
+            def _write_parts(self, plan, planner):
                 inside.set()
                 assert leave.wait(30)
-                return super().write_data(plan, planner)
+                return super()._write_parts(plan, planner)
 
         first = threading.Thread(target=lambda: dcp.save({"a": torch.ones(9)}, no_dist=True,
                                                          storage_writer=Slow(path)))
@@ -419,6 +419,25 @@ def save_local(rank, path):
     assert torch.equal(state["mine"], torch.full((100,), float(rank)))
 
 
+def fail_then_save(rank, path):
+    class Failing(pt.StorageWriter):
+        def write_data(self, plan, planner):
+            if rank:
+                raise OSError(errno.EIO, "planted")
+            return super().write_data(plan, planner)
+
+    state = {"a": torch.ones(9), f"b{rank}": torch.ones(5)}
+    first = Failing(path)
+    try:
+        dcp.save(state, storage_writer=first)
+    except dcp.CheckpointException as error:
+        assert "planted" in str(error)
+    else:
+        raise AssertionError("no error")
+    dcp.save(state, storage_writer=pt.StorageWriter(path))  # `first` still exists.
+    stock_load({"a": torch.zeros(9)}, path)
+
+
 class Ranks(unittest.TestCase):
     """Several processes."""
 
@@ -446,6 +465,10 @@ class Ranks(unittest.TestCase):
             for got in ranks.run(count, fsdp_load, path, stock):
                 for a, b in zip(got, want):
                     self.assertTrue(torch.allclose(a, b, atol=1e-6))
+
+    def test_failure_of_another_rank(self):
+        """After a save that failed on another rank, the folder can be saved into again."""
+        ranks.run(2, fail_then_save, folder())
 
     def test_without_collectives(self):
         path = folder()
