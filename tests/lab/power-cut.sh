@@ -41,6 +41,7 @@ power_cut() { # NAME REPORTS DELAY SCRIPT ARGS...
 	skip_without_lab $code "$tmp/stderr"
 	wait $server || true
 	note <"$tmp/$name.cut"
+	(($(reported "$name") >= reports)) || note <"$tmp/stderr"
 	note < <(grep -v '^durable' "$tmp/$name/output.log" | tail -n 5)
 	check "$name: $(reported "$name") files were reported durable, wanted $reports" \
 		test "$(reported "$name")" -ge "$reports"
