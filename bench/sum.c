@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures checksums (penstock_sum) of device memory and of host memory. Each measured checksum is
- * compared with one that is joined from checksums of other pieces. Section `sum` needs a GPU,
- * section `sum_host` does not.
+ * Measures checksums (penstock_sum) of device memory and of host memory. To check each measured
+ * checksum, the program divides the same bytes into other pieces, sums these, and joins their
+ * checksums. Section `sum` needs a GPU, section `sum_host` does not.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,8 @@
 lab_kernel_p2pdma=${PENSTOCK_LAB_KERNEL:-7.2}
 lab_kernel_plain=6.1
 
-# The directories of modules that are unpacked. All modules of a kernel would take 160 MB.
+# The folders of modules, and the single modules, that are unpacked. All modules of a kernel would
+# take 160 MB.
 lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	drivers/infiniband/sw drivers/md drivers/virtio drivers/char
 	drivers/vfio drivers/iommu drivers/dma-buf drivers/net/veth.ko

@@ -223,7 +223,8 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_folder_lock": None}
+        return {**self.__dict__, "stager": None, "progress": None, "stop": None,
+                "_folder_lock": None}
 
     # ---- staging, for async_save ----
 

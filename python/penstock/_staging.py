@@ -51,7 +51,8 @@ def free_host_bytes() -> int:
 
 
 def _group_room() -> Iterator[int]:
-    """Returns, for each control group of this process that limits memory, how much it leaves."""
+    """Yields, for each control group of this process that limits memory, the number of bytes that
+    the process may still allocate."""
     try:
         with open("/proc/self/cgroup", encoding="ascii") as lines:
             groups = [line.strip().split(":", 2) for line in lines]

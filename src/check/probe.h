@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a scratch file over every open path, and compares the bytes that arrive with the bytes
- * that were written. */
+/* Reads a scratch file over every path that the library can use, and compares the bytes that arrive
+ * with the bytes that were written. */
 #ifndef PST_CHECK_PROBE_H
 #define PST_CHECK_PROBE_H
 

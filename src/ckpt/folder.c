@@ -301,7 +301,8 @@ static bool check_indexed_file(void *user, const char *name)
 	return false;
 }
 
-/* Checks that the files exist that the indices name. Returns 0, or an error of the process. */
+/* Checks that each file that an index names exists. A missing file makes the checkpoint damaged.
+ * Returns 0, or an error such as -ENOMEM if this process cannot check. */
 static int check_indices(struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count && f->ckpt.state == PENSTOCK_CKPT_COMPLETE; i++) {

@@ -177,8 +177,9 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* A thread that calls a one-call function runs a borrowed lane itself. This thread must sleep while
- * the store holds its transfer, even after closing another device has notified all lanes. */
+/* penstock_read runs a borrowed lane on the caller's thread. The close of a device wakes all lanes,
+ * also those of other devices. Afterwards the thread must sleep while the store holds back its
+ * transfer. It must not poll. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;

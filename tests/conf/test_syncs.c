@@ -200,7 +200,8 @@ static void old_cached_bytes_are_rewritten(void **state)
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
 	assert_int_equal(direct_writes, 4);
 	assert_int_equal(fs_calls, 1);
-	fail_range.left = fail_fsync.left = 1; /* the commit's syncs fail in the same two ways */
+	/* Both sync calls of the commit fail. The library then calls syncfs, which succeeds. */
+	fail_range.left = fail_fsync.left = 1;
 	fail_fsync.code = EIO;
 	assert_int_equal(penstock_commit(st, 1), 0);
 	assert_int_equal(fs_calls, 2);

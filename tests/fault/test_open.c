@@ -402,8 +402,7 @@ static struct penstock_storage *open_replacing(uint64_t length, bool named)
 	return st;
 }
 
-/* Makes the unfinished file longer than its final length. A write with a padded tail has the same
- * effect. */
+/* Makes the unfinished file longer than its final length, as a write with a padded tail does. */
 static void lengthen_unfinished_file(void)
 {
 	DIR *d = opendir("/proc/self/fd");

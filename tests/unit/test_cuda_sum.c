@@ -274,11 +274,15 @@ static int group_close(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_length_and_alignment), cmocka_unit_test(random_ranges),
+		cmocka_unit_test(every_length_and_alignment),
+		cmocka_unit_test(random_ranges),
 		cmocka_unit_test(long_pieces),
-		cmocka_unit_test(ranges_of_two_devices),      cmocka_unit_test(a_long_range),
-		cmocka_unit_test(memory_of_no_gpu),	      cmocka_unit_test(failed_calls),
-		cmocka_unit_test(an_unknown_kind_of_gpu),     cmocka_unit_test(several_threads),
+		cmocka_unit_test(ranges_of_two_devices),
+		cmocka_unit_test(a_long_range),
+		cmocka_unit_test(memory_of_no_gpu),
+		cmocka_unit_test(failed_calls),
+		cmocka_unit_test(an_unknown_kind_of_gpu),
+		cmocka_unit_test(several_threads),
 	};
 
 	return cmocka_run_group_tests(tests, group_open, group_close);

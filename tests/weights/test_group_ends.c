@@ -547,8 +547,9 @@ static void test_other_file(void **state)
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* One rank sees two files on different devices, and the other ranks see them on the same device.
- * The devices decide which files are read at the same time, and all ranks must decide alike. */
+/* One rank sees two files in different file systems (st_dev), and the other ranks see them in the
+ * same one. The load reads files of different file systems at the same time. All ranks must agree
+ * on such files, and the load succeeds. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);

@@ -42,7 +42,8 @@ struct pst_slots {
 	struct pst_slot *all;
 	unsigned big_count, count;
 	unsigned parts; /* number of parts in a big slot; 0 if big slots are never cut */
-	/* How many slots of each size are in the first part of the ring. */
+	/* Number of slots of each size that the lane has from its start. It gets the others when it
+	 * first runs out of slots. */
 	struct pst_slot_counts first;
 	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
 	bool big_wanted;

@@ -22,7 +22,8 @@ struct pst_captured {
 	struct pst_captured_tie *tie; /* tells that the graph is gone */
 	struct pst_request req;
 	struct penstock_device *gpu;
-	/* Segment 0 as it was submitted. The late values of a replay replace its members. */
+	/* Copy of segment 0 as it was submitted. Each replay starts from it, and then sets the
+	 * members whose values are read when the stream reaches the request. */
 	struct penstock_seg first;
 	uint64_t body, total; /* the request's, at submit */
 	bool running;	      /* lanes serve a replay; only the watching lane accesses it */

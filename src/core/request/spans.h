@@ -67,8 +67,8 @@ int pst_span_parts(const struct pst_request *req, const struct pst_span *span, u
 int pst_span_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		     struct pst_part *out);
 
-/* Returns whether a read chunk that ends at `off` would leave a single byte of a row alone,
- * directly before or after `off`. Such copies of one byte can deadlock (device/cuda_copy.c). */
+/* Returns whether a read chunk that ends at `off` would split a row so that one piece has a single
+ * byte, directly before or after `off`. A copy of one byte can deadlock (device/cuda_copy.c). */
 bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off);
 
