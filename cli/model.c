@@ -21,6 +21,7 @@
 #define PARAM_BASE 1000
 #define FIXED_OPTIONS 14
 #define PLOTTED 4
+#define FILES 32
 
 struct model_args {
 	struct model_run runs[MODEL_COLUMNS];
@@ -29,9 +30,9 @@ struct model_args {
 	struct model_measures data;
 	const char *values[PST_MODEL_PARAMS]; /* texts of the options that are parameters */
 	const char *preset, *plot, *free_text, *sweep, *config, *topo_path;
-	const char *compare[MODEL_COLUMNS - 1], *results[PLOTTED];
-	unsigned compare_count, result_count;
-	bool json, csv, cases, calibrate;
+	const char *compare[MODEL_COLUMNS - 1], *results[PLOTTED], *files[FILES];
+	unsigned compare_count, result_count, file_count;
+	bool json, csv, cases;
 	struct model_topo *topo;
 };
 
@@ -53,6 +54,16 @@ static bool result_add(struct model_args *a, const char *text)
 		return false;
 	}
 	a->results[a->result_count++] = text;
+	return true;
+}
+
+static bool file_add(struct model_args *a, const char *path)
+{
+	if (a->file_count == FILES) {
+		fail(EXIT_USAGE, "--calibrate '%s': give at most %u files", path, FILES);
+		return false;
+	}
+	a->files[a->file_count++] = path;
 	return true;
 }
 
@@ -88,8 +99,7 @@ static bool option_store(struct model_args *a, int c)
 	case 'k':
 		return a->cases = true;
 	case 'b':
-		a->calibrate = true;
-		return !model_data_read(optarg, &a->data);
+		return file_add(a, optarg);
 	default:
 		if (c < PARAM_BASE)
 			return false;
@@ -322,9 +332,9 @@ static int args_check(const struct model_args *a)
 			    "--result chooses results of a sweep: add --sweep NAME=FROM:TO:COUNT");
 	if (a->sweep && a->compare_count)
 		return fail(EXIT_USAGE, "--sweep and --compare exclude each other");
-	if (a->free_text && !a->calibrate)
+	if (a->free_text && !a->file_count)
 		return fail(EXIT_USAGE, "--fit chooses parameters for --calibrate: add it");
-	if (a->calibrate && m && strcmp(m->name, "pipeline") && strcmp(m->name, "contention"))
+	if (a->file_count && m && strcmp(m->name, "pipeline") && strcmp(m->name, "contention"))
 		return fail(EXIT_USAGE, "--calibrate is for the models pipeline and contention");
 	return 0;
 }
@@ -345,7 +355,11 @@ static int args_run(struct model_args *a)
 		return ret;
 	if (a->cases)
 		return model_print_cases(r->model, r->space, a->json);
-	if (!r->model && a->calibrate)
+	for (unsigned i = 0; !ret && i < a->file_count; i++)
+		ret = model_data_read(a->files[i], &a->data);
+	if (ret)
+		return ret;
+	if (!r->model && a->file_count)
 		r->model = pst_model_find(a->data.list[0].streams >= 1 ? "contention" : "pipeline");
 	if (!r->model) {
 		model_print_list(a->json);
@@ -354,7 +368,7 @@ static int args_run(struct model_args *a)
 	ret = settings_apply(a);
 	if (ret)
 		return ret;
-	if (a->calibrate)
+	if (a->file_count)
 		return calibrate_run(a);
 	return a->sweep ? sweep_run(a) : compare_run(a);
 }
@@ -416,15 +430,12 @@ const struct command cmd_model = {
 	.help = "  --preset P       start from a named set of parameters\n"
 		"  --compare S      show the settings NAME=VALUE,... beside the others; repeat\n"
 		"                   it for up to 5 columns\n"
-		"  --sweep S        NAME=FROM:TO:COUNT: compute for each value; with ':log' at "
-		"the\n"
-		"                   end in equal ratios\n"
+		"  --sweep S        NAME=FROM:TO:COUNT: compute for each value; ':log' at the\n"
+		"                   end means equal ratios\n"
 		"  --result R       show this result of a sweep; repeat it for up to 4\n"
 		"  --plot F         draw the sweep to the SVG file F\n"
-		"  --calibrate F    fit the model pipeline or contention to the measurements in "
-		"F:\n"
-		"                   output of penstock bench --json, fio or gdsio; may be "
-		"repeated\n"
+		"  --calibrate F    fit the model pipeline or contention to measurements in F:\n"
+		"                   output of penstock bench --json, fio or gdsio; repeatable\n"
 		"  --fit P          fit these parameters, with commas between them\n"
 		"  --topo F         contention: the machine in F, from penstock topo --json\n"
 		"  --config F       kvcache: the model of the Hugging Face config.json F\n"

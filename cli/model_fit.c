@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "contention.h"
 #include "fit.h"
 #include "json.h"
 
@@ -94,7 +95,9 @@ static int free_parse(struct calibration *c, const char *text)
 	char name[64];
 
 	if (!text)
-		text = is_pipeline(c) ? "drive-gbps,request-us" : "gpu-gbps,memory-gbps";
+		text = !is_pipeline(c)	    ? "gpu-gbps,memory-gbps"
+		       : c->data->count < 4 ? "drive-gbps,request-us"
+					    : "drive-gbps,request-us,knee";
 	do {
 		size_t len = strcspn(text, ",");
 		int ret;
@@ -133,8 +136,12 @@ static void base_set(struct calibration *c)
 	for (unsigned i = 0; i < c->fit.free_count; i++) {
 		const struct pst_model_param *p = &m->params[c->fit.free[i]];
 
-		if (!c->run->given[c->fit.free[i]] && !strcmp(p->unit, "GB/s"))
+		if (c->run->given[c->fit.free[i]])
+			continue;
+		if (!strcmp(p->unit, "GB/s"))
 			c->run->in[c->fit.free[i]] = most;
+		else if (!strcmp(p->name, "knee")) /* the default is the end of its range */
+			c->run->in[c->fit.free[i]] = 3;
 	}
 }
 
@@ -257,6 +264,7 @@ int model_calibrate(struct model_run *r, const struct model_measures *data, cons
 	c->fit.points = c->points;
 	c->fit.point_count = data->count;
 	c->fit.space = r->space;
+	r->space->rates_only = true; /* the fit runs the model many thousand times */
 	ret = free_parse(c, free_text);
 	if (!ret)
 		ret = points_make(c);

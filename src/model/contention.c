@@ -449,7 +449,8 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 		return wrong;
 	for (unsigned i = 0; i < RESULTS; i++)
 		out[i] = NAN;
-	best_find(in, &opts, space, out);
+	if (!space->rates_only)
+		best_find(in, &opts, space, out);
 	if (!space->given)
 		net_build(in, (unsigned)in[STREAMS], &space->net);
 	space->net.stream_count = (unsigned)in[STREAMS];
@@ -485,12 +486,14 @@ static const struct pst_model_preset presets[] = {
 	 "published example; 4 * 6.3 GB/s with the overhead of TLPs",
 	 {{"traffic", DRIVE_TRAFFIC}, {"streams", 8}, {"crossbar-gbps", 27.5625}}},
 	{"h200x8",
-	 "8 H200 that copy from host memory",
-	 "fitted to 55.4, 98 and 117 GB/s for one, two and four GPUs, measured",
-	 {{"gpu-gbps", 63},
-	  {"overhead", 35},
-	  {"switches", 8},
-	  {"uplink-gbps", 63},
+	 "8 H200 that copy from host memory, each below a port of its own",
+	 "fitted to 55.4, 98 and 117 GB/s for one, two and four GPUs, measured; two sockets are a "
+	 "guess",
+	 {{"switches", 8},
+	  {"sockets", 2},
+	  {"placement", 1},
+	  {"uplink-gbps", 1000},
+	  {"gpu-gbps", 57},
 	  {"memory-gbps", 117}}},
 	{"two-on-one",
 	 "two streams on one link",

@@ -122,6 +122,8 @@ double pst_fit_run(struct pst_fit *f, int without)
 		}
 		for (unsigned step = 0; step < STEPS; step++) {
 			corners_sort(c, f->free_count + 1);
+			if (c[f->free_count].error - c[0].error < 1e-14)
+				break;
 			simplex_step(f, c, without);
 		}
 		corners_sort(c, f->free_count + 1);

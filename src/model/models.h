@@ -35,7 +35,8 @@ extern const struct pst_model pst_model_fence;
  *	pipelined latency = sum over hops (latency + c / bandwidth) + (size - c) / slowest
  *	                    bandwidth + request, with c = min(size, chunk)
  *	throughput        = min(slowest bandwidth, depth * size / latency), or size / latency
- *	                    if the hops work one after the other
+ *	                    if the hops work one after the other. The parameter `knee` rounds
+ *	                    the corner of the minimum, by a p-norm
  * Source: the asymptotic bounds of a closed queueing network (Denning and Buzen, 1978).
  */
 extern const struct pst_model pst_model_pipeline;

@@ -32,10 +32,14 @@ enum {
 	PCIE_US,
 	HBM,
 	HBM_US,
+	KNEE,
 	PARAMS
 };
 
 enum { DIRECT, STAGED, BOUNCE };
+
+/* Value of `knee` from which the throughput is the smaller of its two bounds. */
+#define KNEE_SHARP 100
 
 static const struct pst_model_param params[] = {
 	[PATH] = {"path", "", "direct|staged|bounce", 0, 0, 0,
@@ -82,6 +86,9 @@ static const struct pst_model_param params[] = {
 	[HBM] = {"hbm-gbps", "GB/s", NULL, 4800, 0.001, 1e6, "bandwidth of the GPU's memory",
 		 "H200 data sheet"},
 	[HBM_US] = {"hbm-us", "us", NULL, 0.5, 0, 1e9, "latency of the GPU's memory", "typical"},
+	[KNEE] = {"knee", "ratio", NULL, KNEE_SHARP, 0.5, KNEE_SHARP,
+		  "sharpness of the change from few to many requests in flight; 100: sharp",
+		  "the bound; real paths vary, so calibrate it"},
 };
 
 enum {
@@ -106,9 +113,11 @@ enum {
 #define COUNTED "counted along the path"
 
 static const struct pst_model_result results[] = {
-	[SPEED] = {"speed-gbps", "GB/s", NULL, "throughput",
-		   "min(slowest-gbps, depth * size / latency-us); serial: size / latency-us",
-		   BOUND},
+	[SPEED] =
+		{"speed-gbps", "GB/s", NULL, "throughput",
+		 "(slowest-gbps^-knee + (depth * size / latency-us)^-knee)^(-1 / knee), the min of "
+		 "both for knee = 100; serial: size / latency-us",
+		 BOUND},
 	[LATENCY] = {"latency-us", "us", NULL, "time of one request alone",
 		     "request-us + sum of (latency + min(size, chunk) / bandwidth) + rest / "
 		     "slowest-gbps; serial: request-us + sum of (latency + size / bandwidth)",
@@ -196,12 +205,22 @@ static double gain_limit(const double *in)
 	       ((in[REQUEST] + staged.latency) * 1e3 / in[SIZE] + staged.inverse);
 }
 
+/* Returns the smaller of the bounds, or less if the bounds are near to each other. */
+static double smooth_min(double a, double b, double knee)
+{
+	double least = fmin(a, b), most = fmax(a, b);
+
+	if (knee >= KNEE_SHARP)
+		return least;
+	return least * pow(1 + pow(least / most, knee), -1 / knee);
+}
+
 static double path_speed(const double *in, unsigned path)
 {
 	struct hops h = hops_of(in, path);
 	double each = in[SIZE] * 1e-3 / request_latency(in, &h);
 
-	return in[ORDER] > 0 ? each : fmin(h.slowest_gbps, in[DEPTH] * each);
+	return in[ORDER] > 0 ? each : smooth_min(h.slowest_gbps, in[DEPTH] * each, in[KNEE]);
 }
 
 static const char *run(const double *in, double *out, struct pst_model_space *space)

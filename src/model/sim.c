@@ -4,7 +4,8 @@
  *
  * A chunk passes a link in the time of its wire bytes. It starts on the next link before its last
  * byte has left this one, as TLPs do, but so late that the next link need not wait for it. So a
- * slow link does not occupy the fast link behind it.
+ * slow link does not occupy the fast link behind it. The first TLP of the chunk does not wait: it
+ * is ahead of the chunk's start, and the chunk may start with it on a later, slow link.
  */
 #include "sim.h"
 
@@ -17,8 +18,8 @@
 #define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
 
 struct unit {
-	uint64_t born_ps;
-	uint16_t stream, next; /* next: the following unit of the same queue */
+	uint64_t born_ps, ahead_ps; /* ahead_ps: by which the first TLP precedes the unit's start */
+	uint16_t stream, next;	    /* next: the following unit of the same queue */
 	uint8_t hop;
 	bool first; /* first unit of its chunk */
 };
@@ -221,6 +222,21 @@ static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 	return to > from ? to - from : 0;
 }
 
+/* Returns when a unit that starts on the link `v` at `now` may start on the link `next`. */
+static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
+			     uint64_t now)
+{
+	uint64_t head = now - unit->ahead_ps + v->latency_ps + v->packet_ps;
+	uint64_t tail = v->free_ps + v->latency_ps + next->packet_ps;
+
+	uint64_t arrival = later(head, now);
+
+	if (tail > next->service_ps)
+		arrival = later(arrival, tail - next->service_ps);
+	unit->ahead_ps = arrival - head;
+	return arrival;
+}
+
 /* Lets an idle link serve the next waiting unit. */
 static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 {
@@ -249,14 +265,8 @@ static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 	v->busy_ps += measured(s, now, v->free_ps);
 	event_add(s, v->free_ps, LINK_EVENT | l);
 	arrival = v->free_ps + v->latency_ps;
-	if (++unit->hop < stream->hops) {
-		const struct server *next = &s->servers[stream->path[unit->hop]];
-		uint64_t tail = arrival + next->packet_ps;
-
-		arrival = now + v->latency_ps + v->packet_ps;
-		if (tail > next->service_ps)
-			arrival = later(arrival, tail - next->service_ps);
-	}
+	if (++unit->hop < stream->hops)
+		arrival = next_arrival(v, &s->servers[stream->path[unit->hop]], unit, now);
 	event_add(s, arrival, u);
 }
 
@@ -271,6 +281,7 @@ static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
 		struct unit *unit = &s->units[first + i];
 
 		unit->born_ps = now;
+		unit->ahead_ps = 0;
 		unit->hop = 0;
 		unit->first = i == 0;
 		s->out->bytes_in += s->unit_bytes;
@@ -431,23 +442,18 @@ double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts 
 static double round_trip(const struct pst_sim_net *net, const struct pst_sim_stream *s,
 			 const struct pst_sim_opts *o)
 {
-	double start = 0, end = 0;
+	double head = 0, end = 0, latency = 0; /* head: when the first TLP arrives */
 
 	for (unsigned i = 0; i < s->hops; i++) {
-		const struct pst_sim_link *l = &net->links[s->path[i]], *before;
+		const struct pst_sim_link *l = &net->links[s->path[i]];
 		double time = wire_bytes(l, o, o->chunk) / l->bytes_per_s;
 		double packet = wire_bytes(l, o, fmin(o->payload, o->chunk)) / l->bytes_per_s;
 
-		if (i) {
-			before = &net->links[s->path[i - 1]];
-			start += before->latency_ns * 1e-9 +
-				 wire_bytes(before, o, fmin(o->payload, o->chunk)) /
-					 before->bytes_per_s;
-			start = fmax(start, end + before->latency_ns * 1e-9 + packet - time);
-		}
-		end = start + time;
+		end = fmax(head + time, i ? end + latency + packet : 0);
+		latency = l->latency_ns * 1e-9;
+		head += packet + latency;
 	}
-	return end + net->links[s->path[s->hops - 1]].latency_ns * 1e-9;
+	return end + latency;
 }
 
 /* The filling of the links: rates rise together until a link is full or a stream's window is. */

@@ -2,9 +2,10 @@
 /*
  * Simulates streams of chunks over links, event by event, and computes the shares of the streams in
  * closed form. A link serves one unit at a time, and an arbiter chooses the stream whose unit is
- * next. A unit is a chunk, or one TLP (PCIe packet) in the exact mode. Both modes agree within 1 %,
- * but only within 10 % if a stream has one chunk in flight. The result depends only on
- * the arguments: equal events keep their order, and random numbers come from the seed.
+ * next. A unit is a chunk, or one TLP (PCIe packet) in the exact mode. Both modes and the closed
+ * form agree within 1 % if a stream has two or more chunks in flight; with one, they differ by up
+ * to 30 %. The result depends only on the arguments: equal events keep their order, and random
+ * numbers come from the seed.
  */
 #ifndef PST_MODEL_SIM_H
 #define PST_MODEL_SIM_H
