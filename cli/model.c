@@ -13,13 +13,14 @@
 #include "model_about.h"
 #include "model_data.h"
 #include "model_fit.h"
+#include "model_page.h"
 #include "model_plot.h"
 #include "model_print.h"
 #include "model_setting.h"
 
 /* Values of `val` of the options that are parameters: this number and the parameter's index. */
 #define PARAM_BASE 1000
-#define FIXED_OPTIONS 14
+#define FIXED_OPTIONS 16
 #define PLOTTED 4
 #define FILES 32
 
@@ -29,10 +30,11 @@ struct model_args {
 	struct model_points points;
 	struct model_measures data;
 	const char *values[PST_MODEL_PARAMS]; /* texts of the options that are parameters */
-	const char *preset, *plot, *free_text, *sweep, *config, *topo_path;
+	const char *preset, *plot, *free_text, *sweep, *config, *topo_path, *html;
 	const char *compare[MODEL_COLUMNS - 1], *results[PLOTTED], *files[FILES];
 	unsigned compare_count, result_count, file_count;
-	bool json, csv, cases;
+	bool json, csv, cases, serve;
+	uint64_t port;
 	struct model_topo *topo;
 };
 
@@ -67,6 +69,14 @@ static bool file_add(struct model_args *a, const char *path)
 	return true;
 }
 
+static bool port_parse(struct model_args *a, const char *text)
+{
+	if (parse_number(text, 0, 65535, &a->port))
+		return true;
+	fail(EXIT_USAGE, "--serve '%s': give a port from 0 (any) to 65535", text);
+	return false;
+}
+
 static bool option_store(struct model_args *a, int c)
 {
 	switch (c) {
@@ -92,6 +102,12 @@ static bool option_store(struct model_args *a, int c)
 	case 'g':
 		a->config = optarg;
 		return true;
+	case 'h' + 256:
+		a->html = optarg;
+		return true;
+	case 'S':
+		a->serve = true;
+		return !optarg || port_parse(a, optarg);
 	case 'j':
 		return a->json = true;
 	case 'v':
@@ -123,6 +139,8 @@ static int options_read(int argc, char **argv, const struct pst_model *m, struct
 		{"topo", required_argument, NULL, 't'},
 		{"config", required_argument, NULL, 'g'},
 		{"cases", no_argument, NULL, 'k'},
+		{"html", required_argument, NULL, 'h' + 256},
+		{"serve", optional_argument, NULL, 'S'},
 		{"csv", no_argument, NULL, 'v'},
 		{"json", no_argument, NULL, 'j'},
 		{"help", no_argument, NULL, 'H'},
@@ -152,6 +170,8 @@ static int options_read(int argc, char **argv, const struct pst_model *m, struct
 		if (!option_store(a, c))
 			return EXIT_USAGE;
 	}
+	if (a->serve && optind + 1 == argc && !a->port)
+		return port_parse(a, argv[optind]) ? 0 : EXIT_USAGE;
 	if (optind != argc)
 		return fail(EXIT_USAGE,
 			    "model: '%s' is no option: parameters are options, such as "
@@ -353,6 +373,10 @@ static int args_run(struct model_args *a)
 
 	if (ret)
 		return ret;
+	if (a->html)
+		return model_page_write(a->html);
+	if (a->serve)
+		return model_page_serve((uint16_t)a->port);
 	if (a->cases)
 		return model_print_cases(r->model, r->space, a->json);
 	for (unsigned i = 0; !ret && i < a->file_count; i++)
@@ -439,6 +463,9 @@ const struct command cmd_model = {
 		"  --fit P          fit these parameters, with commas between them\n"
 		"  --topo F         contention: the machine in F, from penstock topo --json\n"
 		"  --config F       kvcache: the model of the Hugging Face config.json F\n"
+		"  --html F         write the page, which computes in a browser, to the file F\n"
+		"  --serve          serve the page on this machine until a signal;\n"
+		"                   --serve=PORT chooses a port\n"
 		"  --cases          check published figures against the models\n"
 		"  --csv            print comma-separated values\n"
 		"  --json           print one JSON object, see penstock-json(5)\n"
