@@ -20,7 +20,7 @@
 
 /* Values of `val` of the options that are parameters: this number and the parameter's index. */
 #define PARAM_BASE 1000
-#define FIXED_OPTIONS 16
+#define FIXED_OPTIONS 17
 #define PLOTTED 4
 #define FILES 32
 
@@ -30,7 +30,7 @@ struct model_args {
 	struct model_points points;
 	struct model_measures data;
 	const char *values[PST_MODEL_PARAMS]; /* texts of the options that are parameters */
-	const char *preset, *plot, *free_text, *sweep, *config, *topo_path, *html;
+	const char *preset, *plot, *free_text, *sweep, *config, *topo_path, *html, *table;
 	const char *compare[MODEL_COLUMNS - 1], *results[PLOTTED], *files[FILES];
 	unsigned compare_count, result_count, file_count;
 	bool json, csv, cases, serve;
@@ -83,6 +83,9 @@ static bool option_store(struct model_args *a, int c)
 	case 'p':
 		a->preset = optarg;
 		return true;
+	case 'T':
+		a->table = optarg;
+		return true;
 	case 's':
 		a->sweep = optarg;
 		return true;
@@ -130,6 +133,7 @@ static int options_read(int argc, char **argv, const struct pst_model *m, struct
 {
 	static const struct option options[FIXED_OPTIONS] = {
 		{"preset", required_argument, NULL, 'p'},
+		{"presets", required_argument, NULL, 'T'},
 		{"sweep", required_argument, NULL, 's'},
 		{"compare", required_argument, NULL, 'c'},
 		{"result", required_argument, NULL, 'r'},
@@ -234,6 +238,20 @@ static int topo_apply(struct model_args *a)
 	return 0;
 }
 
+/* Applies the preset, from the user's table if it has one of this name. */
+static bool preset_find(struct model_args *a)
+{
+	int found = 0;
+
+	if (!a->preset)
+		return true;
+	if (a->table)
+		found = model_table_apply(&a->runs[0], a->table, a->preset);
+	if (found > 0)
+		a->runs[0].preset = a->preset;
+	return found ? found > 0 : model_preset_apply(&a->runs[0], "--preset", a->preset);
+}
+
 /* Applies preset, files and values, in this order, and then the comparisons. */
 static int settings_apply(struct model_args *a)
 {
@@ -243,7 +261,7 @@ static int settings_apply(struct model_args *a)
 	int ret = 0;
 
 	pst_model_defaults(m, r->in);
-	if (a->preset && !model_preset_apply(r, "--preset", a->preset))
+	if (!preset_find(a))
 		return EXIT_USAGE;
 	if (a->config)
 		ret = config_apply(a);
@@ -352,6 +370,8 @@ static int args_check(const struct model_args *a)
 			    "--result chooses results of a sweep: add --sweep NAME=FROM:TO:COUNT");
 	if (a->sweep && a->compare_count)
 		return fail(EXIT_USAGE, "--sweep and --compare exclude each other");
+	if (a->table && !a->preset)
+		return fail(EXIT_USAGE, "--presets names a table: choose one with --preset");
 	if (a->free_text && !a->file_count)
 		return fail(EXIT_USAGE, "--fit chooses parameters for --calibrate: add it");
 	if (a->file_count && m && strcmp(m->name, "pipeline") && strcmp(m->name, "contention"))
@@ -452,6 +472,7 @@ const struct command cmd_model = {
 	.usage = "[NAME] [--PARAMETER VALUE]... [options]",
 	.summary = "size a storage path before buying it: models of speed and cost",
 	.help = "  --preset P       start from a named set of parameters\n"
+		"  --presets F      first look for P in the file F: lines MODEL P NAME=VALUE,...\n"
 		"  --compare S      show the settings NAME=VALUE,... beside the others; repeat\n"
 		"                   it for up to 5 columns\n"
 		"  --sweep S        NAME=FROM:TO:COUNT: compute for each value; ':log' at the\n"

@@ -36,6 +36,15 @@ void model_print_list(bool json)
 	json_close(&j);
 }
 
+/* Writes a number with all its digits if it is whole. */
+static void number_json(struct json *j, const char *name, double value)
+{
+	if (value == floor(value) && fabs(value) < 9e15)
+		json_int(j, name, (int64_t)value);
+	else
+		json_real(j, name, value);
+}
+
 static void choices_json(struct json *j, const char *choices)
 {
 	unsigned len;
@@ -58,7 +67,7 @@ static void preset_json(struct json *j, const struct pst_model_preset *p)
 	json_text(j, "source", p->source);
 	json_object(j, "set");
 	for (unsigned i = 0; i < PST_MODEL_SETTINGS && p->set[i].name; i++)
-		json_real(j, p->set[i].name, p->set[i].value);
+		number_json(j, p->set[i].name, p->set[i].value);
 	json_end(j);
 	json_end(j);
 }
@@ -75,9 +84,9 @@ void model_print_tables(struct json *j, const struct pst_model *m)
 		json_text(j, "name", p->name);
 		json_text(j, "unit", p->unit);
 		choices_json(j, p->choices);
-		json_real(j, "default", p->value);
-		json_real(j, "min", p->min);
-		json_real(j, "max", p->max);
+		number_json(j, "default", p->value);
+		number_json(j, "min", p->min);
+		number_json(j, "max", p->max);
 		json_text(j, "about", p->about);
 		json_text(j, "source", p->source);
 		json_end(j);
@@ -122,7 +131,7 @@ static void param_help(FILE *f, const struct pst_model_param *p)
 		fprintf(f, "  --%s %s\n", p->name, *p->unit ? p->unit : "NUMBER");
 	if (p->choices)
 		snprintf(text, sizeof(text), "%s (%s: %s)", p->about,
-			 model_value_text(0, p->choices, first, sizeof(first)), p->source);
+			 model_value_text(p->value, p->choices, first, sizeof(first)), p->source);
 	else
 		snprintf(text, sizeof(text), "%s (%s: %s; %.9g to %.9g)", p->about,
 			 model_value_text(p->value, NULL, first, sizeof(first)), p->source, p->min,
@@ -195,7 +204,7 @@ static void case_json(struct json *j, const struct pst_model_case *c, double val
 	json_text(j, "claim", c->claim);
 	json_object(j, "set");
 	for (unsigned i = 0; i < PST_MODEL_SETTINGS && c->set[i].name; i++)
-		json_real(j, c->set[i].name, c->set[i].value);
+		number_json(j, c->set[i].name, c->set[i].value);
 	json_end(j);
 	json_text(j, "result", c->result);
 	json_real(j, "value", value);

@@ -116,6 +116,18 @@ static int free_parse(struct calibration *c, const char *text)
 	return 0;
 }
 
+/* Returns the time of a request in us, as the measurement with the shortest requests has it. If a
+ * fit started with a much smaller time, the slowest hop would hide the time at first. */
+static double request_time(const struct model_measures *data)
+{
+	const struct model_measure *least = &data->list[0];
+
+	for (unsigned i = 1; i < data->count; i++)
+		if (data->list[i].block < least->block)
+			least = &data->list[i];
+	return fmax(1, least->depth) * least->block / least->gbps * 1e-3;
+}
+
 /* Sets the parameters that the user did not give to values that suit a fit. */
 static void base_set(struct calibration *c)
 {
@@ -140,6 +152,8 @@ static void base_set(struct calibration *c)
 			continue;
 		if (!strcmp(p->unit, "GB/s"))
 			c->run->in[c->fit.free[i]] = most;
+		else if (!strcmp(p->name, "request-us"))
+			c->run->in[c->fit.free[i]] = request_time(c->data);
 		else if (!strcmp(p->name, "knee")) /* the default is the end of its range */
 			c->run->in[c->fit.free[i]] = 3;
 	}

@@ -217,7 +217,7 @@ static void value_csv(double value, const char *choices)
 	if (choices)
 		printf("%s", model_value_text(value, choices, text, sizeof(text)));
 	else if (isfinite(value))
-		printf("%.9g", value);
+		printf(value == floor(value) && fabs(value) < 1e15 ? "%.0f" : "%.9g", value);
 }
 
 void model_print_csv(const struct model_columns *c)
@@ -315,7 +315,8 @@ void model_print_points_json(const struct model_run *r, const struct model_point
 	json_text(&j, "parameter", m->params[p->sweep.param].name);
 	json_array(&j, "values");
 	for (unsigned k = 0; k < p->sweep.count; k++)
-		json_real(&j, NULL, model_sweep_value(m, &p->sweep, k));
+		value_json(&j, NULL, model_sweep_value(m, &p->sweep, k), NULL,
+			   m->params[p->sweep.param].unit);
 	json_array_end(&j);
 	json_object(&j, "results");
 	for (unsigned i = 0; i < count; i++) {

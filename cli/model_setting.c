@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "model_json.h"
 #include "size.h"
 
 #define WORD_MAX 128
@@ -197,6 +198,43 @@ bool model_settings_parse(struct model_run *r, const char *option, const char *t
 		text += len;
 	} while (*text++ == ',');
 	return true;
+}
+
+/* Cuts the next word off a line. Returns NULL if there is none. */
+static char *word_cut(char **line)
+{
+	char *word = *line + strspn(*line, " \t\r");
+
+	*line = word + strcspn(word, " \t\r");
+	if (**line)
+		*(*line)++ = '\0';
+	return *word ? word : NULL;
+}
+
+int model_table_apply(struct model_run *r, const char *path, const char *name)
+{
+	size_t len;
+	char *text = model_file_read(path, &len), *line = text, *next;
+	int found = text ? 0 : -1;
+
+	for (unsigned number = 1; !found && line; line = next, number++) {
+		char *model, *preset, *settings;
+
+		next = strchr(line, '\n');
+		if (next)
+			*next++ = '\0';
+		line[strcspn(line, "#")] = '\0';
+		model = word_cut(&line);
+		preset = word_cut(&line);
+		settings = word_cut(&line);
+		if (model && (!settings || word_cut(&line)))
+			found = fail(-1, "%s: line %u: give MODEL PRESET NAME=VALUE,...", path,
+				     number);
+		else if (model && !strcmp(model, r->model->name) && !strcmp(preset, name))
+			found = model_settings_parse(r, path, settings) ? 1 : -1;
+	}
+	free(text);
+	return found;
 }
 
 bool model_sweep_parse(const struct pst_model *m, const char *text, struct model_sweep *out)

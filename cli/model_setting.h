@@ -38,6 +38,9 @@ int model_param_find(const struct pst_model *m, const char *option, const char *
 int model_result_find(const struct pst_model *m, const char *option, const char *name);
 /* Sets the parameters of a preset. Returns false after an error message. */
 bool model_preset_apply(struct model_run *r, const char *option, const char *name);
+/* Looks a preset up in a table of the user, whose lines are "MODEL PRESET NAME=VALUE,...", and sets
+ * its parameters. Returns 1 if the table has the preset, 0 if not, -1 after an error message. */
+int model_table_apply(struct model_run *r, const char *path, const char *name);
 /* Parses "name=value,name=value"; the name may be "preset". Prints errors. */
 bool model_settings_parse(struct model_run *r, const char *option, const char *text);
 /* Parses "name=from:to:count" or "name=from:to:count:log". Prints errors. */

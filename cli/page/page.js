@@ -121,7 +121,7 @@ function drawingSvg(element, name) {
 
 function fieldMake(param, i) {
   const id = `param-${param.name}`;
-  const tip = `${param.about}. Default: ${valueText(param, param.choices ? 0 : param.value)} ` +
+  const tip = `${param.about}. Default: ${valueText(param, param.value)} ` +
     `(${param.source})`;
   const input = param.choices ? make("select", {id, title: tip},
     ...param.choices.map((c) => make("option", {value: c}, c))) :

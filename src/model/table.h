@@ -24,7 +24,7 @@ struct pst_model_param {
 	const char *unit;
 	/* NULL for a number. Otherwise words separated by '|'; the value is the index of a word. */
 	const char *choices;
-	double value, min, max; /* default and range; unused for a choice, whose default is 0 */
+	double value, min, max; /* default and range; a choice needs no range */
 	const char *about;	/* meaning, as a sentence without a full stop */
 	const char *source;	/* origin of the default */
 };
