@@ -19,8 +19,10 @@
 #include "args.h"
 #include "stop.h"
 
-/* Seconds after which the server gives up a browser that neither reads nor writes. */
-#define PATIENCE_S 5
+/* Seconds after which the server gives up a browser that does not read, and one that sends nothing.
+ * Browsers open connections that they do not use, and the server serves one at a time. */
+#define SEND_S 5
+#define RECEIVE_S 1
 #define REQUEST_MAX 8192
 
 extern const char model_page_start[], model_page_end[];
@@ -79,12 +81,12 @@ static bool request_read(int fd, char *request)
 
 static void request_answer(int fd)
 {
-	const struct timeval patience = {.tv_sec = PATIENCE_S};
+	const struct timeval sending = {.tv_sec = SEND_S}, receiving = {.tv_sec = RECEIVE_S};
 	char request[REQUEST_MAX], head[256];
 	bool is_get, is_head;
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receiving, sizeof(receiving));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &sending, sizeof(sending));
 	if (!request_read(fd, request))
 		return;
 	is_get = !strncmp(request, "GET ", 4);
@@ -101,6 +103,7 @@ static void request_answer(int fd)
 int model_page_serve(uint16_t port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+	const struct timeval second = {.tv_sec = 1};
 	socklen_t len = sizeof(address);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, peer;
 	char text[64];
@@ -109,6 +112,8 @@ int model_page_serve(uint16_t port)
 	if (fd < 0)
 		return fail(EXIT_FAILED, "cannot open a socket: %s", strerror(errno));
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* accept4 then returns each second, so that no signal is missed. */
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
 	if (bind(fd, (struct sockaddr *)&address, len) || listen(fd, 8) ||
 	    getsockname(fd, (struct sockaddr *)&address, &len)) {
 		fail(EXIT_FAILED, "cannot listen on port %u: %s: give another port", port,
@@ -122,7 +127,7 @@ int model_page_serve(uint16_t port)
 	while (!stop_signal) {
 		peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 		if (peer < 0)
-			continue; /* a signal, or a browser that has gone */
+			continue; /* a second has passed, a signal, or a browser has gone */
 		request_answer(peer);
 		close(peer);
 	}

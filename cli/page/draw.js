@@ -200,9 +200,10 @@ function surfacePlot(element, surface) {
   const scene = (title, type) => ({title: {text: title}, type, gridcolor: color("--line"),
     color: color("--fg"), backgroundcolor: color("--box")});
   const old = element.layout && element.layout.scene && element.layout.scene.camera;
+  const narrow = element.clientWidth < 500, far = narrow ? 1.5 : 1;
   return Plotly.react(element, [
     {type: "surface", x: surface.sizes, y: surface.ios, z: surface.kept, colorscale: "Viridis",
-      cmin: 0, cmax: 1, colorbar: {title: {text: "kept on GPU"}, thickness: 12, len: 0.7},
+      cmin: 0, cmax: 1, showscale: !narrow, colorbar: {title: {text: "kept on GPU"}, thickness: 12, len: 0.7},
       name: "kept on GPU"},
     {type: "surface", x: surface.sizes, y: surface.ios, z: surface.each, opacity: 0.45,
       showscale: false, colorscale: [[0, "#d55e00"], [1, "#d55e00"]], name: "each time"},
@@ -210,5 +211,12 @@ function surfacePlot(element, surface) {
       line: {color: "#e4007c", width: 8}, name: "crossover"}],
   plotLayout({margin: {l: 0, r: 0, t: 0, b: 0}, scene: {xaxis: scene("size (bytes)", "log"),
     yaxis: scene("transfers", "log"), zaxis: {...scene("efficiency", "linear"), range: [0, 1]},
-    camera: old || {eye: {x: -1.5, y: -1.6, z: 0.9}}}}), PLOT_OPTIONS);
+    camera: old || {eye: {x: -1.5 * far, y: -1.6 * far, z: 0.9 * far}}}}), PLOT_OPTIONS);
+}
+
+// Turns a surface by an angle around its vertical axis.
+function surfaceTurn(element, angle) {
+  const eye = element.layout.scene.camera.eye, [c, s] = [Math.cos(angle), Math.sin(angle)];
+  return Plotly.relayout(element, {"scene.camera.eye": {x: c * eye.x - s * eye.y,
+    y: s * eye.x + c * eye.y, z: eye.z}});
 }

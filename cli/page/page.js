@@ -316,7 +316,8 @@ function surfaceCsv() {
 
 // The drawings that only some models have: [title, whether plotly draws it, explanation].
 const SPECIAL = {
-  registration: ["Efficiency over size and number of transfers", true, "Drag to turn. The orange " +
+  registration: ["Efficiency over size and number of transfers", true, "Drag it, or press the " +
+    "left and right arrow keys, to turn it. The orange " +
     "surface is host memory that is registered for each transfer; on the pink line, one kept GPU " +
     "registration starts to cost no more."],
   contention: ["The tree", false, "Each link has the colour and the share of the time in which it " +
@@ -335,7 +336,15 @@ function specialMake() {
   return make("section", {}, make("h2", {}, title), make("div", {class: "bar"}, csv,
     make("button", {type: "button", onclick: () => plotted ? plotSvg($("special"), "surface") :
       drawingSvg($("special"), state.model.name)}, "SVG"), make("span", {class: "about"}, words)),
-  make("div", {id: "special", class: plotted ? "plot tall" : "drawing scroll"}));
+  make("div", {id: "special", class: plotted ? "plot tall" : "drawing scroll", tabindex: 0,
+    role: "group", "aria-label": title, onkeydown: (e) => plotted && surfaceKey(e)}));
+}
+
+function surfaceKey(event) {
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight")
+    return;
+  event.preventDefault();
+  surfaceTurn($("special"), event.key === "ArrowLeft" ? -0.15 : 0.15);
 }
 
 function specialDraw() {
