@@ -26,6 +26,27 @@ _penstock_options() {
 
 	_penstock_list option '^  (--[a-z-]+)( [^ ]+)? +([^ ].*)' $words[1] help $words[2]
 	_describe -t option option more
+	[[ $words[2] != model || $words[3] == -* ]] ||
+		compadd -- ${(f)"$(_call_program options $words[1] model $words[3] --help 2>/dev/null |
+			sed -En 's/^  (--[a-z-]+) [^ ]+$/\1/p')"}
+}
+
+# Offers the words that may follow the previous word of `penstock model`. Returns false if there
+# are none.
+_penstock_model() {
+	local -a found
+
+	if ((CURRENT == 3)) && [[ $words[CURRENT] != -* ]]; then
+		_penstock_list model '^  ([a-z]+)( )+([^ ].*)' $words[1] model
+		return 0
+	elif [[ $words[CURRENT-1] == --preset ]]; then
+		found=(${(f)"$(_call_program presets $words[1] model $words[3] --help 2>/dev/null |
+			sed -n '/^Presets/,$s/^  \([a-z0-9][a-z0-9.-]*\)$/\1/p')"})
+	elif [[ $words[CURRENT-1] == --* ]]; then
+		found=(${(s:|:)"$(_call_program choices $words[1] model $words[3] --help 2>/dev/null |
+			sed -n "s/^  $words[CURRENT-1] \([a-z0-9-]*|[^ ]*\)$/\1/p")"})
+	fi
+	(($#found)) && compadd -- $found
 }
 
 _penstock_devices() {
@@ -75,7 +96,10 @@ _penstock_place() {
 _penstock() {
 	if ((CURRENT == 2)) || [[ $words[2] == help ]]; then
 		_penstock_commands
-	elif [[ $words[CURRENT-1] == -* ]] && _penstock_value $words[CURRENT-1]; then
+	elif [[ $words[2] == model ]] && _penstock_model; then
+		return
+	elif [[ $words[CURRENT-1] == -* ]] && [[ $words[2] != model ]] &&
+		_penstock_value $words[CURRENT-1]; then
 		return
 	elif [[ $words[CURRENT] == -* ]]; then
 		_penstock_options

@@ -189,7 +189,7 @@ static unsigned option_matches(const char *word, const struct option *options, c
 
 static int option_unknown(const char *word, const struct command *cmd, const struct option *options)
 {
-	const char *names[32], *near;
+	const char *names[OPTIONS_MAX + 1], *near;
 	char list[256];
 	unsigned n = 0;
 
@@ -202,7 +202,7 @@ static int option_unknown(const char *word, const struct command *cmd, const str
 		fail(EXIT_USAGE, "%s takes no value, remove it from '%s'", list, word);
 		return '?';
 	}
-	for (; options[n].name && n < 31; n++)
+	for (; options[n].name && n < OPTIONS_MAX; n++)
 		names[n] = options[n].name;
 	names[n] = NULL;
 	near = closest(word + strspn(word, "-"), names);

@@ -15,6 +15,8 @@
 
 /* Capacity in bytes of a message on standard error, enough for two long paths and a sentence. */
 #define LINE_MAX_BYTES 9216
+/* Largest number of options of a command that an error message can suggest. */
+#define OPTIONS_MAX 80
 
 enum {
 	EXIT_DONE = 0,

@@ -114,7 +114,7 @@ static const char *state_name(enum penstock_ckpt_state state)
 
 static void list_json(struct json *j, const struct penstock_ckpt *c)
 {
-	json_element(j);
+	json_object(j, NULL);
 	json_text(j, "path", c->path);
 	json_text(j, "state", state_name(c->state));
 	json_text(j, "text", c->text);
@@ -163,10 +163,10 @@ static int ckpt_list(struct output *o)
 	int ret;
 
 	if (o->a->json)
-		json_list(&o->j, "checkpoints");
+		json_array(&o->j, "checkpoints");
 	ret = penstock_ckpt_list(o->a->dir, list_one, o);
 	if (o->a->json)
-		json_list_end(&o->j);
+		json_array_end(&o->j);
 	if (ret)
 		return ckpt_end(o, ckpt_fail());
 	if (!o->count && !o->a->json) {
@@ -184,7 +184,7 @@ static void verify_fault(void *user, const struct penstock_ckpt_fault *f)
 
 	o->count++;
 	if (o->a->json) {
-		json_element(&o->j);
+		json_object(&o->j, NULL);
 		json_text(&o->j, "part", f->part);
 		json_text(&o->j, "item", f->item);
 		json_int(&o->j, "offset", (int64_t)f->off);
@@ -229,11 +229,11 @@ static int ckpt_verify(struct output *o)
 	opts.look = verify_look;
 	opts.user = o;
 	if (o->a->json)
-		json_list(&o->j, "faults");
+		json_array(&o->j, "faults");
 	ret = penstock_ckpt_verify(o->a->dir, &opts, verify_fault, o, &v);
 	progress_end();
 	if (o->a->json) {
-		json_list_end(&o->j);
+		json_array_end(&o->j);
 		json_int(&o->j, "items", (int64_t)v.items);
 		json_int(&o->j, "bytes", (int64_t)v.bytes);
 		json_int(&o->j, "items_unsummed", (int64_t)v.items_unsummed);
@@ -261,7 +261,7 @@ static int prune_one(void *user, const char *path, uint64_t bytes)
 	o->count++;
 	o->bytes += bytes;
 	if (o->a->json) {
-		json_element(&o->j);
+		json_object(&o->j, NULL);
 		json_text(&o->j, "path", path);
 		json_int(&o->j, "bytes", (int64_t)bytes);
 		json_end(&o->j);
@@ -281,11 +281,11 @@ static int ckpt_prune(struct output *o)
 
 	if (o->a->json) {
 		json_bool(&o->j, "dry_run", o->a->dry_run);
-		json_list(&o->j, "removals");
+		json_array(&o->j, "removals");
 	}
 	ret = penstock_ckpt_prune(o->a->dir, (unsigned)o->a->keep, flags, prune_one, o);
 	if (o->a->json) {
-		json_list_end(&o->j);
+		json_array_end(&o->j);
 		json_int(&o->j, "bytes", (int64_t)o->bytes);
 	} else if (!ret && !o->count && !o->a->quiet) {
 		printf("nothing to remove\n");

@@ -35,12 +35,14 @@ static void write_string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-/* Writes the name of a member. Writes a comma before it, unless the member is the first of its
- * object. */
+/* Writes the name of a member; a member of an array has the name NULL. Writes a comma before it,
+ * unless the member is the first of its object or array. */
 static void write_key(struct json *j, const char *name)
 {
 	fputs(j->first ? "" : ", ", j->f);
 	j->first = false;
+	if (!name)
+		return;
 	write_string(j->f, name);
 	fputs(": ", j->f);
 }
@@ -109,20 +111,14 @@ void json_end(struct json *j)
 	j->first = false;
 }
 
-void json_list(struct json *j, const char *name)
+void json_array(struct json *j, const char *name)
 {
 	write_key(j, name);
 	fputc('[', j->f);
 	j->first = true;
 }
 
-void json_element(struct json *j)
-{
-	fputs(j->first ? "{" : ", {", j->f);
-	j->first = true;
-}
-
-void json_list_end(struct json *j)
+void json_array_end(struct json *j)
 {
 	fputc(']', j->f);
 	j->first = false;

@@ -21,8 +21,8 @@ void json_real(struct json *j, const char *key, double value);
 void json_bool(struct json *j, const char *key, bool value);
 void json_object(struct json *j, const char *key); /* "key": { */
 void json_end(struct json *j);			   /* } */
-void json_list(struct json *j, const char *key);   /* "key": [ */
-void json_element(struct json *j);		   /* {, an object of a list; json_end ends it */
-void json_list_end(struct json *j);		   /* ] */
+/* "key": [. The members of an array have the key NULL. */
+void json_array(struct json *j, const char *key);
+void json_array_end(struct json *j); /* ] */
 
 #endif

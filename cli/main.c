@@ -12,8 +12,8 @@
 #include "cli.h"
 
 static const struct command *const commands[] = {
-	&cmd_check, &cmd_explain, &cmd_cp,  &cmd_load,	&cmd_ckpt, &cmd_bench,
-	&cmd_topo,  &cmd_stats,	  &cmd_run, &cmd_gdsio, NULL,
+	&cmd_check, &cmd_explain, &cmd_cp,  &cmd_load,	&cmd_ckpt,  &cmd_bench,
+	&cmd_topo,  &cmd_stats,	  &cmd_run, &cmd_gdsio, &cmd_model, NULL,
 };
 
 static void print_help(FILE *f)

@@ -4,12 +4,28 @@
 # help`, so that it need not list them. Only the values of options are listed in this file.
 # shellcheck shell=bash disable=SC2207  # the words of our own help contain no blanks
 
-# Prints the options of the command $1, which it reads from the command's help.
+# Prints the options of the command $1, which it reads from the command's help. The parameters of
+# a model are options, too.
 _penstock_words() {
-	"${COMP_WORDS[0]}" help "$1" 2>/dev/null |
+	{
+		"${COMP_WORDS[0]}" help "$1"
+		[[ $1 == model && ${COMP_WORDS[2]} != -* ]] &&
+			"${COMP_WORDS[0]}" model "${COMP_WORDS[2]}" --help
+	} 2>/dev/null |
 		sed -n '/^  .*--/{s/[^-]*\(--[a-z-]*\)[^-]*/\1 /g;p}' | tr ' ' '\n' |
 		grep -x -e '--[a-z][a-z-]*'
 	echo --help
+}
+
+# Prints the words of the model ${COMP_WORDS[2]} that may follow the option $1, or nothing.
+_penstock_model_value() {
+	if [[ $1 == --preset ]]; then
+		"${COMP_WORDS[0]}" model "${COMP_WORDS[2]}" --help 2>/dev/null |
+			sed -n '/^Presets/,$s/^  \([a-z0-9][a-z0-9.-]*\)$/\1/p'
+	elif [[ $1 == --* ]]; then
+		"${COMP_WORDS[0]}" model "${COMP_WORDS[2]}" --help 2>/dev/null |
+			sed -n "s/^  $1 \([a-z0-9-]*|.*\)/\1/p" | tr '|' ' '
+	fi
 }
 
 _penstock_commands() {
@@ -74,7 +90,14 @@ _penstock() {
 	[[ $word == *:* ]] && while [[ ${COMP_WORDS[i]} != "${word%%:*}" ]] && ((i > 1)); do
 		((i--))
 	done
-	values=$(_penstock_value "${COMP_WORDS[i - 1]}")
+	values=
+	if [[ $command == model ]]; then
+		((COMP_CWORD == 2)) && [[ $word != -* ]] &&
+			values=$("${COMP_WORDS[0]}" model 2>/dev/null | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+		[[ $values ]] || values=$(_penstock_model_value "${COMP_WORDS[i - 1]}")
+	else
+		values=$(_penstock_value "${COMP_WORDS[i - 1]}")
+	fi
 	case $values in
 	NUMBER) return ;;
 	DIRECTORY)

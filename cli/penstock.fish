@@ -11,6 +11,22 @@ end
 function __penstock_options
     $argv[1] help $argv[2] 2>/dev/null | string replace -rf '^  (--[a-z-]+)(?: \S+)? +(\S.*)' '$1\t$2'
     echo --help
+    if test "$argv[2]" = model; and set -q argv[3]
+        $argv[1] model $argv[3] --help 2>/dev/null | string replace -rf '^  (--[a-z-]+) \S+$' '$1'
+    end
+end
+
+# Prints the words that may follow the last word of a command line of `penstock model`.
+function __penstock_model_values
+    if not set -q argv[3]
+        $argv[1] model 2>/dev/null | string replace -rf '^  ([a-z]+) +(\S.*)' '$1\t$2'
+    else if test "$argv[-1]" = --preset
+        $argv[1] model $argv[3] --help 2>/dev/null | sed -n '/^Presets/,$p' |
+            string replace -rf '^  ([a-z0-9][a-z0-9.-]*)$' '$1'
+    else if string match -q -- '--*' $argv[-1]
+        $argv[1] model $argv[3] --help 2>/dev/null |
+            string replace -rf -- "^  $argv[-1] ([a-z0-9-]*\|\S+)\$" '$1' | string split '|'
+    end
 end
 
 function __penstock_devices
@@ -43,6 +59,16 @@ function __penstock_words
     set -l word (commandline -ct)
     if test (count $line) -lt 2
         __penstock_commands $line[1]
+        return
+    end
+    if test "$line[2]" = model; and not string match -q -- '-*' $word
+        set -l values (__penstock_model_values $line)
+        if test -n "$values"
+            printf '%s\n' $values
+            return
+        end
+    else if test "$line[2]" = model
+        __penstock_options $line[1..3]
         return
     end
     switch $line[-1]

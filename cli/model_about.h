@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints the tables of the models: the list, the help, and published figures. */
+#ifndef PENSTOCK_CLI_MODEL_ABOUT_H
+#define PENSTOCK_CLI_MODEL_ABOUT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "json.h"
+#include "model.h"
+
+/* Print the published figures of a model (NULL: of all), with the verdicts. Return 0 or an exit
+ * code. */
+int model_print_cases(const struct pst_model *m, struct pst_model_space *space, bool json);
+/* Prints all models with their summaries. */
+void model_print_list(bool json);
+/* Writes the help of a model to `f`: parameters, results and presets with their sources. */
+void model_print_help(FILE *f, const struct pst_model *m);
+/* Writes the tables of a model as JSON: all that a program needs to offer its parameters. */
+void model_print_tables(struct json *j, const struct pst_model *m);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements `penstock model --calibrate`. It fits the free parameters of a model to measurements
+ * and prints the error of each one. It also predicts each measurement from a fit to the other
+ * ones, because only such an error tells how good a prediction is.
+ */
+#include "model_fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "contention.h"
+#include "fit.h"
+#include "json.h"
+
+/* How the model `pipeline` explains measurements: one slow hop, and a fixed time. The other hops
+ * must not limit the fit, so they get bandwidths that no machine has. */
+static const struct pst_model_setting pipeline_base[] = {
+	{"drive-us", 0},    {"copy-gbps", 1e6}, {"copy-us", 0},
+	{"dram-gbps", 1e6}, {"dram-us", 0},	{"pcie-gbps", 1e6},
+	{"pcie-us", 0},	    {"hbm-gbps", 1e6},	{"hbm-us", 0},
+};
+
+struct calibration {
+	struct model_run *run;
+	const struct model_measures *data;
+	struct pst_fit fit;
+	struct pst_fit_point points[MODEL_MEASURES];
+	double fitted[MODEL_MEASURES], left_out[MODEL_MEASURES];
+	double rms, worst, worst_left_out;
+};
+
+static bool is_pipeline(const struct calibration *c)
+{
+	return !strcmp(c->run->model->name, "pipeline");
+}
+
+static void point_set(struct calibration *c, struct pst_fit_point *p, const char *name,
+		      double value)
+{
+	p->param[p->set_count] = (unsigned)pst_model_param_index(c->run->model, name);
+	p->value[p->set_count++] = value;
+}
+
+/* Returns the choice of the parameter `path` for a path of Penstock. */
+static double path_choice(const char *path)
+{
+	return !strcmp(path, "bounce") ? 2 : !strcmp(path, "staged") ? 1 : 0;
+}
+
+static int points_make(struct calibration *c)
+{
+	for (unsigned i = 0; i < c->data->count; i++) {
+		const struct model_measure *m = &c->data->list[i];
+		struct pst_fit_point *p = &c->points[i];
+
+		p->measured = m->gbps;
+		p->result = 0; /* both models have their throughput first */
+		if (is_pipeline(c) && m->block >= 1) {
+			point_set(c, p, "size", m->block);
+			point_set(c, p, "depth", m->depth >= 1 ? m->depth : 1);
+			point_set(c, p, "path", path_choice(m->path));
+		} else if (!is_pipeline(c) && m->streams >= 1 && m->streams <= 64) {
+			point_set(c, p, "streams", m->streams);
+		} else {
+			return fail(EXIT_FAILED, "measurement %u has no %s: choose another model",
+				    i + 1,
+				    is_pipeline(c) ? "length of its requests"
+						   : "number of streams");
+		}
+	}
+	return 0;
+}
+
+static int free_add(struct calibration *c, const char *name)
+{
+	int at = model_param_find(c->run->model, "--fit", name);
+
+	if (at < 0)
+		return EXIT_USAGE;
+	if (c->fit.free_count == PST_FIT_FREE || c->run->model->params[at].choices ||
+	    pst_model_is_whole(c->run->model->params[at].unit))
+		return fail(EXIT_USAGE,
+			    "--fit %s: give up to %u parameters that are no choice "
+			    "and no whole number",
+			    name, PST_FIT_FREE);
+	c->fit.free[c->fit.free_count++] = (unsigned)at;
+	return 0;
+}
+
+static int free_parse(struct calibration *c, const char *text)
+{
+	char name[64];
+
+	if (!text)
+		text = !is_pipeline(c)	    ? "gpu-gbps,memory-gbps"
+		       : c->data->count < 4 ? "drive-gbps,request-us"
+					    : "drive-gbps,request-us,knee";
+	do {
+		size_t len = strcspn(text, ",");
+		int ret;
+
+		snprintf(name, sizeof(name), "%.*s", (int)(len < 60 ? len : 60), text);
+		ret = free_add(c, name);
+		if (ret)
+			return ret;
+		text += len;
+	} while (*text++ == ',');
+	if (c->fit.free_count > c->data->count)
+		return fail(EXIT_FAILED,
+			    "%u measurements cannot tell %u parameters: measure more, "
+			    "or choose fewer with --fit",
+			    c->data->count, c->fit.free_count);
+	return 0;
+}
+
+/* Returns the time of a request in us, as the measurement with the shortest requests has it. If a
+ * fit started with a much smaller time, the slowest hop would hide the time at first. */
+static double request_time(const struct model_measures *data)
+{
+	const struct model_measure *least = &data->list[0];
+
+	for (unsigned i = 1; i < data->count; i++)
+		if (data->list[i].block < least->block)
+			least = &data->list[i];
+	return fmax(1, least->depth) * least->block / least->gbps * 1e-3;
+}
+
+/* Sets the parameters that the user did not give to values that suit a fit. */
+static void base_set(struct calibration *c)
+{
+	const struct pst_model *m = c->run->model;
+	unsigned count = is_pipeline(c) ? sizeof(pipeline_base) / sizeof(pipeline_base[0]) : 0;
+	double most = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		int at = pst_model_param_index(m, pipeline_base[i].name);
+
+		if (!c->run->given[at])
+			c->run->in[at] = pipeline_base[i].value;
+	}
+	if (!is_pipeline(c)) /* the fit needs many runs, so it uses the closed form */
+		c->run->in[pst_model_param_index(m, "duration-ms")] = 0;
+	for (unsigned i = 0; i < c->data->count; i++)
+		most = fmax(most, c->data->list[i].gbps);
+	for (unsigned i = 0; i < c->fit.free_count; i++) {
+		const struct pst_model_param *p = &m->params[c->fit.free[i]];
+
+		if (c->run->given[c->fit.free[i]])
+			continue;
+		if (!strcmp(p->unit, "GB/s"))
+			c->run->in[c->fit.free[i]] = most;
+		else if (!strcmp(p->name, "request-us"))
+			c->run->in[c->fit.free[i]] = request_time(c->data);
+		else if (!strcmp(p->name, "knee")) /* the default is the end of its range */
+			c->run->in[c->fit.free[i]] = 3;
+	}
+}
+
+static double error_of(double predicted, double measured)
+{
+	return predicted / measured - 1;
+}
+
+static void fit_all(struct calibration *c)
+{
+	double start[PST_MODEL_PARAMS];
+
+	memcpy(c->fit.in, c->run->in, sizeof(c->fit.in));
+	memcpy(start, c->run->in, sizeof(start));
+	for (unsigned i = 0; i < c->data->count; i++) {
+		memcpy(c->fit.in, start, sizeof(start));
+		c->left_out[i] = NAN;
+		if (c->data->count > c->fit.free_count) {
+			pst_fit_run(&c->fit, (int)i);
+			c->left_out[i] = pst_fit_predict(&c->fit, &c->points[i]);
+		}
+	}
+	memcpy(c->fit.in, start, sizeof(start));
+	c->rms = pst_fit_run(&c->fit, -1);
+	memcpy(c->run->in, c->fit.in, sizeof(c->fit.in));
+	c->worst = 0;
+	c->worst_left_out = c->data->count > c->fit.free_count ? 0 : NAN;
+	for (unsigned i = 0; i < c->data->count; i++) {
+		c->fitted[i] = pst_fit_predict(&c->fit, &c->points[i]);
+		c->worst = fmax(c->worst, fabs(error_of(c->fitted[i], c->points[i].measured)));
+		if (!isnan(c->worst_left_out))
+			c->worst_left_out =
+				fmax(c->worst_left_out,
+				     fabs(error_of(c->left_out[i], c->points[i].measured)));
+	}
+}
+
+static void percent_print(double share)
+{
+	if (isnan(share))
+		printf(" %9s", "-");
+	else
+		printf(" %+8.1f%%", share * 100);
+}
+
+static void fit_print_text(const struct calibration *c)
+{
+	const struct pst_model *m = c->run->model;
+
+	printf("%s fitted to %u measurements\n", m->name, c->data->count);
+	for (unsigned i = 0; i < c->fit.free_count; i++)
+		printf("  --%s %.6g   %s\n", m->params[c->fit.free[i]].name,
+		       c->fit.in[c->fit.free[i]], m->params[c->fit.free[i]].about);
+	printf("%12s %8s %12s %12s %9s %12s %9s\n", is_pipeline(c) ? "block" : "streams",
+	       is_pipeline(c) ? "depth" : "", "measured", "fitted", "error", "left out", "error");
+	for (unsigned i = 0; i < c->data->count; i++) {
+		const struct pst_fit_point *p = &c->points[i];
+
+		printf("%12.0f", p->value[0]);
+		if (is_pipeline(c))
+			printf(" %8.0f", p->value[1]);
+		else
+			printf(" %8s", "");
+		printf(" %12.4g %12.4g", p->measured, c->fitted[i]);
+		percent_print(error_of(c->fitted[i], p->measured));
+		printf(" %12.4g", c->left_out[i]);
+		percent_print(error_of(c->left_out[i], p->measured));
+		fputc('\n', stdout);
+	}
+	printf("error of the fit: %.1f%% root mean square, %.1f%% at most\n", c->rms * 100,
+	       c->worst * 100);
+	if (!isnan(c->worst_left_out))
+		printf("error of predictions from the other measurements: %.1f%% at most\n",
+		       c->worst_left_out * 100);
+}
+
+static void fit_print_json(const struct calibration *c)
+{
+	const struct pst_model *m = c->run->model;
+	struct json j;
+
+	json_open(&j, stdout);
+	json_text(&j, "model", m->name);
+	json_object(&j, "fit");
+	json_object(&j, "fitted");
+	for (unsigned i = 0; i < c->fit.free_count; i++)
+		json_real(&j, m->params[c->fit.free[i]].name, c->fit.in[c->fit.free[i]]);
+	json_end(&j);
+	json_real(&j, "rms_error", c->rms);
+	json_real(&j, "worst_error", c->worst);
+	json_real(&j, "worst_left_out_error", c->worst_left_out);
+	json_array(&j, "measurements");
+	for (unsigned i = 0; i < c->data->count; i++) {
+		const struct pst_fit_point *p = &c->points[i];
+
+		json_object(&j, NULL);
+		for (unsigned k = 0; k < (is_pipeline(c) ? 2 : 1); k++)
+			json_real(&j, m->params[p->param[k]].name, p->value[k]);
+		json_real(&j, "measured", p->measured);
+		json_real(&j, "fitted", c->fitted[i]);
+		json_real(&j, "left_out", c->left_out[i]);
+		json_end(&j);
+	}
+	json_array_end(&j);
+	json_end(&j);
+	json_close(&j);
+}
+
+int model_calibrate(struct model_run *r, const struct model_measures *data, const char *free_text,
+		    bool json)
+{
+	struct calibration *c = calloc(1, sizeof(*c));
+	int ret;
+
+	if (!c)
+		return fail(EXIT_FAILED, "out of memory");
+	c->run = r;
+	c->data = data;
+	c->fit.model = r->model;
+	c->fit.points = c->points;
+	c->fit.point_count = data->count;
+	c->fit.space = r->space;
+	r->space->rates_only = true; /* the fit runs the model many thousand times */
+	ret = free_parse(c, free_text);
+	if (!ret)
+		ret = points_make(c);
+	if (!ret) {
+		base_set(c);
+		fit_all(c);
+		if (isnan(c->rms))
+			ret = fail(EXIT_FAILED, "no parameters suit the measurements");
+		else if (json)
+			fit_print_json(c);
+		else
+			fit_print_text(c);
+	}
+	free(c);
+	return ret;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints the results of `penstock model` as text, JSON or CSV. */
+#ifndef PENSTOCK_CLI_MODEL_PRINT_H
+#define PENSTOCK_CLI_MODEL_PRINT_H
+
+#include "json.h"
+#include "model_setting.h"
+
+/* Settings beside each other: the first, and those of --compare. */
+#define MODEL_COLUMNS 5
+
+struct model_columns {
+	struct model_run *runs;
+	const char *titles[MODEL_COLUMNS];
+	unsigned count;
+};
+
+/* The values of a sweep: outs[i] belongs to value number i. */
+struct model_points {
+	struct model_sweep sweep;
+	double (*outs)[PST_MODEL_RESULTS];
+	/* results to print; if there are none, text has the first ones and CSV has all */
+	unsigned results[PST_MODEL_RESULTS], result_count;
+};
+
+void model_print_text(const struct model_columns *c);
+void model_print_json(const struct model_columns *c);
+void model_print_csv(const struct model_columns *c);
+void model_print_points_text(const struct model_run *r, const struct model_points *p);
+void model_print_points_json(const struct model_run *r, const struct model_points *p);
+void model_print_points_csv(const struct model_run *r, const struct model_points *p);
+#endif

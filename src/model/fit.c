@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fit of fit.h. Called by `penstock model --calibrate` and by tests. */
+#include "fit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STEPS 400
+#define CORNERS (PST_FIT_FREE + 1)
+
+struct corner {
+	double x[PST_FIT_FREE], error; /* x: logarithms of the free parameters */
+};
+
+double pst_fit_predict(const struct pst_fit *f, const struct pst_fit_point *p)
+{
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+
+	memcpy(in, f->in, sizeof(in));
+	for (unsigned i = 0; i < p->set_count; i++)
+		in[p->param[i]] = p->value[i];
+	return f->model->run(in, out, f->space) ? NAN : out[p->result];
+}
+
+static double clamp(const struct pst_model_param *p, double value)
+{
+	double least = p->min > 0 ? p->min : 1e-6;
+
+	return fmin(p->max, fmax(least, value));
+}
+
+/* Returns the mean of the squared errors, or infinity if a value is not defined. */
+static double fit_error(struct pst_fit *f, const double *x, int without)
+{
+	unsigned count = 0;
+	double sum = 0;
+
+	for (unsigned i = 0; i < f->free_count; i++)
+		f->in[f->free[i]] = clamp(&f->model->params[f->free[i]], exp(x[i]));
+	for (unsigned i = 0; i < f->point_count; i++) {
+		double e;
+
+		if ((int)i == without)
+			continue;
+		e = log(pst_fit_predict(f, &f->points[i]) / f->points[i].measured);
+		if (!isfinite(e))
+			return INFINITY;
+		sum += e * e;
+		count++;
+	}
+	return count ? sum / count : INFINITY;
+}
+
+/* Writes the point a + t * (b - a) with its error to `out`. */
+static void corner_between(struct pst_fit *f, const double *a, const double *b, double t,
+			   struct corner *out, int without)
+{
+	for (unsigned i = 0; i < f->free_count; i++)
+		out->x[i] = a[i] + t * (b[i] - a[i]);
+	out->error = fit_error(f, out->x, without);
+}
+
+static void corners_sort(struct corner *c, unsigned count)
+{
+	for (unsigned i = 1; i < count; i++)
+		for (unsigned k = i; k && c[k].error < c[k - 1].error; k--) {
+			struct corner swap = c[k];
+
+			c[k] = c[k - 1];
+			c[k - 1] = swap;
+		}
+}
+
+/* One step of Nelder and Mead: replaces the worst corner, or shrinks all towards the best. */
+static void simplex_step(struct pst_fit *f, struct corner *c, int without)
+{
+	struct corner *worst = &c[f->free_count], reflected, other;
+	double middle[PST_FIT_FREE] = {0};
+
+	for (unsigned i = 0; i < f->free_count; i++)
+		for (unsigned k = 0; k < f->free_count; k++)
+			middle[i] += c[k].x[i] / f->free_count;
+	corner_between(f, worst->x, middle, 2, &reflected, without);
+	if (reflected.error < c[0].error) {
+		corner_between(f, worst->x, middle, 3, &other, without);
+		*worst = other.error < reflected.error ? other : reflected;
+		return;
+	}
+	if (reflected.error < c[f->free_count - 1].error) {
+		*worst = reflected;
+		return;
+	}
+	corner_between(f, worst->x, middle, reflected.error < worst->error ? 1.5 : 0.5, &other,
+		       without);
+	if (other.error < fmin(worst->error, reflected.error)) {
+		*worst = other;
+		return;
+	}
+	for (unsigned i = 1; i <= f->free_count; i++) {
+		double old[PST_FIT_FREE];
+
+		memcpy(old, c[i].x, sizeof(old));
+		corner_between(f, c[0].x, old, 0.5, &c[i], without);
+	}
+}
+
+double pst_fit_run(struct pst_fit *f, int without)
+{
+	struct corner c[CORNERS];
+	double start[PST_FIT_FREE];
+
+	for (unsigned i = 0; i < f->free_count; i++)
+		start[i] = log(clamp(&f->model->params[f->free[i]], f->in[f->free[i]]));
+	/* The simplex contracts early if a parameter has no effect at first. So it starts again,
+	 * smaller each time. */
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned i = 0; i <= f->free_count; i++) {
+			memcpy(c[i].x, start, sizeof(start));
+			if (i)
+				c[i].x[i - 1] += round & 1 ? -0.7 / (round + 1) : 0.7 / (round + 1);
+			c[i].error = fit_error(f, c[i].x, without);
+		}
+		for (unsigned step = 0; step < STEPS; step++) {
+			corners_sort(c, f->free_count + 1);
+			if (c[f->free_count].error - c[0].error < 1e-14)
+				break;
+			simplex_step(f, c, without);
+		}
+		corners_sort(c, f->free_count + 1);
+		memcpy(start, c[0].x, sizeof(start));
+	}
+	return isinf(c[0].error) ? NAN : sqrt(fit_error(f, c[0].x, without));
+}

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator of sim.h. Times are whole picoseconds, so that sums do not depend on their order.
+ *
+ * A chunk passes a link in the time of its wire bytes. It starts on the next link before its last
+ * byte has left this one, as TLPs do, but so late that the next link need not wait for it. So a
+ * slow link does not occupy the fast link behind it. The first TLP of the chunk does not wait: it
+ * is ahead of the chunk's start, and the chunk may start with it on a later, slow link.
+ */
+#include "sim.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#define NONE UINT16_MAX
+#define LINK_EVENT 0x80000000u
+#define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
+
+struct unit {
+	uint64_t born_ps, ahead_ps; /* ahead_ps: by which the first TLP precedes the unit's start */
+	uint16_t stream, next;	    /* next: the following unit of the same queue */
+	uint8_t hop;
+	bool first; /* first unit of its chunk */
+};
+
+struct event {
+	uint64_t time_ps, order;
+	uint32_t what; /* number of a unit that arrives at its hop; or of a link that is free */
+};
+
+struct queue {
+	uint16_t head, tail; /* units of one stream that wait for one link */
+};
+
+/* The state of a link. */
+struct server {
+	struct queue queues[PST_SIM_STREAMS];
+	double finish[PST_SIM_STREAMS]; /* wfq: virtual time at which the stream's last unit ends */
+	double virtual_time;
+	uint64_t waiting; /* bit of each stream that has units here */
+	uint64_t service_ps, packet_ps, latency_ps, switch_ps, busy_ps, free_ps;
+	unsigned last, owner; /* streams of the last unit, and of the last chunk that began */
+	double credit;	      /* wrr: units that stream `last` may still send */
+	bool busy;
+};
+
+struct pst_sim {
+	struct server servers[PST_SIM_LINKS];
+	struct unit units[PST_SIM_UNITS];
+	struct event heap[EVENTS];
+	uint16_t done[PST_SIM_UNITS]; /* units of each chunk that have arrived */
+	unsigned heap_count, unit_bytes, units_per_chunk;
+	uint64_t order, random, warm_ps, end_ps;
+	const struct pst_sim_net *net;
+	const struct pst_sim_opts *opts;
+	struct pst_sim_result *out;
+};
+
+unsigned long pst_sim_bytes(void)
+{
+	return sizeof(struct pst_sim);
+}
+
+/* Returns a random number from 0 to 1 (splitmix64). */
+static double random_unit(struct pst_sim *s)
+{
+	uint64_t z = s->random += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/* ---- the events, a binary heap ---- */
+
+static bool event_before(const struct event *a, const struct event *b)
+{
+	return a->time_ps != b->time_ps ? a->time_ps < b->time_ps : a->order < b->order;
+}
+
+static void event_add(struct pst_sim *s, uint64_t time_ps, uint32_t what)
+{
+	struct event e = {time_ps, s->order++, what};
+	unsigned at = s->heap_count++;
+
+	while (at && event_before(&e, &s->heap[(at - 1) / 2])) {
+		s->heap[at] = s->heap[(at - 1) / 2];
+		at = (at - 1) / 2;
+	}
+	s->heap[at] = e;
+}
+
+static struct event event_take(struct pst_sim *s)
+{
+	struct event top = s->heap[0], last = s->heap[--s->heap_count];
+	unsigned at = 0, child;
+
+	while ((child = 2 * at + 1) < s->heap_count) {
+		if (child + 1 < s->heap_count && event_before(&s->heap[child + 1], &s->heap[child]))
+			child++;
+		if (!event_before(&s->heap[child], &last))
+			break;
+		s->heap[at] = s->heap[child];
+		at = child;
+	}
+	s->heap[at] = last;
+	return top;
+}
+
+/* ---- the arbiters ---- */
+
+/* Returns the first stream of the set after `last`, in a circle. The set must not be empty. */
+static unsigned stream_after(uint64_t set, unsigned last)
+{
+	uint64_t later = last >= 63 ? 0 : set & ~((2ull << last) - 1);
+
+	return (unsigned)__builtin_ctzll(later ? later : set);
+}
+
+static unsigned pick_wfq(const struct server *v)
+{
+	unsigned best = NONE;
+
+	for (uint64_t set = v->waiting; set; set &= set - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(set);
+
+		/* Among equals the circle decides, so that no stream is preferred. */
+		if (best == NONE || v->finish[i] < v->finish[best] ||
+		    (v->finish[i] <= v->finish[best] && best <= v->last && i > v->last))
+			best = i;
+	}
+	return best;
+}
+
+static unsigned pick_priority(const struct pst_sim *s, const struct server *v)
+{
+	unsigned best = 0;
+	uint64_t set = 0;
+
+	for (uint64_t left = v->waiting; left; left &= left - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(left);
+		unsigned priority = s->net->streams[i].priority;
+
+		if (set && priority < best)
+			continue;
+		if (!set || priority > best)
+			set = 0;
+		best = priority;
+		set |= 1ull << i;
+	}
+	return stream_after(set, v->last);
+}
+
+/* Returns the stream whose unit the link serves next. */
+static unsigned stream_pick(const struct pst_sim *s, struct server *v)
+{
+	unsigned next;
+
+	switch (s->opts->arbiter) {
+	case PST_SIM_WRR:
+		if (v->last != NONE && v->credit >= 1 && v->waiting >> v->last & 1) {
+			v->credit -= 1;
+			return v->last;
+		}
+		next = stream_after(v->waiting, v->last == NONE ? 63 : v->last);
+		v->credit = s->net->streams[next].weight - 1;
+		return next;
+	case PST_SIM_WFQ:
+		return pick_wfq(v);
+	case PST_SIM_PRIORITY:
+		return pick_priority(s, v);
+	default:
+		return stream_after(v->waiting, v->last == NONE ? 63 : v->last);
+	}
+}
+
+/* ---- the links ---- */
+
+static void queue_add(struct pst_sim *s, struct server *v, unsigned u)
+{
+	struct unit *unit = &s->units[u];
+	struct queue *q = &v->queues[unit->stream];
+	uint64_t bit = 1ull << unit->stream;
+
+	unit->next = NONE;
+	if (v->waiting & bit) {
+		s->units[q->tail].next = (uint16_t)u;
+	} else {
+		q->head = (uint16_t)u;
+		v->finish[unit->stream] = fmax(v->finish[unit->stream], v->virtual_time) +
+					  1 / s->net->streams[unit->stream].weight;
+	}
+	q->tail = (uint16_t)u;
+	v->waiting |= bit;
+}
+
+static unsigned queue_take(struct pst_sim *s, struct server *v, unsigned stream)
+{
+	struct queue *q = &v->queues[stream];
+	unsigned u = q->head;
+
+	q->head = s->units[u].next;
+	v->virtual_time = v->finish[stream];
+	if (q->head == NONE)
+		v->waiting &= ~(1ull << stream);
+	else
+		v->finish[stream] += 1 / s->net->streams[stream].weight;
+	return u;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Returns the part of [from, to] that lies in the measured time. */
+static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
+{
+	from = later(from, s->warm_ps);
+	to = to < s->end_ps ? to : s->end_ps;
+	return to > from ? to - from : 0;
+}
+
+/* Returns when a unit that starts on the link `v` at `now` may start on the link `next`. */
+static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
+			     uint64_t now)
+{
+	uint64_t head = now - unit->ahead_ps + v->latency_ps + v->packet_ps;
+	uint64_t tail = v->free_ps + v->latency_ps + next->packet_ps;
+
+	uint64_t arrival = later(head, now);
+
+	if (tail > next->service_ps)
+		arrival = later(arrival, tail - next->service_ps);
+	unit->ahead_ps = arrival - head;
+	return arrival;
+}
+
+/* Lets an idle link serve the next waiting unit. */
+static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
+{
+	struct server *v = &s->servers[l];
+	const struct pst_sim_stream *stream;
+	unsigned pick, u;
+	uint64_t time = v->service_ps, arrival;
+	struct unit *unit;
+
+	if (v->busy || !v->waiting)
+		return;
+	pick = stream_pick(s, v);
+	u = queue_take(s, v, pick);
+	unit = &s->units[u];
+	stream = &s->net->streams[pick];
+	if (s->opts->jitter > 0)
+		time = (uint64_t)((double)time * (1 + s->opts->jitter * (2 * random_unit(s) - 1)));
+	if (unit->first) {
+		if (v->owner != NONE && v->owner != pick)
+			time += v->switch_ps;
+		v->owner = pick;
+	}
+	v->last = pick;
+	v->busy = true;
+	v->free_ps = now + time;
+	v->busy_ps += measured(s, now, v->free_ps);
+	event_add(s, v->free_ps, LINK_EVENT | l);
+	arrival = v->free_ps + v->latency_ps;
+	if (++unit->hop < stream->hops)
+		arrival = next_arrival(v, &s->servers[stream->path[unit->hop]], unit, now);
+	event_add(s, arrival, u);
+}
+
+/* Puts all units of a chunk into the queue of its first link. */
+static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
+{
+	unsigned first = chunk * s->units_per_chunk, stream = s->units[first].stream;
+	unsigned link = s->net->streams[stream].path[0];
+
+	s->done[chunk] = 0;
+	for (unsigned i = 0; i < s->units_per_chunk; i++) {
+		struct unit *unit = &s->units[first + i];
+
+		unit->born_ps = now;
+		unit->ahead_ps = 0;
+		unit->hop = 0;
+		unit->first = i == 0;
+		s->out->bytes_in += s->unit_bytes;
+		queue_add(s, &s->servers[link], first + i);
+	}
+	link_start(s, link, now);
+}
+
+/* Returns the bucket of a latency: 32 for each power of two, and none below 32 ns. */
+static unsigned bucket_of(uint64_t ns)
+{
+	unsigned power = 63 - (unsigned)__builtin_clzll(ns | 32), at;
+
+	at = (power - 5) * 32 + (unsigned)(ns < 32 ? 0 : (ns >> (power - 5)) - 32);
+	return at < PST_SIM_BUCKETS ? at : PST_SIM_BUCKETS - 1;
+}
+
+/* Counts a unit that has passed its last link. After the last unit of a chunk, the stream sends
+ * the next chunk. */
+static void unit_done(struct pst_sim *s, unsigned u, uint64_t now)
+{
+	const struct unit *unit = &s->units[u];
+	unsigned chunk = u / s->units_per_chunk;
+
+	s->out->bytes_out += s->unit_bytes;
+	if (now > s->warm_ps)
+		s->out->stream_bytes_per_s[unit->stream] += s->unit_bytes;
+	if (++s->done[chunk] < s->units_per_chunk)
+		return;
+	if (now > s->warm_ps)
+		s->out->latency[bucket_of((now - unit->born_ps) / 1000)]++;
+	chunk_issue(s, chunk, now);
+}
+
+/* ---- a run ---- */
+
+static double wire_bytes(const struct pst_sim_link *l, const struct pst_sim_opts *o, double bytes)
+{
+	return l->packets ? bytes + ceil(bytes / o->payload) * o->overhead : bytes;
+}
+
+static uint64_t to_ps(double seconds)
+{
+	return (uint64_t)(seconds * 1e12 + 0.5);
+}
+
+static void servers_init(struct pst_sim *s)
+{
+	for (unsigned i = 0; i < s->net->link_count; i++) {
+		const struct pst_sim_link *l = &s->net->links[i];
+		struct server *v = &s->servers[i];
+		unsigned packet =
+			s->opts->payload < s->unit_bytes ? s->opts->payload : s->unit_bytes;
+
+		memset(v, 0, sizeof(*v));
+		v->last = v->owner = NONE;
+		v->service_ps = to_ps(wire_bytes(l, s->opts, s->unit_bytes) / l->bytes_per_s);
+		v->packet_ps = to_ps(wire_bytes(l, s->opts, packet) / l->bytes_per_s);
+		v->latency_ps = to_ps(l->latency_ns * 1e-9);
+		v->switch_ps = to_ps(l->switch_ns * 1e-9);
+	}
+}
+
+static const char *sim_init(struct pst_sim *s)
+{
+	const struct pst_sim_opts *o = s->opts;
+	unsigned each;
+
+	if (!s->net->stream_count || s->net->stream_count > PST_SIM_STREAMS ||
+	    s->net->link_count > PST_SIM_LINKS)
+		return "the simulator holds 1 to 64 streams and at most 512 links";
+	s->unit_bytes = o->exact && o->payload < o->chunk ? o->payload : o->chunk;
+	s->units_per_chunk = (o->chunk + s->unit_bytes - 1) / s->unit_bytes;
+	each = s->units_per_chunk * o->depth;
+	if ((uint64_t)each * s->net->stream_count > PST_SIM_UNITS)
+		return "more units in flight than the simulator holds (32768): give a smaller "
+		       "chunk, depth or number of streams";
+	s->heap_count = 0;
+	s->order = 0;
+	s->random = o->seed;
+	s->end_ps = to_ps(o->seconds);
+	s->warm_ps = s->end_ps / 10;
+	memset(s->out, 0, sizeof(*s->out));
+	servers_init(s);
+	for (unsigned i = 0; i < each * s->net->stream_count; i++)
+		s->units[i].stream = (uint16_t)(i / s->units_per_chunk % s->net->stream_count);
+	for (unsigned i = 0; i < o->depth * s->net->stream_count; i++)
+		chunk_issue(s, i, 0);
+	return NULL;
+}
+
+const char *pst_sim_run(struct pst_sim *s, const struct pst_sim_net *net,
+			const struct pst_sim_opts *opts, struct pst_sim_result *out)
+{
+	const char *wrong;
+	double time;
+
+	s->net = net;
+	s->opts = opts;
+	s->out = out;
+	wrong = sim_init(s);
+	if (wrong)
+		return wrong;
+	while (s->heap[0].time_ps <= s->end_ps) {
+		struct event e = event_take(s);
+		unsigned l = e.what & ~LINK_EVENT;
+
+		out->events++;
+		if (e.what & LINK_EVENT) {
+			s->servers[l].busy = false;
+		} else {
+			const struct pst_sim_stream *st = &net->streams[s->units[e.what].stream];
+			unsigned hop = s->units[e.what].hop;
+
+			if (hop == st->hops) {
+				unit_done(s, e.what, e.time_ps);
+				continue;
+			}
+			l = st->path[hop];
+			queue_add(s, &s->servers[l], e.what);
+		}
+		link_start(s, l, e.time_ps);
+	}
+	time = (double)(s->end_ps - s->warm_ps) * 1e-12;
+	for (unsigned i = 0; i < net->stream_count; i++)
+		out->stream_bytes_per_s[i] /= time;
+	for (unsigned i = 0; i < net->link_count; i++)
+		out->link_use[i] = (double)s->servers[i].busy_ps * 1e-12 / time;
+	for (unsigned i = 0; i < opts->depth * net->stream_count; i++)
+		out->bytes_inside += (uint64_t)(s->units_per_chunk - s->done[i]) * s->unit_bytes;
+	return NULL;
+}
+
+double pst_sim_percentile(const struct pst_sim_result *r, double p)
+{
+	uint64_t total = 0, seen = 0;
+
+	for (unsigned i = 0; i < PST_SIM_BUCKETS; i++)
+		total += r->latency[i];
+	for (unsigned i = 0; i < PST_SIM_BUCKETS; i++) {
+		seen += r->latency[i];
+		if (total && (double)seen >= p * (double)total)
+			return ldexp(32 + i % 32 + 1, (int)(i / 32));
+	}
+	return NAN;
+}
+
+/* ---- the closed form ---- */
+
+double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts *o, bool shared)
+{
+	double time = wire_bytes(l, o, o->chunk) / l->bytes_per_s;
+
+	return o->chunk / (time + (shared ? l->switch_ns * 1e-9 : 0));
+}
+
+/* Returns the time in which one chunk passes the idle links of a stream. */
+static double round_trip(const struct pst_sim_net *net, const struct pst_sim_stream *s,
+			 const struct pst_sim_opts *o)
+{
+	double head = 0, end = 0, latency = 0; /* head: when the first TLP arrives */
+
+	for (unsigned i = 0; i < s->hops; i++) {
+		const struct pst_sim_link *l = &net->links[s->path[i]];
+		double time = wire_bytes(l, o, o->chunk) / l->bytes_per_s;
+		double packet = wire_bytes(l, o, fmin(o->payload, o->chunk)) / l->bytes_per_s;
+
+		end = fmax(head + time, i ? end + latency + packet : 0);
+		latency = l->latency_ns * 1e-9;
+		head += packet + latency;
+	}
+	return end + latency;
+}
+
+/* The filling of the links: rates rise together until a link is full or a stream's window is. */
+struct fill {
+	double capacity[PST_SIM_LINKS], weight[PST_SIM_LINKS]; /* weight of the rising streams */
+	double limit[PST_SIM_STREAMS];
+	bool rising[PST_SIM_STREAMS];
+};
+
+static double stream_weight(const struct pst_sim_stream *s, const struct pst_sim_opts *o)
+{
+	return o->arbiter == PST_SIM_WRR || o->arbiter == PST_SIM_WFQ ? s->weight : 1;
+}
+
+static void fill_init(struct fill *f, const struct pst_sim_net *net,
+		      const struct pst_sim_opts *opts)
+{
+	unsigned users[PST_SIM_LINKS] = {0};
+
+	for (unsigned i = 0; i < net->stream_count; i++) {
+		for (unsigned k = 0; k < net->streams[i].hops; k++)
+			users[net->streams[i].path[k]]++;
+		f->limit[i] =
+			(double)opts->depth * opts->chunk / round_trip(net, &net->streams[i], opts);
+		f->rising[i] = false;
+	}
+	for (unsigned i = 0; i < net->link_count; i++)
+		f->capacity[i] = pst_sim_capacity(&net->links[i], opts, users[i] > 1);
+}
+
+/* Gives stream `i` its rate, and takes it from the capacity of its links. */
+static void stream_settle(struct fill *f, const struct pst_sim_net *net, unsigned i, double *rates,
+			  double rate)
+{
+	rates[i] = rate;
+	f->rising[i] = false;
+	for (unsigned k = 0; k < net->streams[i].hops; k++)
+		f->capacity[net->streams[i].path[k]] -= rate;
+}
+
+/* Lets all rising streams rise to the next limit, and settles the streams that reach it. Returns
+ * whether there was a rising stream. */
+static bool fill_step(struct fill *f, const struct pst_sim_net *net,
+		      const struct pst_sim_opts *opts, double *rates)
+{
+	double least = INFINITY, share[PST_SIM_STREAMS];
+
+	memset(f->weight, 0, sizeof(f->weight));
+	for (unsigned i = 0; i < net->stream_count; i++)
+		for (unsigned k = 0; f->rising[i] && k < net->streams[i].hops; k++)
+			f->weight[net->streams[i].path[k]] += stream_weight(&net->streams[i], opts);
+	for (unsigned i = 0; i < net->stream_count; i++) {
+		if (!f->rising[i])
+			continue;
+		share[i] = f->limit[i] / stream_weight(&net->streams[i], opts);
+		for (unsigned k = 0; k < net->streams[i].hops; k++) {
+			unsigned l = net->streams[i].path[k];
+
+			share[i] = fmin(share[i], fmax(0, f->capacity[l]) / f->weight[l]);
+		}
+		least = fmin(least, share[i]);
+	}
+	if (isinf(least))
+		return false;
+	for (unsigned i = 0; i < net->stream_count; i++)
+		if (f->rising[i] && share[i] <= least * (1 + 1e-12))
+			stream_settle(f, net, i, rates,
+				      least * stream_weight(&net->streams[i], opts));
+	return true;
+}
+
+void pst_sim_closed(const struct pst_sim_net *net, const struct pst_sim_opts *opts, double *rates)
+{
+	struct fill f;
+	bool done = false;
+
+	fill_init(&f, net, opts);
+	/* With priorities, the streams of one priority share what the higher ones leave. */
+	for (unsigned rank = PST_SIM_STREAMS; rank-- > 0 && !done;) {
+		done = opts->arbiter != PST_SIM_PRIORITY;
+		for (unsigned i = 0; i < net->stream_count; i++)
+			f.rising[i] = done || net->streams[i].priority == rank;
+		while (fill_step(&f, net, opts, rates))
+			;
+	}
+}

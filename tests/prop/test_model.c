@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs the planner's models with random parameters. More bandwidth must never be slower, and more
+ * streams must never give more to each. No result may be infinite or negative. The simulator must
+ * agree with the closed form within 1 % and lose no byte. A failure prints the parameters.
+ */
+#include "test.h"
+
+#include <math.h>
+
+#include "contention.h"
+#include "model.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define ROUNDS 3000
+#define SIMULATIONS 150
+
+static struct pst_model_space *space;
+static uint64_t seed;
+
+static int space_make(void **state)
+{
+	(void)state;
+	seed = test_seed(17);
+	space = calloc(1, pst_model_space_bytes());
+	return space ? 0 : -1;
+}
+
+static int space_free(void **state)
+{
+	(void)state;
+	free(space);
+	return 0;
+}
+
+static double random_share(void)
+{
+	return (double)(test_random(&seed) >> 11) * 0x1p-53;
+}
+
+/* Returns a random value of a parameter: a factor of up to 30 from the default, or any choice. */
+static double random_value(const struct pst_model_param *p)
+{
+	double value;
+
+	if (p->choices)
+		return (double)(test_random(&seed) % pst_model_choice_count(p->choices));
+	if (p->value > 0)
+		value = p->value * pow(30, 2 * random_share() - 1);
+	else
+		value = random_share() * fmin(p->max, 10);
+	value = fmin(p->max, fmax(p->min, value));
+	return pst_model_is_whole(p->unit) ? fmax(p->min, floor(value)) : value;
+}
+
+static void randomize(const struct pst_model *m, double *in)
+{
+	for (unsigned i = 0; i < m->param_count; i++)
+		in[i] = random_value(&m->params[i]);
+}
+
+static void set(const struct pst_model *m, double *in, const char *name, double value)
+{
+	int at = pst_model_param_index(m, name);
+
+	assert_true(at >= 0);
+	in[at] = value;
+}
+
+static void settings_print(const struct pst_model *m, const double *in)
+{
+	printf("# %s", m->name);
+	for (unsigned i = 0; i < m->param_count; i++)
+		printf(" %s=%.17g", m->params[i].name, in[i]);
+	printf("\n");
+}
+
+/* Parameters of which more must never be worse. sign: 1 if the result must not fall, -1 if it must
+ * not rise. */
+static const struct {
+	const char *model, *param, *result;
+	int sign;
+} rules[] = {
+	{"registration", "link-gbit", "transfer-us", -1},
+	{"registration", "link-gbit", "time-each-us", -1},
+	{"registration", "cpu-page-us", "efficiency-each", -1},
+	{"registration", "ios", "efficiency-kept-gpu", 1},
+	{"registration", "mtt-entries", "mtt-us", -1},
+	{"fence", "drive-gbps", "speed-gbps", 1},
+	{"fence", "chunk", "fence-ms", -1},
+	{"fence", "batch", "batched-ms", -1},
+	{"fence", "fence-us", "speed-gbps", -1},
+	{"pipeline", "drive-gbps", "speed-gbps", 1},
+	{"pipeline", "drives", "speed-gbps", 1},
+	{"pipeline", "network-gbps", "speed-gbps", 1},
+	{"pipeline", "copy-gbps", "speed-gbps", 1},
+	{"pipeline", "dram-gbps", "speed-gbps", 1},
+	{"pipeline", "pcie-gbps", "speed-gbps", 1},
+	{"pipeline", "hbm-gbps", "speed-gbps", 1},
+	{"pipeline", "depth", "speed-gbps", 1},
+	{"pipeline", "size", "speed-gbps", 1},
+	{"pipeline", "drive-us", "speed-gbps", -1},
+	{"pipeline", "pcie-gbps", "latency-us", -1},
+	{"pipeline", "copy-gbps", "cpu-s-per-gb", -1},
+	{"checkpoint", "drive-gbps", "window-s", -1},
+	{"checkpoint", "gpu-gbps", "window-s", -1},
+	{"checkpoint", "fabric-gbps", "window-s", -1},
+	{"checkpoint", "storage-gbps", "window-s", -1},
+	{"checkpoint", "efficiency", "window-s", -1},
+	{"checkpoint", "drive-gbps", "stall-s", -1},
+	{"checkpoint", "snapshot-gbps", "stall-s", -1},
+	{"checkpoint", "drive-read-gbps", "recovery-s", -1},
+	{"checkpoint", "node-mtbf-h", "waste", -1},
+	{"sizing", "drive-gbps", "drives", -1},
+	{"sizing", "window-s", "drives", -1},
+	{"sizing", "dwpd", "drives", -1},
+	{"sizing", "drive-tb", "drives", -1},
+	{"sizing", "bytes", "nodes", 1},
+	{"sizing", "port-gbit", "nodes", -1},
+	{"sizing", "oversubscription", "nodes", 1},
+	{"cost", "wait-s", "wasted-day", 1},
+	{"cost", "direct-wait-s", "saved-day", -1},
+	{"kvcache", "drive-gbps", "drive-ms", -1},
+	{"kvcache", "tokens", "prompt-gb", 1},
+	{"kvcache", "prefill-tokens-s", "speedup", -1},
+	{"weights", "store-gbps", "herd-s", -1},
+	{"weights", "store-gbps", "once-s", -1},
+	{"weights", "peer-gbps", "once-s", -1},
+	{"weights", "hosts", "herd-s", 1},
+	{"training", "storage-gbps", "reached", 1},
+	{"training", "accelerators", "reached", -1},
+	{"training", "node-gbps", "fed", 1},
+};
+
+static void more_is_never_worse(void **state)
+{
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS], before;
+	unsigned tried = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		unsigned k = i % COUNT(rules);
+		const struct pst_model *m = pst_model_find(rules[k].model);
+		int param = pst_model_param_index(m, rules[k].param);
+		int result = pst_model_result_index(m, rules[k].result);
+		double more;
+
+		assert_true(param >= 0 && result >= 0);
+		randomize(m, in);
+		if (m->run(in, out, space))
+			continue; /* the random parameters contradict each other */
+		before = out[result];
+		more = in[param] * (1 + 3 * random_share());
+		more = pst_model_is_whole(m->params[param].unit) ? ceil(more) : more;
+		in[param] = fmin(m->params[param].max, more);
+		if (m->run(in, out, space))
+			continue;
+		tried++;
+		/* The last digit may differ. */
+		if (rules[k].sign * (out[result] - before) < -1e-12 * fabs(before)) {
+			settings_print(m, in);
+			fail_msg("more %s: %s from %.17g to %.17g", rules[k].param, rules[k].result,
+				 before, out[result]);
+		}
+	}
+	assert_true(tried > ROUNDS / 2);
+}
+
+static void results_are_sane(void **state)
+{
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+	const struct pst_model *m;
+
+	(void)state;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		m = pst_model_at(i % 10);
+		randomize(m, in);
+		if (!strcmp(m->name, "contention"))
+			set(m, in, "duration-ms", 0);
+		if (m->run(in, out, space))
+			continue;
+		for (unsigned k = 0; k < m->result_count; k++) {
+			const char *name = m->results[k].name;
+			/* These are differences. */
+			bool any_sign = !strncmp(name, "saved", 5) || !strcmp(name, "difference");
+
+			if (isinf(out[k]) || (out[k] < 0 && !any_sign) ||
+			    (!strcmp(m->results[k].unit, "count") && out[k] < 1e15 &&
+			     fabs(out[k] - round(out[k])) > 1e-6 * out[k] &&
+			     strcmp(name, "mtt-evictions") != 0)) {
+				settings_print(m, in);
+				fail_msg("%s is %.17g", name, out[k]);
+			}
+		}
+	}
+}
+
+static void limits(void **state)
+{
+	const struct pst_model *m = pst_model_find("registration");
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+
+	(void)state;
+	pst_model_defaults(m, in);
+	set(m, in, "ios", 1e12);
+	assert_null(m->run(in, out, space));
+	assert_true(out[pst_model_result_index(m, "efficiency-kept-gpu")] > 1 - 1e-9);
+	set(m, in, "ios", 1);
+	set(m, in, "size", 1);
+	assert_null(m->run(in, out, space));
+	assert_true(out[pst_model_result_index(m, "efficiency-kept-gpu")] < 1e-5);
+	m = pst_model_find("pipeline");
+	pst_model_defaults(m, in);
+	set(m, in, "depth", 1);
+	set(m, in, "size", 1);
+	assert_null(m->run(in, out, space));
+	assert_true(out[pst_model_result_index(m, "speed-gbps")] < 1e-4);
+	set(m, in, "size", 1e15);
+	assert_null(m->run(in, out, space));
+	assert_true(fabs(out[pst_model_result_index(m, "speed-gbps")] / 14 - 1) < 1e-6);
+}
+
+/* Draws a tree whose streams have enough chunks in flight to fill it, as a real DMA engine has. */
+static void randomize_tree(const struct pst_model *m, double *in)
+{
+	do {
+		randomize(m, in);
+		set(m, in, "arbitration", 0);
+		set(m, in, "depth", (double)(4 + test_random(&seed) % 12));
+		set(m, in, "chunk", 65536);
+		set(m, in, "payload", 256);
+		set(m, in, "jitter", 0.05 * random_share());
+		set(m, in, "streams", (double)(1 + test_random(&seed) % 16));
+		set(m, in, "exact", 0);
+		set(m, in, "duration-ms", 0);
+	} while (m->run(in, space->closed, space));
+}
+
+static void run_tree(const struct pst_model *m, const double *in, double *out)
+{
+	const char *wrong = m->run(in, out, space);
+
+	if (wrong) {
+		settings_print(m, in);
+		fail_msg("%s", wrong);
+	}
+}
+
+static const char *const links[] = {"gpu-gbps",	  "uplink-gbps", "crossbar-gbps", "memory-gbps",
+				    "drive-gbps", "nic-gbps",	 "stream-gbps"};
+
+/* Compares the slowest stream with fewer streams and with more bandwidth, in closed form. */
+static void shares_are_monotone(void **state)
+{
+	const struct pst_model *m = pst_model_find("contention");
+	int least = pst_model_result_index(m, "closed-slowest-gbps");
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS], before;
+
+	(void)state;
+	for (unsigned i = 0; i < ROUNDS / 4; i++) {
+		int link = pst_model_param_index(m, links[i % COUNT(links)]);
+
+		randomize_tree(m, in);
+		run_tree(m, in, out);
+		before = out[least];
+		in[0]++;
+		run_tree(m, in, out);
+		if (out[least] > before * (1 + 1e-12)) {
+			settings_print(m, in);
+			fail_msg("with a stream more: %.17g after %.17g", out[least], before);
+		}
+		before = out[least];
+		in[link] = fmin(m->params[link].max, in[link] * 1.5);
+		run_tree(m, in, out);
+		if (out[least] < before * (1 - 1e-12)) {
+			settings_print(m, in);
+			fail_msg("with more %s: %.17g after %.17g", m->params[link].name,
+				 out[least], before);
+		}
+	}
+}
+
+static void simulator_agrees(void **state)
+{
+	const struct pst_model *m = pst_model_find("contention");
+	int least = pst_model_result_index(m, "slowest-stream-gbps");
+	int total = pst_model_result_index(m, "total-gbps");
+	int closed = pst_model_result_index(m, "closed-total-gbps");
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS], before;
+
+	(void)state;
+	for (unsigned i = 0; i < SIMULATIONS; i++) {
+		randomize_tree(m, in);
+		run_tree(m, in, out);
+		/* Long enough for a thousand chunks of the slowest stream. */
+		set(m, in, "duration-ms", fmin(5000, 1000 * 65536e-6 / out[least]));
+		run_tree(m, in, out);
+		if (space->result.bytes_in !=
+		    space->result.bytes_out + space->result.bytes_inside) {
+			settings_print(m, in);
+			fail_msg("bytes are lost");
+		}
+		if (fabs(out[total] / out[closed] - 1) > 0.01) {
+			settings_print(m, in);
+			fail_msg("simulated %.9g, closed form %.9g", out[total], out[closed]);
+		}
+		before = out[least];
+		in[0]++;
+		run_tree(m, in, out);
+		if (out[least] > before * 1.01) {
+			settings_print(m, in);
+			fail_msg("with a stream more: %.9g after %.9g", out[least], before);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(more_is_never_worse),
+		cmocka_unit_test(results_are_sane),
+		cmocka_unit_test(limits),
+		cmocka_unit_test(shares_are_monotone),
+		cmocka_unit_test(simulator_agrees),
+	};
+
+	return cmocka_run_group_tests(tests, space_make, space_free);
+}
