@@ -7,7 +7,10 @@ Prints a table, and writes the raw numbers with --csv. Each row is the median of
 
   limit write, limit read   plain O_DIRECT calls between pinned host memory and the drive
   limit copy                copies from the GPU into one pinned buffer, by torch
-  save, load                the whole call, with fsync; the page cache is dropped before a load
+  save, load                the whole call, with fsync; the page cache is dropped before a load.
+                            Each save writes into a folder that does not exist. The column data_s
+                            has the seconds in which the bytes moved, from Penstock's reports; the
+                            rest of the call is planning, the manifest and the marker
   stall                     how long async_save holds up the caller
   loop                      a fixed loop of GPU kernels, alone and while a save runs behind
 """
@@ -49,12 +52,21 @@ def drop_caches(path):
             os.close(fd)
 
 
-def record(what, who, nbytes, seconds, cpu, note=""):
+def record(what, who, nbytes, seconds, cpu, note="", data=None):
     rows.append({"what": what, "who": who, "bytes": nbytes, "seconds": round(seconds, 4),
-                 "gb_s": round(nbytes / seconds / 1e9, 3), "cpu_s_per_gb":
-                 round(cpu / (nbytes / 1e9), 4), "note": note})
-    print(f"{what:12} {who:22} {nbytes / seconds / 1e9:8.2f} GB/s {seconds:8.3f} s "
+                 "gb_s": round(nbytes / seconds / 1e9, 3),
+                 "data_s": "" if data is None else round(data, 4),
+                 "cpu_s_per_gb": round(cpu / (nbytes / 1e9), 4), "note": note})
+    moved = "" if data is None else f", data {data:.3f} s"
+    print(f"{what:12} {who:22} {nbytes / seconds / 1e9:8.2f} GB/s {seconds:8.3f} s{moved} "
           f"{cpu / (nbytes / 1e9):7.3f} CPU-s/GB {note}", flush=True)
+
+
+def write_csv(path):
+    with open(path, "w", newline="", encoding="utf-8") as out:
+        table = csv.DictWriter(out, rows[0])
+        table.writeheader()
+        table.writerows(rows)
 
 
 def timed(call):
@@ -117,12 +129,19 @@ def size_of(state):
     return sum(t.nbytes for t in state.values())
 
 
+def cleared(folder, name):
+    """Returns the path of a folder in `folder` that does not exist."""
+    path = os.path.join(folder, name)
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
 def writers(folder):
     return {
-        "torch": lambda: dcp.FileSystemWriter(os.path.join(folder, "torch")),
-        "penstock": lambda: penstock.torch.StorageWriter(os.path.join(folder, "ours")),
+        "torch": lambda: dcp.FileSystemWriter(cleared(folder, "torch")),
+        "penstock": lambda: penstock.torch.StorageWriter(cleared(folder, "ours")),
         "penstock unsummed": lambda: penstock.torch.StorageWriter(
-            os.path.join(folder, "ours-unsummed"), checksums=False),
+            cleared(folder, "ours-unsummed"), checksums=False),
     }
 
 
@@ -137,15 +156,18 @@ def readers(folder):
 
 
 def in_turn(what, cases, run, nbytes, runs, before=lambda: None):
-    """Runs all cases one after the other, `runs` times, and records the medians."""
+    """Runs all cases one after the other, `runs` times, and records the medians. What a case and
+    `before` do is not timed."""
     found = {name: [] for name in cases}
     for _ in range(runs):
         for name, make in cases.items():
+            case = make()
             before()
-            found[name].append(timed(lambda: run(make())))
+            found[name].append(timed(lambda case=case: run(case)))
     for name, times in found.items():
         middle = sorted(times, key=lambda t: t[0])[len(times) // 2]
-        record(what, name, nbytes, middle[0], middle[1], getattr(middle[2], "path", ""))
+        record(what, name, nbytes, middle[0], middle[1], getattr(middle[2], "path", ""),
+               getattr(middle[2], "seconds", None))
 
 
 def snapshot(state, folder, nbytes, runs):
@@ -227,10 +249,7 @@ def main():
     finally:
         shutil.rmtree(folder)
     if args.csv:
-        with open(args.csv, "w", newline="", encoding="utf-8") as out:
-            table = csv.DictWriter(out, rows[0])
-            table.writeheader()
-            table.writerows(rows)
+        write_csv(args.csv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Every loaded object is compared once with the saved one.
 """
 
 import argparse
-import csv
 import os
 import shutil
 import statistics
@@ -24,7 +23,7 @@ import sys
 import torch
 
 import penstock.torch
-from dcp import drop_caches, in_turn, make_state, plain_io, record, rows, size_of
+from dcp import drop_caches, in_turn, make_state, plain_io, record, size_of, write_csv
 
 
 def torch_save(state, path):
@@ -36,11 +35,18 @@ def torch_save(state, path):
 
 
 def savers(state, folder):
-    def ours(effort):
-        return lambda: penstock.torch.save(state, os.path.join(folder, "ours.pt"), effort=effort)
+    """Returns the ways to save. Each removes the earlier file and returns a function."""
+    def case(name, call, **how):
+        def make():
+            path = os.path.join(folder, name)
+            if os.path.exists(path):
+                os.unlink(path)
+            return lambda: call(state, path, **how)
+        return make
 
-    return {"torch": lambda: torch_save(state, os.path.join(folder, "torch.pt")),
-            "penstock": ours("thrifty"), "penstock fast": ours("fast")}
+    return {"torch": case("torch.pt", torch_save),
+            "penstock": case("ours.pt", penstock.torch.save, effort="thrifty"),
+            "penstock fast": case("ours.pt", penstock.torch.save, effort="fast")}
 
 
 class Load:
@@ -110,9 +116,7 @@ def main():
                 times = [plain_io(plain, whole, write, depth) for _ in range(args.runs)]
                 record(what, f"{depth} threads", whole, statistics.median(times), 0)
         os.unlink(plain)
-        cases = savers(state, folder)
-        in_turn("save", {name: lambda call=call: call for name, call in cases.items()},
-                lambda call: call(), nbytes, args.runs, os.sync)
+        in_turn("save", savers(state, folder), lambda call: call(), nbytes, args.runs, os.sync)
         ways = loaders(state, folder, args.device)
         for load in ways.values():
             load()
@@ -129,10 +133,7 @@ def main():
     finally:
         shutil.rmtree(folder)
     if args.csv:
-        with open(args.csv, "w", newline="", encoding="utf-8") as out:
-            table = csv.DictWriter(out, rows[0])
-            table.writeheader()
-            table.writerows(rows)
+        write_csv(args.csv)
 
 
 if __name__ == "__main__":
