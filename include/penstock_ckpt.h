@@ -177,7 +177,8 @@ PENSTOCK_API uint64_t penstock_manifest_parts(const struct penstock_manifest *m)
 
 /*
  * Describes a part. The strings and the items are valid until penstock_manifest_close. The items
- * are sorted by offset.
+ * are sorted by offset. They are items->size bytes apart, which may be more than this header's
+ * sizeof(struct penstock_item).
  *
  * -ENOENT	there is no part with this index
  */
@@ -234,8 +235,8 @@ struct penstock_ckpt {
  * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
  * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
  * Temporary files are .NAME.penstock-* and *.metadata.tmp. A part *.distcp may be a
- * symbolic link to the absolute path of a file of the same name, which is on another drive. Other
- * symbolic links are not followed, and are
+ * symbolic link to a part on another drive: to the absolute path of a file of the same name, in a
+ * folder of the same name as the checkpoint's. Other symbolic links are not followed, and are
  * no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
@@ -318,7 +319,8 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  * if it is older than the marker of its own checkpoint, which must be complete. No save writes such
  * files any more. PENSTOCK_PRUNE_NEWEST also removes newer ones.
  *
- * The call removes a checkpoint's marker first, so that an interrupted removal leaves an incomplete
+ * The call skips a checkpoint into which a save of penstock.torch is writing. It removes a
+ * checkpoint's marker first, so that an interrupted removal leaves an incomplete
  * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder
  * with other files loses its checkpoint, but is not removed itself. Any thread. May block.
  *

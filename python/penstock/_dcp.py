@@ -492,9 +492,26 @@ class StorageWriter(FileSystemWriter):
         for name in os.listdir(self.folder):
             if name not in keep and own.fullmatch(name) and name.endswith((SUFFIX, MANIFEST)):
                 path = os.path.join(self.folder, name)
-                for file in {os.path.realpath(path), path}:
+                target = _striped_part(path)
+                for file in filter(None, (target, path)):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(file)
+
+
+def _striped_part(path: str) -> Optional[str]:
+    """Returns the part on another drive to which a link leads that a striped save has made, else
+    None: a file of the same name, in a folder of the same name that is no checkpoint itself."""
+    if not os.path.islink(path):
+        return None
+    target, folder = os.readlink(path), os.path.dirname(os.path.abspath(path))
+    there = os.path.dirname(target)
+    if not os.path.isabs(target) or os.path.basename(target) != os.path.basename(path) or \
+            os.path.basename(there) != os.path.basename(folder):
+        return None
+    with contextlib.suppress(OSError):
+        if any(name.endswith((MARKER, MANIFEST)) for name in os.listdir(there)):
+            return None
+    return target
 
 
 class _Stop:

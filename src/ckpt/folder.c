@@ -90,14 +90,32 @@ enum pst_file_kind pst_file_kind(const char *name)
 	return PST_FILE_OTHER;
 }
 
+/* Returns whether the last two components of an absolute path are `folder` and `name`. */
+static bool path_ends_with(const char *path, const char *folder, const char *name)
+{
+	size_t len = strlen(path), folder_len = strlen(folder), name_len = strlen(name);
+	size_t tail = folder_len + name_len + 2;
+	const char *at = path + len - tail;
+
+	return path[0] == '/' && folder_len && len >= tail && at[0] == '/' &&
+	       !strncmp(at + 1, folder, folder_len) && at[folder_len + 1] == '/' &&
+	       !strcmp(at + folder_len + 2, name);
+}
+
 bool pst_part_link(int dir, const char *name, char target[PATH_MAX])
 {
+	char self[64], folder[PATH_MAX];
 	ssize_t len = ends_with(name, ".distcp") ? readlinkat(dir, name, target, PATH_MAX - 1) : -1;
 
-	if (len <= 0 || target[0] != '/')
+	if (len <= 0)
 		return false;
 	target[len] = '\0';
-	return !strcmp(strrchr(target, '/') + 1, name);
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", dir);
+	len = readlink(self, folder, sizeof(folder) - 1);
+	if (len <= 0 || folder[0] != '/')
+		return false;
+	folder[len] = '\0';
+	return path_ends_with(target, strrchr(folder, '/') + 1, name);
 }
 
 bool pst_ckpt_error_is_ours(int code)
@@ -125,12 +143,16 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 {
 	struct pst_ckpt_file *file;
 	char target[PATH_MAX];
-	bool linked = pst_part_link(f->fd, name, target);
+	bool linked = pst_part_link(f->fd, name, target), missing;
 	struct stat stat;
 
 	/* A file that is removed meanwhile, a folder and another link are no files of a
 	 * checkpoint. */
-	if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) || !S_ISREG(stat.st_mode))
+	missing = linked && fstatat(f->fd, name, &stat, 0) && errno == ENOENT;
+	if (missing)
+		stat = (struct stat){.st_mode = S_IFREG};
+	else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
+		 !S_ISREG(stat.st_mode))
 		return 0;
 	if (f->count == f->capacity) {
 		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
@@ -149,6 +171,7 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 		.time_ns = (int64_t)stat.st_mtim.tv_sec * 1000000000 + stat.st_mtim.tv_nsec,
 		.stray = kind == PST_FILE_TEMP,
 		.linked = linked,
+		.missing = missing,
 	};
 	if (!file->name)
 		return pst_weights_no_memory("the list of files");
@@ -272,9 +295,9 @@ static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifes
 	for (uint64_t i = 0; i < m->part_count; i++) {
 		const struct pst_ckpt_file *found = find_file(f, m->parts[i].name);
 
-		if (found && found->bytes == m->parts[i].bytes)
+		if (found && !found->missing && found->bytes == m->parts[i].bytes)
 			continue;
-		file = wrongs ? file : found;
+		file = wrongs ? file : found && found->missing ? NULL : found;
 		wrong = wrongs ? wrong : &m->parts[i];
 		wrongs++;
 	}
@@ -329,6 +352,31 @@ static int check_indices(struct pst_ckpt_folder *f)
 	return 0;
 }
 
+/* Adds the parts of the manifest whose names do not tell that they are parts. */
+static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
+{
+	uint64_t before = f->count;
+	int ret = 0;
+
+	for (uint64_t i = 0; i < m->part_count && !ret; i++)
+		if (pst_file_kind(m->parts[i].name) == PST_FILE_OTHER)
+			ret = add_file(f, m->parts[i].name, PST_FILE_PART);
+	if (f->count > before)
+		qsort(f->files, f->count, sizeof(f->files[0]), by_name);
+	return ret;
+}
+
+/* Sets the state if a part is on a drive that is not mounted. Without a manifest, nothing else
+ * tells that the part is missing. */
+static void check_links(struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		if (f->files[i].missing)
+			set_state(f, PENSTOCK_CKPT_DAMAGED,
+				  "part %.80s is a link to a file that does not exist",
+				  f->files[i].name);
+}
+
 static void find_strays(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -365,14 +413,20 @@ static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m
 
 	f->ckpt.summed = summed;
 	f->ckpt.ranks = summed ? m->ranks : 0;
-	if (summed)
+	if (summed) {
+		ret = add_named_parts(f, m);
+		if (ret)
+			return ret;
 		find_strays(f, m);
+	}
 	if (check_marker(f) && manifest && manifest != -ENOENT)
 		set_state(f, PENSTOCK_CKPT_DAMAGED, "%s", penstock_errmsg());
 	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
 		check_parts(f, m);
 	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE)
 		ret = check_indices(f);
+	if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && !summed)
+		check_links(f);
 	count_files(f);
 	if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
 		set_state(f, PENSTOCK_CKPT_COMPLETE,

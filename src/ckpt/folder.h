@@ -23,8 +23,9 @@ enum pst_file_kind {
 };
 
 enum pst_file_kind pst_file_kind(const char *name);
-/* Returns whether a name is a symbolic link to a part on another drive: an absolute path of a file
- * that has the same name. `target` receives the path. */
+/* Returns whether a name in the folder `dir` is a symbolic link to a part on another drive, as a
+ * striped save makes it: to the absolute path of a file of the same name, in a folder that has the
+ * same name as `dir`. `target` receives the path. */
 bool pst_part_link(int dir, const char *name, char target[PATH_MAX]);
 
 /* Returns whether the process lacks memory or descriptors. Such an error says nothing about the
@@ -39,6 +40,7 @@ struct pst_ckpt_file {
 	int64_t time_ns; /* time of its last change, in ns since 1970 */
 	bool stray;	 /* whether it belongs to an earlier save into the same folder */
 	bool linked;	 /* whether it is a symbolic link to a part on another drive */
+	bool missing;	 /* whether it is a link whose target does not exist */
 };
 
 /* A folder, and the files of a checkpoint in it, sorted by name. */

@@ -4,15 +4,20 @@
  * that is replaced by a link meanwhile leads nowhere else. It must never remove the newest complete
  * checkpoint.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "ckpt/folder.h"
 #include "weights/err.h"
+
+/* End of the names of the files that saves lock. */
+#define SAVE_LOCK ".penstock-saving"
 
 struct prune {
 	struct pst_ckpt_list list;
@@ -26,14 +31,41 @@ static int announce(const struct prune *p, const char *path, uint64_t bytes)
 	return p->each ? p->each(p->user, path, bytes) : 0;
 }
 
+/* Removes the part on another drive to which a link leads, and its folder there if that is empty.
+ * The part of a folder that is a checkpoint itself, with a marker or a manifest, stays. */
+static int remove_target(const struct pst_ckpt_folder *f, const char *name)
+{
+	char target[PATH_MAX], *slash;
+	struct pst_ckpt_folder there;
+	int ret;
+
+	if (!pst_part_link(f->fd, name, target))
+		return 0;
+	slash = strrchr(target, '/');
+	*slash = '\0';
+	ret = pst_ckpt_folder_open(AT_FDCWD, target, target, &there);
+	if (ret)
+		return ret == -ENOENT || ret == -ENOTDIR ? 0 : ret;
+	for (uint64_t i = 0; i < there.count && !ret; i++)
+		ret = there.files[i].kind == PST_FILE_MARKER ||
+		      there.files[i].kind == PST_FILE_RANK_MARKER ||
+		      there.files[i].kind == PST_FILE_MANIFEST;
+	if (!ret && unlinkat(there.fd, name, 0) && errno != ENOENT)
+		ret = pst_weights_fail_errno(errno, target, name, PST_NO_OFF, "cannot remove: %m");
+	pst_ckpt_folder_close(&there);
+	if (!ret)
+		/* Fails if other parts are still in the folder. */
+		rmdir(target);
+	return ret < 0 ? ret : 0;
+}
+
 /* Removes a file and, if it is a link to a part on another drive, that part. */
 static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_file *file)
 {
-	char target[PATH_MAX];
+	int ret = file->linked ? remove_target(f, file->name) : 0;
 
-	if (file->linked && pst_part_link(f->fd, file->name, target) && unlink(target) &&
-	    errno != ENOENT)
-		return pst_weights_fail_errno(errno, target, NULL, PST_NO_OFF, "cannot remove: %m");
+	if (ret)
+		return ret;
 	if (!unlinkat(f->fd, file->name, 0) || errno == ENOENT)
 		return 0;
 	return pst_weights_fail_errno(errno, f->ckpt.path, file->name, PST_NO_OFF,
@@ -47,7 +79,8 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 
 	for (uint64_t i = 0; i < f->count && !ret; i++) {
 		const struct pst_ckpt_file *file = &f->files[i];
-		bool marker = file->kind == PST_FILE_MARKER || file->kind == PST_FILE_RANK_MARKER;
+		bool marker = file->kind == PST_FILE_MARKER || file->kind == PST_FILE_RANK_MARKER ||
+			      !strcmp(file->name, "model.safetensors");
 
 		if (marker == markers)
 			ret = remove_file(f, file);
@@ -98,6 +131,43 @@ static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
 	return ret;
 }
 
+/* Returns whether a save is writing into the folder: whether it holds its lock, the file
+ * .penstock-saving or, if ranks save for themselves, __N.penstock-saving. */
+static bool save_runs(const struct pst_ckpt_folder *f)
+{
+	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), lock;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	bool runs = false;
+	struct dirent *e;
+
+	if (!d && fd >= 0)
+		close(fd);
+	while (d && !runs && (e = readdir(d))) {
+		const char *end = strstr(e->d_name, SAVE_LOCK);
+
+		if (!end || strcmp(end, SAVE_LOCK) != 0)
+			continue;
+		lock = openat(f->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (lock < 0)
+			continue;
+		runs = flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+		close(lock);
+	}
+	if (d)
+		closedir(d);
+	return runs;
+}
+
+/* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
+ * be replacing it. */
+static bool is_being_replaced(const struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		if (f->files[i].stray && f->files[i].time_ns > f->ckpt.saved_ns)
+			return f->ckpt.state == PENSTOCK_CKPT_COMPLETE;
+	return false;
+}
+
 /* Opens a checkpoint again. Returns 1 if it has changed since the list was made. */
 static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
 		      struct pst_ckpt_folder *f)
@@ -121,7 +191,10 @@ static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bo
 
 	if (ret)
 		return ret < 0 ? ret : 0;
-	if (!whole) {
+	if (save_runs(&f) ||
+	    (whole && is_being_replaced(&f) && !(p->flags & PENSTOCK_PRUNE_NEWEST))) {
+		ret = 0;
+	} else if (!whole) {
 		ret = prune_strays(p, &f);
 	} else {
 		ret = announce(p, e->path, f.ckpt.bytes + f.ckpt.stray_bytes);

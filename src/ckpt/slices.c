@@ -50,6 +50,10 @@ static int range_add(struct pst_slices *s, const struct pst_slice *whole, uint64
 		slice.seg.row_len = PST_SLICE_MAX - slice.seg.off % PST_SLICE_MAX;
 		if (slice.seg.row_len > end - at)
 			slice.seg.row_len = end - at;
+		else if (slice.seg.row_len > PAGE && slice.seg.row_len + 1 == end - at)
+			/* Leaves no slice of one byte, whose copy to a GPU could wait for other
+			 * streams. */
+			slice.seg.row_len -= PAGE;
 		slice.seg.room = at + slice.seg.row_len == whole->seg.row_len ? whole->seg.room : 0;
 		ret = slice_add(s, &slice);
 	}

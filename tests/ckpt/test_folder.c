@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <sys/file.h>
 
 #define DAMAGES 500u
 #define PARTS 3u
@@ -17,7 +18,7 @@ static char root[PATH_MAX];
 
 static const char *in_root(const char *name)
 {
-	static char paths[8][2 * PATH_MAX];
+	static char paths[8][3 * PATH_MAX];
 	static unsigned at;
 	char *path = paths[at++ % 8];
 
@@ -627,29 +628,114 @@ static void test_prune_self(void **state)
 	assert_true(exists("a/__7_0.distcp") && exists("target"));
 }
 
+/* Moves a part of a checkpoint to another drive, as a striped save leaves it. */
+static void move_part(const char *name, const char *to, const char *part)
+{
+	char target[PATH_MAX + 64], from[128], path[128];
+
+	made_dir(in_root(to));
+	snprintf(path, sizeof(path), "%s/%s", to, name);
+	made_dir(in_root(path));
+	snprintf(path, sizeof(path), "%s/%s/%s", to, name, part);
+	snprintf(from, sizeof(from), "%s/%s", name, part);
+	snprintf(target, sizeof(target), "%s", in_root(path));
+	assert_int_equal(rename(in_root(from), target), 0);
+	assert_int_equal(symlink(target, in_root(from)), 0);
+}
+
 /* A part may be on another drive, to which a link of the same name leads. */
 static void test_linked_part(void **state)
 {
-	char target[PATH_MAX + 64];
 	struct listed l;
 
 	(void)state;
 	make_checkpoint("a", 10, true, true);
 	make_checkpoint("b", 20, true, true);
-	made_dir(in_root("drive"));
-	snprintf(target, sizeof(target), "%s", in_root("drive/__1_0.distcp"));
-	assert_int_equal(rename(in_root("a/__1_0.distcp"), target), 0);
-	l = list_root();
-	check_one(0, &l, "a", PENSTOCK_CKPT_DAMAGED, "__1_0.distcp is missing");
-	assert_int_equal(symlink(target, in_root("a/__1_0.distcp")), 0);
+	move_part("a", "drive", "__1_0.distcp");
 	l = list_root();
 	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "");
 	assert_int_equal(verify("a", 0).count, 0);
-	assert_int_equal(truncate(target, 5), 0);
+	assert_int_equal(truncate(in_root("drive/a/__1_0.distcp"), 5), 0);
 	assert_int_equal(verify("a", -EBADMSG).code, -ENODATA);
 	assert_int_equal(penstock_ckpt_prune(root, 1, 0, NULL, NULL), 0);
-	assert_false(exists("a") || exists("drive/__1_0.distcp"));
+	assert_false(exists("a") || exists("drive/a"));
 	assert_true(exists("b/.metadata") && exists("drive"));
+}
+
+/* Links to a part that does not exist: the drive is not mounted, or a removal was interrupted. */
+static void test_dangling_link(void **state)
+{
+	struct listed l;
+
+	(void)state;
+	make_checkpoint("a", 10, true, false);
+	make_checkpoint("b", 20, true, true);
+	make_checkpoint("c", 30, true, true);
+	move_part("a", "drive", "__1_0.distcp");
+	move_part("b", "drive", "__1_0.distcp");
+	assert_int_equal(unlink(in_root("drive/a/__1_0.distcp")), 0);
+	assert_int_equal(unlink(in_root("drive/b/__1_0.distcp")), 0);
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_DAMAGED, "__1_0.distcp is a link");
+	check_one(1, &l, "b", PENSTOCK_CKPT_DAMAGED, "__1_0.distcp is missing");
+	assert_int_equal(penstock_ckpt_prune(root, 1, 0, NULL, NULL), 0);
+	assert_false(exists("a") || exists("b"));
+	assert_true(exists("c/.metadata"));
+}
+
+/* A folder of links to the parts of another checkpoint is no checkpoint. Its removal would not
+ * remove that checkpoint's parts. */
+static void test_links_to_another_checkpoint(void **state)
+{
+	char target[PATH_MAX + 64];
+	const char *const names[] = {"__0_0.distcp", "__1_0.distcp", "__2_0.distcp"};
+
+	(void)state;
+	make_checkpoint("new", 20, true, true);
+	made_dir(in_root("best"));
+	made_dir(in_root("other"));
+	made_dir(in_root("other/new"));
+	for (unsigned i = 0; i < COUNT(names); i++) {
+		char from[64];
+
+		snprintf(from, sizeof(from), "new/%s", names[i]);
+		snprintf(target, sizeof(target), "%s", in_root(from));
+		snprintf(from, sizeof(from), "best/%s", names[i]);
+		assert_int_equal(symlink(target, in_root(from)), 0);
+		/* A link of a folder of the same name, which looks like one of a striped save. */
+		snprintf(from, sizeof(from), "other/new/%s", names[i]);
+		assert_int_equal(symlink(target, in_root(from)), 0);
+	}
+	assert_int_equal(list_root().count, 1);
+	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
+	assert_int_equal(
+		penstock_ckpt_prune(in_root("other"), 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
+	for (unsigned i = 0; i < COUNT(names); i++) {
+		snprintf(target, sizeof(target), "new/%s", names[i]);
+		assert_true(exists(target));
+	}
+	assert_int_equal(verify("new", 0).count, 0);
+}
+
+/* A checkpoint that a save is replacing stays, with the files of that save. */
+static void test_save_runs(void **state)
+{
+	int fd;
+
+	(void)state;
+	make_checkpoint("a", 10, true, true);
+	make_checkpoint("b", 20, true, true);
+	make_file("a/__0_1.distcp", "new", 3, 30);
+	assert_int_equal(penstock_ckpt_prune(root, 1, 0, NULL, NULL), 0);
+	assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
+	make_file("a/.penstock-saving", "", 0, 5);
+	fd = open(in_root("a/.penstock-saving"), O_RDWR);
+	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
+	assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
+	close(fd);
+	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
+	assert_false(exists("a/__0_1.distcp") || exists("a/.metadata"));
 }
 
 #define CASE(name) cmocka_unit_test_setup(name, setup)
@@ -657,12 +743,14 @@ static void test_linked_part(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_list),       CASE(test_damaged),
-		CASE(test_markers),    CASE(test_index),
-		CASE(test_verify),     CASE(test_verify_cancelled),
-		CASE(test_damages),    CASE(test_long_item),
-		CASE(test_prune),      CASE(test_prune_incomplete),
-		CASE(test_prune_self), CASE(test_linked_part),
+		CASE(test_list),	  CASE(test_damaged),
+		CASE(test_markers),	  CASE(test_index),
+		CASE(test_verify),	  CASE(test_verify_cancelled),
+		CASE(test_damages),	  CASE(test_long_item),
+		CASE(test_prune),	  CASE(test_prune_incomplete),
+		CASE(test_prune_self),	  CASE(test_linked_part),
+		CASE(test_dangling_link), CASE(test_links_to_another_checkpoint),
+		CASE(test_save_runs),
 	};
 
 	return cmocka_run_group_tests(tests, setup_devices, teardown_devices);

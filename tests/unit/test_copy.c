@@ -164,6 +164,19 @@ static void test_failure(void **state)
 	assert_int_equal(penstock_unregister(gpu, mem), 0);
 }
 
+/* Rows that would end beyond the address space. */
+static void test_overflow(void **state)
+{
+	struct penstock_copy_args rows = to_gpu(mem, 0, 100);
+
+	(void)state;
+	rows.rows = 3;
+	rows.dst_pitch = 100;
+	rows.src_pitch = UINT64_MAX / 2 + 1;
+	assert_int_equal(penstock_copy(&rows, 1), -EINVAL);
+	assert_non_null(strstr(penstock_errmsg(), "address space"));
+}
+
 /* Copies with pinned memory wait once for all, not once for each. */
 static void test_waits(void **state)
 {
@@ -188,7 +201,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pinned), cmocka_unit_test(test_order),
 		cmocka_unit_test(test_rows),   cmocka_unit_test(test_failure),
-		cmocka_unit_test(test_waits),
+		cmocka_unit_test(test_waits),  cmocka_unit_test(test_overflow),
 	};
 
 	return cmocka_run_group_tests(tests, open_all, close_all);

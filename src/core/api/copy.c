@@ -172,6 +172,14 @@ static int run_copy(struct copy_run *run, const struct penstock_copy_args *c,
 	return ++run->queued < RUN_MAX ? 0 : run_wait(run, err);
 }
 
+static bool rows_fit(uint64_t rows, uint64_t pitch, uint64_t row_len)
+{
+	uint64_t end;
+
+	return rows == 1 || (!__builtin_mul_overflow(rows - 1, pitch, &end) &&
+			     !__builtin_add_overflow(end, row_len, &end));
+}
+
 /* Carries out one element of the array that penstock_copy was given. */
 static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct pst_err *err)
 {
@@ -185,6 +193,10 @@ static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct p
 	    pst_fork_check(c->src_dev->generation, err))
 		return err->code;
 	c->rows = c->rows ? c->rows : 1;
+	if (!rows_fit(c->rows, c->dst_pitch, c->row_len) ||
+	    !rows_fit(c->rows, c->src_pitch, c->row_len))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the rows of the copy would end beyond the address space");
 	if (c->rows == 1)
 		c->dst_pitch = c->src_pitch = c->row_len;
 	if (c->dst_pitch < c->row_len || c->src_pitch < c->row_len)
