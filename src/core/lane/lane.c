@@ -55,8 +55,9 @@
  */
 #define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
- * WATCH_SPINS turns without a pause, then every WATCH_US. After about a second, it polls every
- * WATCH_SELDOM_US, because a captured request may wait for hours until its graph is launched. */
+ * WATCH_SPINS turns without a pause, then every WATCH_US. If it watches only captured requests, it
+ * polls every WATCH_SELDOM_US after about a second, because such a request may wait for hours until
+ * its graph is launched. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 #define WATCH_SELDOM_SPINS (WATCH_SPINS + 10000)
@@ -704,6 +705,17 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	lane->engine_ops->poll(lane->engine);
 }
 
+/* Returns whether all requests that the lane watches are captured, and no chunk waits for a
+ * stream. */
+static bool lane_watches_graphs(const struct pst_lane *lane)
+{
+	const struct pst_stage *stage = lane->watched;
+
+	while (stage && stage->captured)
+		stage = stage->next;
+	return !stage && !lane->stage_waits;
+}
+
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 {
 	int did = pst_inbox_take(lane);
@@ -743,8 +755,9 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	else if (!lane->watched && !lane->stage_waits)
 		lane_sleep(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)
-		lane_sleep(lane,
-			   lane->idle_turns > WATCH_SELDOM_SPINS ? WATCH_SELDOM_US : WATCH_US);
+		lane_sleep(lane, lane->idle_turns > WATCH_SELDOM_SPINS && lane_watches_graphs(lane)
+					 ? WATCH_SELDOM_US
+					 : WATCH_US);
 }
 
 /* ---- single transfers, for canaries ---- */
