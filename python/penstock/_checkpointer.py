@@ -146,7 +146,7 @@ class Checkpointer:
         staged = self._stager.stage(_state_dict(state))
         self._last = self._thread.submit(self._save_staged, staged, step)
         del staged
-        self._stager.synchronize_staging()
+        self._stager.await_written()
         return self._last
 
     def wait(self) -> Optional[Saved]:
@@ -156,7 +156,9 @@ class Checkpointer:
         return last.result() if last is not None else None
 
     def _save_staged(self, staged: Any, step: int) -> Saved:
-        return self._finished(self._save(staged, step, None, (), self._stager))
+        saved = self._save(staged, step, None, (), self._stager)
+        _drop_tracebacks(saved.error)
+        return self._finished(saved)
 
     def _finished(self, saved: Saved) -> Saved:
         if saved.error is not None:
@@ -316,6 +318,16 @@ class Checkpointer:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _drop_tracebacks(error: Optional[BaseException]) -> None:
+    """Removes the tracebacks of an error. The functions in them refer to the snapshot, whose memory
+    the next save needs."""
+    if error is not None:
+        _log.debug("the save failed here:", exc_info=error)
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _by_priority(state: Mapping[str, Any], priority: Sequence[str]) -> List[str]:

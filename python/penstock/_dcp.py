@@ -223,7 +223,15 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_folder_lock": None}
+        if self.stager is not None and self.stager.has_left:
+            error = MemoryError(
+                f"the snapshot pool is too small: {self.stager.report.left_bytes} bytes did not "
+                "fit, and in process mode another process cannot write them; set pool_bytes, or "
+                "use thread mode")
+            self.stager.release(error)
+            raise error
+        return {**self.__dict__, "stager": None, "progress": None, "stop": None,
+                "_folder_lock": None}
 
     # ---- staging, for async_save ----
 
@@ -268,6 +276,8 @@ class StorageWriter(FileSystemWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        if self.stager is not None:
+            self.stager.begin()
         self.rank = kwargs.get("rank", getattr(self, "rank", None))
         self._coordinator = is_coordinator
 
