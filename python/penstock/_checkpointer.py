@@ -109,7 +109,6 @@ class Checkpointer:
         self._stager: Optional[Stager] = None
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-save")
         self._last: Optional["concurrent.futures.Future[Saved]"] = None
-        self._failed = False
         self._rate = 0.0  # bytes a second of this rank's last save
 
     def path_of(self, step: int) -> str:
@@ -199,9 +198,6 @@ class Checkpointer:
     def _write(self, state: Dict[str, Any], writer: StorageWriter) -> None:
         """Runs the steps of a save of torch.distributed.checkpoint."""
         ranks, planner = self._ranks, SavePlanner()
-        if self._failed:
-            planner.forget()
-        self._failed = True  # Until this save has succeeded.
         metadata: List[Any] = []
 
         def plan_local() -> Any:
@@ -222,7 +218,6 @@ class Checkpointer:
         plan = ranks.exchange(plan_local, plan_global)
         ranks.exchange(lambda: writer.write_data(planner.finish_plan(plan), planner).wait(),
                        finish)
-        self._failed = False
 
     # ---- deadlines ----
 

@@ -67,6 +67,7 @@ class _Place:
     """What a rank tells the coordinator about its file system, in place of a prefix."""
     host: str
     device: int
+    total: int
     free: int
     shared: bool
 
@@ -77,8 +78,8 @@ _NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs",
 
 def _place_of(folder: str) -> _Place:
     stat, space = os.stat(folder), os.statvfs(folder)
-    return _Place(socket.gethostname(), stat.st_dev, space.f_bavail * space.f_frsize,
-                  _file_system(stat.st_dev) in _NETWORK)
+    return _Place(socket.gethostname(), stat.st_dev, space.f_blocks * space.f_frsize,
+                  space.f_bavail * space.f_frsize, _file_system(stat.st_dev) in _NETWORK)
 
 
 def _file_system(device: int) -> str:
@@ -310,9 +311,11 @@ class StorageWriter(FileSystemWriter):
             place = plan.storage_data
             if not isinstance(place, _Place):
                 return
-            key = ("" if place.shared else place.host, place.free if place.shared else place.device)
-            needed[key] = needed.get(key, 0) + sum(map(_item_bytes, plan.items))
-            free[key] = place.free
+            key = ("", place.total) if place.shared else (place.host, place.device)
+            nbytes = getattr(plan, "nbytes", None)  # A plan that is kept has no items.
+            needed[key] = needed.get(key, 0) + (
+                sum(map(_item_bytes, plan.items)) if nbytes is None else nbytes)
+            free[key] = min(place.free, free.get(key, place.free))
         for key, nbytes in needed.items():
             if nbytes > free[key]:
                 raise OSError(errno.ENOSPC, f"the checkpoint needs {nbytes} bytes, but "
