@@ -361,6 +361,14 @@ def load_sharded(rank, count, kind, path, stock):
     check_sharded(state)
 
 
+def both_ways(rank, count, kinds, path):
+    for kind in kinds:
+        for stock_writes, stock_reads in ((False, False), (False, True), (True, False)):
+            where = f"{path}-{kind}-{stock_writes}-{stock_reads}"
+            save_sharded(rank, count, kind, where, stock_writes)
+            load_sharded(rank, count, kind, where, stock_reads)
+
+
 def fsdp_model(seed):
     from torch.distributed.fsdp import fully_shard
     torch.manual_seed(seed)
@@ -441,11 +449,8 @@ class Ranks(unittest.TestCase):
     """Several processes."""
 
     def test_both_ways(self):
-        for count, kind in ((2, "fsdp"), (4, "fsdp"), (4, "hsdp"), (4, "tp")):
-            for stock_writes, stock_reads in ((False, False), (False, True), (True, False)):
-                path = folder()
-                ranks.run(count, save_sharded, count, kind, path, stock_writes)
-                ranks.run(count, load_sharded, count, kind, path, stock_reads)
+        for count, kinds in ((2, ("fsdp",)), (4, ("fsdp", "hsdp", "tp"))):
+            ranks.run(count, both_ways, count, kinds, folder("x"))
 
     def test_reshard(self):
         """A checkpoint goes from 16 ranks to 8, to 12, and to 1."""
@@ -636,7 +641,7 @@ class Deaths(unittest.TestCase):
                           for c in penstock._part.list_checkpoints(path)}
                 self.assertEqual(states["step-1"], "complete")
                 self.assertNotEqual(states.get("step-2"), "complete")
-                for count in (4, 3):
+                for count in (4, 3) if where == "plan" else (3,):
                     for where_found in ranks.run(count, resume, path):
                         self.assertEqual(os.path.basename(where_found), "step-1")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests penstock.torch.SavePlanner against torch's DefaultSavePlanner, with plans of many ranks that
-are made in one process, and the plans that are kept between saves."""
+"""Tests penstock.torch.SavePlanner: compares it with torch's DefaultSavePlanner, with plans of many
+ranks that are made in one process, and tests the plans that are kept between saves."""
 
 import collections
 import itertools
