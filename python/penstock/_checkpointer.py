@@ -109,7 +109,6 @@ class Checkpointer:
         self._stager: Optional[Stager] = None
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-save")
         self._last: Optional["concurrent.futures.Future[Saved]"] = None
-        self._failed = False
         self._rate = 0.0  # bytes a second of this rank's last save
 
     def path_of(self, step: int) -> str:
@@ -146,7 +145,7 @@ class Checkpointer:
         staged = self._stager.stage(_state_dict(state))
         self._last = self._thread.submit(self._save_staged, staged, step)
         del staged
-        self._stager.synchronize_staging()
+        self._stager.await_written()
         return self._last
 
     def wait(self) -> Optional[Saved]:
@@ -156,7 +155,9 @@ class Checkpointer:
         return last.result() if last is not None else None
 
     def _save_staged(self, staged: Any, step: int) -> Saved:
-        return self._finished(self._save(staged, step, None, (), self._stager))
+        saved = self._save(staged, step, None, (), self._stager)
+        _drop_tracebacks(saved.error)
+        return self._finished(saved)
 
     def _finished(self, saved: Saved) -> Saved:
         if saved.error is not None:
@@ -197,9 +198,6 @@ class Checkpointer:
     def _write(self, state: Dict[str, Any], writer: StorageWriter) -> None:
         """Runs the steps of a save of torch.distributed.checkpoint."""
         ranks, planner = self._ranks, SavePlanner()
-        if self._failed:
-            planner.forget()
-        self._failed = True  # Until this save has succeeded.
         metadata: List[Any] = []
 
         def plan_local() -> Any:
@@ -220,7 +218,6 @@ class Checkpointer:
         plan = ranks.exchange(plan_local, plan_global)
         ranks.exchange(lambda: writer.write_data(planner.finish_plan(plan), planner).wait(),
                        finish)
-        self._failed = False
 
     # ---- deadlines ----
 
@@ -316,6 +313,16 @@ class Checkpointer:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _drop_tracebacks(error: Optional[BaseException]) -> None:
+    """Removes the tracebacks of an error. The functions in them refer to the snapshot, whose memory
+    the next save needs."""
+    if error is not None:
+        _log.debug("the save failed here:", exc_info=error)
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _by_priority(state: Mapping[str, Any], priority: Sequence[str]) -> List[str]:

@@ -67,6 +67,7 @@ class _Place:
     """What a rank tells the coordinator about its file system, in place of a prefix."""
     host: str
     device: int
+    total: int
     free: int
     shared: bool
 
@@ -77,8 +78,8 @@ _NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs",
 
 def _place_of(folder: str) -> _Place:
     stat, space = os.stat(folder), os.statvfs(folder)
-    return _Place(socket.gethostname(), stat.st_dev, space.f_bavail * space.f_frsize,
-                  _file_system(stat.st_dev) in _NETWORK)
+    return _Place(socket.gethostname(), stat.st_dev, space.f_blocks * space.f_frsize,
+                  space.f_bavail * space.f_frsize, _file_system(stat.st_dev) in _NETWORK)
 
 
 def _file_system(device: int) -> str:
@@ -122,6 +123,20 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _check_options(options: Dict[str, Any]) -> None:
+    """Raises ValueError for arguments of FileSystemWriter with which it writes other files."""
+    written = options.get("serialization_format")
+    if options.get("_extensions"):
+        raise ValueError("StorageWriter cannot apply _extensions, because the bytes go straight to "
+                         "the file; use torch's FileSystemWriter, whose files StorageReader reads")
+    if written is not None and getattr(written, "name", written) != "TORCH_SAVE":
+        raise ValueError("StorageWriter writes only serialization_format TORCH_SAVE; use "
+                         "HuggingFaceStorageWriter for safetensors")
+    if not options.get("single_file_per_rank", True):
+        raise ValueError("StorageWriter writes one part per rank, so single_file_per_rank=False is "
+                         "not possible; `parts` sets another number")
 
 
 class _PartLayout:
@@ -196,6 +211,8 @@ class StorageWriter(FileSystemWriter):
         pool_bytes: most host memory for snapshots of async_save, see Stager.
         progress: a function that is called with the number of bytes that this rank has written
             and the total number.
+        torch_options: further arguments of FileSystemWriter. thread_count is the same as `parts`.
+            Arguments that would make other files are refused.
 
     Attributes:
         report: a SaveReport of the last save of this rank, or None.
@@ -209,9 +226,10 @@ class StorageWriter(FileSystemWriter):
                  keep: Optional[int] = None, require: str = "any", effort: str = "thrifty",
                  path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
                  progress: Any = None, **torch_options: Any) -> None:
+        _check_options(torch_options)
         super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
         self.stripe = [os.fspath(folder) for folder in stripe]
-        self.parts = parts
+        self.parts = parts or torch_options.get("thread_count")
         self.checksums, self.durable, self.keep = checksums, durable, keep
         self.how = {"require": require, "effort": effort, "path": path_name}
         self.progress = progress
@@ -223,6 +241,13 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
+        if self.stager is not None and self.stager.has_left:
+            error = MemoryError(
+                f"the snapshot pool is too small: {self.stager.report.left_bytes} bytes did not "
+                "fit, and in process mode another process cannot write them; set pool_bytes, or "
+                "use thread mode")
+            self.stager.release(error)
+            raise error
         return {**self.__dict__, "stager": None, "progress": None, "stop": None,
                 "_folder_lock": None}
 
@@ -269,6 +294,8 @@ class StorageWriter(FileSystemWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        if self.stager is not None:
+            self.stager.begin()
         self.rank = kwargs.get("rank", getattr(self, "rank", None))
         self._coordinator = is_coordinator
 
@@ -281,6 +308,12 @@ class StorageWriter(FileSystemWriter):
                 self._unlock()
                 raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
                                       "False", self.folder)
+            if self._is_local() and os.path.exists(os.path.join(self.folder, MARKER)):
+                self._unlock()
+                # Readers would go on to read the old one, and it would lose this rank's parts.
+                raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
+                                      "a save of one rank (use_collectives=False) cannot replace",
+                                      self.folder)
         return dataclasses.replace(plan, storage_data=_place_of(self._drives()[0]))
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
@@ -301,9 +334,11 @@ class StorageWriter(FileSystemWriter):
             place = plan.storage_data
             if not isinstance(place, _Place):
                 return
-            key = ("" if place.shared else place.host, place.free if place.shared else place.device)
-            needed[key] = needed.get(key, 0) + sum(map(_item_bytes, plan.items))
-            free[key] = place.free
+            key = ("", place.total) if place.shared else (place.host, place.device)
+            nbytes = getattr(plan, "nbytes", None)  # A plan that is kept has no items.
+            needed[key] = needed.get(key, 0) + (
+                sum(map(_item_bytes, plan.items)) if nbytes is None else nbytes)
+            free[key] = min(place.free, free.get(key, place.free))
         for key, nbytes in needed.items():
             if nbytes > free[key]:
                 raise OSError(errno.ENOSPC, f"the checkpoint needs {nbytes} bytes, but "
@@ -371,8 +406,12 @@ class StorageWriter(FileSystemWriter):
                 raise
             return report
 
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(layouts))) as pool:
-            reports = list(pool.map(write, range(len(layouts))))
+        try:
+            with concurrent.futures.ThreadPoolExecutor(max(1, len(layouts))) as pool:
+                reports = list(pool.map(write, range(len(layouts))))
+        except BaseException:
+            self._remove_parts(names)
+            raise
         self.report = SaveReport(self, reports, time.monotonic() - started)
         if self.stager is not None:
             self.stager.release(None)
@@ -381,6 +420,13 @@ class StorageWriter(FileSystemWriter):
                          item.crc32c, layout.end)
                 for i, layout in enumerate(layouts)
                 for index, item in zip(layout.indices, layout.items)]
+
+    def _remove_parts(self, names: Sequence[str]) -> None:
+        """Removes parts of a save that has failed, so that the next one has their space."""
+        for folder in {*self._drives(), self.folder}:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
 
     def _link(self, folder: str, name: str) -> None:
         """Makes a symbolic link in the checkpoint's folder to a part on another drive."""
@@ -485,12 +531,15 @@ class StorageWriter(FileSystemWriter):
             _sync_folder(self.folder)
 
     def _remove_strays(self, keep: Set[str]) -> None:
-        """Removes the parts and manifests of earlier saves from the folder. Only the files in
-        `keep` belong to the new marker."""
+        """Removes the files of earlier saves from the folder. Only the files in `keep` belong to
+        the new marker. Markers of single ranks are removed first, then manifests, and then parts,
+        so that after an interruption no file refers to one that is gone."""
         own = re.compile(rf"__{self.rank}[_.].*") if self._is_local() else \
             re.compile(r"__.*|(\d+\.)?" + re.escape(MANIFEST))
-        for name in os.listdir(self.folder):
-            if name not in keep and own.fullmatch(name) and name.endswith((SUFFIX, MANIFEST)):
+        ends = ([] if self._is_local() else [MARKER]) + [MANIFEST, SUFFIX]
+        names = [name for name in os.listdir(self.folder) if own.fullmatch(name)]
+        for name in [name for end in ends for name in names if name.endswith(end)]:
+            if name not in keep:
                 path = os.path.join(self.folder, name)
                 target = _striped_part(path)
                 for file in filter(None, (target, path)):

@@ -7,17 +7,17 @@ and plans again only if the state's tensors or their shards have changed."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import gc
-import inspect
 import math
 import os
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+import uuid
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed
 from torch.distributed.checkpoint import default_planner as _default
-from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
                                                   Metadata, TensorStorageMetadata)
@@ -25,6 +25,71 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 
 # Identifies an item: name and offset of the shard.
 Key = Tuple[str, Any]
+# Number of states whose plans are kept.
+STATES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan(SavePlan):
+    """A plan that the other side may have already.
+
+    Attributes:
+        token: identifies the plan.
+        known: whether the plan has no items because the receiver keeps the plan with this token.
+        nbytes: number of bytes that the rank will write; None before the global plan.
+    """
+    token: str = ""
+    known: bool = False
+    nbytes: Optional[int] = None
+
+
+class _Kept(NamedTuple):
+    """What a rank keeps of a save: the token of its local plan, the local and the final plan."""
+    token: str
+    local: SavePlan
+    final: SavePlan
+
+
+class _Joined(NamedTuple):
+    """What the coordinator keeps of a save: token of the global plan, the local and the final plans
+    of all ranks, and the metadata."""
+    token: str
+    local: List[SavePlan]
+    final: List[SavePlan]
+    metadata: Metadata
+
+
+class _Cache:
+    """The plans that a process keeps of its last saves, the least recently used first. All ranks
+    use them in the same order, so they keep the plans of the same saves."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.kept: "collections.OrderedDict[str, _Kept]" = collections.OrderedDict()
+        # Only on the coordinator; by the tokens of the local plans.
+        self.joined: "collections.OrderedDict[Tuple[str, ...], _Joined]" = \
+            collections.OrderedDict()
+        # Whether a save has begun whose plan is not finished. If a save fails before, it fails on
+        # all ranks, and some may have kept what others have not. So all ranks forget everything.
+        self.planning = False
+
+    def begin(self) -> None:
+        """Is called at the start of a save."""
+        if self.planning:
+            self.kept.clear()
+            self.joined.clear()
+        self.planning = True
+
+
+_caches: Dict[Any, _Cache] = {}
+
+
+def _put(table: Any, key: Any, value: Any) -> None:
+    """Stores an entry as the one that was used last, and drops the oldest ones."""
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > STATES:
+        table.popitem(last=False)
 
 
 class SavePlanner(DefaultSavePlanner):
@@ -37,29 +102,98 @@ class SavePlanner(DefaultSavePlanner):
         dedup_save_to_lowest_rank: whether the lowest rank writes what several ranks have;
             otherwise the rank writes it that has least to write.
         cache: whether a plan is used again if no rank's state has changed its tensors or shards.
-            Needs torch 2.7; earlier versions plan at each save.
+            The plans of the last two states are kept. If one process takes part in the saves
+            of several process groups in turn, set it to False; otherwise some saves fail, and
+            succeed when they are repeated.
     """
 
     def __init__(self, flatten_state_dict: bool = True, flatten_sharded_tensors: bool = True, *,
                  dedup_save_to_lowest_rank: bool = False, cache: bool = True) -> None:
-        known = inspect.signature(DefaultSavePlanner.__init__).parameters
-        options: Dict[str, Any] = {"flatten_state_dict": flatten_state_dict,
-                                   "flatten_sharded_tensors": flatten_sharded_tensors}
-        if "enable_plan_caching" in known:
-            options["enable_plan_caching"] = cache
-        super().__init__(**options)
+        super().__init__(flatten_state_dict=flatten_state_dict,
+                         flatten_sharded_tensors=flatten_sharded_tensors)
         self.dedup_save_to_lowest_rank = dedup_save_to_lowest_rank
-        # torch keeps the plans of all planners of a process in tables of the class. The key must
-        # not be that of another number of ranks, or of the parent of a forked process.
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        ranks = torch.distributed.get_world_size() if distributed else 1
-        self._cached_plans_key = f"penstock {os.getpid()} {ranks}"
+        self.cache = cache
+        self._sent: Optional[_Plan] = None
 
-    def forget(self) -> None:
-        """Makes the next save plan again. All ranks must call this after a failed save."""
-        for name in ("_cached_save_plan", "_cached_final_save_plan", "_cached_all_plans",
-                     "_cached_global_plan", "_cached_metadata"):
-            getattr(_planner.SavePlanner, name, {}).pop(self._cached_plans_key, None)
+    def _plans(self) -> _Cache:
+        """Returns the plans that this process keeps. The number of ranks may change, and a child of
+        fork must not use those of its parent."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        key = (torch.distributed.get_world_size() if distributed else 1, type(self),
+               self.flatten_state_dict, self.flatten_sharded_tensors,
+               self.dedup_save_to_lowest_rank)
+        if key not in _caches or _caches[key].pid != os.getpid():
+            _caches[key] = _Cache()
+        return _caches[key]
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None,
+                       is_coordinator: bool = False) -> None:
+        if self.cache:
+            self._plans().begin()
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        if not self.cache:
+            return plan
+        for kept in self._plans().kept.values():
+            if kept.local.items == plan.items and kept.local.planner_data == plan.planner_data:
+                self._sent = _Plan(plan.items, planner_data=plan.planner_data, token=kept.token)
+                return _Plan([], token=kept.token, known=True)
+        self._sent = _Plan(plan.items, planner_data=plan.planner_data, token=uuid.uuid4().hex)
+        return self._sent
+
+    def create_global_plan(self, all_plans: List[SavePlan]) -> Tuple[List[SavePlan], Metadata]:
+        tokens = tuple(getattr(plan, "token", "") for plan in all_plans)
+        if not self.cache or not all(tokens):
+            self.global_plan, self.metadata = self._create_global_plan(all_plans)
+            return self.global_plan, self.metadata
+        joined = self._plans().joined
+        found = joined.get(tokens)
+        known = found is not None
+        if found is None:
+            local = self._with_items(all_plans)
+            final, metadata = self._create_global_plan(local)
+            final = [_Plan(plan.items, planner_data=plan.planner_data,
+                           nbytes=sum(map(_storage_size, plan.items))) for plan in final]
+            found = _Joined(uuid.uuid4().hex, local, final, metadata)
+        _put(joined, tokens, found)
+        # The storage writer changes the metadata, and has its data of this save in the local plans.
+        self.global_plan, self.metadata = found.final, dataclasses.replace(found.metadata)
+        return [_Plan([] if known else plan.items, storage_data=sent.storage_data,
+                      planner_data=None if known else plan.planner_data, token=found.token,
+                      known=known, nbytes=getattr(plan, "nbytes"))
+                for plan, sent in zip(found.final, all_plans)], self.metadata
+
+    def _with_items(self, plans: Sequence[SavePlan]) -> List[SavePlan]:
+        """Replaces each plan that the rank has sent before. Raises ValueError if it is not kept."""
+        kept = {getattr(plan, "token"): plan for joined in self._plans().joined.values()
+                for plan in joined.local}
+        full = [kept.get(getattr(plan, "token")) if getattr(plan, "known") else plan
+                for plan in plans]
+        missing = [rank for rank, plan in enumerate(full) if plan is None]
+        if missing:
+            raise ValueError(f"the coordinator does not know the plans that ranks {missing[:20]} "
+                             "have kept; the next save sends them again; use cache=False if a "
+                             "process takes part in the saves of several process groups")
+        return [plan for plan in full if plan is not None]
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        token = getattr(new_plan, "token", "")
+        if not self.cache or not token:
+            return super().finish_plan(new_plan)
+        cache = self._plans()
+        if getattr(new_plan, "known"):
+            if token not in cache.kept:
+                raise ValueError("this rank does not know the plan that the coordinator has kept; "
+                                 "the next save plans again")
+            final = cache.kept[token].final
+            new_plan = dataclasses.replace(final, storage_data=new_plan.storage_data)
+        assert self._sent is not None
+        _put(cache.kept, token, _Kept(self._sent.token, self._sent, new_plan))
+        cache.planning = False
+        self.plan = new_plan
+        return new_plan
 
     def _create_global_plan(self, all_plans: List[SavePlan]) -> Tuple[List[SavePlan], Metadata]:
         """Returns the plans of all ranks without duplicates, and the metadata."""
@@ -82,12 +216,6 @@ class SavePlanner(DefaultSavePlanner):
             metadata.planner_data = merged
         _check(plans, metadata)
         return plans, metadata
-
-    if not hasattr(DefaultSavePlanner, "_create_global_plan"):
-        def create_global_plan(self, all_plans: List[SavePlan]
-                               ) -> Tuple[List[SavePlan], Metadata]:
-            self.global_plan, self.metadata = self._create_global_plan(all_plans)
-            return self.global_plan, self.metadata
 
 
 def _without_duplicates(plans: Sequence[SavePlan], to_lowest: bool) -> List[SavePlan]:

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.distributed.checkpoint.staging import AsyncStager
@@ -29,6 +29,8 @@ _log = logging.getLogger("penstock")
 ALIGN = 4096
 # Memory of the host that the pool leaves free: a twentieth, but at least 2 GiB.
 SPARE_SHARE, SPARE_MIN = 20, 2 << 30
+# A snapshot on which no thread works for this many seconds is not waited for.
+KEPT_S = 2.0
 
 
 def free_host_bytes() -> int:
@@ -110,8 +112,9 @@ class _Pool:
         self._memory = out[0]
         self.ptr = int(ffi.cast("uintptr_t", self._memory))
         self._pinned: Set[str] = set()
-        self._released = threading.Condition()
-        self._leases = 0
+        # The finalizer of a lease may run while this thread holds the lock.
+        self._released = threading.Condition(threading.RLock())
+        self._leases, self._retired = 0, False
 
     def pin(self, devices: Set[str]) -> None:
         """Pins the memory for copies from these devices."""
@@ -136,17 +139,37 @@ class _Pool:
         with self._released:
             self._leases -= 1
             self._released.notify_all()
+            last = self._retired and not self._leases
+        if last:
+            self._free()
 
-    def await_free(self) -> None:
-        """Waits until no tensor of an earlier snapshot exists."""
+    def await_free(self, busy: Callable[[], bool]) -> bool:
+        """Waits until no tensor of an earlier snapshot exists, and returns True.
+
+        Returns False if nobody is at work on the snapshot, as `busy` tells, for KEPT_S seconds,
+        while something still refers to it. The error of a failed save does, for example."""
         with self._released:
             if self._leases:
                 gc.collect()  # The last references may be in cycles.
+            idle_since = time.monotonic()
             while self._leases:
-                self._released.wait()
+                self._released.wait(0.1)
+                if busy():
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since > KEPT_S:
+                    return False
+        return True
 
-    def free(self) -> None:
-        """Frees the memory. No lease may exist. In a child of fork, does nothing."""
+    def retire(self) -> None:
+        """Frees the memory as soon as no lease exists. The pool cannot be used again."""
+        with self._released:
+            self._retired = True
+            last = not self._leases
+        if last:
+            self._free()
+
+    def _free(self) -> None:
+        """Frees the memory. In a child of fork, does nothing."""
         if self.pid != os.getpid():
             return
         for name in self._pinned:
@@ -185,6 +208,10 @@ class Stager(AsyncStager):
         self._copy_rate = 0.0  # bytes a second of earlier snapshots
         self._write_rate = 0.0  # bytes a second of earlier saves of tensors that were left
         self._left_since = 0.0
+        # The threads that existed before the last snapshot, and the thread that saves it.
+        self._before: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+        self._saver: Optional[threading.Thread] = None
+        self._released = False  # Whether the writer has called `release`.
 
     def __getstate__(self) -> Dict[str, Any]:
         return {"pool_bytes": self.pool_bytes, "may_leave": self.may_leave}
@@ -195,6 +222,7 @@ class Stager(AsyncStager):
     def stage(self, state_dict: Any, **_: Any) -> Any:
         """Returns a state whose tensors are copies in host memory."""
         self._written.clear()
+        self._saver, self._released = None, False
         report = self.report = SnapshotReport()
         found = _Tensors(state_dict)
         sizes = {key: tensor.nbytes for key, tensor in found.tensors.items()}
@@ -213,6 +241,7 @@ class Stager(AsyncStager):
         staged = self._copy(found, kept, pool, report)
         report.seconds = time.monotonic() - started
         self._left_since = time.monotonic()
+        self._before = weakref.WeakSet(threading.enumerate())
         if not left:
             self._written.set()
         return found.replaced(staged)
@@ -232,7 +261,8 @@ class Stager(AsyncStager):
         if self._pool is not None and self._pool.pid != os.getpid():
             self._pool = None  # The parent's pool is not in this child of fork.
         if self._pool is not None:
-            self._pool.await_free()
+            if not self._pool.await_free(self._is_busy):
+                self._give_up_pool()
             report.wait_seconds = time.monotonic() - started
         held = self._pool.nbytes if self._pool is not None else 0
         most = self.pool_bytes if self.pool_bytes is not None else free_host_bytes() + held
@@ -280,17 +310,57 @@ class Stager(AsyncStager):
         if error is None and report is not None and report.left_bytes:
             seconds = time.monotonic() - self._left_since
             self._write_rate = report.left_bytes / seconds if seconds > 0 else 0.0
+        self._released = True
         self._written.set()
 
+    def begin(self) -> None:
+        """Is called by the writer on the thread that saves the snapshot."""
+        self._saver = threading.current_thread()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether tensors that are not in the pool have yet to be written."""
+        return not self._written.is_set() and self.report is not None and \
+            self.report.left_bytes > 0
+
     def synchronize_staging(self) -> None:
-        """Waits until all tensors that are not in the pool are written."""
+        """Waits until all tensors that are not in the pool are written, or the save has failed."""
+        savers = self._new_threads()
+        while not self._written.wait(0.1):
+            # If the save fails before it writes, nobody calls `release`.
+            if self._saver is not None:
+                savers = [self._saver]
+            if savers and not any(thread.is_alive() for thread in savers):
+                return
+
+    def await_written(self) -> None:
+        """Waits until the writer has called `release`, or no tensor was left."""
         self._written.wait()
 
+    def _new_threads(self) -> List[threading.Thread]:
+        """Returns the threads that torch has started after the last snapshot. For each save, torch
+        makes an executor with one thread."""
+        return [thread for thread in threading.enumerate()
+                if thread.name.startswith("ThreadPoolExecutor") and thread not in self._before]
+
+    def _is_busy(self) -> bool:
+        """Whether a thread may be saving the last snapshot."""
+        if self._saver is not None:
+            return self._saver.is_alive() and not self._released
+        return bool(self._new_threads())  # Another writer saves it.
+
+    def _give_up_pool(self) -> None:
+        assert self._pool is not None
+        _log.warning("something still refers to the last snapshot, such as the future of a failed "
+                     "save; its %d bytes of host memory stay allocated until then",
+                     self._pool.nbytes)
+        self._pool.retire()
+        self._pool = None
+
     def close(self) -> None:
-        """Frees the pool, after the tensors of the last snapshot are gone."""
+        """Frees the pool, when the tensors of the last snapshot are gone."""
         if self._pool is not None:
-            self._pool.await_free()
-            self._pool.free()
+            self._pool.retire()
             self._pool = None
 
 

@@ -5,6 +5,7 @@ The processes are forked, because importing torch in each of 16 processes would 
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import time
 import traceback
@@ -15,16 +16,21 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 
 
+def _send(pipe, value):
+    # Pipe.send would leave a tensor's bytes in this process, which ends soon.
+    pipe.send_bytes(pickle.dumps(value))
+
+
 def _rank(call, rank, count, store, pipe, args):
     try:
         os.environ.update(LOCAL_WORLD_SIZE=str(count), LOCAL_RANK=str(rank), RANK=str(rank),
                           WORLD_SIZE=str(count))
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                                 world_size=count)
-        pipe.send((True, call(rank, *args)))
+        _send(pipe, (True, call(rank, *args)))
         dist.destroy_process_group()
     except BaseException as error:  # The parent reports it.
-        pipe.send((False, (error.__class__.__name__, str(error), traceback.format_exc())))
+        _send(pipe, (False, (error.__class__.__name__, str(error), traceback.format_exc())))
     finally:
         pipe.close()
         os._exit(0)
@@ -55,7 +61,7 @@ def results(started, seconds=120):
                 found.append((False, ("Timeout", f"no result in {seconds} s", "")))
                 process.kill()
             else:
-                found.append(pipe.recv())
+                found.append(pickle.loads(pipe.recv_bytes()))
         except EOFError:
             found.append((False, None))
         process.join()

@@ -20,6 +20,7 @@
 #include "core/base/clock.h"
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
+#include "core/lane/stage.h"
 #include "core/request/plan.h"
 
 /* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests saves into folders that have another checkpoint, interruptions of the commit, and faults of
+the file system. In each case the earlier checkpoint can be read, with its checksums."""
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import time
+import traceback
+import unittest
+import unittest.mock
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import penstock._part
+import penstock.torch as pt
+import ranks
+import tap
+from penstock import _dcp
+from states import ERRORS, emptied, folder, same, stock_load
+
+warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+
+
+def state_of(value, count=5000):
+    return {"w": torch.arange(float(count)) + value, "b": torch.full((7,), value), "step": value}
+
+
+def save(path, value, **options):
+    dcp.save(state_of(value), storage_writer=pt.StorageWriter(path, **options), no_dist=True)
+
+
+def check(path, value):
+    """Loads a checkpoint with the readers of torch and of this package, with all checksums."""
+    got, reader = emptied(state_of(value)), pt.StorageReader(path)
+    dcp.load(got, storage_reader=reader, no_dist=True)
+    same(got, state_of(value))
+    assert reader.report.unchecked == "", reader.report
+    got = emptied(state_of(value))
+    dcp.load(got, storage_reader=dcp.FileSystemReader(path), no_dist=True)
+    same(got, state_of(value))
+    found = penstock._part.list_checkpoints(path)
+    assert [one.state for one in found] == ["complete"], found
+
+
+def in_child(call, *args):
+    """Calls a function in a child of fork. Returns the child's process id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        call(*args)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def status(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def save_ranks(rank, path, value):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    state = state_of(value)
+    state["w"] = distribute_tensor(state["w"], mesh, [Shard(0)])
+    dcp.save(state, storage_writer=pt.StorageWriter(path))
+
+
+def save_local(rank, path, value):
+    try:
+        dcp.save({"mine": torch.full((9,), rank + value)}, storage_writer=pt.StorageWriter(path),
+                 use_collectives=False)
+    except ERRORS as error:
+        return str(error)
+    return ""
+
+
+class Replaced(unittest.TestCase):
+    """Saves into a folder that has a checkpoint."""
+
+    def test_other_world_size(self):
+        path = folder()
+        for value, count in ((1, 4), (2, 2), (3, 1), (4, 3)):
+            ranks.run(count, save_ranks, path, value)
+            check(path, value)
+            parts = {name.split("_")[2] for name in os.listdir(path) if name.endswith(".distcp")}
+            self.assertEqual(parts, {str(rank) for rank in range(count)})
+
+    def test_interrupted_commit(self):
+        """A kill before the marker, and at each file that is removed after it. Afterwards, a save
+        on another number of ranks succeeds."""
+        def interrupted(path, before):
+            def die(*_):
+                os._exit(9)
+
+            def unlink(name, *_, real=os.unlink, left=[before], **__):
+                if os.path.basename(name).startswith("__") or "manifest" in name:
+                    if not left[0]:
+                        die()
+                    left[0] -= 1
+                real(name)
+            if before is None:
+                _dcp.StorageWriter._write_marker = die
+            else:
+                _dcp.os.unlink = unlink
+            save(path, 2)
+        for before in (None, 0, 1, 2, 3):
+            with self.subTest(before=before):
+                path = folder()
+                ranks.run(3, save_ranks, path, 1)
+                self.assertEqual(status(in_child(interrupted, path, before)), 9)
+                check(path, 1 if before is None else 2)
+                ranks.run(2, save_ranks, path, 3)
+                check(path, 3)
+                self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
+
+    def test_local_over_global(self):
+        """Ranks that save for themselves cannot replace a checkpoint of all ranks."""
+        path = folder()
+        ranks.run(2, save_ranks, path, 1)
+        for text in ranks.run(2, save_local, path, 5):
+            self.assertIn("a checkpoint of all ranks exists there", text)
+        check(path, 1)
+
+    def test_global_over_local(self):
+        path = folder()
+        self.assertEqual(ranks.run(3, save_local, path, 5), [""] * 3)
+        self.assertEqual(ranks.run(3, save_local, path, 6), [""] * 3)
+        ranks.run(2, save_ranks, path, 1)
+        check(path, 1)
+        self.assertEqual([n for n in os.listdir(path) if n.endswith(".metadata")], [".metadata"])
+
+
+class Faults(unittest.TestCase):
+    """Faults of the file system."""
+
+    def setUp(self):
+        self.path = folder()
+        save(self.path, 1)
+
+    def tearDown(self):
+        check(self.path, 1)
+
+    def refused(self, words, call, *args, **kwargs):
+        with self.assertRaisesRegex(ERRORS, words):
+            call(*args, **kwargs)
+
+    def test_full_disk(self):
+        """The space is checked before the first byte."""
+        space = os.statvfs_result((4096, 4096, 100, 2, 2, 9, 9, 9, 0, 255))
+        with unittest.mock.patch.object(_dcp.os, "statvfs", lambda _: space):
+            self.refused("needs 2[0-9]{4} bytes, but .* has only 8192; free space", save, self.path,
+                         2)
+        self.assertEqual(len([n for n in os.listdir(self.path) if n.endswith(".distcp")]), 1)
+
+    def test_file_limit(self):
+        """A write that fails in the middle of a part."""
+        def limited():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+            self.refused("__0_1.distcp.*(File too large|No space left)", save, self.path, 2)
+        self.assertEqual(status(in_child(limited)), 0)
+
+    def test_full_file_system(self):
+        """A small tmpfs, with a check of the space that is deceived."""
+        place = folder("small")
+        os.makedirs(place)
+        if os.system(f"mount -t tmpfs -o size=128k none '{place}' 2>/dev/null"):
+            self.skipTest("this user cannot mount a file system")
+        try:
+            inside = os.path.join(place, "step")
+            save(inside, 1)
+            with unittest.mock.patch.object(_dcp.StorageWriter, "_check_space", lambda *_: None):
+                self.refused("the file needs .* free", dcp.save, state_of(2, 50000), no_dist=True,
+                             storage_writer=pt.StorageWriter(inside))
+            check(inside, 1)
+            save(inside, 3)
+            check(inside, 3)
+        finally:
+            os.system(f"umount '{place}'")
+
+    def test_folder_vanishes(self):
+        path = folder("gone")
+
+        class Removing(pt.StorageWriter):
+            def _write_parts(self, plan, planner):
+                shutil.rmtree(path)
+                return super()._write_parts(plan, planner)
+
+            def _write_marker(self, metadata):
+                shutil.rmtree(path, ignore_errors=True)
+                super()._write_marker(metadata)
+
+        self.refused("No such file or directory.*gone", dcp.save, state_of(2), no_dist=True,
+                     storage_writer=Removing(path))
+        Removing._write_parts = pt.StorageWriter._write_parts
+        self.refused("No such file or directory.*gone", dcp.save, state_of(2), no_dist=True,
+                     storage_writer=Removing(path))
+        self.assertFalse(os.path.exists(os.path.join(path, ".metadata")))
+
+    def test_read_only(self):
+        os.chmod(self.path, 0o555)
+
+        def other_user():
+            if not os.getuid():
+                above = os.path.dirname(self.path)
+                while above != "/":
+                    os.chmod(above, os.stat(above).st_mode | 0o001)
+                    above = os.path.dirname(above)
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            self.refused("Permission denied.*step", save, self.path, 2)
+        try:
+            self.assertEqual(status(in_child(other_user)), 0)
+        finally:
+            os.chmod(self.path, 0o755)
+
+    def test_two_processes(self):
+        """A second process cannot save meanwhile. It can, after the first one was killed."""
+        path = folder("shared")
+        save(path, 1)
+        here, there = os.pipe()
+
+        def hold():
+            class Slow(pt.StorageWriter):
+                def _write_parts(self, plan, planner):
+                    os.write(there, b"1")
+                    time.sleep(60)
+            dcp.save(state_of(2), storage_writer=Slow(path), no_dist=True)
+        child = in_child(hold)
+        os.read(here, 1)
+        self.refused("another job is saving", save, path, 3)
+        check(path, 1)
+        os.kill(child, signal.SIGKILL)
+        self.assertEqual(status(child), -signal.SIGKILL)
+        save(path, 4)
+        check(path, 4)
+
+    def test_reader_of_unfinished(self):
+        path = folder("unfinished")
+
+        class Reading(pt.StorageWriter):
+            def _write_marker(writer, metadata):
+                self.refused("interrupted or still runs", check, path, 1)
+                super()._write_marker(metadata)
+        dcp.save(state_of(1), storage_writer=Reading(path), no_dist=True)
+        check(path, 1)
+
+
+class Options(unittest.TestCase):
+    def test_torch_options(self):
+        """Options of FileSystemWriter are obeyed, or refused."""
+        for words, options in (("_extensions", {"_extensions": [object()]}),
+                               ("TORCH_SAVE", {"serialization_format": "safetensors"}),
+                               ("single_file_per_rank", {"single_file_per_rank": False})):
+            with self.assertRaisesRegex(ValueError, words):
+                pt.StorageWriter(folder(), **options)
+        path = folder()
+        save(path, 1, thread_count=2, per_thread_copy_ahead=0, cache_staged_state_dict=True)
+        self.assertEqual(len([n for n in os.listdir(path) if n.endswith(".distcp")]), 2)
+        check(path, 1)
+
+
+if __name__ == "__main__":
+    tap.main()
