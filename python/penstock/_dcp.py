@@ -242,8 +242,9 @@ class StorageWriter(FileSystemWriter):
 
     def __getstate__(self) -> Dict[str, Any]:
         if self.stager is not None and self.stager.has_left:
+            left = self.stager.report.left_bytes if self.stager.report is not None else 0
             error = MemoryError(
-                f"the snapshot pool is too small: {self.stager.report.left_bytes} bytes did not "
+                f"the snapshot pool is too small: {left} bytes did not "
                 "fit, and in process mode another process cannot write them; set pool_bytes, or "
                 "use thread mode")
             self.stager.release(error)
