@@ -39,9 +39,10 @@ def of_medians(rows):
 def of_rounds(rows):
     """Prints the medians of mlperf.py's rows."""
     found = {}
-    for row in sorted(rows, key=lambda row: float(row["seconds"])):
+    for row in rows:
         found.setdefault((row["what"], row["who"]), []).append(row)
-    middles = {key: same[len(same) // 2] for key, same in found.items()}
+    middles = {key: sorted(same, key=lambda row: float(row["seconds"]))[len(same) // 2]
+               for key, same in found.items()}
     print(f"Model {rows[0]['model']}, scale {rows[0]['scale']}, {rows[0]['ranks']} ranks, "
           f"{int(rows[0]['bytes'])} bytes.\n")
     print("| what | who | GB/s | spread | s | of them data, s | × torch | path |")
