@@ -29,7 +29,7 @@ from ._dcp import _make_folder
 NAME = "PenstockCheckpointEngine"
 
 
-class CheckpointEngine(checkpoint_engine.CheckpointEngine):  # type: ignore[misc]
+class CheckpointEngine(checkpoint_engine.CheckpointEngine):
     """DeepSpeed's CheckpointEngine, with penstock.torch.save and load.
 
     Args:
@@ -96,8 +96,9 @@ def use(engine: Any, **options: Any) -> CheckpointEngine:
     if not isinstance(used, torch_checkpoint_engine.TorchCheckpointEngine):
         raise ValueError(f"the configuration chooses {type(used).__name__}; remove `writer` from "
                          "its section `checkpoint`")
-    engine.checkpoint_engine = CheckpointEngine(getattr(engine, "_config", None), **options)
-    return engine.checkpoint_engine
+    ours = CheckpointEngine(getattr(engine, "_config", None), **options)
+    engine.checkpoint_engine = ours
+    return ours
 
 
 __all__ = ["CheckpointEngine", "use"]
