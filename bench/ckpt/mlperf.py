@@ -209,13 +209,17 @@ class Rank:
         self.bytes = sum(gather(sum(t.nbytes for t in self.state.values())))
         self.rows = []
 
-    def timed(self, what, who, number, call):
-        """Runs a call on all ranks, and records the seconds of the slowest rank."""
+    def synchronize(self):
         if self.args.device == "cuda":
             torch.cuda.synchronize()
+
+    def timed(self, what, who, number, call):
+        """Runs a call on all ranks, and records the seconds of the slowest rank."""
+        self.synchronize()
         gather(None)  # a barrier
         start = time.monotonic()
         target = call()
+        self.synchronize()
         seconds = time.monotonic() - start
         report = getattr(target, "report", None)
         found = gather((seconds, report.path if report else "", report.seconds if report else ""))
