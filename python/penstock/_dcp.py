@@ -47,6 +47,8 @@ MARKER = ".metadata"
 MANIFEST = "penstock.manifest"
 SUFFIX = ".distcp"
 LOCK = ".penstock-saving"
+# Attribute of the Metadata in a marker that names the manifest. torch ignores it.
+_MANIFEST_OF = "penstock_manifest"
 # Most parts that a rank writes on a tmpfs.
 TMPFS_PARTS = 8
 _log = logging.getLogger("penstock")
@@ -241,11 +243,11 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        if self.stager is not None and self.stager.has_left:
+        if self.stager is not None and self.stager.unwritten_bytes:
             error = MemoryError(
-                f"the snapshot pool is too small: {self.stager.report.left_bytes} bytes did not "
-                "fit, and in process mode another process cannot write them; set pool_bytes, or "
-                "use thread mode")
+                f"the snapshot pool is too small: {self.stager.unwritten_bytes} bytes did not fit, "
+                "and in process mode another process cannot write them; set pool_bytes, or use "
+                "thread mode")
             self.stager.release(error)
             raise error
         return {**self.__dict__, "stager": None, "progress": None, "stop": None,
@@ -498,6 +500,7 @@ class StorageWriter(FileSystemWriter):
             keep.add(manifest)
             _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
                                  _manifest_parts(written))
+            setattr(metadata, _MANIFEST_OF, manifest)
         self._write_marker(metadata)
         self._remove_strays(keep)
         if self.keep is not None and not self._is_local():
@@ -726,11 +729,17 @@ class StorageReader(FileSystemReader):
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
         self.report: Optional[LoadReport] = None
+        self._has_manifest = False
 
     @property
     def folder(self) -> str:
         """The checkpoint's folder."""
         return os.fspath(self.path)
+
+    def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_reader(metadata, *args, **kwargs)
+        # A checkpoint that torch has written over one of this package leaves the old manifest.
+        self._has_manifest = hasattr(metadata, _MANIFEST_OF)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         try:
@@ -741,13 +750,16 @@ class StorageReader(FileSystemReader):
             raise FileNotFoundError(
                 errno.ENOENT, f"the checkpoint has no file {MARKER}: its save was interrupted or "
                 "still runs; `penstock ckpt list` shows the complete ones", self.folder) from error
-        except (EOFError, pickle.UnpicklingError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # A damaged pickle can raise any exception.
             raise FormatError(errno.EBADMSG, f"the file {MARKER} is damaged: {error}",
                               os.path.join(self.folder, MARKER)) from error
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         started, self.report = time.monotonic(), LoadReport()
-        manifest = _part.find_manifest(self.folder) if self.checksums else None
+        manifest = _part.find_manifest(self.folder) \
+            if self.checksums and self._has_manifest else None
         if manifest is None:
             self.report.unchecked = "the checkpoint has no manifest" if self.checksums else \
                 "checksums=False"
