@@ -22,7 +22,6 @@ import logging
 import os
 import pickle
 import re
-import socket
 import time
 from typing import Any, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -38,6 +37,7 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
+from ._folders import Place, file_system, make_folder, place_of, sync_folder
 from ._lib import FormatError, device_name
 from ._lock import FolderLock
 from ._model import Report
@@ -47,6 +47,8 @@ MARKER = ".metadata"
 MANIFEST = "penstock.manifest"
 SUFFIX = ".distcp"
 LOCK = ".penstock-saving"
+# Attribute of the Metadata in a marker that names the manifest. torch ignores it.
+_MANIFEST_OF = "penstock_manifest"
 # Most parts that a rank writes on a tmpfs.
 TMPFS_PARTS = 8
 _log = logging.getLogger("penstock")
@@ -62,37 +64,6 @@ class _Written(WriteResult):
     part_bytes: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """What a rank tells the coordinator about its file system, in place of a prefix."""
-    host: str
-    device: int
-    total: int
-    free: int
-    shared: bool
-
-
-_NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "smb3", "9p",
-            "fuse.glusterfs", "afs", "pvfs2", "orangefs"}
-
-
-def _place_of(folder: str) -> _Place:
-    stat, space = os.stat(folder), os.statvfs(folder)
-    return _Place(socket.gethostname(), stat.st_dev, space.f_blocks * space.f_frsize,
-                  space.f_bavail * space.f_frsize, _file_system(stat.st_dev) in _NETWORK)
-
-
-def _file_system(device: int) -> str:
-    """Returns the type of a mounted file system, such as "ext4", or "" if it is not mounted."""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as lines:
-        for line in lines:
-            fields = line.split()
-            if fields[2] == wanted:
-                return fields[fields.index("-") + 1]
-    return ""
-
-
 def _item_bytes(item: WriteItem) -> int:
     """Returns the bytes of a planned tensor or shard, and 0 for other objects."""
     data = item.tensor_data
@@ -103,27 +74,6 @@ def _item_bytes(item: WriteItem) -> int:
 
 
 # ---- writing -------------------------------------------------------------------------
-
-def _make_folder(folder: str, durable: bool) -> None:
-    """Makes a folder and the folders above it. If `durable`, their names survive a power cut."""
-    folder = os.path.abspath(folder)
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for folder in reversed(missing):
-        os.makedirs(folder, exist_ok=True)
-        if durable:
-            _sync_folder(os.path.dirname(folder))
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
 
 def _check_options(options: Dict[str, Any]) -> None:
     """Raises ValueError for arguments of FileSystemWriter with which it writes other files."""
@@ -241,12 +191,11 @@ class StorageWriter(FileSystemWriter):
         self._coordinator = False
 
     def __getstate__(self) -> Dict[str, Any]:
-        if self.stager is not None and self.stager.has_left:
-            left = self.stager.report.left_bytes if self.stager.report is not None else 0
+        if self.stager is not None and self.stager.unwritten_bytes:
             error = MemoryError(
-                f"the snapshot pool is too small: {left} bytes did not "
-                "fit, and in process mode another process cannot write them; set pool_bytes, or "
-                "use thread mode")
+                f"the snapshot pool is too small: {self.stager.unwritten_bytes} bytes did not fit, "
+                "and in process mode another process cannot write them; set pool_bytes, or use "
+                "thread mode")
             self.stager.release(error)
             raise error
         return {**self.__dict__, "stager": None, "progress": None, "stop": None,
@@ -302,7 +251,7 @@ class StorageWriter(FileSystemWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         for folder in {self.folder, *self._drives()}:
-            _make_folder(folder, self.durable)
+            make_folder(folder, self.durable)
         if self._coordinator or self._is_local():
             self._lock()
             if os.path.exists(os.path.join(self.folder, self._marker())) and not self.overwrite:
@@ -315,7 +264,7 @@ class StorageWriter(FileSystemWriter):
                 raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
                                       "a save of one rank (use_collectives=False) cannot replace",
                                       self.folder)
-        return dataclasses.replace(plan, storage_data=_place_of(self._drives()[0]))
+        return dataclasses.replace(plan, storage_data=place_of(self._drives()[0]))
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
         try:
@@ -333,7 +282,7 @@ class StorageWriter(FileSystemWriter):
         free: Dict[Tuple[Any, int], int] = {}
         for plan in plans:
             place = plan.storage_data
-            if not isinstance(place, _Place):
+            if not isinstance(place, Place):
                 return
             key = ("", place.total) if place.shared else (place.host, place.device)
             nbytes = getattr(plan, "nbytes", None)  # A plan that is kept has no items.
@@ -463,7 +412,7 @@ class StorageWriter(FileSystemWriter):
     def _usual_parts(self) -> int:
         if self.stripe:
             return len(self.stripe)
-        if _file_system(os.stat(self.folder).st_dev) != "tmpfs":
+        if file_system(os.stat(self.folder).st_dev) != "tmpfs":
             return 1
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         return max(1, min(TMPFS_PARTS, len(os.sched_getaffinity(0)) // max(1, ranks)))
@@ -499,6 +448,7 @@ class StorageWriter(FileSystemWriter):
             keep.add(manifest)
             _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
                                  _manifest_parts(written))
+            setattr(metadata, _MANIFEST_OF, manifest)
         self._write_marker(metadata)
         self._remove_strays(keep)
         if self.keep is not None and not self._is_local():
@@ -526,10 +476,10 @@ class StorageWriter(FileSystemWriter):
             if self.durable:
                 os.fsync(out.fileno())
         if self.durable:
-            _sync_folder(self.folder)  # The parts' links must not appear after the marker.
+            sync_folder(self.folder)  # The parts' links must not appear after the marker.
         os.replace(marker + ".tmp", marker)
         if self.durable:
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
 
     def _remove_strays(self, keep: Set[str]) -> None:
         """Removes the files of earlier saves from the folder. Only the files in `keep` belong to
@@ -744,11 +694,17 @@ class StorageReader(FileSystemReader):
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
         self.report: Optional[LoadReport] = None
+        self._has_manifest = False
 
     @property
     def folder(self) -> str:
         """The checkpoint's folder."""
         return os.fspath(self.path)
+
+    def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_reader(metadata, *args, **kwargs)
+        # A checkpoint that torch has written over one of this package leaves the old manifest.
+        self._has_manifest = hasattr(metadata, _MANIFEST_OF)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         try:
@@ -759,13 +715,16 @@ class StorageReader(FileSystemReader):
             raise FileNotFoundError(
                 errno.ENOENT, f"the checkpoint has no file {MARKER}: its save was interrupted or "
                 "still runs; `penstock ckpt list` shows the complete ones", self.folder) from error
-        except (EOFError, pickle.UnpicklingError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # A damaged pickle can raise any exception.
             raise FormatError(errno.EBADMSG, f"the file {MARKER} is damaged: {error}",
                               os.path.join(self.folder, MARKER)) from error
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         started, self.report = time.monotonic(), LoadReport()
-        manifest = _part.find_manifest(self.folder) if self.checksums else None
+        manifest = _part.find_manifest(self.folder) \
+            if self.checksums and self._has_manifest else None
         if manifest is None:
             self.report.unchecked = "the checkpoint has no manifest" if self.checksums else \
                 "checksums=False"

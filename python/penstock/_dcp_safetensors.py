@@ -25,6 +25,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from ._api import save_places
 from ._cuda import synchronize_all
 from ._dtypes import from_torch_dtype, torch_dtype
+from ._folders import sync_folder
 from ._lib import PenstockError, open_device
 from ._model import CLASSES, EFFORTS, Info, Model, pieces_of
 from ._tensor import place_of
@@ -94,15 +95,7 @@ class _WholeFiles(FileSystem):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
             raise
-        _sync_folder(os.path.dirname(os.fspath(path)))
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync_folder(os.path.dirname(os.fspath(path)))
 
 
 class _Writes(FileSystemWriter):

@@ -318,10 +318,11 @@ class Stager(AsyncStager):
         self._saver = threading.current_thread()
 
     @property
-    def has_left(self) -> bool:
-        """Whether tensors that are not in the pool have yet to be written."""
-        return not self._written.is_set() and self.report is not None and \
-            self.report.left_bytes > 0
+    def unwritten_bytes(self) -> int:
+        """Number of bytes that are not in the pool and have yet to be written."""
+        if self._written.is_set() or self.report is None:
+            return 0
+        return self.report.left_bytes
 
     def synchronize_staging(self) -> None:
         """Waits until all tensors that are not in the pool are written, or the save has failed."""

@@ -24,7 +24,7 @@ from deepspeed.runtime.checkpoint_engine import checkpoint_engine, torch_checkpo
 
 from . import _torch_file
 from ._coordination import Ranks
-from ._dcp import _make_folder
+from ._folders import make_folder
 
 NAME = "PenstockCheckpointEngine"
 
@@ -57,7 +57,7 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
         """Makes a folder and the folders above it."""
         if not exist_ok and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
-        _make_folder(path, self.durable)
+        make_folder(path, self.durable)
 
     def save(self, state_dict: Any, path: Any) -> None:
         """Saves one file of this rank."""

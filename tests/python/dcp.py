@@ -361,6 +361,12 @@ def load_sharded(rank, count, kind, path, stock):
     check_sharded(state)
 
 
+def pass_on(rank, count, earlier, path):
+    load_sharded(rank, count, "fsdp", earlier, False)
+    if count > 1:
+        save_sharded(rank, count, "fsdp", path, False)
+
+
 def both_ways(rank, count, kinds, path):
     for kind in kinds:
         for stock_writes, stock_reads in ((False, False), (False, True), (True, False)):
@@ -457,9 +463,8 @@ class Ranks(unittest.TestCase):
         path = folder()
         ranks.run(16, save_sharded, 16, "fsdp", path, False)
         for count in (8, 12, 1):
-            ranks.run(count, load_sharded, count, "fsdp", path, False)
-            path = folder()
-            ranks.run(count, save_sharded, count, "fsdp", path, False)
+            path, earlier = folder(), path
+            ranks.run(count, pass_on, count, earlier, path)
 
     def test_fsdp(self):
         """A model and its optimizer, sharded by fully_shard and saved while training goes on."""
@@ -586,7 +591,7 @@ class Checkpoints(unittest.TestCase):
 
 def die(rank, path, victim, where):
     """Saves a checkpoint, then another during which one rank is killed."""
-    checkpoints = pt.Checkpointer(path, patience=3.0)
+    checkpoints = pt.Checkpointer(path, patience=5.0)
     state = sharded_state(rank, dist.get_world_size(), "fsdp", 1)
     assert checkpoints.save(state, 1).ok
     if rank == victim:
@@ -624,12 +629,14 @@ class Deaths(unittest.TestCase):
     """A rank dies during a save."""
 
     def test_deaths(self):
-        for victim, where in ((2, "plan"), (2, "write"), (2, "finish"), (0, "write"),
-                              (0, "finish")):
+        jobs = [(victim, where, path, ranks.start(4, die, path, victim, where))
+                for victim, where, path in (
+                    (2, "plan", folder("run")), (2, "write", folder("run")),
+                    (2, "finish", folder("run")), (0, "write", folder("run")),
+                    (0, "finish", folder("run")))]
+        for victim, where, path, started in jobs:
             with self.subTest(victim=victim, where=where):
-                path = folder("run")
-                found = ranks.results(ranks.start(4, die, path, victim, where))
-                for rank, (ok, value) in enumerate(found):
+                for rank, (ok, value) in enumerate(ranks.results(started)):
                     if rank == victim:
                         self.assertFalse(ok)
                         continue

@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+import penstock
 import penstock._part
 import penstock.torch as pt
 import ranks
@@ -122,6 +123,18 @@ class Replaced(unittest.TestCase):
                 ranks.run(2, save_ranks, path, 3)
                 check(path, 3)
                 self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
+
+    def test_torch_over_ours(self):
+        """torch writes a checkpoint over one that has a manifest, under the same names."""
+        path = folder()
+        save(path, 1)
+        dcp.save(state_of(2), storage_writer=dcp.FileSystemWriter(path), no_dist=True)
+        got, reader = emptied(state_of(2)), pt.StorageReader(path)
+        dcp.load(got, storage_reader=reader, no_dist=True)
+        same(got, state_of(2))
+        self.assertIn("no manifest", reader.report.unchecked)
+        save(path, 3)
+        check(path, 3)
 
     def test_local_over_global(self):
         """Ranks that save for themselves cannot replace a checkpoint of all ranks."""
@@ -245,6 +258,23 @@ class Faults(unittest.TestCase):
         self.assertEqual(status(child), -signal.SIGKILL)
         save(path, 4)
         check(path, 4)
+
+    def test_damaged_marker(self):
+        """Each byte of a marker is changed: an error that names it, or a load as before."""
+        path = folder("marker")
+        save(path, 1)
+        marker = os.path.join(path, ".metadata")
+        with open(marker, "rb") as f:
+            data = f.read()
+        for at in range(0, len(data), 37):
+            with open(marker, "wb") as f:
+                f.write(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1:])
+            try:
+                pt.StorageReader(path).read_metadata()
+            except penstock.FormatError as error:
+                self.assertIn(".metadata", str(error))
+            except OSError as error:
+                self.fail(f"byte {at}: {error}")
 
     def test_reader_of_unfinished(self):
         path = folder("unfinished")

@@ -233,7 +233,7 @@ class Kept(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "planted"):
                 job.save(b, fail)
             mixed = [a[0], a[1], a[2] + [tensor("third", [4])]]
-            for items in (mixed, a, b, mixed):
+            for items in (b, mixed, a, b, mixed):
                 job.save(items)
 
     def test_unknown_plans(self):
