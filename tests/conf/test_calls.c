@@ -37,9 +37,9 @@ static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
 /* The completions that poll finds are hidden until this thread has waited. */
 static _Thread_local bool hides;
 /* If the value is not 0, completions are also hidden until there are as many. */
-static unsigned together;
+static _Atomic unsigned together;
 /* Whether each poll finds only one completion. */
-static bool one_by_one;
+static _Atomic bool one_by_one;
 static _Atomic uint64_t fake_us;
 
 int __real_io_uring_submit(struct io_uring *ring);

@@ -327,7 +327,6 @@ EXPORT enum pst_cu_result cuLaunchKernel(struct pst_cu_function *function, unsig
 	if (s && s->ctx->broken)
 		rc = s->ctx->broken;
 	if (s && !rc) {
-		op = op_new(OP_KERNEL, FN_cuLaunchKernel);
 		op = kernel_op(function, grid_x, args);
 		if (!op)
 			rc = PST_CU_OUT_OF_MEMORY;

@@ -216,8 +216,9 @@ static void stage_open(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
 	struct penstock_device *dev = req->segs[0].dev;
+	bool captured = stage->captured;
 
-	if (stage->captured) {
+	if (captured) {
 		result_store(req, replays_overlap(stage) ? -EBUSY : pst_req_result(req));
 	} else {
 		result_store(req, pst_req_result(req));
@@ -225,6 +226,10 @@ static void stage_open(struct pst_request *req)
 	}
 	word_raise(&stage->words->released,
 		   atomic_load_explicit(&stage->last, memory_order_relaxed));
+	/* The lane that watches the request frees it only after this store. A captured request may
+	 * already be free. */
+	if (!captured)
+		atomic_store_explicit(&req->stage_left, true, memory_order_release);
 }
 
 void pst_stage_finish(struct pst_request *req)

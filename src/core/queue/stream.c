@@ -650,6 +650,8 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (req->phase != PST_PHASE_DONE)
 		return false;
 	pst_stage_finish(req);
+	if (!atomic_load_explicit(&req->stage_left, memory_order_acquire))
+		return false;
 	if (pst_stage_passed(stage))
 		return true;
 	if (broken) /* the copies of the stream have not been made */

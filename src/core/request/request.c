@@ -49,6 +49,7 @@ void pst_req_rewind(struct pst_request *req)
 	}
 	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
 	atomic_store_explicit(&req->stage_done, false, memory_order_relaxed);
+	atomic_store_explicit(&req->stage_left, false, memory_order_relaxed);
 }
 
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)

@@ -109,6 +109,8 @@ struct pst_request {
 	/* The stage of a stream-ordered request (lane/stage.h); NULL for other requests. */
 	struct pst_stage *stage;
 	_Atomic bool stage_done; /* its stream may pass the request */
+	/* The thread that has set stage_done no longer uses the stage. */
+	_Atomic bool stage_left;
 	/* Its operations could not be queued on its stream, so its submit has failed. The queue
 	 * reports no completion. */
 	_Atomic bool retracted;
