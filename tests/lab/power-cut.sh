@@ -37,16 +37,17 @@ power_cut() { # NAME REPORTS DELAY SCRIPT ARGS...
 	sleep "$delay"
 	guest=$(pgrep -P $run qemu-system) && kill -KILL "$guest" || true
 	wait $run || code=$?
-	((code != 77)) || kill $server
-	skip_without_lab $code "$tmp/stderr"
+	kill $server || true
 	wait $server || true
+	skip_without_lab $code "$tmp/stderr"
 	note <"$tmp/$name.cut"
 	(($(reported "$name") >= reports)) || note <"$tmp/stderr"
 	note < <(grep -v '^durable' "$tmp/$name/output.log" | tail -n 5)
 	check "$name: $(reported "$name") files were reported durable, wanted $reports" \
 		test "$(reported "$name")" -ge "$reports"
+	# If a guest fails to boot, lab/run boots again: the drive prints one line for each boot.
 	check "$name: the drive saw a power cut and no shutdown" \
-		grep -q '^power cut: ' "$tmp/$name.cut"
+		bash -c "tail -n 1 '$tmp/$name.cut' | grep -q '^power cut: '"
 	mkdir -p "$tmp/verify"
 	grep '^durable ' "$tmp/$name/output.log" >"$tmp/verify/$name" || true
 }
