@@ -15,7 +15,7 @@
 
 #define GIB 1073741824.0
 
-/* What is known of the measurement that is being read. */
+/* A measurement that is being read, with the members read so far. */
 struct reading {
 	struct model_measures *out;
 	struct model_measure one;

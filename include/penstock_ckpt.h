@@ -265,7 +265,7 @@ struct penstock_ckpt_fault {
 	const char *text;  /* one sentence */
 };
 
-/* What penstock_ckpt_verify has read. */
+/* Numbers of the items that penstock_ckpt_verify has read. */
 struct penstock_verified {
 	size_t size;
 	uint64_t items, bytes;			 /* items whose checksum was right */

@@ -7,7 +7,6 @@
  */
 #include "ckpt/folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -17,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/dir.h"
 #include "ckpt/index.h"
 #include "ckpt/manifest.h"
 #include "weights/err.h"
@@ -180,27 +180,17 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	return 0;
 }
 
+static int list_file(void *user, const struct dirent *e)
+{
+	enum pst_file_kind kind = pst_file_kind(e->d_name);
+
+	return kind == PST_FILE_OTHER ? 0 : add_file(user, e->d_name, kind);
+}
+
 static int list_files(struct pst_ckpt_folder *f, const char *path)
 {
-	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
+	int ret = pst_dir_each(f->fd, path, list_file, f);
 
-	if (!d) {
-		ret = pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
-		if (fd >= 0)
-			close(fd);
-		return ret;
-	}
-	for (errno = 0; !ret && (e = readdir(d)); errno = 0) {
-		enum pst_file_kind kind = pst_file_kind(e->d_name);
-
-		if (kind != PST_FILE_OTHER)
-			ret = add_file(f, e->d_name, kind);
-	}
-	if (!ret && errno)
-		ret = pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot list: %m");
-	closedir(d);
 	if (!ret && f->count)
 		qsort(f->files, f->count, sizeof(f->files[0]), by_name);
 	return ret;

@@ -12,7 +12,7 @@
 
 #include "penstock_ckpt.h"
 
-/* What a file is, which its name tells. */
+/* Kind of a file, which follows from its name. */
 enum pst_file_kind {
 	PST_FILE_OTHER,	      /* not a file of a checkpoint */
 	PST_FILE_PART,	      /* *.distcp, *.safetensors */

@@ -3,7 +3,6 @@
  * Finds the checkpoints of a folder, and implements penstock_ckpt_list. Keeps only the description
  * of each checkpoint, not the names of its files.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/dir.h"
 #include "ckpt/folder.h"
 #include "weights/err.h"
 
@@ -40,15 +40,27 @@ static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f
 	return 0;
 }
 
-/* Adds the subfolder `name` if it is a checkpoint. A subfolder that is a link, that this user
- * cannot read, or that is removed meanwhile, is ignored. */
-static int add_subfolder(struct pst_ckpt_list *list, const char *dir, const char *name)
+/* A folder whose subfolders are to be listed. */
+struct parent {
+	struct pst_ckpt_list *list;
+	const char *path;
+};
+
+/* Adds an entry of the folder if it is a subfolder with a checkpoint. A subfolder that is a link,
+ * that this user cannot read, or that is removed meanwhile, is ignored. */
+static int add_subfolder(void *user, const struct dirent *e)
 {
-	const char *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
+	const struct parent *parent = user;
+	struct pst_ckpt_list *list = parent->list;
+	const char *dir = parent->path, *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
+	const char *name = e->d_name;
 	struct pst_ckpt_folder f;
 	char *path;
 	int ret;
 
+	if (!strcmp(name, ".") || !strcmp(name, "..") ||
+	    (e->d_type != DT_DIR && e->d_type != DT_UNKNOWN))
+		return 0;
 	if (asprintf(&path, "%s%s%s", dir, slash, name) < 0)
 		return pst_weights_no_memory("the list of checkpoints");
 	ret = pst_ckpt_folder_open(list->fd, name, path, &f);
@@ -63,28 +75,6 @@ static int add_subfolder(struct pst_ckpt_list *list, const char *dir, const char
 	return ret;
 }
 
-static int add_subfolders(struct pst_ckpt_list *list, const char *dir)
-{
-	int fd = openat(list->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
-
-	if (!d) {
-		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot open: %m");
-		if (fd >= 0)
-			close(fd);
-		return ret;
-	}
-	for (errno = 0; !ret && (e = readdir(d)); errno = 0)
-		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
-		    (e->d_type == DT_DIR || e->d_type == DT_UNKNOWN))
-			ret = add_subfolder(list, dir, e->d_name);
-	if (!ret && errno)
-		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot list: %m");
-	closedir(d);
-	return ret;
-}
-
 static int by_time(const void *a, const void *b)
 {
 	const struct pst_ckpt_entry *x = a, *y = b;
@@ -96,6 +86,7 @@ static int by_time(const void *a, const void *b)
 
 int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
 {
+	struct parent parent = {.list = list, .path = dir};
 	struct pst_ckpt_folder f;
 	int ret;
 
@@ -110,7 +101,8 @@ int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
 	list->self = f.found;
 	list->fd = f.fd;
 	f.fd = -1;
-	ret = f.found ? add_entry(list, &f, 0) : add_subfolders(list, dir);
+	ret = f.found ? add_entry(list, &f, 0)
+		      : pst_dir_each(list->fd, dir, add_subfolder, &parent);
 	pst_ckpt_folder_close(&f);
 	if (list->count)
 		qsort(list->entries, list->count, sizeof(list->entries[0]), by_time);

@@ -7,7 +7,6 @@
  */
 #include "ckpt/manifest.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/dir.h"
 #include "common/crc32c.h"
 #include "common/json.h"
 #include "common/utf8.h"
@@ -346,44 +346,33 @@ int pst_manifest_read_file(int at, const char *dir, const char *name, char **out
 	return ret;
 }
 
-static int add_file(struct penstock_manifest *m, const char *dir, int at, const char *name)
+/* A folder whose manifests are to be read. */
+struct source {
+	struct penstock_manifest *m;
+	const char *path;
+	int fd;
+};
+
+/* Adds a file of the folder if its name is that of a manifest. */
+static int add_file(void *user, const struct dirent *e)
 {
+	size_t name_len = strlen(e->d_name), end = strlen(PST_MANIFEST_END), len;
+	const struct source *dir = user;
 	char path[PATH_MAX], *text;
-	size_t len;
-	int ret = pst_manifest_read_file(at, dir, name, &text, &len);
+	int ret;
 
-	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	return ret ? ret : pst_manifest_add(m, path, text, len);
+	if (name_len < end || strcmp(e->d_name + name_len - end, PST_MANIFEST_END) != 0)
+		return 0;
+	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, &text, &len);
+	snprintf(path, sizeof(path), "%s/%s", dir->path, e->d_name);
+	return ret ? ret : pst_manifest_add(dir->m, path, text, len);
 }
 
-static bool is_manifest(const char *name)
+static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
 {
-	size_t len = strlen(name), end = strlen(PST_MANIFEST_END);
+	struct source source = {.m = m, .path = dir, .fd = fd};
+	int ret = pst_dir_each(fd, dir, add_file, &source);
 
-	return len >= end && !strcmp(name + len - end, PST_MANIFEST_END);
-}
-
-static int add_folder(struct penstock_manifest *m, const char *dir, int at)
-{
-	int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
-
-	if (!d) {
-		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot open: %m");
-		if (fd >= 0)
-			close(fd);
-		return ret;
-	}
-	errno = 0;
-	while (!ret && (e = readdir(d))) {
-		if (is_manifest(e->d_name))
-			ret = add_file(m, dir, at, e->d_name);
-		errno = 0;
-	}
-	if (!ret && errno)
-		ret = pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot list: %m");
-	closedir(d);
 	if (!ret && !m->text_count)
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
 				       "the folder has no manifest, so its bytes cannot be "

@@ -4,7 +4,6 @@
  * that is replaced by a link meanwhile leads nowhere else. It must never remove the newest complete
  * checkpoint.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "ckpt/dir.h"
 #include "ckpt/folder.h"
 #include "weights/err.h"
 
@@ -131,31 +131,32 @@ static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
 	return ret;
 }
 
-/* Returns whether a save is writing into the folder: whether it holds its lock, the file
- * .penstock-saving or, if ranks save for themselves, __N.penstock-saving. */
-static bool save_runs(const struct pst_ckpt_folder *f)
+/* Returns 1 if the file is the lock of a save, and a save holds it. A lock that this user cannot
+ * open counts as free. */
+static int lock_is_held(void *user, const struct dirent *e)
 {
-	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), lock;
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	bool runs = false;
-	struct dirent *e;
+	const char *end = strstr(e->d_name, SAVE_LOCK);
+	const struct pst_ckpt_folder *f = user;
+	int fd, held;
 
-	if (!d && fd >= 0)
-		close(fd);
-	while (d && !runs && (e = readdir(d))) {
-		const char *end = strstr(e->d_name, SAVE_LOCK);
+	if (!end || strcmp(end, SAVE_LOCK) != 0)
+		return 0;
+	fd = openat(f->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return !pst_ckpt_error_is_ours(-errno)
+			       ? 0
+			       : pst_weights_fail_errno(errno, f->ckpt.path, e->d_name, PST_NO_OFF,
+							"cannot open: %m");
+	held = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+	close(fd);
+	return held;
+}
 
-		if (!end || strcmp(end, SAVE_LOCK) != 0)
-			continue;
-		lock = openat(f->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (lock < 0)
-			continue;
-		runs = flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-		close(lock);
-	}
-	if (d)
-		closedir(d);
-	return runs;
+/* Returns 1 if a save is writing into the folder: if it holds its lock, the file .penstock-saving
+ * or, if ranks save for themselves, __N.penstock-saving. Returns 0, 1 or a negative errno. */
+static int save_runs(struct pst_ckpt_folder *f)
+{
+	return pst_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
 }
 
 /* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
@@ -191,9 +192,9 @@ static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bo
 
 	if (ret)
 		return ret < 0 ? ret : 0;
-	if (save_runs(&f) ||
-	    (whole && is_being_replaced(&f) && !(p->flags & PENSTOCK_PRUNE_NEWEST))) {
-		ret = 0;
+	ret = save_runs(&f);
+	if (ret || (whole && is_being_replaced(&f) && !(p->flags & PENSTOCK_PRUNE_NEWEST))) {
+		ret = ret < 0 ? ret : 0;
 	} else if (!whole) {
 		ret = prune_strays(p, &f);
 	} else {

@@ -29,7 +29,7 @@ struct sum_piece {
 	uint64_t begin, len, after, raw;
 };
 
-/* What the first call makes; it stays until the device closes. */
+/* The first call makes these objects. They stay until the device closes. */
 struct pst_cuda_sums {
 	struct pst_cu_module *module;
 	struct pst_cu_function *kernel;

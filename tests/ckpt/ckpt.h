@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests of checkpoints: two devices, parts whose items have bytes that depend only on
- * the item's index, and a checksum that is computed without the library.
+ * the item's index.
  */
 #ifndef PST_TEST_CKPT_H
 #define PST_TEST_CKPT_H
@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "copy.h"
+#include "crc32c.h"
 #include "penstock_ckpt.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -36,20 +37,6 @@ static inline int teardown_devices(void **state)
 	penstock_device_close(host);
 	penstock_device_close(gpu);
 	return 0;
-}
-
-/* CRC-32C, one bit at a time. */
-static inline uint32_t test_crc32c(const void *bytes, uint64_t len)
-{
-	const unsigned char *b = bytes;
-	uint32_t crc = ~0u;
-
-	for (uint64_t i = 0; i < len; i++) {
-		crc ^= b[i];
-		for (unsigned bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
-	}
-	return ~crc;
 }
 
 static inline unsigned char item_byte(uint64_t item, uint64_t i)

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <limits.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 
 #define DAMAGES 500u
 #define PARTS 3u
@@ -717,10 +718,27 @@ static void test_links_to_another_checkpoint(void **state)
 	assert_int_equal(verify("new", 0).count, 0);
 }
 
+/* Prunes while the process can open only `left` more descriptors. */
+static int prune_with_descriptors(unsigned left)
+{
+	struct rlimit old, limit;
+	int next = open("/dev/null", O_RDONLY), ret;
+
+	assert_true(next >= 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	limit = (struct rlimit){.rlim_cur = (rlim_t)next + left, .rlim_max = old.rlim_max};
+	close(next);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ret = penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+	return ret;
+}
+
 /* A checkpoint that a save is replacing stays, with the files of that save. */
 static void test_save_runs(void **state)
 {
-	int fd;
+	unsigned left = 0;
+	int fd, ret;
 
 	(void)state;
 	make_checkpoint("a", 10, true, true);
@@ -733,6 +751,13 @@ static void test_save_runs(void **state)
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
 	assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
+	/* Also if the process has no descriptor left to open the lock. */
+	do {
+		ret = prune_with_descriptors(left++);
+		assert_true(!ret || ret == -EMFILE);
+		assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
+	} while (ret);
+	assert_in_range(left, 4, 100);
 	close(fd);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
 	assert_false(exists("a/__0_1.distcp") || exists("a/.metadata"));

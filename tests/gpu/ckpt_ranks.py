@@ -3,10 +3,11 @@
 """ckpt_ranks.py FOLDER [GB]: saves and loads a model and its optimizer that are sharded over all
 GPUs of this machine, one process for each GPU, which communicate by NCCL.
 
-Each process holds about GB (2) gigabytes. The program checks every byte: saves of ours read by
-torch's FileSystemReader and by ours, saves of torch read by ours, async_save while the training
-changes the state, a Checkpointer that resumes, and a process that dies during a save. It prints the
-rates. Exits with 0, with 1 after an error, or with 77 if there is no GPU."""
+Each process holds about GB gigabytes, 2 by default. The program compares every byte. torch's
+FileSystemReader and Penstock's StorageReader read what Penstock saved, and Penstock's reader reads
+what torch saved. async_save runs while the training changes the state, a Checkpointer resumes, and
+a process dies during a save. The program prints the rates. Exits with 0, with 1 after an error, or
+with 77 if there is no GPU."""
 
 import os
 import shutil

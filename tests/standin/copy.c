@@ -373,8 +373,9 @@ EXPORT enum pst_cu_result cuMemcpy3DBatchAsync_v2(size_t count, struct pst_cu_co
 		struct where dst, src;
 
 		if (!piece_of_copy3d(&copies[i], &piece))
-			return standin_refuse(PST_CU_INVALID_VALUE,
-					      "copy %zu of the batch is not implemented", i);
+			return standin_refuse(
+				PST_CU_INVALID_VALUE,
+				"copy %zu of the batch is of a kind that the stand-in refuses", i);
 		lock();
 		rc = copy_check(&piece, ANY, ANY, &dst, &src);
 		unlock();

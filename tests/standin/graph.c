@@ -31,7 +31,7 @@ struct tie {
 	unsigned int refs;
 };
 
-/* What graphs and executables have in common. */
+/* Members that graphs and executables have in common. */
 struct content {
 	struct pst_cu_node *nodes, **last;
 	struct tie *ties;

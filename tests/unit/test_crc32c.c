@@ -3,6 +3,7 @@
  * Tests the CRC-32C of host memory: the CPU's instruction and the tables against the vectors of
  * RFC 3720 and against a bit-by-bit computation, and the join of checksums.
  */
+#include "crc32c.h"
 #include "test.h"
 
 #include "common/crc32c.h"
@@ -10,19 +11,6 @@
 #include "penstock.h"
 
 #define LONG (5u * 65536u + 1234u) /* several pieces of each length, and a rest */
-
-/* Returns the CRC-32C as RFC 3720 describes it, bit by bit. */
-static uint32_t reference(const unsigned char *at, size_t len)
-{
-	uint32_t crc = UINT32_MAX;
-
-	for (size_t i = 0; i < len; i++) {
-		crc ^= at[i];
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
-	}
-	return ~crc;
-}
 
 static uint32_t crc32c(const unsigned char *at, size_t len)
 {
@@ -69,7 +57,7 @@ static void every_length_and_alignment(void **state)
 	bytes_fill(mem, sizeof(mem), &seed);
 	for (size_t align = 0; align < 16; align++)
 		for (size_t len = 0; len <= 300; len++) {
-			const uint32_t want = reference(mem + align, len);
+			const uint32_t want = test_crc32c(mem + align, len);
 
 			assert_int_equal(crc32c(mem + align, len), want);
 			assert_int_equal(
@@ -88,7 +76,7 @@ static void long_ranges(void **state)
 	bytes_fill(mem, sizeof(mem), &seed);
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		const unsigned char *at = mem + LONG - lens[i];
-		const uint32_t want = reference(at, lens[i]);
+		const uint32_t want = test_crc32c(at, lens[i]);
 		const uint32_t before = (uint32_t)test_random(&seed);
 		const uint32_t raw = pst_crc32c_raw_tables(before, at, lens[i]);
 
@@ -123,12 +111,12 @@ static void joins_of_random_splits(void **state)
 static void joins_of_long_parts(void **state)
 {
 	static const unsigned char zeros[1024];
-	uint32_t crc = reference(zeros, sizeof(zeros));
+	uint32_t crc = test_crc32c(zeros, sizeof(zeros));
 	uint64_t len = sizeof(zeros);
 
 	(void)state;
 	for (; len < UINT64_C(1) << 63; len *= 2) {
-		const uint32_t a = crc, one = reference(zeros, 1);
+		const uint32_t a = crc, one = test_crc32c(zeros, 1);
 		const uint32_t aa = penstock_crc32c_join(a, a, len);
 
 		assert_int_equal(crc, pst_crc32c_finish(0, len));

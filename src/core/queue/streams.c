@@ -321,7 +321,7 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
 		       PST_STAGE_BLOCKS_MAX * UNITS / 2;
 }
 
-/* What stage_take lacks. */
+/* Reason why stage_take returns no stage. */
 enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED };
 
 /* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
