@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * AWS Signature Version 4 for S3, in both roles: a client signs a request or makes a presigned
+ * query, and a server checks either. Written from the specification, "Authenticating Requests (AWS
+ * Signature Version 4)" in the Amazon S3 API Reference. Called by the storage of objects and by the
+ * gateway. No secret may appear in a message.
+ */
+#ifndef PST_S3_SIGV4_H
+#define PST_S3_SIGV4_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "text.h"
+
+#define PST_SIGV4_UNSIGNED "UNSIGNED-PAYLOAD"
+#define PST_SIGV4_DATE 17	/* "20261122T190000Z", with its NUL */
+#define PST_SIGV4_HEADERS_MAX 64 /* maximum number of headers of a request */
+
+struct pst_header {
+	const char *name; /* in lower case */
+	const char *value;
+};
+
+/* The parts of an HTTP request that a signature covers. The caller owns all strings. */
+struct pst_sigv4_request {
+	const char *method;	    /* such as "GET" */
+	const char *path;	    /* as on the wire: percent-encoded, begins with a slash */
+	const char *query;	    /* as on the wire, without the question mark; "" if none */
+	const struct pst_header *headers;
+	unsigned header_count;
+	/* Value of x-amz-content-sha256: hex digits, UNSIGNED-PAYLOAD or STREAMING-... */
+	const char *payload;
+};
+
+/* A client's keys. */
+struct pst_sigv4_keys {
+	const char *access_key, *secret;
+	const char *token;  /* session token; NULL if there is none */
+	const char *region; /* such as "us-east-1" */
+};
+
+/* Writes a time in the form of x-amz-date. */
+void pst_sigv4_date(time_t now, char out[PST_SIGV4_DATE]);
+
+/*
+ * Appends the value of the header Authorization. The request's headers must contain host,
+ * x-amz-date (the same time), x-amz-content-sha256, and x-amz-security-token if there is a token.
+ * All headers of the request are signed, so the caller leaves out those that a proxy may change.
+ */
+void pst_sigv4_sign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
+		    time_t now, struct pst_text *out);
+
+/* Appends the whole query of a presigned URL, with the request's own query first. The only signed
+ * header is host, which must be the request's only header. The URL is valid for `expires_s`
+ * seconds. */
+void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
+		       time_t now, unsigned expires_s, struct pst_text *out);
+
+/* Results of the check of a signature. pst_sigv4_code has the error codes of S3. */
+enum pst_sigv4_result {
+	PST_SIGV4_OK,
+	PST_SIGV4_ANONYMOUS, /* the request has no signature */
+	PST_SIGV4_MALFORMED,
+	PST_SIGV4_OLD_VERSION,	/* signature version 2 or an unknown algorithm */
+	PST_SIGV4_WRONG_REGION, /* or another service than s3 */
+	PST_SIGV4_SKEWED,	/* the time differs by more than 15 minutes */
+	PST_SIGV4_EXPIRED,	/* a presigned URL is too old */
+	PST_SIGV4_UNSIGNED_HEADER, /* host or a header x-amz-* is not signed */
+	PST_SIGV4_WRONG_SIGNATURE,
+	PST_SIGV4_UNKNOWN_KEY,
+};
+
+/* What a signed request says about itself. The strings end with a NUL. */
+struct pst_sigv4_claim {
+	bool presigned;
+	char access_key[129];
+	char date[PST_SIGV4_DATE];
+	char region[65];
+	unsigned expires_s;	/* of a presigned URL */
+	char signature[65];
+	/* Names of the signed headers, as they are in the request: "host;x-amz-date". */
+	char signed_headers[2049];
+	/* Key of the signature and of signed chunks (chunked.h); set by pst_sigv4_verify. */
+	unsigned char signing_key[32];
+};
+
+/* Finds the signature of a request, in the header authorization or in the query. Returns OK,
+ * ANONYMOUS, MALFORMED or OLD_VERSION. */
+enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
+				      struct pst_sigv4_claim *out);
+
+/* Checks a signature with the secret of the claimed access key. `region` is the server's region;
+ * NULL accepts any. A presigned request's payload counts as UNSIGNED-PAYLOAD, whatever
+ * req->payload says. */
+enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
+				       struct pst_sigv4_claim *claim, const char *secret,
+				       const char *region, time_t now);
+
+/* Returns S3's error code for a result, such as "SignatureDoesNotMatch"; "" for OK. */
+const char *pst_sigv4_code(enum pst_sigv4_result result);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Percent-encoding of URIs as S3 needs it: RFC 3986, where letters, digits and "-._~" stay as they
+ * are. Called by sigv4.c, by the storage of objects and by the gateway. Keys are arbitrary bytes.
+ */
+#ifndef PST_S3_URI_H
+#define PST_S3_URI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "text.h"
+
+/* Appends `len` bytes percent-encoded. Slashes stay as they are if `keep_slash`. */
+void pst_uri_put(struct pst_text *out, const char *bytes, size_t len, bool keep_slash);
+/* Decodes percent-encoded bytes, and plus signs as spaces if `plus` is true. `out` needs `len` + 1
+ * bytes and gets a NUL at its end. Returns the number of decoded bytes, which may contain NUL
+ * bytes, or -EINVAL if an escape is malformed. */
+long pst_uri_parse(const char *text, size_t len, bool plus, char *out);
+
+#endif
