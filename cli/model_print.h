@@ -6,7 +6,8 @@
 #include "json.h"
 #include "model_setting.h"
 
-/* Settings beside each other: the first, and those of --compare. */
+/* Maximum number of settings that one table compares, each in a column of its own: the setting of
+ * the command line, and up to four of --compare. */
 #define MODEL_COLUMNS 5
 
 struct model_columns {

@@ -203,8 +203,8 @@ def entries(directory: bytes) -> Optional[List[Entry]]:
 
 
 def _wide_values(extra: bytes) -> Iterator[int]:
-    """Returns the numbers in the ZIP64 extra field, in which those of the fields stand that are
-    too large for 32 bits."""
+    """Returns the 64-bit numbers in the ZIP64 extra field. A record of the directory has its sizes
+    and its offset there if they do not fit in 32 bits."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
