@@ -312,7 +312,8 @@ static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigne
 	}
 }
 
-/* Measures each way once. `prefix` precedes the names of the ways. */
+/* Measures random reads once in each way of `ways`: by a queue, an inline lane or one call for each
+ * read, with an effort. Adds a row for each, in which `prefix` precedes the name of the way. */
 static int random_rows(struct bench *b, struct random_run *r, const char *group, unsigned depth,
 		       unsigned rep, const struct way *ways, const char *prefix)
 {

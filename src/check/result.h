@@ -43,9 +43,9 @@ enum pst_check_need {
 	PST_NEED_NOTHING,
 	/* The same path carries the bytes, but more slowly than with an open gate. */
 	PST_NEED_SPEED,
-	PST_NEED_DIRECT,  /* No path is direct. */
-	PST_NEED_NO_COPY, /* The CPU copies every byte. */
-	PST_NEED_WORK,	  /* No byte arrives. */
+	PST_NEED_DIRECT,  /* While the gate is not open, no path is direct. */
+	PST_NEED_NO_COPY, /* While the gate is not open, the CPU copies every byte. */
+	PST_NEED_WORK,	  /* While the gate is not open, no byte arrives. */
 };
 
 /* The finding of one gate. Strings behind pointers are static. */

@@ -134,7 +134,8 @@ void pst_cuda_stream_close(struct pst_cuda_device *c)
 
 /* ---- begin and end ---- */
 
-/* The context scope of a sequence of operations is kept in seq->state. */
+/* Returns the part of seq->state that keeps what pst_cuda_leave needs at the end of the sequence:
+ * the thread's former CUDA context and capture mode. */
 static struct pst_cuda_scope *seq_scope(struct pst_stream_seq *seq)
 {
 	_Static_assert(sizeof(struct pst_cuda_scope) <= sizeof(seq->state), "the scope must fit");

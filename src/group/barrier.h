@@ -76,8 +76,8 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 		       struct pst_message *messages);
 /* Frees the bytes of all messages, and closes their descriptors. */
 void pst_messages_free(struct penstock_group *g, struct pst_message *messages);
-/* Returns -EPROTO with the message that `rank` sent something that no rank of this version
- * sends. */
+/* Returns -EPROTO, with an error text which says that `rank` has sent an invalid message: no rank
+ * of this version sends such a message. */
 int pst_message_invalid(unsigned rank);
 
 /*

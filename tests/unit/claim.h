@@ -65,7 +65,8 @@ static void residency_set(uint64_t off, uint64_t end, enum pst_residency as)
 }
 
 /* Resets the fixture. The file is on a drive that is on the allow-list. The devices are a host
- * device and a GPU that can read the page cache. All tiles are cold. */
+ * device and a GPU that can read the page cache. No byte of the file is in the simulated page
+ * cache. */
 static int setup(void **state)
 {
 	(void)state;

@@ -70,7 +70,9 @@ struct pst_stage {
 	unsigned copies_used, copies_max;
 	/* For each round: number of bytes that lanes have yet to move. */
 	_Atomic uint64_t left[PST_STAGE_ROUNDS_MAX];
-	_Atomic unsigned complete; /* number of rounds that are complete, in order */
+	/* Number of rounds that are complete, from round 0 on: a round that is complete before an
+	 * earlier one does not count yet. */
+	_Atomic unsigned complete;
 	/* A thread counts complete rounds. Other threads leave that to it. */
 	_Atomic bool counting;
 	uint64_t turn; /* number of requests that the stage has had */
