@@ -387,8 +387,9 @@ class StorageWriter(FileSystemWriter):
         started = time.monotonic()
         layouts = self._lay_out(plan, planner)
         total = sum(layout.end for layout in layouts)
-        names = self._part_names(plan.storage_data.prefix, len(layouts))
         drives = self._drives()
+        names = self._part_names(plan.storage_data.prefix, len(layouts))
+        link_first = self._may_link_first()
         tell = Total(self.progress, total)
         synchronize_all(segment.device for layout in layouts for item in layout.items
                         for segment in item.segments)
@@ -397,6 +398,8 @@ class StorageWriter(FileSystemWriter):
         def write(i: int) -> Report:
             folder = drives[i % len(drives)]
             try:
+                if link_first:
+                    self._link(folder, names[i])
                 report = _part.write_part(os.path.join(folder, names[i]), layouts[i].items,
                                           checksums=self.checksums, durable=self.durable,
                                           stop=stop, tell=tell.function(i), **self.how)
@@ -428,6 +431,13 @@ class StorageWriter(FileSystemWriter):
             for name in names:
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(folder, name))
+
+    def _may_link_first(self) -> bool:
+        """Returns whether links may be made before their parts exist. Then a save that dies leaves
+        no part without a link, and the next save or prune finds all parts. But in a complete
+        checkpoint without a manifest, a link that leads nowhere counts as damage."""
+        names = os.listdir(self.folder)
+        return self._marker() not in names or any(name.endswith(MANIFEST) for name in names)
 
     def _link(self, folder: str, name: str) -> None:
         """Makes a symbolic link in the checkpoint's folder to a part on another drive."""
@@ -469,10 +479,11 @@ class StorageWriter(FileSystemWriter):
         return max(1, min(TMPFS_PARTS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
     def _part_names(self, prefix: str, count: int) -> List[str]:
-        """Returns names for new parts that no file of an earlier save has."""
+        """Returns names for new parts that no file of an earlier save has, also not on the other
+        drives, where another checkpoint's folder may have the same name."""
         pattern = re.compile(re.escape(prefix) + r"(\d+)" + re.escape(SUFFIX))
-        taken = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(self.folder))
-                 if match]
+        taken = [int(match[1]) for folder in {self.folder, *self._drives()}
+                 for match in map(pattern.fullmatch, os.listdir(folder)) if match]
         first = max(taken, default=-1) + 1
         return [f"{prefix}{first + i}{SUFFIX}" for i in range(count)]
 

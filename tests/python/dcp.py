@@ -203,6 +203,17 @@ class Single(unittest.TestCase):
         for drive in drives:
             self.assertEqual(len(os.listdir(os.path.join(drive, "step"))), 1)
 
+    def test_stripe_of_two_runs(self):
+        """Two checkpoints whose folders have the same name use the same drive."""
+        drive, paths = folder("drive"), [folder("run0/step"), folder("run1/step")]
+        states = [plain_state(11), plain_state(12)]
+        for state, path in zip(states, paths):
+            dcp.save(state, storage_writer=pt.StorageWriter(path, stripe=[drive]))
+        for state, path in zip(states, paths):
+            got = emptied(state)
+            stock_load(got, path)
+            same(got, state)
+
     def test_progress(self):
         told, path = [], folder()
         state = {"a": torch.randn(3 << 20)}

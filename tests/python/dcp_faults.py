@@ -124,6 +124,34 @@ class Replaced(unittest.TestCase):
                 check(path, 3)
                 self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
 
+    def test_killed_striped(self):
+        """A striped save that is killed after one of its parts has its name: the next save removes
+        this part, whether it has another number of parts or of ranks."""
+        def killed(path, drives):
+            real = _dcp_write._part.write_part
+
+            def write(file, *args, **how):
+                real(file, *args, **how)
+                os._exit(9)
+            _dcp_write._part.write_part = write
+            save(path, 2, stripe=drives)
+        for checksums in (True, False):
+            with self.subTest(checksums=checksums):
+                path, drives = folder(), [folder("drive0"), folder("drive1")]
+                places = [os.path.join(drive, "step") for drive in drives]
+                parts = lambda: sum(map(os.listdir, places), [])  # noqa: E731
+                save(path, 1, stripe=drives, checksums=checksums)
+                if not checksums:  # A folder without a marker, but with parts.
+                    os.unlink(os.path.join(path, ".metadata"))
+                before = len(parts())
+                self.assertEqual(status(in_child(killed, path, drives)), 9)
+                self.assertGreater(len(parts()), before)
+                if checksums:
+                    check(path, 1)
+                save(path, 3, stripe=drives[:1])
+                check(path, 3)
+                self.assertEqual(len(parts()), 1, parts())
+
     def test_torch_over_ours(self):
         """torch writes a checkpoint over one that has a manifest, under the same names."""
         path = folder()
@@ -192,7 +220,8 @@ class Faults(unittest.TestCase):
         try:
             inside = os.path.join(place, "step")
             save(inside, 1)
-            with unittest.mock.patch.object(_dcp_write.StorageWriter, "_check_space", lambda *_: None):
+            with unittest.mock.patch.object(_dcp_write.StorageWriter, "_check_space",
+                                            lambda *_: None):
                 self.refused("the file needs .* free", dcp.save, state_of(2, 50000), no_dist=True,
                              storage_writer=pt.StorageWriter(inside))
             check(inside, 1)
