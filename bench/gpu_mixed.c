@@ -86,9 +86,9 @@ static int piece_copy(struct worker *w, const char *from, uint64_t at, uint64_t 
 
 /* ---- the thread that registers windows ---- */
 
-/* Takes the next window of the range, and returns its length. Returns 0 if few bytes are left: the
- * other threads read these bytes sooner than this thread could register them. Without other
- * threads, this thread takes all bytes. */
+/* Takes the next window of the range, and returns its length. Returns 0 if few bytes are left and
+ * other threads exist, which read these bytes. Without other threads, this thread takes all
+ * bytes. */
 static uint64_t window_take(struct job *job, uint64_t *at)
 {
 	uint64_t n, rest;

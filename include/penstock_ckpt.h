@@ -149,8 +149,8 @@ struct penstock_manifest;
  * describes one part. The last line has the number of parts and the checksum of all lines before
  * it, so that a truncated or changed manifest is detected. Any thread. May block.
  *
- * -EINVAL	a name cannot be written to a manifest, a part occurs twice, or the items of a part
- *		overlap or end beyond it
+ * -EINVAL	a name cannot be written to a manifest, a part occurs twice, the items of a part
+ *		overlap or end beyond it, or the manifest would have more than 512 MiB
  * -ENOSPC	and other errors of open(2), write(2), fsync(2) and rename(2)
  */
 PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
@@ -168,7 +168,7 @@ PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
  *
  * -ENOENT	the folder has no manifest
  * -EBADMSG	a manifest is truncated, changed or malformed
- * -EFBIG	a manifest has more than 4 GiB
+ * -EFBIG	the manifests have more than 1 GiB together
  */
 PENSTOCK_API int penstock_manifest_open(const char *dir, struct penstock_manifest **out);
 

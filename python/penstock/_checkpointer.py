@@ -23,7 +23,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from . import _part
 from ._coordination import RankError, Ranks, describe
-from ._dcp import SaveReport, StorageReader, StorageWriter
+from ._dcp_read import StorageReader
+from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
 from ._staging import Stager, tensor_bytes
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import (Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    Union)
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
+                    Tuple, Union)
 
 from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_device, raise_caught,
                    to_c)
@@ -83,6 +83,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
     table = ffi.new("struct penstock_item[]", len(items) or 1)
     segments = ffi.new("struct penstock_seg[]", sum(len(i.segments) for i in items) or 1)
     keep += [table, segments]
+    devices: Dict[str, Any] = {}  # The handles of the devices. Looking one up takes a lock.
     at, size = 0, ffi.sizeof("struct penstock_item")
     for row, item in zip(table, items):
         row.size = size
@@ -96,7 +97,9 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
             to.off, to.row_len, to.rows = segment.off, segment.row_bytes, segment.rows
             to.pitch, to.buf_pitch = segment.pitch, segment.ptr_pitch
             to.room = segment.room
-            to.buf, to.dev = ffi.cast("void *", segment.ptr), open_device(segment.device)
+            if segment.device not in devices:
+                devices[segment.device] = open_device(segment.device)
+            to.buf, to.dev = ffi.cast("void *", segment.ptr), devices[segment.device]
             at += 1
     return table
 

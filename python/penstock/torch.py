@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._checkpointer import Checkpointer, DeadlineError, Saved
 from ._coordination import RankError
-from ._dcp import LoadReport, SaveReport, StorageReader, StorageWriter
+from ._dcp_read import LoadReport, StorageReader
+from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
 from ._staging import SnapshotReport, Stager, free_host_bytes
 from ._torch_file import FileReport, load, save

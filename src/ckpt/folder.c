@@ -149,11 +149,16 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	/* A file that is removed meanwhile, a folder and another link are no files of a
 	 * checkpoint. */
 	missing = linked && fstatat(f->fd, name, &stat, 0) && errno == ENOENT;
-	if (missing)
-		stat = (struct stat){.st_mode = S_IFREG};
-	else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
-		 !S_ISREG(stat.st_mode))
+	if (missing && fstatat(f->fd, name, &stat, AT_SYMLINK_NOFOLLOW))
 		return 0;
+	if (missing) {
+		/* The time stays that of the link: a save that runs makes the link first. */
+		stat.st_mode = S_IFREG;
+		stat.st_size = 0;
+	} else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
+		   !S_ISREG(stat.st_mode)) {
+		return 0;
+	}
 	if (f->count == f->capacity) {
 		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
 		struct pst_ckpt_file *more = reallocarray(f->files, capacity, sizeof(*more));
@@ -326,7 +331,8 @@ static int check_indices(struct pst_ckpt_folder *f)
 
 		if (f->files[i].kind != PST_FILE_MARKER || !strcmp(name, ".metadata"))
 			continue;
-		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, &text, &len);
+		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, PST_MANIFEST_READ_MAX,
+					     &text, &len);
 		if (pst_ckpt_error_is_ours(ret))
 			return ret;
 		if (ret) {

@@ -22,9 +22,6 @@
 #include "common/utf8.h"
 #include "weights/err.h"
 
-/* Maximum number of bytes of a manifest. */
-#define BYTES_MAX (4ull << 30)
-
 /* A manifest that is being parsed. */
 struct parse {
 	struct penstock_manifest *m;
@@ -305,7 +302,7 @@ static int64_t read_all(int fd, char *to, size_t len)
 	return (int64_t)at;
 }
 
-static int read_open_file(int fd, const char *path, char **out, size_t *len)
+static int read_open_file(int fd, const char *path, uint64_t max, char **out, size_t *len)
 {
 	struct stat stat;
 	int64_t n;
@@ -315,9 +312,11 @@ static int read_open_file(int fd, const char *path, char **out, size_t *len)
 	if (!S_ISREG(stat.st_mode))
 		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
 					"it is no regular file");
-	if ((uint64_t)stat.st_size > BYTES_MAX)
+	if ((uint64_t)stat.st_size > max)
 		return pst_weights_fail(EFBIG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
-					"the file has more than 4 GiB");
+					"the file has %llu bytes, and the manifests and indices of "
+					"a folder may have 1 GiB; load without comparing checksums",
+					(unsigned long long)stat.st_size);
 	*out = malloc((size_t)stat.st_size + 1);
 	if (!*out)
 		return pst_weights_no_memory("a manifest");
@@ -330,7 +329,8 @@ static int read_open_file(int fd, const char *path, char **out, size_t *len)
 	return 0;
 }
 
-int pst_manifest_read_file(int at, const char *dir, const char *name, char **out, size_t *len)
+int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t max, char **out,
+			   size_t *len)
 {
 	int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 	char path[PATH_MAX];
@@ -341,7 +341,7 @@ int pst_manifest_read_file(int at, const char *dir, const char *name, char **out
 					"it is a symbolic link");
 	if (fd < 0)
 		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
-	ret = read_open_file(fd, path, out, len);
+	ret = read_open_file(fd, path, max, out, len);
 	close(fd);
 	return ret;
 }
@@ -351,26 +351,31 @@ struct source {
 	struct penstock_manifest *m;
 	const char *path;
 	int fd;
+	uint64_t bytes_left; /* bytes that its other manifests may have */
 };
 
 /* Adds a file of the folder if its name is that of a manifest. */
 static int add_file(void *user, const struct dirent *e)
 {
 	size_t name_len = strlen(e->d_name), end = strlen(PST_MANIFEST_END), len;
-	const struct source *dir = user;
+	struct source *dir = user;
 	char path[PATH_MAX], *text;
 	int ret;
 
 	if (name_len < end || strcmp(e->d_name + name_len - end, PST_MANIFEST_END) != 0)
 		return 0;
-	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, &text, &len);
+	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, dir->bytes_left, &text, &len);
+	if (ret)
+		return ret;
+	dir->bytes_left -= len;
 	snprintf(path, sizeof(path), "%s/%s", dir->path, e->d_name);
-	return ret ? ret : pst_manifest_add(dir->m, path, text, len);
+	return pst_manifest_add(dir->m, path, text, len);
 }
 
 static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
 {
-	struct source source = {.m = m, .path = dir, .fd = fd};
+	struct source source = {
+		.m = m, .path = dir, .fd = fd, .bytes_left = PST_MANIFEST_READ_MAX};
 	int ret = pst_dir_each(fd, dir, add_file, &source);
 
 	if (!ret && !m->text_count)

@@ -173,6 +173,10 @@ int penstock_manifest_write(const char *path, unsigned ranks, const struct penst
 	if (len < end || strcmp(path + len - end, PST_MANIFEST_END) != 0)
 		return write_fail(path, NULL, "the name of a manifest ends with " PST_MANIFEST_END);
 	ret = put_all(&t, path, ranks, parts, count);
+	if (!ret && t.len > PST_MANIFEST_WRITE_MAX)
+		ret = write_fail(path, NULL,
+				 "the list of items would have more than 512 MiB; save without "
+				 "checksums, or shorten the names");
 	if (!ret)
 		ret = check_text(path, &t);
 	if (!ret) {

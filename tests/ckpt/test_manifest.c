@@ -346,6 +346,29 @@ static void test_damaged(void **state)
 	free(bytes);
 }
 
+/* The manifests of a folder may have 1 GiB together. The larger one is a hole, of which nothing is
+ * read. */
+static void test_too_large(void **state)
+{
+	static const uint64_t most = 1ull << 30;
+	struct penstock_item item = make_item("a", 0, 10, 1);
+	struct penstock_part part = make_part("p", 10, &item, 1);
+	char other[PATH_MAX + 64];
+	uint64_t len;
+
+	(void)state;
+	assert_int_equal(penstock_manifest_write(path, 1, &part, 1), 0);
+	free(file_bytes(path, &len));
+	snprintf(other, sizeof(other), "%s/b.penstock.manifest", folder);
+	made_write(other, "", 0);
+	assert_int_equal(truncate(other, (off_t)most + 1), 0);
+	check_open(EFBIG, "the file has 1073741825 bytes");
+	assert_int_equal(unlink(path), 0);
+	check_open(EFBIG, "load without comparing checksums");
+	assert_int_equal(truncate(other, 0), 0);
+	check_open(EBADMSG, "the manifest ends in the middle of a line");
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -353,6 +376,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_round_trip),	   CASE(test_several),	 CASE(test_many_items),
 		CASE(test_refused_writes), CASE(test_malformed), CASE(test_damaged),
+		CASE(test_too_large),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

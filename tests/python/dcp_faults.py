@@ -24,7 +24,7 @@ import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
-from penstock import _dcp
+from penstock import _dcp_write
 from states import ERRORS, emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
@@ -110,9 +110,9 @@ class Replaced(unittest.TestCase):
                     left[0] -= 1
                 real(name)
             if before is None:
-                _dcp.StorageWriter._write_marker = die
+                _dcp_write.StorageWriter._write_marker = die
             else:
-                _dcp.os.unlink = unlink
+                _dcp_write.os.unlink = unlink
             save(path, 2)
         for before in (None, 0, 1, 2, 3):
             with self.subTest(before=before):
@@ -123,6 +123,34 @@ class Replaced(unittest.TestCase):
                 ranks.run(2, save_ranks, path, 3)
                 check(path, 3)
                 self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
+
+    def test_killed_striped(self):
+        """A striped save that is killed after one of its parts has its name: the next save removes
+        this part, whether it has another number of parts or of ranks."""
+        def killed(path, drives):
+            real = _dcp_write._part.write_part
+
+            def write(file, *args, **how):
+                real(file, *args, **how)
+                os._exit(9)
+            _dcp_write._part.write_part = write
+            save(path, 2, stripe=drives)
+        for checksums in (True, False):
+            with self.subTest(checksums=checksums):
+                path, drives = folder(), [folder("drive0"), folder("drive1")]
+                places = [os.path.join(drive, "step") for drive in drives]
+                parts = lambda: sum(map(os.listdir, places), [])  # noqa: E731
+                save(path, 1, stripe=drives, checksums=checksums)
+                if not checksums:  # A folder without a marker, but with parts.
+                    os.unlink(os.path.join(path, ".metadata"))
+                before = len(parts())
+                self.assertEqual(status(in_child(killed, path, drives)), 9)
+                self.assertGreater(len(parts()), before)
+                if checksums:
+                    check(path, 1)
+                save(path, 3, stripe=drives[:1])
+                check(path, 3)
+                self.assertEqual(len(parts()), 1, parts())
 
     def test_torch_over_ours(self):
         """torch writes a checkpoint over one that has a manifest, under the same names."""
@@ -170,7 +198,7 @@ class Faults(unittest.TestCase):
     def test_full_disk(self):
         """The space is checked before the first byte."""
         space = os.statvfs_result((4096, 4096, 100, 2, 2, 9, 9, 9, 0, 255))
-        with unittest.mock.patch.object(_dcp.os, "statvfs", lambda _: space):
+        with unittest.mock.patch.object(_dcp_write.os, "statvfs", lambda _: space):
             self.refused("needs 2[0-9]{4} bytes, but .* has only 8192; free space", save, self.path,
                          2)
         self.assertEqual(len([n for n in os.listdir(self.path) if n.endswith(".distcp")]), 1)
@@ -192,7 +220,8 @@ class Faults(unittest.TestCase):
         try:
             inside = os.path.join(place, "step")
             save(inside, 1)
-            with unittest.mock.patch.object(_dcp.StorageWriter, "_check_space", lambda *_: None):
+            with unittest.mock.patch.object(_dcp_write.StorageWriter, "_check_space",
+                                            lambda *_: None):
                 self.refused("the file needs .* free", dcp.save, state_of(2, 50000), no_dist=True,
                              storage_writer=pt.StorageWriter(inside))
             check(inside, 1)
