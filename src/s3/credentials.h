@@ -13,11 +13,11 @@
 /* The strings are empty if nothing sets them. */
 struct pst_s3_settings {
 	char access_key[129], secret[257];
-	char token[4097];    /* session token */
-	char region[65];     /* "us-east-1" if nothing sets it */
-	char endpoint[1025]; /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url */
+	char token[4097];     /* session token */
+	char region[65];      /* "us-east-1" if nothing sets it */
+	char endpoint[1025];  /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url */
 	char ca_bundle[1025]; /* AWS_CA_BUNDLE or ca_bundle: file with certificates to trust */
-	char source[64];     /* where the keys are from, for messages: "the environment" */
+	char source[64];      /* where the keys are from, for messages: "the environment" */
 };
 
 /*
