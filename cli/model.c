@@ -238,8 +238,8 @@ static int topo_apply(struct model_args *a)
 	return 0;
 }
 
-/* Applies the preset that a->preset names. A preset of the user's table comes before a built-in preset
- * of the same name. */
+/* Applies the preset that a->preset names. A preset of the user's table comes before a built-in
+ * preset of the same name. */
 static bool preset_find(struct model_args *a)
 {
 	int found = 0;

@@ -63,8 +63,8 @@ struct pst_storage_facts {
 	bool fd_blocks; /* `fd` has O_DIRECT, too (see why_fd), so it can move only whole blocks */
 	/* The page cache has large folios, so registering its memory takes little time. */
 	bool mapped_quick;
-	/* The file system and all layers below it are on the allow-list, so the drive's DMA moves the
-	 * bytes of an O_DIRECT call. */
+	/* The file system and all layers below it are on the allow-list, so the drive's DMA moves
+	 * the bytes of an O_DIRECT call. */
 	bool listed;
 	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths, in bytes */
 	uint32_t mem_align; /* alignment of the memory addresses of O_DIRECT calls, in bytes */
