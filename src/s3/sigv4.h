@@ -15,10 +15,11 @@
 #include "common/text.h"
 
 #define PST_SIGV4_UNSIGNED "UNSIGNED-PAYLOAD"
-#define PST_SIGV4_DATE 17		       /* "20261122T190000Z", with its NUL */
-#define PST_SIGV4_EXPIRES_MAX (7 * 24 * 3600u) /* maximum validity of a presigned URL, in seconds \
-						*/
-#define PST_SIGV4_HEADERS_MAX 64	       /* maximum number of headers of a request */
+#define PST_SIGV4_DATE 17 /* "20261122T190000Z", with its NUL */
+#define PST_SIGV4_EXPIRES_MAX                                                       \
+	(7 * 24 * 3600u)	 /* maximum validity of a presigned URL, in seconds \
+				  */
+#define PST_SIGV4_HEADERS_MAX 64 /* maximum number of headers of a request */
 
 struct pst_header {
 	const char *name; /* in lower case */
