@@ -247,9 +247,11 @@ static int line_put(struct pst_chunked *body, char c)
 	bool cr = body->line_len && body->line[body->line_len - 1] == '\r';
 
 	/* A carriage return is allowed before the end of the line only. */
-	if (!c || (cr && c != '\n') || body->line_len + 1 >= sizeof(body->line))
+	if (!c || (cr && c != '\n'))
 		return -EBADMSG;
 	if (c != '\n') {
+		if (body->line_len + 1 == sizeof(body->line))
+			return -EBADMSG;
 		body->line[body->line_len++] = c;
 		return 0;
 	}
