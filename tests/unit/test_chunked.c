@@ -194,8 +194,10 @@ static void a_changed_byte_is_refused(void **state)
 		int rc;
 
 		body.at[at] = (char)(old ^ (1 + test_random(&seed) % 255));
-		/* A header's name may be in upper case. So may the digits of a length, and the
-		 * bytes of the examples have none. */
+		/* A blank at the end of a trailer's line does not count. */
+		if (old == '\r')
+			body.at[at] = 'x';
+		/* A trailer's name and the digits of a length may be in upper case. */
 		rc = decode(TRAILER, trailing[0], body.at, body.len, 4096, &out, checksum);
 		if (!rc && (body.at[at] ^ old) != ('a' ^ 'A'))
 			fail_msg("byte %zu of %zu: 0x%02x instead of 0x%02x is accepted", at,
