@@ -94,7 +94,8 @@ struct pst_sigv4_claim {
 };
 
 /* Finds the signature of a request, in the header authorization or in the query. Returns OK,
- * ANONYMOUS, MALFORMED or OLD_VERSION. Signed headers must be in lower case and in order. */
+ * ANONYMOUS, MALFORMED or OLD_VERSION. The names of signed headers must be in lower case and in
+ * order. Without x-amz-date, the header date has the time. */
 enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 

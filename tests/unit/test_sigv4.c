@@ -276,6 +276,45 @@ static void results_of_a_signed_header(void **state)
 	free(r.authorization.at);
 }
 
+/* A header date takes the place of x-amz-date. */
+static void dates_in_the_header(void **state)
+{
+	static const struct {
+		const char *date;
+		enum pst_sigv4_result result;
+	} cases[] = {
+		{"Fri, 24 May 2013 00:00:00 GMT", PST_SIGV4_OK},
+		{"Fri, 24 May 2013 00:00:00 -0000", PST_SIGV4_OK},
+		{"20130524T000000Z", PST_SIGV4_OK},
+		{"Fri, 24 May 2013 00:00:00 +0100", PST_SIGV4_MALFORMED},
+		{"Fri, 24 May 2013 00:00:01 GMT", PST_SIGV4_WRONG_SIGNATURE},
+		{"Thu, 24 May 2013 00:00:00 GMT", PST_SIGV4_MALFORMED},
+		{"Fri, 24 May 2013 00:00:00 UTC", PST_SIGV4_MALFORMED},
+		{"Fri, 24 May 2013 24:00:00 GMT", PST_SIGV4_MALFORMED},
+		{"Fri, 24 ayJ 2013 00:00:00 GMT", PST_SIGV4_MALFORMED},
+		{"Fri, +4 May 2013 00:00:00 GMT", PST_SIGV4_MALFORMED},
+		{"Fri, 24 May 2013 00:00:00", PST_SIGV4_MALFORMED},
+		{"1369353600", PST_SIGV4_MALFORMED},
+		{"", PST_SIGV4_MALFORMED},
+	};
+	struct pst_header headers[] = {HOST, HASH(EMPTY), {NULL, NULL}, {NULL, NULL}};
+	struct pst_sigv4_request req = {"GET", "/key", "", headers, 2, EMPTY};
+	struct pst_text out = {0};
+
+	(void)state;
+	pst_sigv4_sign(&req, &keys, NOW, &out);
+	assert_false(out.failed);
+	headers[2] = (struct pst_header){"authorization", out.at};
+	req.header_count = 3;
+	expect(check(&req), PST_SIGV4_MALFORMED, "without a date");
+	req.header_count = 4;
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		headers[3] = (struct pst_header){"date", cases[i].date};
+		expect(check(&req), cases[i].result, cases[i].date);
+	}
+	free(out.at);
+}
+
 #define SIGNATURE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define SCOPE "/20130524/us-east-1/s3/aws4_request"
 #define NAMES "host;x-amz-content-sha256;x-amz-date"
@@ -289,7 +328,7 @@ static void claims_in_the_header(void **state)
 	} cases[] = {
 #define CLAIM(credential, names, signature)                                     \
 	"AWS4-HMAC-SHA256 Credential=" credential ", SignedHeaders=" names ", " \
-									   "Signature=" signature
+	"Signature=" signature
 		{CLAIM(KEY SCOPE, NAMES, SIGNATURE), PST_SIGV4_WRONG_SIGNATURE},
 		{"AWS4-HMAC-SHA256   Signature=" SIGNATURE ",Credential=" KEY SCOPE
 		 ",SignedHeaders=" NAMES " ",
@@ -653,6 +692,7 @@ int main(void)
 		cmocka_unit_test(published_presigned_example),
 		cmocka_unit_test(presigned_with_token),
 		cmocka_unit_test(results_of_a_signed_header),
+		cmocka_unit_test(dates_in_the_header),
 		cmocka_unit_test(claims_in_the_header),
 		cmocka_unit_test(claims_in_the_query),
 		cmocka_unit_test(bounds),
