@@ -572,11 +572,10 @@ enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 	if (!signing_key(secret, claim->date, claim->region, claim->service, claim->signing_key))
 		return PST_SIGV4_WRONG_SIGNATURE;
 	rc = signature_make(req, &terms, signature);
-	if (rc == -EINVAL)
-		return PST_SIGV4_MALFORMED;
-	return !rc && !pst_compare_secret(signature, claim->signature, 64)
-		       ? PST_SIGV4_OK
-		       : PST_SIGV4_WRONG_SIGNATURE;
+	if (!rc && !pst_compare_secret(signature, claim->signature, 64))
+		return PST_SIGV4_OK;
+	explicit_bzero(claim->signing_key, sizeof(claim->signing_key));
+	return rc == -EINVAL ? PST_SIGV4_MALFORMED : PST_SIGV4_WRONG_SIGNATURE;
 }
 
 const char *pst_sigv4_code(enum pst_sigv4_result result)
