@@ -40,7 +40,7 @@ static void check_query(const char *query)
 
 	while (pst_uri_next(&at, &name, &name_len, &value, &value_len)) {
 		require(name >= query && name + name_len <= value && value + value_len == at);
-		require(name_len + value_len && !memchr(name, '&', (size_t)(at - name)));
+		require(!memchr(name, '&', (size_t)(at - name)));
 		require(!memchr(name, '=', name_len));
 	}
 	require(at == end);

@@ -327,6 +327,36 @@ static void wrong_files(void **state)
 	read_bad(NULL, -EISDIR, "cannot read ");
 }
 
+/* Makes calls of the file system fail that only root may make, or allows them again. */
+static void be_root(bool root)
+{
+	if (!getuid())
+		assert_int_equal(seteuid(root ? 0 : 65534), 0);
+}
+
+/* A home that this user may not enter is like one without files. An unreadable file is an error. */
+static void files_of_another_user(void **state)
+{
+	char name[300];
+
+	(void)state;
+	config("[default]\nregion=eu-1\n");
+	assert_int_equal(chmod(home, 0), 0);
+	be_root(false);
+	assert_string_equal(read_good(NULL).region, "us-east-1");
+	be_root(true);
+	assert_int_equal(chmod(home, 0755), 0);
+	snprintf(name, sizeof(name), "%s/.aws", home);
+	assert_int_equal(chmod(name, 0755), 0);
+	snprintf(name, sizeof(name), "%s/.aws/config", home);
+	assert_int_equal(chmod(name, 0), 0);
+	be_root(false);
+	/* If this program runs as root, the folder above the home may be closed for others. */
+	if (!eaccess(home, X_OK))
+		read_bad(NULL, -EACCES, "/.aws/config: Permission denied");
+	be_root(true);
+}
+
 static void wrong_environment(void **state)
 {
 	(void)state;
@@ -349,6 +379,7 @@ int main(void)
 		CASE(other_files),
 		CASE(kinds_that_are_not_supported),
 		CASE(wrong_files),
+		CASE(files_of_another_user),
 		CASE(wrong_environment),
 	};
 
