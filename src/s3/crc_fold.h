@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shortens the bytes of a CRC by the CPU's carry-less multiplication. A build compiles one of two
- * files, which define the table: crc_fold_x86.c for x86-64, or no_crc_fold.c for all other CPUs.
+ * Shortens the bytes of a CRC by the CPU's carry-less multiplication. A build compiles one of three
+ * files, which define the table: crc_fold_x86.c for x86-64, crc_fold_arm.c for 64-bit ARM, or
+ * no_crc_fold.c for all other CPUs.
  * Only crc.c uses the table.
  */
 #ifndef PST_S3_CRC_FOLD_H

@@ -44,6 +44,40 @@ static bool date_parse(const char *text, time_t *out)
 	return !strcmp(again, text);
 }
 
+/* Turns the value of a header date into the form of x-amz-date: such a time, or one such as "Fri,
+ * 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes -0000 in place of GMT. */
+static bool date_read(const char *text, char out[PST_SIGV4_DATE])
+{
+	static const char days[] = "SunMonTueWedThuFriSat";
+	static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+	struct tm tm = {0};
+	char month[4] = "", again[64];
+	const char *found;
+	time_t time;
+
+	if (date_parse(text, &time)) {
+		memcpy(out, text, PST_SIGV4_DATE);
+		return true;
+	}
+	if (strlen(text) < 25 || sscanf(text + 5, "%2d %3s %4d %2d:%2d:%2d", &tm.tm_mday, month,
+					&tm.tm_year, &tm.tm_hour, &tm.tm_min, &tm.tm_sec) != 6)
+		return false;
+	found = strstr(months, month);
+	if (!found || strlen(month) != 3)
+		return false;
+	tm.tm_mon = (int)(found - months) / 3;
+	tm.tm_year -= 1900;
+	time = timegm(&tm);
+	/* timegm also sets the day of the week. */
+	snprintf(again, sizeof(again), "%.3s, %02d %.3s %04d %02d:%02d:%02d", days + 3 * tm.tm_wday,
+		 tm.tm_mday, months + 3 * tm.tm_mon, tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
+		 tm.tm_sec);
+	pst_sigv4_date(time, out);
+	return !strncmp(again, text, 25) &&
+	       (!strcmp(text + 25, " GMT") || !strcmp(text + 25, " -0000") ||
+		!strcmp(text + 25, " +0000"));
+}
+
 /* Computes the key of all signatures with this secret on one day. */
 static bool signing_key(const char *secret, const char *date, const char *region,
 			const char *service, unsigned char key[32])
@@ -438,7 +472,10 @@ static enum pst_sigv4_result claim_find(const struct pst_sigv4_request *req, cha
 	len = strcspn(header, " \t");
 	if (len != strlen(ALGORITHM) || memcmp(header, ALGORITHM, len))
 		return PST_SIGV4_OLD_VERSION;
-	if (dates != 1 || !word_copy(date, strlen(date), out->date, sizeof(out->date)))
+	/* Clients that send a header date need no x-amz-date. */
+	if (!dates)
+		date = header_find(req, "date", &dates);
+	if (dates != 1 || !date_read(date, out->date))
 		return PST_SIGV4_MALFORMED;
 	return header_parse(header + len, out, day);
 }
@@ -535,11 +572,10 @@ enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 	if (!signing_key(secret, claim->date, claim->region, claim->service, claim->signing_key))
 		return PST_SIGV4_WRONG_SIGNATURE;
 	rc = signature_make(req, &terms, signature);
-	if (rc == -EINVAL)
-		return PST_SIGV4_MALFORMED;
-	return !rc && !pst_compare_secret(signature, claim->signature, 64)
-		       ? PST_SIGV4_OK
-		       : PST_SIGV4_WRONG_SIGNATURE;
+	if (!rc && !pst_compare_secret(signature, claim->signature, 64))
+		return PST_SIGV4_OK;
+	explicit_bzero(claim->signing_key, sizeof(claim->signing_key));
+	return rc == -EINVAL ? PST_SIGV4_MALFORMED : PST_SIGV4_WRONG_SIGNATURE;
 }
 
 const char *pst_sigv4_code(enum pst_sigv4_result result)

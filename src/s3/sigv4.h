@@ -15,10 +15,11 @@
 #include "common/text.h"
 
 #define PST_SIGV4_UNSIGNED "UNSIGNED-PAYLOAD"
-#define PST_SIGV4_DATE 17		       /* "20261122T190000Z", with its NUL */
-#define PST_SIGV4_EXPIRES_MAX (7 * 24 * 3600u) /* maximum validity of a presigned URL, in seconds \
-						*/
-#define PST_SIGV4_HEADERS_MAX 64	       /* maximum number of headers of a request */
+#define PST_SIGV4_DATE 17 /* "20261122T190000Z", with its NUL */
+#define PST_SIGV4_EXPIRES_MAX                                                       \
+	(7 * 24 * 3600u)	 /* maximum validity of a presigned URL, in seconds \
+				  */
+#define PST_SIGV4_HEADERS_MAX 64 /* maximum number of headers of a request */
 
 struct pst_header {
 	const char *name; /* in lower case */
@@ -93,7 +94,8 @@ struct pst_sigv4_claim {
 };
 
 /* Finds the signature of a request, in the header authorization or in the query. Returns OK,
- * ANONYMOUS, MALFORMED or OLD_VERSION. Signed headers must be in lower case and in order. */
+ * ANONYMOUS, MALFORMED or OLD_VERSION. The names of signed headers must be in lower case and in
+ * order. Without x-amz-date, the header date has the time. */
 enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
