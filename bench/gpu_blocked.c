@@ -64,7 +64,7 @@ static void registrar_close(struct registrar *r)
 	}
 }
 
-/* What the measured driver calls use. Each function call_* makes one of these calls. */
+/* Arguments of the measured driver calls. Each function call_* makes one of these calls. */
 struct caller {
 	struct bench *b;
 	struct gpu *g;
