@@ -23,7 +23,7 @@ enum {
 	EXIT_FAILED = 1,
 	EXIT_USAGE = 2,
 	EXIT_REFUSED = 3,
-	/* only used by `penstock check`: the transfer works, but no path is direct */
+	/* only `penstock check` uses this code: the test transfer works, but no path is direct */
 	EXIT_NOT_DIRECT = 4
 };
 

@@ -16,7 +16,8 @@ int model_print_cases(const struct pst_model *m, struct pst_model_space *space, 
 void model_print_list(bool json);
 /* Writes the help of a model to `f`: parameters, results and presets with their sources. */
 void model_print_help(FILE *f, const struct pst_model *m);
-/* Writes the tables of a model as JSON: all that a program needs to offer its parameters. */
+/* Writes the tables of a model as JSON: all facts that a program needs to show the model's
+ * parameters to a user and to parse their values. */
 void model_print_tables(struct json *j, const struct pst_model *m);
 
 #endif

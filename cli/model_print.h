@@ -20,7 +20,8 @@ struct model_columns {
 struct model_points {
 	struct model_sweep sweep;
 	double (*outs)[PST_MODEL_RESULTS];
-	/* results to print; if there are none, text has the first ones and CSV has all */
+	/* results to print; if result_count is 0, text shows the first few results, and CSV shows
+	 * all */
 	unsigned results[PST_MODEL_RESULTS], result_count;
 };
 

@@ -36,7 +36,7 @@ from dcp import drop_caches
 warnings.filterwarnings("ignore")
 GIB = 1 << 30
 VOCABULARY = 128256
-# Number of elements that are filled or compared at once.
+# Number of elements that fill() writes, or check() compares, at once.
 PIECE = 1 << 20
 
 
@@ -60,7 +60,7 @@ class Model:
 
     @property
     def projections(self):
-        """Number of elements of a layer's matrices for queries, keys and values."""
+        """Returns the number of elements of a layer's matrices for queries, keys and values."""
         kv = max(1, self.hidden // self.heads) * self.kv_heads
         return self.hidden * (self.hidden + 2 * kv)
 
@@ -84,7 +84,7 @@ class Model:
     def layers_of(self, rank):
         """Returns the layers whose weights a rank saves."""
         if self.zero == 1 and rank >= self.tensor * self.pipeline:
-            return range(0)  # The first replica saves the weights.
+            return range(0)  # the ranks of the first replica save the weights
         stage = rank // self.tensor % self.pipeline
         short, longer = divmod(self.layers, self.pipeline)
         first = 1 + stage * short + min(stage, longer)
@@ -168,7 +168,8 @@ def available():
 
 
 def fitting(model, folder, device):
-    """Returns how many ranks, from the first one on, fit memory and drive."""
+    """Returns how many ranks, counted from rank 0, fit into memory and onto the drive at the
+    same time."""
     places = [available() * 0.7]
     if device == "cuda":
         places = [torch.cuda.mem_get_info(i)[0] * 0.9 - GIB
@@ -188,7 +189,7 @@ def fitting(model, folder, device):
 # ---- the workload --------------------------------------------------------------------
 
 def gather(value):
-    """Returns the values of all ranks."""
+    """Collects one value from each rank. Returns the list of all values, on each rank."""
     if not dist.is_initialized():
         return [value]
     values = [None] * dist.get_world_size()
@@ -291,7 +292,7 @@ def summary(rows, model, within):
 
 
 def work(args, model):
-    """Is the body of a rank's process."""
+    """Runs in the process of one rank."""
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{args.folder}/store", rank=args.rank,
                                 world_size=args.ranks)

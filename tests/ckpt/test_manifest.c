@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests manifests: what is written is read again, and every truncation, changed bit, exchanged line
- * and malformed text is refused, even if its checksum is right.
+ * Tests manifests. What is written must be read again. Every truncation, changed bit, exchanged
+ * line and malformed text must be refused, even if the checksum of the manifest is right.
  */
 #include "ckpt.h"
 
@@ -86,7 +86,7 @@ static void check_item(const struct penstock_item *got, const struct penstock_it
 
 static void test_round_trip(void **state)
 {
-	/* The items are written in another order than that of their offsets. */
+	/* The order of the items in the list is not the order of their offsets. */
 	const struct penstock_item items[] = {
 		make_item("w\"\\\n\x01\xc3\xa4", 4096, 100, 0xffffffffu),
 		make_item("empty", 4096, 0, 0),
@@ -126,7 +126,7 @@ static void test_round_trip(void **state)
 	assert_int_equal(penstock_manifest_find(manifest, "c.distcp", 0, &item), -ENOENT);
 }
 
-/* Several manifests of one folder are one manifest. */
+/* If a folder has several manifests, they are read as one. */
 static void test_several(void **state)
 {
 	const struct penstock_item item = make_item("x", 0, 8, 5);
@@ -146,7 +146,9 @@ static void test_several(void **state)
 	penstock_manifest_close(manifest);
 	manifest = NULL;
 	assert_int_equal(penstock_manifest_write(other, 3, &second, 1), 0);
-	open_folder(); /* A checkpoint of 2 ranks, which a save of 3 ranks is replacing. */
+	/* The manifests name 2 and 3 ranks, as while a save of 3 ranks replaces a checkpoint of 2
+	 * ranks. */
+	open_folder();
 	assert_int_equal(penstock_manifest_parts(manifest), 2);
 	penstock_manifest_close(manifest);
 	manifest = NULL;
@@ -300,7 +302,7 @@ static void test_malformed(void **state)
 	assert_int_equal(penstock_manifest_parts(manifest), 0);
 }
 
-/* Every truncation and every changed bit is found, and so are exchanged lines. */
+/* Every truncation, every changed bit and every exchange of lines must be reported. */
 static void test_damaged(void **state)
 {
 	uint64_t seed = test_seed(15), len;
@@ -346,8 +348,8 @@ static void test_damaged(void **state)
 	free(bytes);
 }
 
-/* The manifests of a folder may have 1 GiB together. The larger one is a hole, of which nothing is
- * read. */
+/* All manifests of a folder together may have 1 GiB. A file that exceeds this is refused before
+ * it is read. The test uses a sparse file. */
 static void test_too_large(void **state)
 {
 	static const uint64_t most = 1ull << 30;

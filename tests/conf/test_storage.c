@@ -45,7 +45,8 @@ static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_devi
 		uint64_t len = sizes[i / COUNT(offsets)], off = offsets[i % COUNT(offsets)];
 
 		if (i % 5 == 4)
-			off += LEN - len / 2; /* this transfer goes beyond the end of the object */
+			/* These transfers go beyond the end of the object. */
+			off += LEN - len / 2;
 		memset(back, 0xee, len + 2 * GUARD);
 		test_copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,

@@ -40,7 +40,7 @@ static void check_part(const struct penstock_manifest *m, const struct penstock_
 	}
 }
 
-/* Parses `len` bytes; takes `text`. */
+/* Parses `len` bytes as a manifest. Takes ownership of `text`. */
 static void parse(char *text, size_t len)
 {
 	struct penstock_manifest *m = calloc(1, sizeof(*m));

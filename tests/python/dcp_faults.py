@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests saves into folders that have another checkpoint, interruptions of the commit, and faults of
-the file system. In each case the earlier checkpoint can be read, with its checksums."""
+"""Tests saves into folders that have a checkpoint, kills during the commit, and faults of the
+file system. After each fault, the earlier checkpoint must be readable, with the right
+checksums."""
 
 import errno
 import os
@@ -39,7 +40,8 @@ def save(path, value, **options):
 
 
 def check(path, value):
-    """Loads a checkpoint with the readers of torch and of this package, with all checksums."""
+    """Loads a checkpoint with the reader of this package, which must check all checksums, and
+    with the reader of torch."""
     got, reader = emptied(state_of(value)), pt.StorageReader(path)
     dcp.load(got, storage_reader=reader, no_dist=True)
     same(got, state_of(value))
@@ -52,7 +54,7 @@ def check(path, value):
 
 
 def in_child(call, *args):
-    """Calls a function in a child of fork. Returns the child's process id."""
+    """Forks a child that calls a function. Returns the child's process id."""
     child = os.fork()
     if child:
         return child
@@ -86,7 +88,7 @@ def save_local(rank, path, value):
 
 
 class Replaced(unittest.TestCase):
-    """Saves into a folder that has a checkpoint."""
+    """Tests saves into a folder that has a checkpoint."""
 
     def test_other_world_size(self):
         path = folder()
@@ -97,8 +99,9 @@ class Replaced(unittest.TestCase):
             self.assertEqual(parts, {str(rank) for rank in range(count)})
 
     def test_interrupted_commit(self):
-        """A kill before the marker, and at each file that is removed after it. Afterwards, a save
-        on another number of ranks succeeds."""
+        """A save is killed before it writes the marker, or before it removes one of the old
+        files afterwards. The folder must then have the old or the new checkpoint, and another
+        number of ranks can save into it."""
         def interrupted(path, before):
             def die(*_):
                 os._exit(9)
@@ -125,8 +128,8 @@ class Replaced(unittest.TestCase):
                 self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
 
     def test_killed_striped(self):
-        """A striped save that is killed after one of its parts has its name: the next save removes
-        this part, whether it has another number of parts or of ranks."""
+        """A save that stripes its parts over two drives is killed when one part is complete.
+        The next save removes this part, even if it uses fewer drives."""
         def killed(path, drives):
             real = _dcp_write._part.write_part
 
@@ -153,7 +156,8 @@ class Replaced(unittest.TestCase):
                 self.assertEqual(len(parts()), 1, parts())
 
     def test_torch_over_ours(self):
-        """torch writes a checkpoint over one that has a manifest, under the same names."""
+        """torch saves a checkpoint into a folder of Penstock. The old manifest has the same
+        file names, but must not be used to check the new files."""
         path = folder()
         save(path, 1)
         dcp.save(state_of(2), storage_writer=dcp.FileSystemWriter(path), no_dist=True)
@@ -165,7 +169,8 @@ class Replaced(unittest.TestCase):
         check(path, 3)
 
     def test_local_over_global(self):
-        """Ranks that save for themselves cannot replace a checkpoint of all ranks."""
+        """Ranks that save without collectives, each for itself, must not replace a checkpoint
+        that all ranks have saved together."""
         path = folder()
         ranks.run(2, save_ranks, path, 1)
         for text in ranks.run(2, save_local, path, 5):
@@ -182,7 +187,8 @@ class Replaced(unittest.TestCase):
 
 
 class Faults(unittest.TestCase):
-    """Faults of the file system."""
+    """Tests faults of the file system during a save, which must leave the earlier
+    checkpoint."""
 
     def setUp(self):
         self.path = folder()
@@ -196,7 +202,7 @@ class Faults(unittest.TestCase):
             call(*args, **kwargs)
 
     def test_full_disk(self):
-        """The space is checked before the first byte."""
+        """The save checks that the drive has enough space before it writes the first byte."""
         space = os.statvfs_result((4096, 4096, 100, 2, 2, 9, 9, 9, 0, 255))
         with unittest.mock.patch.object(_dcp_write.os, "statvfs", lambda _: space):
             self.refused("needs 2[0-9]{4} bytes, but .* has only 8192; free space", save, self.path,
@@ -204,7 +210,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(len([n for n in os.listdir(self.path) if n.endswith(".distcp")]), 1)
 
     def test_file_limit(self):
-        """A write that fails in the middle of a part."""
+        """A limit of the file size makes a write fail in the middle of a part."""
         def limited():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
@@ -212,7 +218,8 @@ class Faults(unittest.TestCase):
         self.assertEqual(status(in_child(limited)), 0)
 
     def test_full_file_system(self):
-        """A small tmpfs, with a check of the space that is deceived."""
+        """A small tmpfs becomes full during a save. The check for free space, which would
+        prevent that, is switched off."""
         place = folder("small")
         os.makedirs(place)
         if os.system(f"mount -t tmpfs -o size=128k none '{place}' 2>/dev/null"):
@@ -268,7 +275,8 @@ class Faults(unittest.TestCase):
             os.chmod(self.path, 0o755)
 
     def test_two_processes(self):
-        """A second process cannot save meanwhile. It can, after the first one was killed."""
+        """While one process saves into a folder, a second process cannot. It can when the first
+        was killed."""
         path = folder("shared")
         save(path, 1)
         here, there = os.pipe()
@@ -289,7 +297,8 @@ class Faults(unittest.TestCase):
         check(path, 4)
 
     def test_damaged_marker(self):
-        """Each byte of a marker is changed: an error that names it, or a load as before."""
+        """One byte of the marker is changed. The reader must report an error that names the
+        marker, or read the metadata without an error."""
         path = folder("marker")
         save(path, 1)
         marker = os.path.join(path, ".metadata")
@@ -318,7 +327,8 @@ class Faults(unittest.TestCase):
 
 class Options(unittest.TestCase):
     def test_torch_options(self):
-        """Options of FileSystemWriter are obeyed, or refused."""
+        """StorageWriter accepts the options of torch's FileSystemWriter, or refuses them with a
+        reason."""
         for words, options in (("_extensions", {"_extensions": [object()]}),
                                ("TORCH_SAVE", {"serialization_format": "safetensors"}),
                                ("single_file_per_rank", {"single_file_per_rank": False})):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests docs/python.md: runs its Python blocks together as one program, runs the blocks that need
-torch as another program if torch is installed, runs the first block alone, checks that the page
-names everything that the package exports, and compares its table of parameters with the
-functions."""
+"""Tests docs/python.md. Runs the page's Python blocks together as one program, and the first
+block alone. If torch is installed, runs the blocks that need torch as another program. Checks
+that the page names everything that the package exports, and compares its table of parameters
+with the functions."""
 
 import contextlib
 import importlib.util
@@ -34,7 +34,8 @@ class Documented(unittest.TestCase):
         self.blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
 
     def torch_program(self):
-        """Runs the blocks that need torch, and checks that the page names what they document."""
+        """Runs the blocks that need torch, and checks that the page names all classes and
+        functions for torch."""
         import penstock.torch
         from penstock import _dcp_safetensors, _torch_file
         blocks = re.findall(r"^```python torch\n(.*?)^```", self.text, re.S | re.M)

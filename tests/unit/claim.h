@@ -27,7 +27,7 @@
 /* For each tile (a part of the file) whether it is in the simulated page cache. */
 static enum pst_residency tiles[TILES];
 static uint64_t queried_end, longest_query;
-/* Number of times that the library asked whether bytes are cached, since the last reset. */
+/* Number of residency queries (the library asks whether bytes are cached) since the last reset. */
 static unsigned queries;
 static struct penstock_storage st;
 static struct penstock_device host, gpu;

@@ -359,8 +359,8 @@ static void map_is_covered(void **state)
 
 /* ---- arrays whose elements differ in size ---- */
 
-/* Element 1 has another size than element 0. The functions must refuse it, whether its size is
- * wrong in itself or not, and must take over elements of a longer struct. */
+/* Sizes for element 1 of an array, all different from the size of element 0. The functions must
+ * refuse such an array, even if all elements could have that size. */
 static const size_t wrong_sizes[] = {0, 1, 8, 16, 4096, 1u << 30};
 
 static void requests_of_different_sizes(void **state)

@@ -527,8 +527,9 @@ static void test_change_during_read(void **state)
 	assert_null(loaded);
 }
 
-/* Several ranks use the effort `fast`, unless registrations are kept. Otherwise the ranks would
- * wait for each other while they register memory. */
+/* If several ranks load, the default effort is fast. With effort thrifty, each rank registers the
+ * page cache, and the driver lets one rank after the other do so. If registrations are kept, the
+ * effort stays thrifty, because later loads gain. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;

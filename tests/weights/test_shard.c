@@ -158,7 +158,8 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
-/* All files of tensors are on other drives. The library must find config.json beside the index. */
+/* The files with the tensors are on other drives (option `dirs`). The library must find
+ * config.json beside the index, or in the model's folder if there is no index. */
 static void test_config_beside_index(void **state)
 {
 	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
