@@ -504,9 +504,10 @@ struct penstock_sum_args {
  *
  * A GPU computes the checksums of its own memory, for all ranges of a call at once. It uses a
  * stream of the library. This stream waits for no stream of the application, so work that writes
- * the ranges must have completed before the call. The GPU may not start while a stream of the
- * application waits for something. So the calling thread must not be the one that ends this wait.
- * The calling thread computes the checksums of host memory, and first checks that the memory is
+ * the ranges must have completed before the call. If a stream of the application waits for an
+ * event, the GPU may be unable to begin before this wait ends. So the thread that ends the wait
+ * must not be the calling thread, which is blocked. The calling thread computes the checksums of
+ * host memory, and first checks that the memory is
  * mapped. If the function fails, it writes no checksum. Any thread. May block.
  *
  * -EINVAL	an address is missing, or a range is not memory of its device
@@ -1106,8 +1107,9 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * the request. After a failed read, any bytes of the buffer may be zeros. If the file becomes
  * shorter after submit, the missing bytes of a read may become zeros, too.
  *
- * The driver copies exactly one byte to the memory of a GPU through a compute queue. So a read of
- * one byte that is not in stream order may have to wait there for the work of other streams.
+ * The driver sends a copy of a single byte to the memory of a GPU through a compute queue. So a
+ * read of one byte that is not in stream order may have to wait there for the work of other
+ * streams.
  *
  * Graphs. If the stream is being captured into a CUDA graph, in any capture mode, penstock_submit
  * adds the request to the graph. Each launch of the graph then executes the request, which is

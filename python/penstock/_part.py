@@ -149,7 +149,7 @@ def region_segments(off: int, itemsize: int, shape: Sequence[int], first: Sequen
     """Returns the segments that move a region of a tensor in a part to or from memory.
 
     Args:
-        off: offset in the part of the tensor, whose elements are there in row-major order.
+        off: offset of the tensor in the part, in which its elements are in row-major order.
         itemsize: bytes of an element.
         shape: the tensor's dimensions in the part.
         first, counts: the region: its first index and its length in each dimension.
@@ -157,8 +157,8 @@ def region_segments(off: int, itemsize: int, shape: Sequence[int], first: Sequen
         strides: the region's strides in memory, in elements.
         device: the library's name of the memory's device.
 
-    Returns None if more than SEGMENTS_MAX segments would be needed or if an element is not beside
-    its neighbour in memory.
+    Returns None if more than SEGMENTS_MAX segments would be needed, if rows overlap in memory, or
+    if a stride is negative.
     """
     if 0 in counts:
         return []

@@ -31,14 +31,14 @@ _LOCAL_MAGIC, _END_MAGIC = b"PK\x03\x04", b"PK\x05\x06"
 _END_BYTES, _COMMENT_MAX = 22, 65535
 # Number of bytes of a local header to read. The rest of a longer header is padding.
 _HEADER_MAX = 1024
-# Functions that rebuild a tensor on the device that torch.load's argument map_location names.
-# torch.load passes the argument to them in its own way, and allows no function as argument.
+# Functions that rebuild a tensor on the device that torch.load's argument map_location names. For
+# a pickle with one of them, torch.load does not accept a function as map_location.
 _DEVICE_CALLS = {"_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_cpu_tensor",
                  "_rebuild_device_tensor_from_numpy", "_rebuild_xla_tensor"}
 
 
 class Unsuited(Exception):
-    """Says why only torch.load can read a file."""
+    """Raised if only torch.load can read a file. The message is the reason."""
 
 
 class Record(NamedTuple):
@@ -122,7 +122,7 @@ def scan(pickled: bytes) -> Tuple[List[Reference], Set[str]]:
 
     Raises Unsuited for a pickle that cannot be scanned."""
     if getattr(copyreg, "_extension_registry"):
-        # An unpickler takes classes with a registered code from a cache, without asking find_class.
+        # For a class with a registered code, an unpickler does not call find_class.
         raise Unsuited("the program has registered pickle extension codes")
     scanner = _Scanner(pickled)
     try:
@@ -142,7 +142,7 @@ class Contents:
         path: the file.
         storages: the storages with bytes, in the order in which torch.load meets them.
         records: the record of each storage, by name.
-        identity: tells whether the file is still the same.
+        identity: numbers by which `changed` recognises the file and its state.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """save and load: files of torch.save, whose tensors move directly between storage and devices.
 
-save writes a zip archive that plain torch.load reads; load reads what torch.save or save wrote. For
-load, torch.load rebuilds the object, and gets storages whose bytes this module has already read
-into the memory of the right device. So a file runs no other code here than in torch.load. What this
-module cannot read, torch.load reads, and load says why."""
+save writes a zip archive that plain torch.load reads; load reads the files of torch.save and save.
+load first reads the bytes of all storages into the memory of the right device. Then it calls
+torch.load, which rebuilds the object and gets these storages. So a file runs no other code here
+than in torch.load. If this module cannot read a file, torch.load reads it, and load says why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _log = logging.getLogger("penstock")
 # Kinds of torch devices whose memory the library moves. torch copies the memory of other devices.
 _DIRECT = ("cpu", "cuda")
 
-# Words in errors of torch.load that occur only because of the way in which load calls it.
+# Parts of the messages of torch.load's errors that occur only because load passes mmap=True and a
+# function as map_location; with the reason to give for each.
 _NOT_HERE = {
     "unable to mmap": "it cannot be mapped into memory",
     "Callable map_location not supported": "torch.load rebuilds its tensors on a device itself",
@@ -54,7 +55,8 @@ def _path_of(filename: Any) -> str:
 
 
 def _check_stop(stop: Optional[threading.Event], name: str) -> None:
-    """Raises PenstockError if `stop` is set. The library looks only after some time."""
+    """Raises PenstockError if `stop` is set. Without this check, a call whose `stop` is set at the
+    start could succeed, because the library checks `stop` only after a tenth of a second."""
     if stop is not None and stop.is_set():
         error = PenstockError(errno.ECANCELED, f"{name}: cancelled by the caller", name)
         error.reason = "cancelled"
@@ -108,7 +110,8 @@ class _Storages:
 
 @functools.lru_cache(maxsize=16)
 def _pickler_of(module: Any) -> Any:
-    """Returns a Pickler class that asks its attribute `storages` for persistent ids."""
+    """Returns a Pickler class that gets the persistent ids of storages from its attribute
+    `storages`."""
 
     class Pickler(module.Pickler):
         """Pickles all objects but storages."""
@@ -136,7 +139,8 @@ def bytes_of(storage: Any) -> Any:
 
 
 def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
-    """Returns the layout of the file. Short storages in host memory become part of the text."""
+    """Returns the layout of the file. The bytes of short storages in host memory are copied into
+    the pieces of text between the payloads."""
     archive = _zip.Archive()
     archive.add("data.pkl", pickled)
     archive.add("byteorder", sys.byteorder.encode())
@@ -241,7 +245,7 @@ class _Loader:
                  report: FileReport, meter: Meter) -> None:
         self.contents, self.map_location, self.how = contents, map_location, how
         self.report, self.meter = report, meter
-        # Whether torch.load's argument is a function, which wants storages with their bytes.
+        # Whether map_location is a function. Such a function gets storages with their bytes.
         self.asks = not (map_location is None or
                          isinstance(map_location, (str, bytes, torch.device, dict)))
         self._devices: Dict[str, Any] = {}
@@ -316,7 +320,7 @@ class _Loader:
         return self._ready[record.offset]
 
     def _moved(self, storage: Any, location: str) -> Any:
-        """Returns what torch.load makes of a storage in host memory."""
+        """Moves a storage from host memory to its location, as torch.load does, and returns it."""
         if self.asks:
             moved = self.map_location(storage, location)
             if moved is not None:
@@ -364,7 +368,7 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
          pickle_module: Any = None, require: str = "any", effort: str = "thrifty",
          progress: Progress = False, stop: Optional[threading.Event] = None,
          report: Optional[FileReport] = None, path: Optional[str] = None) -> Any:
-    """Loads an object that torch.save or save wrote, its tensors straight into their memory.
+    """Loads an object that torch.save or save wrote. Reads its tensors straight into their memory.
 
     torch.load rebuilds the object. The file runs no other code than in torch.load.
 

@@ -69,7 +69,7 @@ struct pst_check_path {
 	bool cached;	 /* whether the measured bytes came from the page cache */
 	double gb_per_s; /* speed in 10^9 bytes per second */
 	double cpu_copies, dram_passes;
-	/* reason why an open path failed; "" if it did not fail */
+	/* reason why the test transfer on this path failed; "" if it did not fail */
 	char error[PENSTOCK_TEXT_MAX];
 };
 

@@ -35,7 +35,8 @@ static int malformed(const struct parse *p, const char *at, const char *what)
 				(uint64_t)(at - p->text), "%s", what);
 }
 
-/* Returns `in->what`, or `fallback` if the JSON is valid and yet not that of a manifest. */
+/* Fails with the message `in->what` if the JSON is malformed. Fails with the message `fallback` if
+ * the JSON is valid, but is not a line of a manifest. */
 static int json_fail(const struct parse *p, const struct pst_json *in, const char *fallback)
 {
 	return malformed(p, in->text + in->at, in->what ? in->what : fallback);
@@ -49,7 +50,7 @@ bool pst_manifest_names_part(const char *name)
 	       pst_utf8_valid(name);
 }
 
-/* Reads the key `want` of the next member. */
+/* Reads the key of the next member. Returns false if the key is not `want`. */
 static bool take_key(struct pst_json *in, bool *first, const char *want)
 {
 	size_t len;
@@ -201,15 +202,15 @@ static int parse_head(struct parse *p, char *line, size_t len)
 	if (!take_number(&in, &first, "ranks", &ranks) || ranks > UINT_MAX ||
 	    !take_end(&in, &first))
 		return json_fail(p, &in, "the first line is malformed");
-	/* While a save replaces a checkpoint of another number of ranks, the folder has the
-	 * manifests of both. */
+	/* While a save replaces a checkpoint, the folder has the manifests of the old and of the
+	 * new checkpoint, and their numbers of ranks may differ. */
 	if (ranks > p->m->ranks)
 		p->m->ranks = (unsigned)ranks;
 	return 0;
 }
 
-/* Checks the tail, which is the text from `line` on, and returns the number of parts that it
- * tells. */
+/* Checks the tail (the last line of a manifest), which begins at `line`. *parts becomes the number
+ * of parts that the tail has. */
 static int check_tail(struct parse *p, char *line, size_t len, uint64_t *parts)
 {
 	size_t before = (size_t)(line - p->text);
@@ -351,7 +352,7 @@ struct source {
 	struct penstock_manifest *m;
 	const char *path;
 	int fd;
-	uint64_t bytes_left; /* bytes that its other manifests may have */
+	uint64_t bytes_left; /* maximum number of bytes of the manifests that are not read yet */
 };
 
 /* Adds a file of the folder if its name is that of a manifest. */
@@ -464,14 +465,15 @@ const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest
 			     : NULL;
 }
 
-/* Returns the last item of a part that begins at `off`, or NULL. Of several items, only the last
- * can have bytes. */
+/* Returns the last item of a part that begins at offset `off`, or NULL. If several items begin
+ * there, only the last of them can have bytes, because items do not overlap. */
 static const struct penstock_item *item_at(const struct penstock_manifest *m,
 					   const struct pst_manifest_part *part, uint64_t off)
 {
 	uint64_t low = part->first, high = part->first + part->count;
 
-	/* Items before `low` begin at `off` at the latest, those from `high` on begin later. */
+	/* A binary search. All items before index `low` begin at `off` or earlier. All items from
+	 * index `high` on begin after `off`. */
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
 

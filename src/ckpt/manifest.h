@@ -16,7 +16,7 @@
 /* Maximum number of bytes of all manifests of a folder. They are in memory at the same time. While
  * a save replaces a checkpoint, the folder has the manifests of both. */
 #define PST_MANIFEST_READ_MAX (2 * PST_MANIFEST_WRITE_MAX)
-/* How the name of a manifest ends. */
+/* The end of the name of each manifest. */
 #define PST_MANIFEST_END "penstock.manifest"
 
 struct pst_manifest_part {

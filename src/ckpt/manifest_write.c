@@ -7,8 +7,8 @@
  *	{"part":"__0_0.distcp","bytes":8192,"items":[["weight",0,4096,1234],["bias",4096,8,null]]}
  *	{"parts":1,"crc32c":305419896}
  *
- * An item is its name or null, its offset, its length, and its checksum or null. Called by bindings
- * and programs.
+ * An item is an array: its name or null, its offset, its length, and its checksum or null. Called
+ * by bindings and programs.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -136,7 +136,8 @@ static int put_all(struct pst_text *t, const char *path, unsigned ranks,
 	return t->failed ? pst_weights_no_memory("a manifest") : 0;
 }
 
-/* Parses the text, so that no manifest is written that cannot be read. Finds duplicate parts. */
+/* Parses the text of the manifest before it is written, because manifest.c must be able to read it.
+ * This also finds duplicate parts. */
 static int check_text(const char *path, const struct pst_text *t)
 {
 	struct penstock_manifest *m = calloc(1, sizeof(*m));

@@ -310,7 +310,7 @@ struct pst_stream_seq {
 	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
 	 * the graph is launched. Then `idle` is false, and stream_copy must not be called. */
 	bool capturing;
-	bool copying;	   /* the backend's: the stream may use a copy queue */
+	bool copying;	   /* used by the backend only: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
 };
 
@@ -447,8 +447,9 @@ struct pst_device_ops {
 	 * another thread, in which no function of the driver may be called. */
 	int (*stream_tie)(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			  struct pst_err *err);
-	/* Optional. Makes what the functions above keep. It may wait until the device is idle, so
-	 * the pump calls it when it starts. If it fails, these functions try again. */
+	/* Optional. Creates in advance the objects that the stream functions above need, such as
+	 * kernels. It may wait until the device is idle, so the pump calls it when it starts. If it
+	 * fails, the stream functions create these objects later. */
 	void (*stream_prepare)(struct penstock_device *dev);
 	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
 	 * none of its streams will run again. It does not wait for a lock of the driver. */
@@ -627,9 +628,9 @@ struct pst_engine_ops {
 	 * completed calls. */
 	int (*poll)(struct pst_engine *engine);
 	/* Sleeps until a call completes, another thread writes to wake_fd, or timeout_us
-	 * microseconds have passed (no limit if -1). It reaps nothing: poll() does that, after the
-	 * lane has stopped being marked as asleep. Otherwise the completion of a request would
-	 * wake the lane that completes it. */
+	 * microseconds have passed (no limit if -1). It does not reap completed calls: the lane
+	 * calls poll() later, when it is no longer marked as asleep. Otherwise a request that the
+	 * lane itself completes would make it wake itself. */
 	void (*wait)(struct pst_engine *engine, int64_t timeout_us);
 };
 

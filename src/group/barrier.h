@@ -35,7 +35,8 @@ struct penstock_group {
 	struct pst_link *links;
 	struct pst_packet *packets; /* On rank 0: the last packet of each rank. */
 	struct pst_message scratch; /* Buffer for messages that are discarded. */
-	/* An array with one element for each rank; all elements point to the scratch buffer. */
+	/* Messages for a barrier without an exchange: one element for each rank. All elements
+	 * point to the scratch buffer. */
 	struct pst_message *empty;
 };
 

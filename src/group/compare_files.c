@@ -66,8 +66,8 @@ static int hash_samples(const struct pst_model_file *file, int fd, size_t step, 
 	char bytes[SAMPLE_BYTES];
 	off_t off;
 
-	/* First announces all reads to the kernel, so that they proceed in parallel; then reads
-	 * them one by one. */
+	/* First announces all samples to the kernel, so that it reads them in parallel. Then reads
+	 * one sample after the other. */
 	for (size_t i = 0; i < file->st.count; i += step) {
 		size_t len = sample_of(file, i, &off);
 

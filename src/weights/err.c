@@ -20,7 +20,7 @@
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
-/* The message that vfail gave to penstock_fail together with last_place. */
+/* The message that this file passed to penstock_fail when it filled last_place. */
 static _Thread_local char last_message[PENSTOCK_TEXT_MAX];
 
 /* Returns the last `most` bytes of `text`, or all of a shorter text. Messages quote the end of a

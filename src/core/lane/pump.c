@@ -84,7 +84,7 @@ static void *lane_main(void *arg)
 		pst_lane_pin(lane);
 	if (go && !lane->index)
 		start_report_pinned(&pump->start);
-	/* The last lane is needed last. */
+	/* The last lane does this, because the other lanes get work before it. */
 	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
 		pump->dev->ops->stream_prepare(pump->dev);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
