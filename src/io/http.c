@@ -431,7 +431,8 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 		if (conn->fd < 0)
 			continue;
 		if (!conn->call) {
-			if (now_ns - conn->began_ns > IDLE_NS)
+			/* A connection may have become idle after `now_ns` was taken. */
+			if (now_ns > conn->began_ns + IDLE_NS)
 				pst_http_conn_close(conn);
 			continue;
 		}

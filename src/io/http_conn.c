@@ -392,8 +392,10 @@ static enum pst_http_end conn_head(struct pst_http_conn *conn, uint64_t now_ns)
 		long len = pst_http_head_parse(conn->buf, conn->have, head);
 		enum pst_http_end end;
 
-		if (len < 0)
+		if (len < 0) {
+			memset(head, 0, sizeof(*head));
 			return conn_broken(conn, EBADMSG, "sent a malformed answer");
+		}
 		if (!len)
 			return PST_HTTP_RUNNING;
 		if (head->status >= 200) {
@@ -483,13 +485,17 @@ enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_n
 	unsigned slow_s = call->slow_s ? call->slow_s : SLOW_S;
 	unsigned connect_s = call->slow_s ? call->slow_s : CONNECT_S;
 	unsigned patience_s = call->patience_s ? call->patience_s : PATIENCE_S;
-	uint64_t since_ns = now_ns - conn->began_ns;
+	/* The call may have begun after `now_ns` was taken. */
+	uint64_t since_ns = now_ns > conn->began_ns ? now_ns - conn->began_ns : 0;
 	uint64_t moved = conn->moved - conn->mark_moved;
 
 	if (conn->state <= PST_CONN_SHAKING) {
 		if (since_ns < connect_s * 1000000000ull)
 			return PST_HTTP_RUNNING;
-		conn_broken(conn, ETIMEDOUT, "accepted no connection within %u s", connect_s);
+		conn_broken(conn, ETIMEDOUT, conn->state == PST_CONN_SHAKING
+						     ? "did not finish the TLS handshake within %u s"
+						     : "accepted no connection within %u s",
+			    connect_s);
 		return PST_HTTP_REFUSED;
 	}
 	if (conn->state == PST_CONN_HEAD)
@@ -501,7 +507,7 @@ enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_n
 	 * must send some bytes. */
 	if (conn->state == PST_CONN_TEXT)
 		slow_s = patience_s;
-	if (now_ns - conn->mark_ns < slow_s * 1000000000ull)
+	if (now_ns < conn->mark_ns + slow_s * 1000000000ull)
 		return PST_HTTP_RUNNING;
 	if (conn->state == PST_CONN_TEXT ? !moved : moved < (uint64_t)PST_HTTP_SLOW * slow_s)
 		return conn_broken(conn, ETIMEDOUT, "moved only %llu bytes in %u s",
