@@ -330,9 +330,8 @@ static uint64_t tiles_wrong(int fd, uint64_t len)
 	return off;
 }
 
-/* Brings the even tiles into the page cache. Reads them one by one without readahead, so that
- * no folio extends beyond a tile. So the folios are small. This case is harder for the library
- * than large folios. */
+/* Brings the even tiles into the page cache. Reads without readahead, so that no folio extends
+ * beyond a tile. The folios are then small, which is harder for the library than large folios. */
 static int tiles_make(struct bench *b, int fd, uint64_t len)
 {
 	int own = open(b->file, O_RDONLY | O_CLOEXEC), ret = own < 0 ? -errno : 0;

@@ -141,7 +141,8 @@ def pieces(state):
 
 
 def fill(state):
-    """Gives all tensors values that differ between places, tensors and ranks."""
+    """Fills all tensors with values that depend on the rank, the tensor and the place in the
+    tensor."""
     for piece, value in pieces(state):
         piece.copy_(value)
 
@@ -272,7 +273,8 @@ class Rank:
 
 
 def summary(rows, model, within):
-    """Prints the medians, and what all ranks of the model would need."""
+    """Prints the medians, and the bytes and the storage speed that all ranks of the model would
+    need."""
     ranks, nbytes = rows[0]["ranks"], rows[0]["bytes"]
     whole, largest = sum(model.sizes()), max(map(model.bytes_of, range(model.ranks)))
     found = {}

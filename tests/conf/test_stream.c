@@ -357,7 +357,8 @@ static void refused_requests_free_their_stages(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		/* The rest needs a failure on demand, which only the stand-in driver offers. */
+		/* The checks below need a driver call that fails on demand. Only the stand-in
+		 * driver has such calls. */
 		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);

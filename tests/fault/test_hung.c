@@ -392,8 +392,8 @@ static void cancel_after_another_lane_moved_all(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* A durable request without bytes waits for its sync, which has not started. It can be cancelled.
- * */
+/* A durable request without bytes waits for its sync, which has not started. It can be
+ * cancelled. */
 static void cancel_of_a_sync(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

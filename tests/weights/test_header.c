@@ -190,8 +190,8 @@ static void test_bad_headers(void **state)
 		if (!strstr(err.text, bad_headers[i].words))
 			fail_msg("%s: '%s', expected words '%s'", bad_headers[i].json, err.text,
 				 bad_headers[i].words);
-		/* The reported offset must lie in the header, or in the data after the last tensor.
-		 * */
+		/* The reported offset must lie in the header, or in the data after the last
+		 * tensor. */
 		if (err.at >
 		    strlen(bad_headers[i].json) + (strstr(err.text, "follow the last") ? 4 : 0))
 			fail_msg("%s: at %llu", bad_headers[i].json, (unsigned long long)err.at);

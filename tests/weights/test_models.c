@@ -31,8 +31,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Opens a model and compares the names of its tensors in order. Each letter of `names` is the last
- * letter of one name. */
+/* Opens a model and compares the names of its tensors, in the order in which the model lists
+ * them. Each letter of `names` is the last letter of one tensor's name. */
 static void check_opens(const char *path, const char *names)
 {
 	penstock_weights_close(w);
