@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures bulk transfers and their limits: reads of a cached and of an uncached file into the
- * GPU, saves from the GPU to a durable file, reads of a checkerboard file of cached and uncached
- * tiles, and reads of several sizes. One round measures each transfer and each limit once;
- * several rounds follow each other. core.c calls the sections.
+ * GPU, reads of several sizes, and saves from the GPU to a durable file. Also measures reads of a
+ * checkerboard file, of which every other tile is cached. One round measures each transfer and
+ * each limit once; several rounds follow each other. core.c calls the sections.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf Storage.
+"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf
+Storage.
 
-Makes the tensors of some ranks of a training job, with the numbers of elements and the types that
-MLPerf Storage's program DLIO gives them, in GPU memory if there is a GPU, else in host memory. Each
-rank is a process. In each of ten rounds all ranks save a checkpoint together, with fsync, and load
-it again after it has left the page cache. The slowest rank counts. The checkpoint is then removed,
-so that the drive needs room for only one. The first and the last load are compared with what was
-saved.
+Makes the tensors of some ranks of a training job. The numbers of elements and the types are
+those of MLPerf Storage's program DLIO. The tensors are in GPU memory if there is a GPU, else in
+host memory. Each rank is a process. In each of ten rounds all ranks save a checkpoint together,
+with fsync, and load it again after it has left the page cache. The slowest rank counts. The
+checkpoint is then removed, so that the drive needs room for only one. The first and the last
+load are compared with what was saved.
 
-Prints a row for each save and load, their medians, and what the whole model would need. Writes the
-rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and Reader.
-"""
+Prints a row for each save and load, their medians, and what the whole model would need. Writes
+the rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and
+Reader."""
 
 import argparse
 import csv

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the counters that a process publishes for other processes of the same user. A child
- * makes transfers and adds up their reports. The counters found through /proc/PID/fd, returned
- * by the library and printed by `penstock stats` must equal those sums. The library refuses to
- * read the counters of another user's process, of a process that has exited, of a process
- * without counters, and of a process whose counters have another format.
+ * Tests the counters that a process publishes for other processes of the same user. A child makes
+ * transfers and adds up their reports. The counters found through /proc/PID/fd, returned by the
+ * library and printed by `penstock stats` must equal the sums of the child. The library refuses
+ * to read the counters of another user's process. It also refuses if the process has exited, has
+ * no counters, or has counters of another format.
  */
 #include "test.h"
 

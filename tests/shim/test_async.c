@@ -283,8 +283,8 @@ static void wrong_arguments(void **state)
 	assert_cu(cu.cuStreamDestroy(s));
 }
 
-/* A call in a direction that the descriptor's open flags forbid fails at once with the code of
- * NVIDIA's library, into device memory and host memory, and on every stream. */
+/* The open flags of a descriptor can forbid a direction. A call in this direction fails at once
+ * with the code of NVIDIA's library, into device memory and host memory, and on every stream. */
 static void wrong_open_flags(void **state)
 {
 	static char host[10];

@@ -386,8 +386,8 @@ static void test_sort_names(void **state)
 	free(names);
 }
 
-/* Sorting needs neither a deep stack nor quadratic time, even if each name is one letter longer
- * than the one before it, or if two very long names differ only at their ends. */
+/* Sorting needs neither a deep stack nor quadratic time. This must hold even if each name is one
+ * letter longer than the one before it, or if two very long names differ only at their ends. */
 static void test_long_common_prefixes(void **state)
 {
 	const size_t long_one = 4 << 20;
