@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests requests that are captured into CUDA graphs. Each launch of the graph must move the bytes
- * that the storage has at that time, and store its own result. It must use the present late values:
- * a length or offsets in memory, which the library reads when the stream reaches the request. Also
- * tests what happens to the graph if a queue, a storage or a device is closed, and that everything
- * is freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the machine's own driver.
+ * that the storage has at that time, and store its own result. It must use the present late
+ * values: a length or offsets in memory, which the library reads when the stream reaches the
+ * request. Also tests what happens to the graph if a queue, a storage or a device is closed.
+ * Everything must be freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the
+ * machine's own driver.
  */
 #include "../graphs.h"
 #include "streams.h"

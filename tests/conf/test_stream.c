@@ -187,8 +187,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset (which the stream supplies) must stay within the allocation of the segment,
- * because the next allocation in memory may belong to another user. */
+/* A late buffer offset (which the stream supplies) must stay within the allocation of the
+ * segment. The next allocation in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };

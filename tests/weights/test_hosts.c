@@ -372,8 +372,8 @@ static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* Checks that the plan reads each needed granule (the bytes for which one bit of the need bitmap
- * stands) of a chunk exactly once, and no other granule. */
+/* Checks that the plan reads each needed granule of a chunk exactly once, and no other granule. A
+ * granule is the range of bytes for which one bit of the need bitmap stands. */
 static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
 			bool *taken)
 {
