@@ -410,8 +410,8 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				/* For more than 1 GiB, opening the file takes a negligible part of
-				 * the time, so leave this row out. */
+				/* For more than 1 GiB, opening the file takes a negligible part
+				 * of the time, so this row is left out. */
 				continue;
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",

@@ -717,7 +717,8 @@ static void error_in_one_replay(void **state)
 	graphs_await_gone();
 }
 
-/* Access the result atomically, because a lane may store it at the same time. */
+/* result_set and result_get access the result atomically, because a lane may store it at the same
+ * time. */
 static void result_set(int64_t value)
 {
 	__atomic_store_n(&late_now.result, value, __ATOMIC_RELEASE);

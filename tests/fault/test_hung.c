@@ -299,7 +299,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the lane that hangs, so cancel it. */
+	/* The library may have given this request to the hanging lane, so the test cancels it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;

@@ -427,8 +427,8 @@ static int child_broken_stream(void)
 	context_break(0, PST_CU_ILLEGAL_ADDRESS);
 	if (cuFileStreamDeregister(stream).err)
 		return 4;
-	/* A close waits only a short time for requests that are completing, so try several
-	 * times. */
+	/* A close waits only a short time for requests that are completing, so the test tries
+	 * several times. */
 	cuFileHandleDeregister(fh);
 	for (int i = 0; i < 20 && cuFileUseCount(); i++)
 		if (cuFileDriverClose().err && i == 19)
