@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures stream-ordered reads: many are submitted, and then the program waits for the stream, as
- * programs do that keep a KV cache in a file. They are compared with the same reads submitted to a
- * queue, with one-call reads, and with copies of pinned memory alone. The streams are idle when the
- * reads are submitted, or wait for a word, so that all reads are queued first. Section
+ * Measures stream-ordered reads. The program submits many reads and then waits for the stream, as
+ * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
+ * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
+ * when the reads are submitted, or wait for a word, so that all reads are queued first. Section
  * `stream_beside` measures how much such reads slow a compute kernel on another stream.
  */
 #include <errno.h>

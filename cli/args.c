@@ -29,8 +29,8 @@ int fail(int code, const char *fmt, ...)
 	va_end(args);
 	if (!first_error[0])
 		memcpy(first_error, text, sizeof(text));
-	/* A file name in the text can contain newlines and escape sequences, so replace control
-	 * characters. */
+	/* A file name in the text can contain newlines and escape sequences. So this loop
+	 * replaces control characters. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';

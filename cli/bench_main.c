@@ -190,7 +190,7 @@ static bool has_no_pages(const char *file)
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
-/* Shows what the command does at present, unless requests are in flight. */
+/* Shows the present step of the command on the progress line, unless requests are in flight. */
 static void step_progress(const struct bench_args *a, const char *step)
 {
 	double shown = 0;

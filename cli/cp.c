@@ -321,7 +321,7 @@ static void destination_open(struct copy *c)
 	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
-		/* Test before any byte moves whether the destination can be replaced. */
+		/* Tests before any byte moves whether the destination can be replaced. */
 		if (penstock_open(c->a->dst, &opts, &c->to)) {
 			copy_fail_lib(c, EXIT_FAILED, NULL);
 			return;

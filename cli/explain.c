@@ -59,8 +59,8 @@ static const char *explained_path_name(const struct penstock_explanation *e, int
 	return index >= 0 ? e->paths[index].name : "none";
 }
 
-/* Mixed paths: returns whether the path with index `i` would carry cached bytes of the request at
- * the same time as the path e->taken. */
+/* Returns whether the path with index `i` is mixed with the path e->taken, which means that both
+ * would carry cached bytes of the request at the same time. */
 static bool explained_mix_used(const struct penstock_explanation *e, int i)
 {
 	return i >= 0 && i == e->mixed && e->resident > 0 && e->taken == e->warm;

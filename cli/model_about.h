@@ -9,7 +9,7 @@
 #include "json.h"
 #include "model.h"
 
-/* Print the published figures of a model (NULL: of all), with the verdicts. Return 0 or an exit
+/* Prints the published figures of a model (NULL: of all), with the verdicts. Returns 0 or an exit
  * code. */
 int model_print_cases(const struct pst_model *m, struct pst_model_space *space, bool json);
 /* Prints all models with their summaries. */

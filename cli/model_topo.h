@@ -11,8 +11,8 @@ struct model_topo;
 
 /* Reads a file. Returns NULL after an error message; the caller frees the result. */
 struct model_topo *model_topo_read(const char *path);
-/* Parses a text, which must end with a NUL behind `len` bytes. Returns NULL, or what is wrong with
- * it; *line is then the number of the line. */
+/* Parses a text, which must have a NUL after its `len` bytes. Returns NULL, or a text that says
+ * what is wrong, with the number of the line in *line. */
 const char *model_topo_parse(char *text, size_t len, struct model_topo *t, unsigned *line);
 size_t model_topo_bytes(void);
 unsigned model_topo_gpus(const struct model_topo *t);

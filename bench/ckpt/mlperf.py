@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf Storage.
+"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf
+Storage.
 
-Makes the tensors of some ranks of a training job, with the numbers of elements and the types that
-MLPerf Storage's program DLIO gives them, in GPU memory if there is a GPU, else in host memory. Each
-rank is a process. In each of ten rounds all ranks save a checkpoint together, with fsync, and load
-it again after it has left the page cache. The slowest rank counts. The checkpoint is then removed,
-so that the drive needs room for only one. The first and the last load are compared with what was
-saved.
+Makes the tensors of some ranks of a training job. The numbers of elements and the types are
+those of MLPerf Storage's program DLIO. The tensors are in GPU memory if there is a GPU, else in
+host memory. Each rank is a process. In each of ten rounds all ranks save a checkpoint together,
+with fsync, and load it again after it has left the page cache. The slowest rank counts. The
+checkpoint is then removed, so that the drive needs room for only one. The first and the last
+load are compared with what was saved.
 
-Prints a row for each save and load, their medians, and what the whole model would need. Writes the
-rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and Reader.
-"""
+Prints a row for each save and load, their medians, and what the whole model would need. Writes
+the rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and
+Reader."""
 
 import argparse
 import csv
@@ -141,7 +142,8 @@ def pieces(state):
 
 
 def fill(state):
-    """Gives all tensors values that differ between places, tensors and ranks."""
+    """Fills all tensors with values that depend on the rank, the tensor and the place in the
+    tensor."""
     for piece, value in pieces(state):
         piece.copy_(value)
 
@@ -272,7 +274,8 @@ class Rank:
 
 
 def summary(rows, model, within):
-    """Prints the medians, and what all ranks of the model would need."""
+    """Prints the medians, and the bytes and the storage speed that all ranks of the model would
+    need."""
     ranks, nbytes = rows[0]["ranks"], rows[0]["bytes"]
     whole, largest = sum(model.sizes()), max(map(model.bytes_of, range(model.ranks)))
     found = {}

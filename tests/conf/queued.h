@@ -126,8 +126,8 @@ static inline void await_empty_inbox(void)
 	assert_null(atomic_load(&lane->inbox));
 }
 
-/* The main function of the test programs: sets the options of the host device and runs the cases.
- * */
+/* The main function of the test programs: sets the options of the host device and runs the
+ * cases. */
 #define run_queues(tests) (set_device_options(), cmocka_run_group_tests(tests, setup, teardown))
 
 static inline void set_device_options(void)

@@ -260,8 +260,8 @@ static void inline_lane_submits_together(void **state)
 	mem_check(host, mem);
 }
 
-/* For each read on a lane with a thread, the submitting thread wakes the lane at most once, and
- * the lane wakes the waiting thread at most once. */
+/* Each read on a lane with a thread causes at most two wakes. The submitting thread wakes the
+ * lane, and the lane wakes the waiting thread. */
 static void lane_wakes_once(void **state)
 {
 	struct penstock_queue *q;

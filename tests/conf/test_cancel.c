@@ -137,8 +137,8 @@ static void cancel_refused_by_storage(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_memory_equal(back, bytes, 5 * PIECE);
 	assert_int_equal(fired[0], 1);
-	/* The storage refuses to cancel the transfers in flight. The request's other chunks must
-	 * not start all the same. */
+	/* The storage refuses to cancel the transfers in flight. Even so, the request's other
+	 * chunks must not start. */
 	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);

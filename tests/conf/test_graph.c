@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests requests that are captured into CUDA graphs. Each launch of the graph must move the bytes
- * that the storage has at that time, and store its own result. It must use the present late values:
- * a length or offsets in memory, which the library reads when the stream reaches the request. Also
- * tests what happens to the graph if a queue, a storage or a device is closed, and that everything
- * is freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the machine's own driver.
+ * that the storage has at that time, and store its own result. It must use the present late
+ * values: a length or offsets in memory, which the library reads when the stream reaches the
+ * request. Also tests what happens to the graph if a queue, a storage or a device is closed.
+ * Everything must be freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the
+ * machine's own driver.
  */
 #include "../graphs.h"
 #include "streams.h"
@@ -716,7 +717,8 @@ static void error_in_one_replay(void **state)
 	graphs_await_gone();
 }
 
-/* Access the result atomically, because a lane may store it at the same time. */
+/* result_set and result_get access the result atomically, because a lane may store it at the same
+ * time. */
 static void result_set(int64_t value)
 {
 	__atomic_store_n(&late_now.result, value, __ATOMIC_RELEASE);

@@ -155,8 +155,8 @@ static void completes_exactly_once(void **state)
 			uintptr_t i = (uintptr_t)done[k].user;
 
 			assert_int_equal(done[k].id, ids[i]);
-			/* If this request completed a second time, the comparison above would fail.
-			 * */
+			/* If this request completed a second time, the comparison above would
+			 * fail. */
 			ids[i] = UINT64_MAX;
 			failed += done[k].result == -EIO;
 			assert_true(done[k].result == -EIO || done[k].result == -ECANCELED ||

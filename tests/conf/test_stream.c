@@ -187,8 +187,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset (which the stream supplies) must stay within the allocation of the segment,
- * because the next allocation in memory may belong to another user. */
+/* A late buffer offset (which the stream supplies) must stay within the allocation of the
+ * segment. The next allocation in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -357,7 +357,8 @@ static void refused_requests_free_their_stages(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		/* The rest needs a failure on demand, which only the stand-in driver offers. */
+		/* The checks below need a driver call that fails on demand. Only the stand-in
+		 * driver has such calls. */
 		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);

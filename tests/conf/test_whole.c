@@ -356,8 +356,8 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		req.stream = h.stream; /* the same read, in the order of the stream that waits */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
-	/* The chunk boundaries fall at the last byte of row 200 and at the first byte of row 189.
-	 * */
+	/* A first chunk of CHUNK bytes would end one byte before the end of row 200, or one byte
+	 * after the start of row 189. */
 	for (unsigned i = 0; i < 2; i++) {
 		segs[0] = (struct penstock_seg){.dev = gpu, .buf = mem, .rows = 1000};
 		segs[0].pitch = i ? 1387 : 1310;

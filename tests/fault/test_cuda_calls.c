@@ -338,8 +338,9 @@ static void run_and_check(int (*scenario)(void), const char *spec, const struct 
 
 static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	/* Numbers of driver calls in the first scenario. If another scenario calls a function
-	 * equally often, these calls only open the device, and they are not tested again. */
+	/* The outcome of the first scenario, with its numbers of driver calls. If another
+	 * scenario makes as many calls of a function, it calls the function only to open the
+	 * device. These calls are not tested again. */
 	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;

@@ -186,7 +186,8 @@ static unsigned long unregister_calls(void)
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
 
 	*(void **)&calls = dlsym(lib, "pst_standin_calls");
-	return calls ? calls("cuMemHostUnregister") : 0; /* the driver does not count its calls */
+	/* a real driver does not count its calls */
+	return calls ? calls("cuMemHostUnregister") : 0;
 }
 
 /* Waits until the library's thread has unregistered the windows of a closed storage. Otherwise that

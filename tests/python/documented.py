@@ -94,7 +94,8 @@ class Documented(unittest.TestCase):
                                       "2 not-found missing.safetensors None None"])
 
     def test_parameters(self):
-        """The table has every parameter of the four calls, with its default, and no others."""
+        """The page's table has every parameter of the four calls, with its default, and no
+        other parameters."""
         rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\| (.*?) \| \S.* \|$", self.text, re.M)
         told = {(call, name, default) for name, default, calls in rows
                 for call in (CALLS if calls == "all" else re.findall(r"`(\w+)`", calls))}

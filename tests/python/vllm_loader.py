@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests `--load-format penstock` in the real vLLM, against vLLM's own loader.
 
-vLLM finds the loader through the package's entry point. It loads a small model with one rank, and
-with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the test registers
-vLLM's CPU platform, and computes nothing with the model, because the wheel's kernels need a GPU.
-Needs vLLM, so only make test-all runs it."""
+vLLM finds the loader through the package's entry point. It loads a small model with one rank,
+and with two ranks that read together. The kernels in vLLM's wheel need a GPU. So without a GPU,
+the test registers vLLM's CPU platform and computes nothing with the model. Needs vLLM, so only
+make test-all runs it."""
 
 import os
 import socket

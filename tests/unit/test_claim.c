@@ -280,8 +280,8 @@ static void fast_reads_among_others_are_mixed(void **state)
 	assert_true(claim_by_two_lanes() >= 16 * MIB);
 }
 
-/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped,
- * and no lane asks for the residency of more bytes than path bounce carries in a chunk. */
+/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped.
+ * No lane asks for the residency of more bytes than path bounce carries in a chunk. */
 static void stream_ordered_reads_are_not_mixed(void **state)
 {
 	(void)state;

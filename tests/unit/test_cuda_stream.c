@@ -73,9 +73,9 @@ static bool word_becomes(const uint64_t *word, uint64_t value)
 	return word_load(word) == value;
 }
 
-/* Checks the order of operations on stream `s`. stream_write takes effect only when the stream
- * reaches that operation. After stream_wait the stream waits until the word has at least the
- * value. */
+/* Checks the order of operations on stream `s`. A word that stream_write writes changes only when
+ * the stream reaches this operation. A stream_wait blocks the stream until the word has at least
+ * the value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {

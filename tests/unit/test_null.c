@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
- * must fail with -EINVAL and a message, or return NULL or 0 if its type has no errors, or do
- * nothing if it returns void. Also tests arrays of structs whose elements have different sizes, and
- * memory that the library has not allocated. Every function of src/libpenstock.map must occur here.
+ * must fail with -EINVAL and a message. If its type has no errors, it must return NULL or 0. If
+ * it returns void, it must do nothing. Also tests arrays of structs whose elements have different
+ * sizes, and memory that the library has not allocated. Every function of src/libpenstock.map
+ * must occur here.
  */
 #include "../weights/make.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests penstock_weights_load and penstock_weights_load_into, on the host and on the stand-in's
- * CUDA device: every byte is in its place, tensors are aligned, the load needs no more memory
- * than the header promises, each byte of a file is read once, and failures have the right
- * messages.
+ * CUDA device. Every byte must be in its place, and tensors must be aligned. The load must need
+ * no more memory than the header promises, and read each byte of a file once. Failures must have
+ * the right messages.
  */
 #include "load.h"
 
