@@ -684,7 +684,7 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * Every rank must call this function for the same files, each with its own devices and shard.
  * Each byte that at least one rank needs is read only once. Every rank reads a share of these
  * bytes into windows, and all ranks copy what they need from the windows. The windows are device
- * memory in addition to that of the load, and never come from opts->alloc. If the devices cannot
+ * memory in addition to the tensors' memory, and never come from opts->alloc. If the devices cannot
  * share memory, the windows are host memory. report->read counts only the bytes that this rank
  * has read. Only one thread of a rank at a time may use the group.
  *

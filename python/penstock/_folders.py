@@ -27,7 +27,7 @@ _NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs",
 
 
 def place_of(folder: str) -> Place:
-    """Returns the place of a folder, which must exist."""
+    """Describes the file system of a folder, which must exist."""
     stat, space = os.stat(folder), os.statvfs(folder)
     return Place(socket.gethostname(), stat.st_dev, space.f_blocks * space.f_frsize,
                  space.f_bavail * space.f_frsize, file_system(stat.st_dev) in _NETWORK)

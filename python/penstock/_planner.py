@@ -106,9 +106,9 @@ class SavePlanner(DefaultSavePlanner):
         dedup_save_to_lowest_rank: if several ranks have an item, True lets the lowest rank write
             it; False lets the rank write it that has the fewest bytes to write.
         cache: whether a plan is used again if no rank's state has changed its tensors or shards.
-            The plans of the last two states are kept. If one process takes part in the saves
-            of several process groups in turn, set it to False; otherwise some saves fail, and
-            succeed when they are repeated.
+            The plans of the last two states are kept. If a process takes part in the saves of
+            several process groups, set it to False; otherwise some saves fail, and succeed
+            when they are repeated.
     """
 
     def __init__(self, flatten_state_dict: bool = True, flatten_sharded_tensors: bool = True, *,

@@ -457,8 +457,8 @@ def tensor_bytes(state: Any) -> int:
 
 
 def _locals(value: torch.Tensor) -> List[torch.Tensor]:
-    """Returns the tensors of this process of which a tensor consists. The same call always returns
-    the same objects."""
+    """Returns this process's local tensors of a tensor: the shards of a distributed tensor, or else
+    the tensor itself. The same call always returns the same objects."""
     if hasattr(value, "local_shards"):  # ShardedTensor
         return [shard.tensor for shard in value.local_shards()]
     if hasattr(value, "device_mesh"):  # DTensor

@@ -251,7 +251,7 @@ class _Loader:
         self._devices: Dict[str, Any] = {}
         # The storage of each payload by its offset in the file, once it is read.
         self._ready: Dict[int, Any] = {}
-        # The payloads by offset.
+        # Name and record of each payload, by its offset in the file.
         self._payloads = {record.offset: (name, record) for name, record in
                           contents.records.items()}
         # Address of the file's first byte in the mapping from which torch.load makes storages.
@@ -348,8 +348,8 @@ def _is_long(record: Record) -> bool:
 def _new_storage(record: Record, device: Any) -> Any:
     """Returns an uninitialised storage for a payload, in host memory if `device` is None.
 
-    In host memory a long payload gets the same distance from a page boundary as in the file, and a
-    page of room after it, so that a drive can write the memory directly."""
+    A drive can write a long payload in host memory directly. For this, the payload has the same
+    offset within its memory page as within its page of the file, and a page of room after it."""
     if device is not None and device.type != "cpu":
         return torch.UntypedStorage(record.nbytes, device=device)
     if not _is_long(record):

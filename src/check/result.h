@@ -24,7 +24,7 @@ struct pst_check_opts {
 	const char *target;
 	/* device name as for penstock_device_open(); NULL stands for "auto" */
 	const char *device;
-	/* measure each path for some milliseconds instead of a second */
+	/* measure each path for 50 ms instead of a second */
 	bool quick;
 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes slices from segments. A direct path moves the aligned middle of a long segment. If a short
- * unaligned segment and a long one were one contiguous range of a request, a chunk could begin in
- * the short one and end in the long one, and no direct path could carry it. So the aligned middles
- * come first, in requests of their own. All other bytes, the edges, come after them. Called by
- * part.c. Does no I/O.
+ * Makes slices from segments. A direct path can move the aligned middle of a long segment, but not
+ * its unaligned ends or a short segment. If one request contained all of them, a chunk could begin
+ * in a short segment and end in a long one, and no direct path could carry this chunk. So the
+ * aligned middles come first, in requests of their own. All other bytes, the edges, come after
+ * them. Called by part.c. Does no I/O.
  */
 #include "ckpt/slices.h"
 

@@ -315,8 +315,8 @@ struct pst_stream_seq {
 };
 
 /* One copy that a kernel on the device executes, and a round of such copies. Both layouts are part
- * of the kernel (device/stream_copy.cu). Addresses are those of the device's address space, which
- * contains pinned host memory. */
+ * of the kernel (device/stream_copy.cu). All addresses are in the device's address space,
+ * which also contains pinned host memory. */
 struct pst_stream_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
@@ -442,8 +442,8 @@ struct pst_device_ops {
 			  struct pst_err *err);
 	int (*stream_count)(struct pst_stream_seq *seq, uint64_t *count, uint64_t *zero,
 			    uint64_t *zero_too, struct pst_err *err);
-	/* Calls gone(arg) once, when the graph into which the stream is being captured and all
-	 * executables of it have been destroyed, or when stream_tie fails. The call may come from
+	/* Calls gone(arg) once: when the graph into which the stream is being captured and all its
+	 * executables have been destroyed, or when stream_tie fails. The call may come from
 	 * another thread, in which no function of the driver may be called. */
 	int (*stream_tie)(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			  struct pst_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The copier of device cuda: two streams, one for each direction, and events. The streams, and
- * those events that are surely needed, are created when the copier opens, because creating one
- * takes up to 0.3 ms while other threads use the driver (H200).
+ * the events that are likely to be needed, are created when the copier opens. Creating one later
+ * could take up to 0.3 ms while other threads use the driver (H200).
  *
  * The last ticket has no event until another copy follows it. Until then its stream is queried
  * instead of an event. So the last copy of a sequence needs two driver calls instead of three.

@@ -4,9 +4,9 @@
  * them at submit.
  *
  * A waiting stream also holds up every other stream whose work comes next in the same hardware
- * queue: the queue that the waiting stream used last. So before it waits, the stream is made to
- * use a compute queue, so that the copies of other streams continue (tests/standin/README.md has
- * the measurement). If a device has no memory operations, one host function stores a word, and
+ * queue: the queue that the waiting stream used last. So this file makes the stream use a compute
+ * queue before it waits; then the copies of other streams continue (tests/standin/README.md has the
+ * measurement). If a device has no memory operations, one host function stores a word, and
  * another polls a word. Neither makes a CUDA call or I/O.
  *
  * If the stream is being captured, each operation becomes a node of a graph. The functions then

@@ -19,7 +19,7 @@ struct penstock_group {
 		int rank; /* First rank that is lost; -1 if no rank is. */
 		int code;
 		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* What happened to the lost rank. */
+		char text[PENSTOCK_TEXT_MAX]; /* Sentence about the end of the lost rank. */
 	} lost;
 	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
 	 * callback from time to time. NULL if there is none. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fit of fit.h. Called by `penstock model --calibrate` and by tests. */
+/* Implements fit.h. Called by `penstock model --calibrate` and by tests. */
 #include "fit.h"
 
 #include <math.h>

@@ -74,7 +74,7 @@ int pst_model_preset_index(const struct pst_model *m, const char *name);
 
 /* Writes the default of each parameter to `in`. */
 void pst_model_defaults(const struct pst_model *m, double *in);
-/* Copies settings to `in`. Returns false if the model lacks a parameter of such a name. */
+/* Copies settings to `in`. Returns false if the model lacks a parameter that a setting names. */
 bool pst_model_apply(const struct pst_model *m, const struct pst_model_setting *set, double *in);
 /* Returns whether a parameter may have this value: the value must be in the parameter's range, and
  * whole if the unit requires that. */

@@ -17,8 +17,8 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-/* A model of at most this many files keeps the descriptors on which it read the headers, so
- * that a load still works after a file was removed or replaced. The files of a larger model are
+/* A model of at most this many files keeps the descriptors with which it has read the headers. So a
+ * load still works after a file was removed or replaced. The files of a larger model are
  * opened only when they are read: not all of them may be needed, and a process may open only a
  * limited number of files. */
 #define KEPT_MAX 64u

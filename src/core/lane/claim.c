@@ -149,7 +149,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	 * make the next query short. */
 	if (next < QUERY_MIN)
 		next = QUERY_MIN;
-	/* Nor may a lane with short chunks shorten the queries of a lane with long chunks. */
+	/* A lane with short chunks must not shorten the queries of a lane with long chunks
+	 * either. */
 	if (plan->mixed > 1 && !shortened && next < was)
 		next = was;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);

@@ -447,7 +447,8 @@ void pst_pump_submit(struct pst_request *req)
 
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home_lane = best;
-	/* A captured request never completes. While it exists, the pump is not stopped. */
+	/* A captured request is not counted, because it never completes. The pump is not stopped
+	 * while it exists. */
 	if (!req->stage || !req->stage->captured)
 		atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);

@@ -185,8 +185,8 @@ static void req_abandon(struct pst_request *req)
 		pst_req_fail_sync(req, &err);
 }
 
-/* Makes the lanes that may carry the request check it, so that they drop its chunks that wait
- * for a slot and cancel its transfers where the storage can. */
+/* Makes the lanes that may carry the request check it. They then drop its chunks that wait for a
+ * slot, and cancel its transfers if the storage supports that. */
 static void req_wake_lanes(struct pst_request *req)
 {
 	struct pst_inline_lane *inline_lane = req->q->inline_lane;

@@ -162,9 +162,10 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 	return ret;
 }
 
-/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, because
- * copies that wait for earlier nodes could hold up those of other streams, and because the storage
- * may have another length in each replay. *begun becomes true if the graph will count arrivals. */
+/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, for two
+ * reasons: queued copies that wait for earlier nodes could hold up copies of other streams, and the
+ * storage may have another length in each replay. *begun becomes true if the graph will count
+ * arrivals. */
 static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 {
 	struct pst_stage *stage = req->stage;
