@@ -309,6 +309,8 @@ static int beside_row(struct bench *b, struct stream_run *r, struct pst_cu_funct
 								    stream, args, NULL));
 	if (!ret)
 		ret = gpu_bad("thread", pthread_create(&thread, NULL, await_kernels, &beside));
+	if (ret)
+		return ret;
 	while (!ret && how >= 0 && !beside.done) {
 		ret = reads_make(r, (enum how)how, MIB, count);
 		submitted += count;
