@@ -1047,7 +1047,7 @@ struct penstock_explanation {
 	unsigned path_count;		      /* number of rows */
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
 	/* index of the row whose path would carry some of the cached chunks at the same time as
-	 * the path `warm`; -1 if there is no such path */
+	 * the path of row number `warm` (the member above); -1 if there is no such path */
 	int mixed;
 };
 

@@ -22,7 +22,8 @@
 #define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
 
 struct unit {
-	/* ahead_ps: time by which the unit's first TLP has arrived before the unit starts */
+	/* ahead_ps: how long the unit's first TLP has already been at the current link when the
+	 * link starts to send the unit */
 	uint64_t born_ps, ahead_ps;
 	uint16_t stream, next; /* next: number of the next unit in the same queue */
 	uint8_t hop;

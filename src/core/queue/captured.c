@@ -244,7 +244,8 @@ void pst_captured_end(struct pst_captured *cap)
 	atomic_store_explicit(&cap->serving, false, memory_order_release);
 }
 
-/* Marks the captured requests of the storage. Returns whether a replay of one of them runs. */
+/* Marks all captured requests of the storage as closed, so that no replay of them can begin.
+ * Returns whether a replay of one of them is still running. */
 static bool storage_serves(const struct penstock_storage *st)
 {
 	bool serves = false;

@@ -86,8 +86,9 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook, called when the request has completed: lets its stream continue, drops its counts and
- * pushes it onto the queue's list. */
+/* Hook, called when the request has completed. If the request is in stream order, lets its stream
+ * continue. Ends the request's use of its devices, its lane and its storage, which count the
+ * requests that use them. Then pushes the request onto its queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->stage)
