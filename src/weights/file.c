@@ -113,8 +113,7 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	if (ret < 0)
 		return ret;
 	source.fd = kept ? source.fd : ret;
-	ret = object ? object_open(&w->files[index], &st)
-		     : penstock_open_fd(source.fd, &opts, &st);
+	ret = object ? object_open(&w->files[index], &st) : penstock_open_fd(source.fd, &opts, &st);
 	if (ret < 0 && object)
 		return ret;
 	if (ret < 0) {

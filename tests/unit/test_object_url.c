@@ -45,9 +45,9 @@ static void names_have_no_secrets(void **state)
 	char text[600];
 
 	(void)state;
-	assert_int_equal(pst_object_url_parse("https://[::1]:8443/b/k%20k?X-Amz-Signature=abc",
-					      &url, &err),
-			 0);
+	assert_int_equal(
+		pst_object_url_parse("https://[::1]:8443/b/k%20k?X-Amz-Signature=abc", &url, &err),
+		0);
 	assert_true(url.presigned && url.server.tls);
 	assert_string_equal(url.server.host, "::1");
 	assert_int_equal(url.server.port, 8443);
@@ -75,9 +75,10 @@ static void endpoints(void **state)
 		{"http://localhost", "localhost", 80, 0, 1, 0},
 		{"https://[fe80::1]", "fe80::1", 443, 1, 1, 0},
 	};
-	static const char *const bad[] = {"", "127.0.0.1", "ftp://h", "http://", "http://h:",
-					  "http://h:0", "http://h:65536", "http://h/path",
-					  "http://h:1x", "http://[::1", "http://u@h"};
+	static const char *const bad[] = {
+		"",	      "127.0.0.1",	"ftp://h",	 "http://",	"http://h:",
+		"http://h:0", "http://h:65536", "http://h/path", "http://h:1x", "http://[::1",
+		"http://u@h"};
 	struct pst_object_server server;
 
 	(void)state;
@@ -95,11 +96,22 @@ static void endpoints(void **state)
 
 static void bad_urls(void **state)
 {
-	static const char *const bad[] = {"s3://", "s3:///k", "s3://b", "s3://b/", "s3://b/?x=1",
-					  "s3://b/%", "s3://b/%g0", "s3://b:1/k", "s3://b/k?x=1",
-					  "s3://b/k?region", "s3://b/k?path-style=2",
-					  "s3://b/k?timeout=-1", "s3://b/k?timeout=",
-					  "http://h", "http:///k", "https://h/a b"};
+	static const char *const bad[] = {"s3://",
+					  "s3:///k",
+					  "s3://b",
+					  "s3://b/",
+					  "s3://b/?x=1",
+					  "s3://b/%",
+					  "s3://b/%g0",
+					  "s3://b:1/k",
+					  "s3://b/k?x=1",
+					  "s3://b/k?region",
+					  "s3://b/k?path-style=2",
+					  "s3://b/k?timeout=-1",
+					  "s3://b/k?timeout=",
+					  "http://h",
+					  "http:///k",
+					  "https://h/a b"};
 	struct pst_object_url url;
 
 	(void)state;
@@ -115,8 +127,10 @@ static void bad_urls(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keys_are_bytes),    cmocka_unit_test(options_are_decoded),
-		cmocka_unit_test(names_have_no_secrets), cmocka_unit_test(endpoints),
+		cmocka_unit_test(keys_are_bytes),
+		cmocka_unit_test(options_are_decoded),
+		cmocka_unit_test(names_have_no_secrets),
+		cmocka_unit_test(endpoints),
 		cmocka_unit_test(bad_urls),
 	};
 
