@@ -103,7 +103,10 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
 	/* The parser has changed this text, but equal headers are changed in the same way. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
-	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
+	/* An object is replaced as a whole, so its header and its length tell objects apart as well
+	 * as they can be told without reading them twice. */
+	if (!file->object)
+		ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
 		file->content = h ? h : 1;
 	return ret;

@@ -44,9 +44,9 @@ enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE };
 struct reactor {
 	unsigned index;
 	int epoll_fd, wake_fd;
-	struct pst_http_conn *conns; /* CONNS_MAX; a free one has fd -1 */
-	struct pst_http_call *inbox; /* calls to start; guarded by the lock */
-	unsigned load;		     /* calls of this reactor; guarded by the lock */
+	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
+	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
+	unsigned load;		       /* calls of this reactor; guarded by the lock */
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
@@ -340,8 +340,8 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 			conn_watch(r, conn, EPOLL_CTL_MOD);
 		return;
 	}
-	call = conn_release(r, conn, conn->usable &&
-					     (end == PST_HTTP_DONE || end == PST_HTTP_AGAIN));
+	call = conn_release(r, conn,
+			    conn->usable && (end == PST_HTTP_DONE || end == PST_HTTP_AGAIN));
 	if (end == PST_HTTP_DONE) {
 		call_end(r, call, 0);
 	} else if (end == PST_HTTP_FAILED) {
@@ -353,8 +353,7 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 		socklen_t len;
 
 		/* Try each of the server's addresses before the call waits. */
-		if (++call->addresses_tried <
-		    pst_endpoint_address(endpoint, &ignored, &len)) {
+		if (++call->addresses_tried < pst_endpoint_address(endpoint, &ignored, &len)) {
 			call_begin(r, call);
 			return;
 		}
@@ -436,11 +435,7 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 				pst_http_conn_close(conn);
 			continue;
 		}
-		/* The kernel reports a body's bytes only in large pieces, so ask for those that
-		 * have arrived before the speed is judged. */
-		conn_event(r, conn, now_ns);
-		if (conn->fd >= 0 && conn->call)
-			attempt_ended(r, conn, pst_http_conn_check(conn, now_ns));
+		attempt_ended(r, conn, pst_http_conn_check(conn, now_ns));
 	}
 }
 

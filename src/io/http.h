@@ -56,7 +56,7 @@ struct pst_http_call {
 	/* set by the owner */
 	const struct pst_http_ops *ops;
 	struct pst_http_endpoint *endpoint;
-	bool no_body; /* a response has no body, as after HEAD */
+	bool no_body;	 /* a response has no body, as after HEAD */
 	const void *out; /* body of the request */
 	uint64_t out_len;
 	struct iovec *in; /* memory for the body of the response */
@@ -79,7 +79,7 @@ struct pst_http_call {
 	int place; /* where the call is; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;
-	uint64_t due_ns; /* time of the next attempt */
+	uint64_t due_ns;     /* time of the next attempt */
 	uint64_t got_before; /* value of `got` when the attempt began */
 	struct pst_http_call *next;
 };

@@ -30,8 +30,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 void pst_object_place_close(struct pst_object_place *place);
 /* Changes the region to the one that the server has named. Returns 0, or -errno if it has been
  * changed before or the server is not found. */
-int pst_object_place_move(struct pst_object_place *place, const char *region,
-			  struct pst_err *err);
+int pst_object_place_move(struct pst_object_place *place, const char *region, struct pst_err *err);
 
 /* A request to the object's server. */
 struct pst_object_call {
@@ -58,8 +57,8 @@ void pst_object_call_init(struct pst_object_call *call, const struct pst_object_
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
-/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status,
- * unless the server answered each attempt with an error that might have passed. */
+/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status. But
+ * if each attempt got an error that might have passed, such as 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

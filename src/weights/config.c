@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "weights/object.h"
 
 /* Returns true for a key whose value is an object that the parser must read too. A multimodal
  * model keeps the values of its language model in such an object. */
@@ -85,7 +86,9 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 	char name[PATH_MAX];
 	int n;
 
-	if (w->list.home)
+	if (pst_weights_is_object(path))
+		n = pst_weights_object_beside(path, file, name, sizeof(name)) ? 0 : -1;
+	else if (w->list.home)
 		n = snprintf(name, sizeof(name), "%s/%s", w->list.home, file);
 	else
 		n = snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "weights/err.h"
+#include "weights/object.h"
 
 /* Returns true if `a` and `b` describe the same file with the same content. ctime is not
  * compared, since linking or renaming a file changes its ctime but none of its bytes. */
@@ -25,6 +26,8 @@ int pst_model_file_check(const struct pst_model_file *file, int fd)
 {
 	struct stat st;
 
+	if (file->object)
+		return 0; /* each read fails if the object has changed */
 	if (fstat(fd, &st))
 		return pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");
 	if (!same_file(&st, &file->stat))
@@ -70,6 +73,23 @@ bool pst_model_file_is_open(struct penstock_weights *w, unsigned index)
 	return source_of(w, index).st != NULL;
 }
 
+/* Opens an object as a storage, and checks that it has the length that it had before. */
+static int object_open(const struct pst_model_file *file, struct penstock_storage **out)
+{
+	struct penstock_storage *st;
+	int ret = penstock_open(file->path, NULL, &st);
+
+	if (ret < 0)
+		return pst_weights_fail_lib(ret, file->path, NULL, PST_NO_OFF);
+	if (penstock_storage_length(st) != (int64_t)file->stat.st_size) {
+		penstock_close(st);
+		return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, file->path, NULL, PST_NO_OFF,
+					"the object changed after its header was read");
+	}
+	*out = st;
+	return 0;
+}
+
 /* Opens the storage of the file without holding the lock: the system calls can block for any length
  * of time if the file is on remote storage. If two threads open it, one of the storages is closed.
  */
@@ -78,7 +98,7 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct pst_file_source source = source_of(w, index);
-	const bool kept = source.fd >= 0;
+	const bool object = w->files[index].object, kept = source.fd >= 0 || object;
 	const pid_t process = getpid();
 	struct penstock_storage *st, *left;
 	int ret;
@@ -93,7 +113,9 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	if (ret < 0)
 		return ret;
 	source.fd = kept ? source.fd : ret;
-	ret = penstock_open_fd(source.fd, &opts, &st);
+	ret = object ? object_open(&w->files[index], &st) : penstock_open_fd(source.fd, &opts, &st);
+	if (ret < 0 && object)
+		return ret;
 	if (ret < 0) {
 		if (!kept)
 			close(source.fd);
@@ -116,9 +138,14 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	return 0;
 }
 
-static int read_exact(const char *path, int fd, void *to, size_t len, uint64_t off)
+/* Reads bytes of the header: of the object `st`, or of the file `fd` if `st` is NULL. */
+static int read_exact(const char *path, struct penstock_storage *st, int fd, void *to, size_t len,
+		      uint64_t off)
 {
 	size_t at = 0;
+
+	if (st)
+		return pst_weights_object_read(st, path, to, len, off);
 
 	while (at < len) {
 		ssize_t n = pread(fd, (char *)to + at, len - at, (off_t)(off + at));
@@ -144,7 +171,7 @@ static int header_fail(const char *path, int code, const struct pst_st_error *er
 		err->text);
 }
 
-int pst_model_file_read_header(struct pst_model_file *file, int fd)
+static int header_read(struct pst_model_file *file, struct penstock_storage *st, int fd)
 {
 	unsigned char prefix[PST_ST_PREFIX];
 	struct pst_st_error err;
@@ -152,17 +179,12 @@ int pst_model_file_read_header(struct pst_model_file *file, int fd)
 	char *text;
 	int ret;
 
-	if (fstat(fd, &file->stat))
-		return pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");
-	if (!S_ISREG(file->stat.st_mode))
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, file->path, NULL, PST_NO_OFF,
-					"it is not a regular file");
 	if ((uint64_t)file->stat.st_size < PST_ST_PREFIX)
 		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, file->path, NULL,
 					PST_NO_OFF,
 					"a file of %lld bytes is not a safetensors file",
 					(long long)file->stat.st_size);
-	ret = read_exact(file->path, fd, prefix, sizeof(prefix), 0);
+	ret = read_exact(file->path, st, fd, prefix, sizeof(prefix), 0);
 	if (ret)
 		return ret;
 	len = pst_st_header_length(prefix, (uint64_t)file->stat.st_size, &err);
@@ -172,7 +194,7 @@ int pst_model_file_read_header(struct pst_model_file *file, int fd)
 	text = malloc((size_t)len + 1);
 	if (!text)
 		return pst_weights_no_memory("a header");
-	ret = read_exact(file->path, fd, text, (size_t)len, PST_ST_PREFIX);
+	ret = read_exact(file->path, st, fd, text, (size_t)len, PST_ST_PREFIX);
 	if (ret) {
 		free(text);
 		return ret;
@@ -181,4 +203,34 @@ int pst_model_file_read_header(struct pst_model_file *file, int fd)
 	ret = pst_st_parse(text, (size_t)len, (uint64_t)file->stat.st_size - file->data_off,
 			   &file->st, &err);
 	return ret ? header_fail(file->path, ret, &err) : 0;
+}
+
+int pst_model_file_read_header(struct pst_model_file *file, int fd)
+{
+	if (fstat(fd, &file->stat))
+		return pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");
+	if (!S_ISREG(file->stat.st_mode))
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, file->path, NULL, PST_NO_OFF,
+					"it is not a regular file");
+	return header_read(file, NULL, fd);
+}
+
+int pst_model_file_read_object(struct pst_model_file *file, struct penstock_storage **out)
+{
+	struct penstock_storage *st;
+	int64_t length;
+	int ret = penstock_open(file->path, NULL, &st);
+
+	file->object = true;
+	if (ret < 0)
+		return pst_weights_fail_lib(ret, file->path, NULL, PST_NO_OFF);
+	length = penstock_storage_length(st);
+	file->stat.st_size = (off_t)length;
+	ret = length < 0 ? pst_weights_fail_lib((int)length, file->path, NULL, PST_NO_OFF)
+			 : header_read(file, st, -1);
+	if (ret)
+		penstock_close(st);
+	else
+		*out = st;
+	return ret;
 }

@@ -13,6 +13,8 @@ int pst_model_file_open(const struct pst_model_file *file);
 /* Reads and checks the header of the file that is open as `fd`, and fills the members of `file`
  * except its path. May block. */
 int pst_model_file_read_header(struct pst_model_file *file, int fd);
+/* Does the same for an object, which it opens as a storage. */
+int pst_model_file_read_object(struct pst_model_file *file, struct penstock_storage **out);
 /* Returns 0 if `fd` refers to the file whose header was read and the file's bytes have not
  * changed since then; returns -ESTALE otherwise. May block. */
 int pst_model_file_check(const struct pst_model_file *file, int fd);

@@ -18,6 +18,7 @@
 
 #include "common/json.h"
 #include "weights/err.h"
+#include "weights/object.h"
 #include "weights/safetensors.h"
 
 #define SUFFIX ".safetensors"
@@ -94,8 +95,11 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	struct stat st;
 	size_t at = 0;
 	ssize_t n = 1;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
+	int fd, ret;
 
+	if (pst_weights_is_object(path))
+		return pst_weights_object_read_whole(path, out, len);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return files_path_fail(path, errno, "");
 	ret = fstat(fd, &st) ? files_path_fail(path, errno, "") : 0;
@@ -218,6 +222,11 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 	if (!stays_inside(row->file))
 		return index_fail(index, row->tensor, at,
 				  "it names a file outside of the model's directory");
+	/* An object that does not exist is found when its header is read. */
+	if (pst_weights_is_object(index))
+		return pst_weights_object_beside(index, row->file, path, sizeof(path))
+			       ? list_add_file(files, path)
+			       : files_path_fail(row->file, ENAMETOOLONG, "");
 	for (unsigned i = 0; i <= opts->dir_count; i++) {
 		ret = path_join(path, i ? opts->dirs[i - 1] : dir, row->file);
 		if (ret)
@@ -229,13 +238,14 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 				"the index names %.100s, which does not exist", row->file);
 }
 
+/* Adds the files of an index. `dir` is the index's directory, or NULL if the index is an object. */
 static int index_find(struct pst_file_list *files, const char *index, const char *dir,
 		      const struct penstock_weights_opts *opts)
 {
 	struct pst_json in = {.text = NULL};
 	size_t first = files->row_count;
 	char **texts;
-	int ret = list_set_home(files, dir);
+	int ret = dir ? list_set_home(files, dir) : 0;
 
 	if (ret)
 		return ret;
@@ -503,6 +513,22 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 				"%m, and it is not in the cache %.100s either", cache);
 }
 
+/* Adds an object, or the objects that an index names. A prefix stands for its index, because the
+ * objects below a prefix cannot be listed. */
+static int object_find(struct pst_file_list *files, const char *url,
+		       const struct penstock_weights_opts *opts)
+{
+	char index[PATH_MAX];
+
+	if (pst_weights_object_ends_with(url, ".json"))
+		return index_find(files, url, NULL, opts);
+	if (!pst_weights_object_ends_with(url, "/"))
+		return list_add_file(files, url);
+	if (!pst_weights_object_beside(url, "model" INDEX_SUFFIX, index, sizeof(index)))
+		return files_path_fail(url, ENAMETOOLONG, "");
+	return index_find(files, index, NULL, opts);
+}
+
 int pst_file_list_find(struct pst_file_list *files, const char *path,
 		       const struct penstock_weights_opts *opts)
 {
@@ -512,6 +538,8 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 
 	if (dirs)
 		return dirs;
+	if (pst_weights_is_object(path))
+		return object_find(files, path, opts);
 	if (!strncmp(path, "file://", 7))
 		path += 7;
 	if (stat(path, &st)) {

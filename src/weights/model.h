@@ -20,7 +20,9 @@
 struct pst_model_file {
 	const char *path;
 	struct pst_st st;
-	struct stat stat;  /* Result of fstat when the header was read. */
+	/* Result of fstat when the header was read. Of an object, only the length is set. */
+	struct stat stat;
+	bool object;	   /* the path is the URL of an object */
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
 	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
 	 * yet computed. */

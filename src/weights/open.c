@@ -16,6 +16,7 @@
 #include "weights/err.h"
 #include "weights/file.h"
 #include "weights/find.h"
+#include "weights/object.h"
 
 /* A model of at most this many files keeps the descriptors with which it has read the headers. So a
  * load still works after a file was removed or replaced. The files of a larger model are
@@ -35,6 +36,15 @@ static int open_files(struct penstock_weights *w)
 		int ret;
 
 		file->path = w->list.paths[i];
+		source->fd = -1;
+		if (pst_weights_is_object(file->path)) {
+			w->file_count++;
+			source->process = getpid();
+			ret = pst_model_file_read_object(file, &source->st);
+			if (ret)
+				return ret;
+			continue;
+		}
 		source->fd = pst_model_file_open(file);
 		if (source->fd < 0)
 			return source->fd;
