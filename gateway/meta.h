@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "text.h"
+#include "common/text.h"
 
 #define GW_META_MAX 16384 /* maximum length of a record in bytes */
 #define GW_ETAG_MAX 80
