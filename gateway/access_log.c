@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -88,28 +87,34 @@ static void put_bytes(struct pst_text *out, const char *name, const char *bytes,
 	free(text.at);
 }
 
-/* Appends the query without the parameters of a presigned URL. */
+/* Appends those parameters of the query that cannot be a part of a signature, of any version. */
 static void put_query(struct pst_text *out, const char *query)
 {
+	static const char *const names[] = {
+		"acl", "attributes", "continuation-token", "delete", "delimiter", "encoding-type",
+		"key-marker", "list-type", "location", "marker", "max-keys", "max-parts",
+		"max-uploads", "part-number-marker", "partNumber", "prefix", "start-after",
+		"tagging", "upload-id-marker", "uploadId", "uploads", "versionId", "versioning",
+		"versions", "x-id"};
 	struct pst_text kept = {0};
 	const char *name, *value;
 	size_t name_len, value_len;
 
 	while (pst_uri_next(&query, &name, &name_len, &value, &value_len)) {
-		char decoded[16];
+		unsigned i = 0;
 
-		/* A name may be encoded, such as X-Amz%2DSignature. */
-		if (name_len >= 6 && pst_uri_parse(name, name_len < 12 ? name_len : 5, true,
-						   decoded) >= 5 &&
-		    !strncasecmp(decoded, "x-amz", 5))
-			continue;
-		if (memchr(name, '%', name_len))
+		while (i < sizeof(names) / sizeof(names[0]) &&
+		       (strlen(names[i]) != name_len || memcmp(names[i], name, name_len) != 0))
+			i++;
+		if (i == sizeof(names) / sizeof(names[0]))
 			continue;
 		if (kept.len)
 			pst_text_put_str(&kept, "&");
 		pst_text_put(&kept, name, name_len);
-		pst_text_put_str(&kept, "=");
-		pst_text_put(&kept, value, value_len);
+		if (value_len) {
+			pst_text_put_str(&kept, "=");
+			pst_text_put(&kept, value, value_len);
+		}
 	}
 	put_bytes(out, "query", kept.at ? kept.at : "", kept.len);
 	free(kept.at);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The access log: a JSON object for each request, on a line of its own. Called by serve.c. It must
- * never contain a secret, a signature or a session token: headers are left out, and so are the
- * parameters X-Amz-* of presigned URLs.
+ * never contain a secret, a signature or a session token: headers are left out, and so are all
+ * parameters but those of a list.
  */
 #ifndef GW_ACCESS_LOG_H
 #define GW_ACCESS_LOG_H

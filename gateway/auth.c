@@ -35,7 +35,11 @@ static bool has_double_header(const struct gw_request *req)
 
 static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 {
-	gw_fail(req, gw_error_find(pst_sigv4_code(result)), NULL);
+	gw_fail(req, gw_error_find(pst_sigv4_code(result)),
+		result == PST_SIGV4_OLD_VERSION ? "The authorization mechanism you have provided is "
+						  "not supported. Please use AWS4-HMAC-SHA256."
+		: result == PST_SIGV4_EXPIRED	? "Request has expired"
+						: NULL);
 	return false;
 }
 

@@ -147,26 +147,12 @@ static bool headers_collect(struct MHD_Connection *connection, struct gw_http_re
 	return true;
 }
 
-/* A source of a body that is never read, for replies to HEAD. */
-static ssize_t no_body(void *cls, uint64_t pos, char *buf, size_t max)
-{
-	(void)cls;
-	(void)pos;
-	(void)buf;
-	(void)max;
-	return MHD_CONTENT_READER_END_WITH_ERROR;
-}
-
 static struct MHD_Response *response_make(struct gw_http_request *req)
 {
 	struct gw_reply *reply = &req->reply;
 	struct MHD_Response *response;
 
-	if (reply->fd >= 0 && !strcmp(req->method, "HEAD")) {
-		close(reply->fd);
-		reply->fd = -1;
-		return MHD_create_response_from_callback(reply->len, 1, no_body, NULL, NULL);
-	}
+	/* In reply to HEAD, libmicrohttpd sends the headers only. */
 	if (reply->fd >= 0 && reply->len) {
 		response = MHD_create_response_from_fd_at_offset64(reply->len, reply->fd, reply->at);
 		if (response)
@@ -208,14 +194,18 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	return ret;
 }
 
-/* Returns whether the rest of a refused request's body is short enough to read it. Then the client
- * reads the reply before the connection ends. */
-static bool is_worth_discarding(const struct gw_http_request *req)
+/* Returns whether the reply waits until the body has arrived. libmicrohttpd ends the connection
+ * after a reply that comes earlier, even if there is no body. So only the bodies of refused requests
+ * that are long, or that the client has not begun to send, are not waited for. */
+static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
 
-	return length && strtoull(length, NULL, 10) > 0 &&
-	       strtoull(length, NULL, 10) <= GW_DISCARD_MAX && !gw_http_header(req, "expect");
+	if (gw_http_header(req, "transfer-encoding"))
+		return false;
+	if (!length || strtoull(length, NULL, 10) == 0)
+		return true;
+	return strtoull(length, NULL, 10) <= GW_DISCARD_MAX && !gw_http_header(req, "expect");
 }
 
 static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection *connection,
@@ -243,7 +233,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
-	if (is_worth_discarding(req)) {
+	if (reply_waits(req)) {
 		req->state = STATE_DISCARD;
 		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
 		return MHD_YES;

@@ -69,12 +69,11 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 		for (unsigned digit = 1; digit < 6; digit++) {
 			unsigned long long n = atomic_load(&m->requests[op][digit]);
 
-			/* Several rows of the table have the same name; their numbers differ. */
 			if (n)
 				put(out,
-				    "penstock_requests_total{operation=\"%s\",status=\"%uxx\","
-				    "row=\"%u\"} %llu\n",
-				    op_name(op), digit, op, n);
+				    "penstock_requests_total{operation=\"%s\",status=\"%uxx\"}"
+				    " %llu\n",
+				    op_name(op), digit, n);
 		}
 	put(out, "# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
 		 "# TYPE penstock_bytes_total counter\n"

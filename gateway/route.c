@@ -118,7 +118,10 @@ bool gw_route(struct gw_request *req)
 	for (unsigned i = 0; i < OP_COUNT; i++)
 		if (op_matches(req, &ops[i], level)) {
 			req->op = &ops[i];
-			req->op_number = i;
+			/* Rows with one name count as one operation. */
+			for (req->op_number = 0;
+			     strcmp(ops[req->op_number].name, ops[i].name) != 0;)
+				req->op_number++;
 			return true;
 		}
 	if (strcmp(req->http->method, "GET") != 0 && strcmp(req->http->method, "PUT") != 0 &&
