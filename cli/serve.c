@@ -21,8 +21,26 @@ struct serve_args {
 };
 
 enum option_code {
-	ROOT = 256, LISTEN, KEYS, METRICS, REGION, DOMAIN, CERT, KEY, ACCESS_LOG, NO_MD5, THREADS,
-	CONNECTIONS, PER_ADDRESS, TIMEOUT, MIN_RATE, DRAIN, BODY_MAX, REPAIR, LEASE, UPLOAD_LEASE,
+	ROOT = 256,
+	LISTEN,
+	KEYS,
+	METRICS,
+	REGION,
+	DOMAIN,
+	CERT,
+	KEY,
+	ACCESS_LOG,
+	NO_MD5,
+	THREADS,
+	CONNECTIONS,
+	PER_ADDRESS,
+	TIMEOUT,
+	MIN_RATE,
+	DRAIN,
+	BODY_MAX,
+	REPAIR,
+	LEASE,
+	UPLOAD_LEASE,
 	JSON
 };
 
@@ -53,10 +71,14 @@ static bool parse_seconds(const char *option, uint64_t *out)
 /* Takes an option with a text. Returns false if the option has none. */
 static bool text_option(int c, struct gw_options *o)
 {
-	const char **texts[] = {[ROOT - ROOT] = &o->root,	[LISTEN - ROOT] = &o->listen,
-				[KEYS - ROOT] = &o->keys,	[METRICS - ROOT] = &o->metrics,
-				[REGION - ROOT] = &o->region,	[DOMAIN - ROOT] = &o->domain,
-				[CERT - ROOT] = &o->cert,	[KEY - ROOT] = &o->key,
+	const char **texts[] = {[ROOT - ROOT] = &o->root,
+				[LISTEN - ROOT] = &o->listen,
+				[KEYS - ROOT] = &o->keys,
+				[METRICS - ROOT] = &o->metrics,
+				[REGION - ROOT] = &o->region,
+				[DOMAIN - ROOT] = &o->domain,
+				[CERT - ROOT] = &o->cert,
+				[KEY - ROOT] = &o->key,
 				[ACCESS_LOG - ROOT] = &o->access_log};
 
 	if (c < ROOT || c > ACCESS_LOG)
@@ -204,7 +226,9 @@ static int serve_run(int argc, char **argv)
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	struct serve_args a = {
 		.gateway = {.region = "us-east-1",
-			    .threads = cpus < 8 ? 32 : cpus > 64 ? 256 : (unsigned)cpus * 4,
+			    .threads = cpus < 8	   ? 32
+				       : cpus > 64 ? 256
+						   : (unsigned)cpus * 4,
 			    .connections_max = 4096,
 			    .timeout_s = 60,
 			    .rate_min = 1024,
@@ -240,8 +264,10 @@ const struct command cmd_serve = {
 		"  --domain NAME          accept hosts BUCKET.NAME, too\n"
 		"  --cert FILE            certificates for TLS; read again on SIGHUP\n"
 		"  --key FILE             the certificate's key, readable by its owner only\n"
-		"  --access-log FILE      write a line of JSON for each request; - is standard output\n"
-		"  --no-md5               don't compute MD5: ETags are random, uploads take less CPU\n"
+		"  --access-log FILE      write a line of JSON for each request; - is standard "
+		"output\n"
+		"  --no-md5               don't compute MD5: ETags are random, uploads take less "
+		"CPU\n"
 		"  --threads N            threads that serve connections\n"
 		"  --connections N        maximum number of connections (4096)\n"
 		"  --connections-per-address N  the same for each client address (no limit)\n"
@@ -249,7 +275,8 @@ const struct command cmd_serve = {
 		"  --min-rate BYTES       end transfers with fewer bytes a second (1024)\n"
 		"  --body-max SIZE        longest object or part in one request (5GiB)\n"
 		"  --drain SECONDS        time for open requests after SIGTERM (30)\n"
-		"  --repair               remove what crashed gateways have left in --root, and exit\n"
+		"  --repair               remove what crashed gateways have left in --root, and "
+		"exit\n"
 		"  --lease SECONDS        with --repair: age of a draft that nobody uses (3600)\n"
 		"  --upload-lease SECONDS with --repair: age of an abandoned upload (604800)\n"
 		"  --json                 print one JSON object\n",

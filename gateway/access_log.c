@@ -90,12 +90,31 @@ static void put_bytes(struct pst_text *out, const char *name, const char *bytes,
 /* Appends those parameters of the query that cannot be a part of a signature, of any version. */
 static void put_query(struct pst_text *out, const char *query)
 {
-	static const char *const names[] = {
-		"acl", "attributes", "continuation-token", "delete", "delimiter", "encoding-type",
-		"key-marker", "list-type", "location", "marker", "max-keys", "max-parts",
-		"max-uploads", "part-number-marker", "partNumber", "prefix", "start-after",
-		"tagging", "upload-id-marker", "uploadId", "uploads", "versionId", "versioning",
-		"versions", "x-id"};
+	static const char *const names[] = {"acl",
+					    "attributes",
+					    "continuation-token",
+					    "delete",
+					    "delimiter",
+					    "encoding-type",
+					    "key-marker",
+					    "list-type",
+					    "location",
+					    "marker",
+					    "max-keys",
+					    "max-parts",
+					    "max-uploads",
+					    "part-number-marker",
+					    "partNumber",
+					    "prefix",
+					    "start-after",
+					    "tagging",
+					    "upload-id-marker",
+					    "uploadId",
+					    "uploads",
+					    "versionId",
+					    "versioning",
+					    "versions",
+					    "x-id"};
 	struct pst_text kept = {0};
 	const char *name, *value;
 	size_t name_len, value_len;

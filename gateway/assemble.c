@@ -208,8 +208,8 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 	if (ok) {
 		ret = gw_draft_finish(store, draft, &a->meta);
 		if (!ret)
-			ret = gw_draft_publish(store, draft, req->bucket_fd, req->key,
-					       req->key_len, exclusive);
+			ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
+					       exclusive);
 		ok = !ret || gw_fail_errno(req, ret, GW_NoSuchBucket) == 0;
 	}
 	pst_hash_close(w.md5);

@@ -15,9 +15,9 @@
  * take different ones. */
 static bool has_double_header(const struct gw_request *req)
 {
-	static const char *const single[] = {"authorization",	"content-length", "content-md5",
-					     "content-type",	"host",		  "if-match",
-					     "if-none-match",	"range",	  "date",
+	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
+					     "content-type",	  "host",	    "if-match",
+					     "if-none-match",	  "range",	    "date",
 					     "transfer-encoding", "expect"};
 
 	for (unsigned i = 0; i < req->http->header_count; i++) {
@@ -36,10 +36,11 @@ static bool has_double_header(const struct gw_request *req)
 static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 {
 	gw_fail(req, gw_error_find(pst_sigv4_code(result)),
-		result == PST_SIGV4_OLD_VERSION ? "The authorization mechanism you have provided is "
-						  "not supported. Please use AWS4-HMAC-SHA256."
-		: result == PST_SIGV4_EXPIRED	? "Request has expired"
-						: NULL);
+		result == PST_SIGV4_OLD_VERSION
+			? "The authorization mechanism you have provided is "
+			  "not supported. Please use AWS4-HMAC-SHA256."
+		: result == PST_SIGV4_EXPIRED ? "Request has expired"
+					      : NULL);
 	return false;
 }
 

@@ -11,8 +11,8 @@
 #include "request.h"
 #include "s3/chunked.h"
 
-static const enum pst_hash_kind sum_kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C,
-					       PST_HASH_CRC64NVME, PST_HASH_SHA1, PST_HASH_SHA256};
+static const enum pst_hash_kind sum_kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C, PST_HASH_CRC64NVME,
+					       PST_HASH_SHA1, PST_HASH_SHA256};
 
 enum pst_hash_kind gw_sum_kind(const char *name)
 {
@@ -148,15 +148,17 @@ static bool length_begin(struct gw_request *req)
 	if (body->chunked)
 		length = decoded;
 	if (length && !length_parse(length, &body->want))
-		return gw_fail(req, GW_InvalidArgument, "The length of the body is malformed.") == 0;
+		return gw_fail(req, GW_InvalidArgument, "The length of the body is malformed.") ==
+		       0;
 	body->want_known = length != NULL;
 	if (!length && body->kind == GW_BODY_FILE)
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
 	if (body->want > max)
-		return gw_fail(req, body->kind == GW_BODY_FILE ? GW_EntityTooLarge
-							       : GW_MaxMessageLengthExceeded,
+		return gw_fail(req,
+			       body->kind == GW_BODY_FILE ? GW_EntityTooLarge
+							  : GW_MaxMessageLengthExceeded,
 			       NULL) == 0;
 	return true;
 }
@@ -246,13 +248,17 @@ static bool sum_end(struct gw_request *req)
 		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(body->sum_kind));
 		trailer = body->chunked ? pst_chunked_trailer(body->chunked, name) : NULL;
 		if (!trailer || !is_base64_of(trailer, pst_hash_len(body->sum_kind)))
-			return gw_fail(req, GW_InvalidRequest, "Value for %s trailing header is "
-				       "invalid.", name) == 0;
+			return gw_fail(req, GW_InvalidRequest,
+				       "Value for %s trailing header is "
+				       "invalid.",
+				       name) == 0;
 		snprintf(body->sum_want, sizeof(body->sum_want), "%s", trailer);
 	}
 	if (body->sum_want[0] && strcmp(body->sum_want, body->sum) != 0)
-		return gw_fail(req, GW_BadDigest, "The %s you specified did not match the "
-			       "calculated checksum.", pst_hash_name(body->sum_kind)) == 0;
+		return gw_fail(req, GW_BadDigest,
+			       "The %s you specified did not match the "
+			       "calculated checksum.",
+			       pst_hash_name(body->sum_kind)) == 0;
 	return true;
 }
 

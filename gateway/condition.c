@@ -57,8 +57,7 @@ unsigned gw_condition_check(const struct gw_request *req, const char *prefix,
 		return 412;
 	if (none && gw_etag_matches(none, etag))
 		return unchanged;
-	if (!none && since && gw_http_date_parse(since, &when) &&
-	    object->st.st_mtim.tv_sec <= when)
+	if (!none && since && gw_http_date_parse(since, &when) && object->st.st_mtim.tv_sec <= when)
 		return unchanged;
 	return 0;
 }
@@ -72,7 +71,8 @@ bool gw_condition_store(struct gw_request *req, bool *exclusive)
 
 	*exclusive = none != NULL;
 	if (none && strcmp(none, "*") != 0) {
-		gw_fail(req, GW_NotImplemented, "If-None-Match of a request that stores must be *.");
+		gw_fail(req, GW_NotImplemented,
+			"If-None-Match of a request that stores must be *.");
 		return false;
 	}
 	if (!match)

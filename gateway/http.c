@@ -154,7 +154,8 @@ static struct MHD_Response *response_make(struct gw_http_request *req)
 
 	/* In reply to HEAD, libmicrohttpd sends the headers only. */
 	if (reply->fd >= 0 && reply->len) {
-		response = MHD_create_response_from_fd_at_offset64(reply->len, reply->fd, reply->at);
+		response =
+			MHD_create_response_from_fd_at_offset64(reply->len, reply->fd, reply->at);
 		if (response)
 			reply->fd = -1;
 		return response;
@@ -195,8 +196,8 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 }
 
 /* Returns whether the reply waits until the body has arrived. libmicrohttpd ends the connection
- * after a reply that comes earlier, even if there is no body. So only the bodies of refused requests
- * that are long, or that the client has not begun to send, are not waited for. */
+ * after a reply that comes earlier, even if there is no body. So only the bodies of refused
+ * requests that are long, or that the client has not begun to send, are not waited for. */
 static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
@@ -219,7 +220,8 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 		static const char body[] =
 			"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>"
 			"RequestHeaderSectionTooLarge</Code><Message>Your request header section "
-			"exceeds the maximum allowed request header section size.</Message></Error>";
+			"exceeds the maximum allowed request header section "
+			"size.</Message></Error>";
 
 		req->refused = true;
 		req->reply.status = 400;
@@ -364,7 +366,8 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 	}
 	ret = getaddrinfo(host, port, &hints, &found);
 	if (ret) {
-		snprintf(why, why_len, "cannot find the address %s: %s", address, gai_strerror(ret));
+		snprintf(why, why_len, "cannot find the address %s: %s", address,
+			 gai_strerror(ret));
 		return -EADDRNOTAVAIL;
 	}
 	for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
@@ -387,33 +390,27 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_http_options *o)
 {
 	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
-	struct MHD_OptionItem tls[] = {
-		{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
-		{MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
-		{MHD_OPTION_END, 0, NULL}};
+	struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
+				       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
+				       {MHD_OPTION_END, 0, NULL}};
 
 	if (o->cert)
 		flags |= MHD_USE_TLS;
 	else
 		tls[0].option = MHD_OPTION_END;
 	return MHD_start_daemon(
-		flags, 0, NULL, NULL, request_go_on, http,
-		MHD_OPTION_EXTERNAL_LOGGER, message_take, http,
-		MHD_OPTION_LISTEN_SOCKET, o->fd,
-		MHD_OPTION_THREAD_POOL_SIZE, o->threads,
-		MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
-		MHD_OPTION_CONNECTION_LIMIT, o->connections_max,
-		MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->connections_per_address_max,
-		MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s,
+		flags, 0, NULL, NULL, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER, message_take,
+		http, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_THREAD_POOL_SIZE, o->threads,
+		MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK, MHD_OPTION_CONNECTION_LIMIT,
+		o->connections_max, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+		o->connections_per_address_max, MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
 		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)CONNECTION_MEMORY / 4,
-		MHD_OPTION_STRICT_FOR_CLIENT, 1,
-		MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-		MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL,
-		MHD_OPTION_URI_LOG_CALLBACK, request_begin, http,
-		MHD_OPTION_NOTIFY_CONNECTION, connection_change, http,
-		MHD_OPTION_NOTIFY_COMPLETED, request_done, http,
-		MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+		MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+		MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK,
+		request_begin, http, MHD_OPTION_NOTIFY_CONNECTION, connection_change, http,
+		MHD_OPTION_NOTIFY_COMPLETED, request_done, http, MHD_OPTION_ARRAY, tls,
+		MHD_OPTION_END);
 }
 
 struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t why_len)

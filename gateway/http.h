@@ -66,9 +66,9 @@ struct gw_http_calls {
 struct gw_http_options {
 	int fd; /* socket that listens; the caller owns it */
 	unsigned threads, connections_max, connections_per_address_max;
-	unsigned timeout_s;	 /* time without a byte after which a connection ends */
-	unsigned rate_min;	 /* minimum rate of a transfer in bytes a second */
-	const char *cert, *key;	 /* texts in PEM form; NULL without TLS */
+	unsigned timeout_s;	/* time without a byte after which a connection ends */
+	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */
+	const char *cert, *key; /* texts in PEM form; NULL without TLS */
 	const struct gw_http_calls *calls;
 	void *owner;
 };

@@ -22,9 +22,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GW_KEY_MAX 1024	 /* longest key in bytes, as in S3 */
-#define GW_PATH_MAX 4096 /* longest relative path, with its NUL */
-#define GW_NAME_MAX 255	 /* longest name of a file */
+#define GW_KEY_MAX 1024	  /* longest key in bytes, as in S3 */
+#define GW_PATH_MAX 4096  /* longest relative path, with its NUL */
+#define GW_NAME_MAX 255	  /* longest name of a file */
 #define GW_LONG_PIECE 253 /* bytes of a component in one name %+BYTES */
 #define GW_SELF "%self"
 #define GW_MOVING "%moving"
@@ -40,8 +40,8 @@ enum gw_name_kind {
 	GW_NAME_INTERN, /* %self or %moving */
 };
 
-/* Finds the part of a key that a file name stands for. In folders %+BYTES, `before` has the `inside`
- * bytes of the long component that the folders' names stand for; elsewhere, `inside` is 0.
+/* Finds the part of a key that a file name stands for. In folders %+BYTES, `before` has the
+ * `inside` bytes of the long component that the folders' names stand for; elsewhere, `inside` is 0.
  * `part` needs 256 bytes; the part's length is stored in `part_len`. */
 enum gw_name_kind gw_name_parse(const char *name, const char *before, size_t inside, char *part,
 				size_t *part_len);

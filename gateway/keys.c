@@ -149,7 +149,8 @@ struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len)
 		bytes[len] = '\0';
 		close(fd);
 		ret = n < 0 ? -EIO
-			    : pst_ini_read(bytes, path, section_begin, setting_put, keys, why, why_len);
+			    : pst_ini_read(bytes, path, section_begin, setting_put, keys, why,
+					   why_len);
 		if (!ret)
 			ret = entries_check(keys);
 		else if (ret == -EIO || ret == -ENOMEM)

@@ -5,9 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static const unsigned bounds_us[GW_LATENCY_BUCKETS] = {500,	1000,	 2000,	  5000,
-						       10000,	20000,	 50000,	  100000,
-						       500000, 1000000, 5000000, 30000000};
+static const unsigned bounds_us[GW_LATENCY_BUCKETS] = {
+	500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000, 5000000, 30000000};
 
 void gw_metrics_count(struct gw_metrics *m, unsigned op, unsigned status, uint64_t in, uint64_t out,
 		      uint64_t duration_ns)
@@ -60,8 +59,8 @@ static void put_latency(const struct gw_metrics *m, struct pst_text *out)
 }
 
 void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
-		      const char *(*op_name)(unsigned op), unsigned connections,
-		      unsigned requests, struct pst_text *out)
+		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
+		      struct pst_text *out)
 {
 	put(out, "# HELP penstock_requests_total Requests by operation and status.\n"
 		 "# TYPE penstock_requests_total counter\n");
@@ -75,15 +74,17 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 				    " %llu\n",
 				    op_name(op), digit, n);
 		}
-	put(out, "# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
-		 "# TYPE penstock_bytes_total counter\n"
-		 "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"in\"} %llu\n",
+	put(out,
+	    "# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
+	    "# TYPE penstock_bytes_total counter\n"
+	    "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"in\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->bytes_in));
 	put(out, "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->bytes_out));
-	put(out, "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
-		 "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
-		 "penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
+	put(out,
+	    "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
+	    "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
+	    "penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->rdma_declined));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));

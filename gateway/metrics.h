@@ -11,7 +11,7 @@
 
 #include "common/text.h"
 
-#define GW_OPS_MAX 80	  /* maximum number of operations */
+#define GW_OPS_MAX 80 /* maximum number of operations */
 #define GW_LATENCY_BUCKETS 12
 
 /* All members are 0 at first. */
@@ -31,7 +31,7 @@ void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, 
 		      uint64_t out, uint64_t duration_ns);
 /* Writes all counters. `op_name` returns the name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
-		      const char *(*op_name)(unsigned op), unsigned connections,
-		      unsigned requests, struct pst_text *out);
+		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
+		      struct pst_text *out);
 
 #endif

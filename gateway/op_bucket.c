@@ -65,7 +65,8 @@ void gw_op_list_buckets(struct gw_request *req)
 	while ((entry = readdir(list))) {
 		char **more;
 
-		if (!gw_bucket_name_ok(entry->d_name) || !gw_key_allows(req->identity, entry->d_name))
+		if (!gw_bucket_name_ok(entry->d_name) ||
+		    !gw_key_allows(req->identity, entry->d_name))
 			continue;
 		more = realloc(names, (count + 1) * sizeof(*more));
 		if (!more)

@@ -143,8 +143,8 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 	if (replace)
 		gw_stored_add(req, meta);
 	while (gw_meta_next(&source->object.meta, &at, &name, &value)) {
-		bool internal = !strcmp(name, "etag") || !strcmp(name, "parts") ||
-				!strcmp(name, "upload");
+		bool internal =
+			!strcmp(name, "etag") || !strcmp(name, "parts") || !strcmp(name, "upload");
 
 		/* A checksum of checksums of parts is none of the copy, which has no parts. */
 		if (!strncmp(name, "x-amz-checksum-", 15)
@@ -153,7 +153,8 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 			gw_meta_add(meta, name, value);
 	}
 	if (h->sum_text[0]) {
-		snprintf(sum_name, sizeof(sum_name), "x-amz-checksum-%s", pst_hash_name(h->sum_kind));
+		snprintf(sum_name, sizeof(sum_name), "x-amz-checksum-%s",
+			 pst_hash_name(h->sum_kind));
 		gw_meta_add(meta, sum_name, h->sum_text);
 		gw_meta_add(meta, "x-amz-checksum-type", "FULL_OBJECT");
 	}

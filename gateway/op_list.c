@@ -47,7 +47,8 @@ static void put_key(struct listing *l, struct pst_text *out, const char *name, c
 
 static void put_owner(struct pst_text *out)
 {
-	pst_text_put_str(out, "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
+	pst_text_put_str(out,
+			 "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
 }
 
 /* Appends an object. Returns 0, also if the object has been removed meanwhile. */
@@ -119,10 +120,9 @@ static int list_object(void *user, const char *key, size_t len, int dir, const c
 static bool listing_start(struct listing *l, char *token)
 {
 	struct gw_request *req = l->req;
-	const struct gw_param *after =
-		gw_param_find(req, l->kind == LIST_V1	? "marker"
-				   : l->kind == LIST_V2 ? "start-after"
-							: "key-marker");
+	const struct gw_param *after = gw_param_find(req, l->kind == LIST_V1   ? "marker"
+							  : l->kind == LIST_V2 ? "start-after"
+									       : "key-marker");
 	const struct gw_param *next =
 		l->kind == LIST_V2 ? gw_param_find(req, "continuation-token") : NULL;
 	const char *found;
@@ -224,7 +224,8 @@ static void list(struct gw_request *req, enum list_kind kind)
 {
 	const struct gw_param *prefix = gw_param_find(req, "prefix");
 	const struct gw_param *delimiter = gw_param_find(req, "delimiter");
-	const char *encoding = gw_param(req, "encoding-type"), *owner = gw_param(req, "fetch-owner");
+	const char *encoding = gw_param(req, "encoding-type"),
+		   *owner = gw_param(req, "fetch-owner");
 	struct listing *l = calloc(1, sizeof(*l));
 	char token[GW_KEY_MAX];
 	int ret;

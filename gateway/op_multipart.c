@@ -29,7 +29,8 @@ static const char *upload_id(const struct gw_request *req)
 /* Opens the request's upload. Returns false after it has filled the reply. */
 static bool upload_open(struct gw_request *req, struct gw_upload *upload)
 {
-	int ret = gw_upload_open(&req->server->store, req->bucket, upload_id(req), req->key, upload);
+	int ret =
+		gw_upload_open(&req->server->store, req->bucket, upload_id(req), req->key, upload);
 
 	if (ret)
 		gw_fail_errno(req, ret, GW_NoSuchUpload);
@@ -50,14 +51,17 @@ bool gw_check_create_upload(struct gw_request *req)
 		return gw_fail(req, GW_InvalidRequest,
 			       "Checksum algorithm provided is unsupported.") == 0;
 	if (type && !algorithm)
-		return gw_fail(req, GW_InvalidRequest, "The x-amz-checksum-type header can only be "
+		return gw_fail(req, GW_InvalidRequest,
+			       "The x-amz-checksum-type header can only be "
 			       "used with the x-amz-checksum-algorithm header.") == 0;
-	if (type && ((!strcmp(type, "FULL_OBJECT") &&
-		      (kind == PST_HASH_SHA1 || kind == PST_HASH_SHA256)) ||
-		     (!strcmp(type, "COMPOSITE") && kind == PST_HASH_CRC64NVME) ||
-		     (strcmp(type, "FULL_OBJECT") != 0 && strcmp(type, "COMPOSITE") != 0)))
-		return gw_fail(req, GW_InvalidRequest, "The %s checksum type cannot be used with "
-			       "the %s checksum algorithm.", type, algorithm) == 0;
+	if (type &&
+	    ((!strcmp(type, "FULL_OBJECT") && (kind == PST_HASH_SHA1 || kind == PST_HASH_SHA256)) ||
+	     (!strcmp(type, "COMPOSITE") && kind == PST_HASH_CRC64NVME) ||
+	     (strcmp(type, "FULL_OBJECT") != 0 && strcmp(type, "COMPOSITE") != 0)))
+		return gw_fail(req, GW_InvalidRequest,
+			       "The %s checksum type cannot be used with "
+			       "the %s checksum algorithm.",
+			       type, algorithm) == 0;
 	return true;
 }
 
@@ -74,7 +78,7 @@ void gw_op_create_upload(struct gw_request *req)
 	if (algorithm) {
 		if (!type)
 			type = gw_sum_kind(algorithm) == PST_HASH_CRC64NVME ? "FULL_OBJECT"
-									     : "COMPOSITE";
+									    : "COMPOSITE";
 		gw_meta_add(&meta, "x-amz-checksum-algorithm", algorithm);
 		gw_meta_add(&meta, "x-amz-checksum-type", type);
 		gw_header_add(req, "x-amz-checksum-algorithm", algorithm);
@@ -106,7 +110,8 @@ bool gw_check_part(struct gw_request *req)
 		return false;
 	if (number < 1 || number > GW_PARTS_MAX)
 		return gw_fail(req, GW_InvalidArgument,
-			       "Part number must be an integer between 1 and 10000, inclusive") == 0;
+			       "Part number must be an integer between 1 and 10000, inclusive") ==
+		       0;
 	if (!gw_stored_check(req) || !gw_rdma_decline(req) || !upload_open(req, &upload))
 		return false;
 	algorithm = gw_meta_get(&upload.meta, "x-amz-checksum-algorithm");
@@ -232,7 +237,8 @@ void gw_op_complete(struct gw_request *req)
 	static const struct gw_xml_calls calls = {complete_begin, complete_end};
 	struct gw_assembly *a;
 	struct gw_upload upload;
-	int ret = gw_upload_open(&req->server->store, req->bucket, upload_id(req), req->key, &upload);
+	int ret =
+		gw_upload_open(&req->server->store, req->bucket, upload_id(req), req->key, &upload);
 
 	if (ret == -ENOENT && complete_again(req))
 		return;
@@ -246,7 +252,8 @@ void gw_op_complete(struct gw_request *req)
 		gw_upload_close(&upload);
 		return;
 	}
-	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls, a);
+	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls,
+			  a);
 	if (ret || !a->count)
 		gw_fail(req, GW_MalformedXML, NULL);
 	else if (gw_assemble(req, &upload, upload_id(req), a)) {
@@ -488,8 +495,8 @@ static void uploads_choose(struct upload_listing *l, const struct listed *all, s
 			found = strstr(u->key + strlen(l->prefix), l->delimiter);
 		l->shown++;
 		l->last_key = u->key;
-		l->last_len = found ? (size_t)(found - u->key) + strlen(l->delimiter)
-				    : strlen(u->key);
+		l->last_len =
+			found ? (size_t)(found - u->key) + strlen(l->delimiter) : strlen(u->key);
 		l->last_id = found ? "" : u->id;
 		if (found) {
 			prefix = u->key;
@@ -518,14 +525,14 @@ static const char *param_or_empty(const struct gw_request *req, const char *name
 
 void gw_op_list_uploads(struct gw_request *req)
 {
-	struct upload_listing l = {
-		.prefix = param_or_empty(req, "prefix"),
-		.delimiter = param_or_empty(req, "delimiter"),
-		.key_marker = param_or_empty(req, "key-marker"),
-		.id_marker = param_or_empty(req, "upload-id-marker"),
-		.url = !strcmp(param_or_empty(req, "encoding-type"), "url"),
-		.max = gw_param_number(req, "max-uploads", 1000, 1000),
-		.last_key = "", .last_id = ""};
+	struct upload_listing l = {.prefix = param_or_empty(req, "prefix"),
+				   .delimiter = param_or_empty(req, "delimiter"),
+				   .key_marker = param_or_empty(req, "key-marker"),
+				   .id_marker = param_or_empty(req, "upload-id-marker"),
+				   .url = !strcmp(param_or_empty(req, "encoding-type"), "url"),
+				   .max = gw_param_number(req, "max-uploads", 1000, 1000),
+				   .last_key = "",
+				   .last_id = ""};
 	struct pst_text *out;
 	struct listed *all;
 	size_t count;

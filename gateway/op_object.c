@@ -99,9 +99,9 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 /* Adds the headers that were stored with the object, or what the request wants in their place. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
-	static const char *const overrides[] = {"content-type",		"content-language",
-						"expires",		"cache-control",
-						"content-disposition",	"content-encoding"};
+	static const char *const overrides[] = {
+		"content-type",	 "content-language",	"expires",
+		"cache-control", "content-disposition", "content-encoding"};
 	const char *name, *value;
 	char param[64];
 	size_t at = 0;
@@ -117,7 +117,8 @@ static void put_stored_headers(struct gw_request *req, const struct gw_object *o
 			gw_header_add(req, overrides[i], value);
 	}
 	while (gw_meta_next(&object->meta, &at, &name, &value))
-		if (!strncmp(name, "x-amz-meta-", 11) || !strcmp(name, "x-amz-website-redirect-location") ||
+		if (!strncmp(name, "x-amz-meta-", 11) ||
+		    !strcmp(name, "x-amz-website-redirect-location") ||
 		    (sums && !strncmp(name, "x-amz-checksum-", 15)))
 			gw_header_add(req, name, value);
 }
@@ -133,13 +134,11 @@ static void put_headers(struct gw_request *req, const struct gw_object *object,
 	gw_header_add(req, "Last-Modified", date);
 	gw_header_etag(req, gw_meta_get(&object->meta, "etag"));
 	gw_header_add(req, "Accept-Ranges", "bytes");
-	put_stored_headers(req, object,
-			   mode && !strcasecmp(mode, "ENABLED") && !part->partial);
+	put_stored_headers(req, object, mode && !strcasecmp(mode, "ENABLED") && !part->partial);
 	if (part->parts)
 		gw_header_number(req, "x-amz-mp-parts-count", part->parts);
 	if (part->partial && part->len) {
-		snprintf(range, sizeof(range), "bytes %llu-%llu/%lld",
-			 (unsigned long long)part->at,
+		snprintf(range, sizeof(range), "bytes %llu-%llu/%lld", (unsigned long long)part->at,
 			 (unsigned long long)(part->at + part->len - 1),
 			 (long long)object->st.st_size);
 		gw_header_add(req, "Content-Range", range);
@@ -270,11 +269,11 @@ static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
 	pst_text_put_str(out, "<Error>");
 	gw_xml_element(out, "Key", d->keys[i]);
 	gw_xml_element(out, "Code",
-		       gw_error_code(d->other_version[i]	  ? GW_NoSuchVersion
+		       gw_error_code(d->other_version[i]    ? GW_NoSuchVersion
 				     : ret == -ENAMETOOLONG ? GW_KeyTooLongError
 							    : GW_InternalError));
-	gw_xml_element(out, "Message", d->other_version[i] ? "There is no such version."
-							   : strerror(-ret));
+	gw_xml_element(out, "Message",
+		       d->other_version[i] ? "There is no such version." : strerror(-ret));
 	pst_text_put_str(out, "</Error>");
 }
 
@@ -290,7 +289,8 @@ void gw_op_delete_many(struct gw_request *req)
 		return;
 	}
 	d->req = req;
-	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls, d);
+	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls,
+			  d);
 	if (ret || !d->count) {
 		gw_fail(req, ret == -ENOMEM ? GW_SlowDown : GW_MalformedXML, NULL);
 	} else {
@@ -345,7 +345,8 @@ static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 /* Appends the parts of an object that was uploaded in parts. */
 static void put_parts(struct gw_request *req, struct pst_text *out, const struct gw_meta *meta)
 {
-	const char *list = gw_meta_get(meta, "parts"), *max_text = gw_header(req, "x-amz-max-parts");
+	const char *list = gw_meta_get(meta, "parts"),
+		   *max_text = gw_header(req, "x-amz-max-parts");
 	const char *marker_text = gw_header(req, "x-amz-part-number-marker");
 	unsigned long max = max_text ? strtoul(max_text, NULL, 10) : 1000, shown = 0;
 	unsigned long marker = marker_text ? strtoul(marker_text, NULL, 10) : 0, last = marker;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum gw_range {
-	GW_RANGE_NONE,	 /* no range, or one that is ignored: several ranges, another unit */
+	GW_RANGE_NONE, /* no range, or one that is ignored: several ranges, another unit */
 	GW_RANGE_OK,
 	GW_RANGE_BEYOND, /* the range begins beyond the end */
 };

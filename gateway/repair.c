@@ -52,8 +52,8 @@ static int each(int dir, struct repair *r,
 static bool is_older(const struct repair *r, const struct stat *st, uint64_t lease_s)
 {
 	/* The change time also counts: it is when a file got its name. */
-	time_t last = st->st_mtim.tv_sec > st->st_ctim.tv_sec ? st->st_mtim.tv_sec
-							      : st->st_ctim.tv_sec;
+	time_t last =
+		st->st_mtim.tv_sec > st->st_ctim.tv_sec ? st->st_mtim.tv_sec : st->st_ctim.tv_sec;
 
 	return r->now - last > (time_t)lease_s;
 }
@@ -184,8 +184,10 @@ static int record_repair(struct repair *r, int dir, const char *name, const stru
 int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 	      struct gw_repair_result *result, char *why, size_t why_len)
 {
-	struct repair r = {.now = time(NULL), .lease_s = lease_s,
-			   .upload_lease_s = upload_lease_s, .result = result};
+	struct repair r = {.now = time(NULL),
+			   .lease_s = lease_s,
+			   .upload_lease_s = upload_lease_s,
+			   .result = result};
 	int ret = gw_store_open(&r.store, root, why, why_len);
 
 	memset(result, 0, sizeof(*result));

@@ -207,8 +207,10 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 	errno = 0;
 	n = strtoll(text, &end, 10);
 	if (*end || errno || n < 0 || n > INT32_MAX || text[0] == ' ')
-		return gw_fail(req, GW_InvalidArgument, "Argument %s must be an integer between 0 "
-			       "and 2147483647", name);
+		return gw_fail(req, GW_InvalidArgument,
+			       "Argument %s must be an integer between 0 "
+			       "and 2147483647",
+			       name);
 	return n > max ? max : n;
 }
 

@@ -28,11 +28,11 @@ struct gw_param {
 struct gw_request {
 	struct gw_server *server;
 	struct gw_http_request *http;
-	char id[17];		   /* in the header x-amz-request-id */
-	char *path;		   /* as on the wire, without the query */
-	const char *query;	   /* as on the wire; "" if there is none */
-	const char *bucket;	   /* decoded; NULL for requests to the service */
-	const char *key;	   /* decoded; NULL for requests to a bucket */
+	char id[17];	    /* in the header x-amz-request-id */
+	char *path;	    /* as on the wire, without the query */
+	const char *query;  /* as on the wire; "" if there is none */
+	const char *bucket; /* decoded; NULL for requests to the service */
+	const char *key;    /* decoded; NULL for requests to a bucket */
 	size_t key_len;
 	struct gw_param params[GW_PARAMS_MAX];
 	unsigned param_count;

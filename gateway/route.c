@@ -9,12 +9,25 @@
 /* Parameters that select an operation. With any of them, an operation that the table does not have
  * is not implemented. */
 static const char *const subs[] = {
-	"accelerate", "acl", "analytics", "attributes", "cors", "delete", "encryption",
-	"intelligent-tiering", "inventory", "legal-hold", "lifecycle", "location", "logging",
-	"metadataTable", "metrics", "notification", "object-lock", "ownershipControls", "partNumber",
-	"policy", "policyStatus", "publicAccessBlock", "replication", "requestPayment", "restore",
-	"retention", "select", "session", "tagging", "torrent", "uploadId", "uploads", "versioning",
-	"versions", "website", "append", "rename", "renameObject",
+	"accelerate",	"acl",
+	"analytics",	"attributes",
+	"cors",		"delete",
+	"encryption",	"intelligent-tiering",
+	"inventory",	"legal-hold",
+	"lifecycle",	"location",
+	"logging",	"metadataTable",
+	"metrics",	"notification",
+	"object-lock",	"ownershipControls",
+	"partNumber",	"policy",
+	"policyStatus", "publicAccessBlock",
+	"replication",	"requestPayment",
+	"restore",	"retention",
+	"select",	"session",
+	"tagging",	"torrent",
+	"uploadId",	"uploads",
+	"versioning",	"versions",
+	"website",	"append",
+	"rename",	"renameObject",
 };
 
 #define TEXT GW_BODY_TEXT

@@ -155,7 +155,8 @@ static int gateway_start(struct gateway *g)
 	int ret;
 
 	if (o->cert && !gw_http_has_tls()) {
-		snprintf(g->why, g->why_len, "this build of libmicrohttpd has no TLS: use a proxy "
+		snprintf(g->why, g->why_len,
+			 "this build of libmicrohttpd has no TLS: use a proxy "
 			 "in front of the gateway");
 		return -ENOTSUP;
 	}
@@ -224,7 +225,8 @@ static void old_stop(struct gateway *g, bool all)
 	g->old_count = kept;
 }
 
-/* Starts a server with the new certificate on the same socket. The old one keeps its connections. */
+/* Starts a server with the new certificate on the same socket. The old one keeps its connections.
+ */
 static void certificate_reload(struct gateway *g)
 {
 	struct gw_http *http;
@@ -234,8 +236,8 @@ static void certificate_reload(struct gateway *g)
 	old_stop(g, false);
 	http = g->old_count < OLD_MAX ? http_start(g) : NULL;
 	if (!http) {
-		notice(g, g->old_count < OLD_MAX ? g->why
-						 : "too many old connections are still open");
+		notice(g,
+		       g->old_count < OLD_MAX ? g->why : "too many old connections are still open");
 		notice(g, "the certificate is unchanged");
 		return;
 	}
@@ -307,7 +309,8 @@ int gw_serve(const struct gw_options *options, char *why, size_t why_len)
 	g->why = why;
 	g->why_len = why_len;
 	g->fd = g->metrics_fd = -1;
-	g->front.server.store = (struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1};
+	g->front.server.store =
+		(struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1};
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);

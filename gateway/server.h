@@ -16,10 +16,10 @@
 
 struct gw_server {
 	struct gw_store store;
-	const char *region; /* region that signatures must name; NULL accepts any */
-	const char *domain; /* suffix of hosts that name a bucket; NULL: path-style only */
-	bool md5;	    /* whether a single PUT has its MD5 digest as ETag */
-	uint64_t body_max;  /* longest body of an object or a part */
+	const char *region;	   /* region that signatures must name; NULL accepts any */
+	const char *domain;	   /* suffix of hosts that name a bucket; NULL: path-style only */
+	bool md5;		   /* whether a single PUT has its MD5 digest as ETag */
+	uint64_t body_max;	   /* longest body of an object or a part */
 	pthread_mutex_t keys_lock; /* protects `keys` */
 	struct gw_keys *keys;
 	struct gw_metrics metrics;

@@ -32,7 +32,8 @@ static int open_own(int dir, const char *name, mode_t mode)
 /* Returns whether files without a name work here: they need the file system and /proc. */
 static bool can_be_unnamed(const struct gw_store *store)
 {
-	struct gw_draft draft = {.fd = openat(store->tmp, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)};
+	struct gw_draft draft = {
+		.fd = openat(store->tmp, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)};
 	char from[40], name[64];
 	bool ok;
 
@@ -51,7 +52,8 @@ int gw_store_open(struct gw_store *store, const char *root, char *why, size_t wh
 {
 	int own = -1, ret = 0;
 
-	*store = (struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1, .sync = true};
+	*store =
+		(struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1, .sync = true};
 	store->root = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store->root < 0) {
 		ret = -errno;
@@ -96,7 +98,8 @@ bool gw_bucket_name_ok(const char *name)
 {
 	size_t len = strlen(name);
 
-	if (len < 3 || len > GW_BUCKET_MAX || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != len)
+	if (len < 3 || len > GW_BUCKET_MAX ||
+	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != len)
 		return false;
 	return name[0] != '.' && name[0] != '-' && name[len - 1] != '.' && name[len - 1] != '-' &&
 	       !strstr(name, "..");

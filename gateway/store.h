@@ -84,9 +84,9 @@ int gw_draft_finish(const struct gw_store *store, const struct gw_draft *draft,
  * or a negative errno. */
 int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int bucket,
 		     const char *key, size_t len, bool exclusive);
-/* Gives a finished draft a name in a folder, in place of a file that has the name, and closes it. */
-int gw_draft_place(const struct gw_store *store, struct gw_draft *draft, int dir,
-		   const char *name);
+/* Gives a finished draft a name in a folder, in place of a file that has the name, and closes it.
+ */
+int gw_draft_place(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name);
 /* Closes a draft and removes its file if it has not been published. */
 void gw_draft_close(const struct gw_store *store, struct gw_draft *draft);
 

@@ -84,9 +84,9 @@ static void encoding_add(struct gw_meta *meta, const char *value)
 
 void gw_stored_add(const struct gw_request *req, struct gw_meta *meta)
 {
-	static const char *const kept[] = {"content-type",	  "cache-control",
-					   "content-disposition", "content-language",
-					   "expires",		  "x-amz-website-redirect-location"};
+	static const char *const kept[] = {
+		"content-type",	    "cache-control", "content-disposition",
+		"content-language", "expires",	     "x-amz-website-redirect-location"};
 
 	for (unsigned i = 0; i < req->http->header_count; i++) {
 		const struct pst_header *header = &req->http->headers[i];

@@ -72,8 +72,7 @@ static bool id_ok(const char *id)
 }
 
 /* Opens a file of an upload with its metadata. */
-static int file_open(const struct gw_store *store, int dir, const char *name,
-		     struct gw_object *out)
+static int file_open(const struct gw_store *store, int dir, const char *name, struct gw_object *out)
 {
 	int ret = 0;
 

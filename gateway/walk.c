@@ -187,8 +187,7 @@ static int page_collect(struct page *page, int dir, const char *path, const char
 }
 
 /* Returns whether a folder has an object of its own name. Writes the path of the object's file. */
-static bool has_self(const struct gw_walk *walk, int dir, const char *path,
-		     char self[GW_PATH_MAX])
+static bool has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
 {
 	struct stat st;
 	int inner;
@@ -211,7 +210,7 @@ static bool has_self(const struct gw_walk *walk, int dir, const char *path,
 /* Takes the object of a folder's own name, if there is one. Not inlined: a long path must not be on
  * the stack of each folder of a deep tree. */
 __attribute__((noinline)) static int walk_self(struct gw_walk *walk, int dir, const char *key,
-						size_t len, const char *path)
+					       size_t len, const char *path)
 {
 	char self[GW_PATH_MAX];
 
@@ -250,7 +249,9 @@ static int walk_folder(struct gw_walk *walk, int dir, char *key, size_t key_len)
 	int ret = 0;
 
 	while (!ret && more) {
-		struct page page = {.walk = walk, .key = key, .key_len = key_len,
+		struct page page = {.walk = walk,
+				    .key = key,
+				    .key_len = key_len,
 				    .after = last.text ? &last : NULL};
 
 		if (!is_wanted(walk, key, key_len, true))

@@ -17,8 +17,8 @@ enum gw_phase {
 	GW_PHASE_REPLY, /* the client receives the reply */
 };
 
-/* Starts the thread. In phase HEAD, a connection ends after `head_s` seconds; in the phases BODY and
- * REPLY, if it moves fewer than `rate_min` bytes a second in `window_s` seconds. */
+/* Starts the thread. In phase HEAD, a connection ends after `head_s` seconds; in the phases BODY
+ * and REPLY, if it moves fewer than `rate_min` bytes a second in `window_s` seconds. */
 struct gw_watch *gw_watch_start(unsigned head_s, unsigned window_s, unsigned rate_min);
 void gw_watch_stop(struct gw_watch *watch);
 

@@ -22,8 +22,10 @@ static size_t sequence_len(const unsigned char *s, size_t len)
 		c = c << 6 | (s[i] & 0x3fu);
 	}
 	/* overlong forms, surrogates, and what XML 1.0 forbids */
-	if (c < (want == 2 ? 0x80u : want == 3 ? 0x800u : 0x10000u) || c > 0x10ffff ||
-	    (c >= 0xd800 && c < 0xe000) || c == 0xfffe || c == 0xffff)
+	if (c < (want == 2   ? 0x80u
+		 : want == 3 ? 0x800u
+			     : 0x10000u) ||
+	    c > 0x10ffff || (c >= 0xd800 && c < 0xe000) || c == 0xfffe || c == 0xffff)
 		return 0;
 	return want;
 }
