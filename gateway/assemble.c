@@ -13,7 +13,7 @@
 #include "stored.h"
 
 #define PART_MIN (5u << 20) /* shortest part but the last, in bytes */
-#define PART_LIST_MAX 6000  /* longest list of part lengths in the metadata */
+#define PART_LIST_MAX 4000  /* longest list of parts' lengths or checksums in the metadata */
 
 /* An assembly in progress. */
 struct work {
@@ -25,6 +25,7 @@ struct work {
 	bool full; /* whether the checksum is that of the whole object */
 	uint64_t crc, at;
 	struct gw_partlist_writer lens;
+	struct pst_text sums; /* checksums of the parts, with commas */
 };
 
 /* Parses the hex digits of an MD5 digest. */
@@ -49,6 +50,9 @@ static bool sum_add(struct work *w, const char *sum, uint64_t len)
 
 	if (!sum || pst_base64_parse(sum, strlen(sum), bytes, sizeof(bytes)) != (long)n)
 		return false;
+	if (w->sums.len)
+		pst_text_put_str(&w->sums, ",");
+	pst_text_put_str(&w->sums, sum);
 	if (!w->full) {
 		pst_hash_put(w->sum, bytes, n);
 		return true;
@@ -94,13 +98,14 @@ static bool parts_copy(struct work *w, const struct gw_assembly *a)
 {
 	struct gw_draft *draft = &w->req->body.draft;
 
+	for (unsigned i = 1; i < a->count; i++)
+		if (a->parts[i].number <= a->parts[i - 1].number)
+			return gw_fail(w->req, GW_InvalidPartOrder, NULL) == 0;
 	for (unsigned i = 0; i < a->count; i++) {
 		struct gw_object part;
 		bool ok;
 		int ret;
 
-		if (i && a->parts[i].number <= a->parts[i - 1].number)
-			return gw_fail(w->req, GW_InvalidPartOrder, NULL) == 0;
 		ret = gw_part_open(&w->req->server->store, w->upload, a->parts[i].number, &part);
 		if (ret)
 			return gw_fail_errno(w->req, ret, GW_InvalidPart) == 0;
@@ -164,6 +169,8 @@ static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
 	gw_partlist_end(&w->lens);
 	if (w->lens.text.at && w->lens.text.len < PART_LIST_MAX)
 		gw_meta_add(&a->meta, "parts", w->lens.text.at);
+	if (w->sums.at && w->sums.len < PART_LIST_MAX)
+		gw_meta_add(&a->meta, "sums", w->sums.at);
 	while (gw_meta_next(&w->upload->meta, &at, &name, &value))
 		if (strcmp(name, "etag") != 0 && strcmp(name, "key") != 0 &&
 		    strncmp(name, "x-amz-checksum-", 15) != 0)
@@ -215,5 +222,6 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 	pst_hash_close(w.md5);
 	pst_hash_close(w.sum);
 	free(w.lens.text.at);
+	free(w.sums.at);
 	return ok;
 }

@@ -8,9 +8,6 @@
 
 #include "route.h"
 
-/* SHA-256 digest of nothing: what a client signs that sends no body and no header with its hash. */
-#define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
 /* Returns whether a header is there twice whose value decides something. Two servers in a row could
  * take different ones. */
 static bool has_double_header(const struct gw_request *req)
@@ -35,7 +32,11 @@ static bool has_double_header(const struct gw_request *req)
 
 static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 {
-	gw_fail(req, gw_error_find(pst_sigv4_code(result)),
+	enum gw_error error = gw_error_find(pst_sigv4_code(result));
+
+	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
+		error = GW_AuthorizationQueryParametersError;
+	gw_fail(req, error,
 		result == PST_SIGV4_OLD_VERSION
 			? "The authorization mechanism you have provided is "
 			  "not supported. Please use AWS4-HMAC-SHA256."
@@ -54,7 +55,7 @@ static bool signature_check(struct gw_request *req)
 		.query = req->query,
 		.headers = req->http->headers,
 		.header_count = req->http->header_count,
-		.payload = payload ? payload : EMPTY_SHA256,
+		.payload = payload ? payload : PST_SIGV4_UNSIGNED,
 	};
 	enum pst_sigv4_result result;
 
@@ -66,10 +67,8 @@ static bool signature_check(struct gw_request *req)
 	result = pst_sigv4_claim(&signed_request, req->claim);
 	if (result != PST_SIGV4_OK)
 		return refuse(req, result);
-	if (!req->claim->presigned && !payload &&
-	    (gw_header(req, "content-length") || gw_header(req, "transfer-encoding")) &&
-	    strcmp(gw_header(req, "content-length") ? gw_header(req, "content-length") : "", "0")) {
-		gw_fail(req, GW_MissingSecurityHeader,
+	if (!req->claim->presigned && !payload) {
+		gw_fail(req, GW_InvalidRequest,
 			"Missing required header for this request: x-amz-content-sha256");
 		return false;
 	}

@@ -71,6 +71,9 @@ static bool sum_begin(struct gw_request *req)
 			       "supported") == 0;
 	if (wanted && body->sum_kind == PST_HASH_KINDS)
 		body->sum_kind = gw_sum_kind(wanted);
+	else if (wanted && body->sum_kind != gw_sum_kind(wanted))
+		return gw_fail(req, GW_InvalidRequest,
+			       "Value for x-amz-sdk-checksum-algorithm header is invalid.") == 0;
 	if (body->sum_kind == PST_HASH_KINDS)
 		body->sum_kind = body->sum_default;
 	if (body->sum_kind != PST_HASH_KINDS) {

@@ -184,7 +184,8 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	while (at && at < req->reply.headers.at + req->reply.headers.len) {
 		const char *value = at + strlen(at) + 1;
 
-		MHD_add_response_header(response, at, value);
+		/* libmicrohttpd refuses empty values; clients take off the blank. */
+		MHD_add_response_header(response, at, *value ? value : " ");
 		at = value + strlen(value) + 1;
 	}
 	if (req->reply.close || atomic_load(&http->quiet))

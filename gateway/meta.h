@@ -24,7 +24,7 @@ struct gw_meta {
 };
 
 /* Appends a name with its value. Names that are no HTTP header are internal: "etag", "parts",
- * "upload". */
+ * "sums", "upload". */
 void gw_meta_add(struct gw_meta *meta, const char *name, const char *value);
 /* Returns the first value with this name, or NULL. */
 const char *gw_meta_get(const struct gw_meta *meta, const char *name);

@@ -47,46 +47,65 @@ static void put_bucket(struct gw_request *req, struct pst_text *out, const char 
 	close(fd);
 }
 
-void gw_op_list_buckets(struct gw_request *req)
+/* Reads the names of the buckets that the request asks for, in order. Returns their number, or -1
+ * after it has filled the reply. */
+static long names_read(struct gw_request *req, char ***out)
 {
 	int fd = openat(req->server->store.root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const char *prefix = gw_param(req, "prefix"), *after = gw_param(req, "continuation-token");
 	DIR *list = fd < 0 ? NULL : fdopendir(fd);
-	struct pst_text *out;
 	struct dirent *entry;
-	char **names = NULL;
-	size_t count = 0;
+	long count = 0;
 
+	*out = NULL;
 	if (!list) {
 		if (fd >= 0)
 			close(fd);
-		gw_fail(req, GW_SlowDown, NULL);
-		return;
+		return gw_fail(req, GW_SlowDown, NULL);
 	}
 	while ((entry = readdir(list))) {
+		const char *name = entry->d_name;
 		char **more;
 
-		if (!gw_bucket_name_ok(entry->d_name) ||
-		    !gw_key_allows(req->identity, entry->d_name))
+		if (!gw_bucket_name_ok(name) || !gw_key_allows(req->identity, name) ||
+		    (prefix && strncmp(name, prefix, strlen(prefix)) != 0) ||
+		    (after && strcmp(name, after) <= 0))
 			continue;
-		more = realloc(names, (count + 1) * sizeof(*more));
+		more = realloc(*out, (size_t)(count + 1) * sizeof(*more));
 		if (!more)
 			break;
-		names = more;
-		names[count] = strdup(entry->d_name);
-		if (names[count])
-			count++;
+		*out = more;
+		more[count] = strdup(name);
+		count += more[count] != NULL;
 	}
 	closedir(list);
 	if (count)
-		qsort(names, count, sizeof(*names), compare_names);
+		qsort(*out, (size_t)count, sizeof(**out), compare_names);
+	return count;
+}
+
+void gw_op_list_buckets(struct gw_request *req)
+{
+	int64_t max = gw_param_number(req, "max-buckets", 10000, 10000);
+	struct pst_text *out;
+	char **names = NULL;
+	long count = max < 0 ? -1 : names_read(req, &names);
+
+	if (count < 0)
+		return;
 	out = gw_reply_xml(req, 200);
 	pst_text_put_str(out, "<ListAllMyBucketsResult" GW_XML_SPACE ">" OWNER "<Buckets>");
-	for (size_t i = 0; i < count; i++) {
+	for (long i = 0; i < count && i < max; i++)
 		put_bucket(req, out, names[i]);
+	pst_text_put_str(out, "</Buckets>");
+	if (count > max && max > 0)
+		gw_xml_element(out, "ContinuationToken", names[max - 1]);
+	if (gw_param(req, "prefix"))
+		gw_xml_element(out, "Prefix", gw_param(req, "prefix"));
+	pst_text_put_str(out, "</ListAllMyBucketsResult>");
+	for (long i = 0; i < count; i++)
 		free(names[i]);
-	}
 	free(names);
-	pst_text_put_str(out, "</Buckets></ListAllMyBucketsResult>");
 }
 
 static int location_end(void *user, const char *path, const char *text, size_t len)

@@ -143,8 +143,8 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 	if (replace)
 		gw_stored_add(req, meta);
 	while (gw_meta_next(&source->object.meta, &at, &name, &value)) {
-		bool internal =
-			!strcmp(name, "etag") || !strcmp(name, "parts") || !strcmp(name, "upload");
+		bool internal = !strcmp(name, "etag") || !strcmp(name, "parts") ||
+				!strcmp(name, "sums") || !strcmp(name, "upload");
 
 		/* A checksum of checksums of parts is none of the copy, which has no parts. */
 		if (!strncmp(name, "x-amz-checksum-", 15)

@@ -51,6 +51,23 @@ static void put_owner(struct pst_text *out)
 			 "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
 }
 
+/* Appends what checksum an object has. */
+static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
+{
+	static const char *const names[][2] = {{"x-amz-checksum-crc32", "CRC32"},
+					       {"x-amz-checksum-crc32c", "CRC32C"},
+					       {"x-amz-checksum-crc64nvme", "CRC64NVME"},
+					       {"x-amz-checksum-sha1", "SHA1"},
+					       {"x-amz-checksum-sha256", "SHA256"}};
+	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
+
+	for (unsigned i = 0; i < 5; i++)
+		if (gw_meta_get(meta, names[i][0]))
+			gw_xml_element(out, "ChecksumAlgorithm", names[i][1]);
+	if (type)
+		gw_xml_element(out, "ChecksumType", type);
+}
+
 /* Appends an object. Returns 0, also if the object has been removed meanwhile. */
 static int put_object(struct listing *l, const char *key, size_t len, int dir, const char *path)
 {
@@ -75,6 +92,7 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	pst_text_put_str(out, "<ETag>&quot;");
 	pst_text_put_str(out, gw_meta_get(&meta, "etag"));
 	pst_text_put_str(out, "&quot;</ETag>");
+	put_algorithm(out, &meta);
 	gw_xml_number(out, "Size", (uint64_t)st.st_size);
 	if (l->owner)
 		put_owner(out);

@@ -46,8 +46,10 @@ static bool part_find(const struct gw_object *object, int64_t number, struct par
 	struct gw_partlist parts = {0};
 	uint64_t at = 0, len;
 
-	if (!list)
-		return number == 1;
+	if (!list) {
+		part->partial = number == 1;
+		return part->partial;
+	}
 	parts.at = list;
 	while (gw_partlist_next(&parts, &len)) {
 		if (++part->parts == number) {
@@ -288,6 +290,13 @@ void gw_op_delete_many(struct gw_request *req)
 		gw_fail(req, GW_SlowDown, NULL);
 		return;
 	}
+	if (!req->body.md5[0] && req->body.sum_kind == PST_HASH_KINDS) {
+		gw_fail(req, GW_InvalidRequest,
+			"Missing required header for this request: Content-MD5 OR "
+			"x-amz-checksum-*");
+		free(d);
+		return;
+	}
 	d->req = req;
 	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls,
 			  d);
@@ -317,6 +326,27 @@ static bool attribute_wanted(const char *list, const char *name)
 	return false;
 }
 
+/* Returns whether a list has only names of attributes, and at least one. */
+static bool attributes_known(const char *list)
+{
+	static const char *const names[] = {"ETag", "Checksum", "ObjectParts", "StorageClass",
+					    "ObjectSize"};
+	bool any = false;
+
+	for (list += strspn(list, ", "); *list; list += strspn(list, ", ")) {
+		size_t len = strcspn(list, ", ");
+		unsigned i = 0;
+
+		while (i < 5 && (strlen(names[i]) != len || strncmp(names[i], list, len) != 0))
+			i++;
+		if (i == 5)
+			return false;
+		any = true;
+		list += len;
+	}
+	return any;
+}
+
 /* Appends the checksum of an object, if it has one. */
 static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 {
@@ -342,6 +372,29 @@ static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 		pst_text_put_str(out, "</Checksum>");
 }
 
+/* Appends the checksum of a part. The item "sums" has the checksums of all parts, with commas. */
+static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsigned long number)
+{
+	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
+					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
+					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
+					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
+					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
+	const char *list = gw_meta_get(meta, "sums");
+	char sum[64];
+
+	for (; list && number > 1; number--) {
+		list = strchr(list, ',');
+		list = list ? list + 1 : NULL;
+	}
+	if (!list)
+		return;
+	snprintf(sum, sizeof(sum), "%.*s", (int)strcspn(list, ","), list);
+	for (unsigned i = 0; i < 5; i++)
+		if (gw_meta_get(meta, names[i][0]))
+			gw_xml_element(out, names[i][1], sum);
+}
+
 /* Appends the parts of an object that was uploaded in parts. */
 static void put_parts(struct gw_request *req, struct pst_text *out, const struct gw_meta *meta)
 {
@@ -363,12 +416,13 @@ static void put_parts(struct gw_request *req, struct pst_text *out, const struct
 			pst_text_put_str(&parts, "<Part>");
 			gw_xml_number(&parts, "PartNumber", number);
 			gw_xml_number(&parts, "Size", len);
+			put_part_sum(&parts, meta, number);
 			pst_text_put_str(&parts, "</Part>");
 			shown++;
 			last = number;
 		}
 	pst_text_put_str(out, "<ObjectParts>");
-	gw_xml_number(out, "TotalPartsCount", number);
+	gw_xml_number(out, "PartsCount", number);
 	gw_xml_number(out, "PartNumberMarker", marker);
 	gw_xml_number(out, "NextPartNumberMarker", last);
 	gw_xml_number(out, "MaxParts", max);
@@ -386,8 +440,9 @@ void gw_op_attributes(struct gw_request *req)
 	struct pst_text *out;
 	char date[40];
 
-	if (!wanted || !*wanted) {
-		gw_fail(req, GW_InvalidArgument, "The x-amz-object-attributes header is missing.");
+	if (!wanted || !attributes_known(wanted)) {
+		gw_fail(req, GW_InvalidArgument,
+			"The x-amz-object-attributes header is missing or has an unknown name.");
 		return;
 	}
 	if (!object_open(req, &object))

@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parses digits. Returns what follows them, or NULL if there are none or too many. */
+/* Parses digits. Returns what follows them, or NULL if there are none. */
 static const char *digits(const char *text, uint64_t *out)
 {
 	size_t len = strspn(text, "0123456789");
 
-	if (!len || len > 18)
+	if (!len)
 		return NULL;
+	/* A number that is too large becomes UINT64_MAX. */
 	*out = strtoull(text, NULL, 10);
 	return text + len;
 }

@@ -97,9 +97,15 @@ void gw_store_close(struct gw_store *store)
 bool gw_bucket_name_ok(const char *name)
 {
 	size_t len = strlen(name);
+	unsigned dots = 0;
 
 	if (len < 3 || len > GW_BUCKET_MAX ||
 	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != len)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		dots += name[i] == '.';
+	/* an IPv4 address would be taken for the host */
+	if (dots == 3 && strspn(name, "0123456789.") == len)
 		return false;
 	return name[0] != '.' && name[0] != '-' && name[len - 1] != '.' && name[len - 1] != '-' &&
 	       !strstr(name, "..");
