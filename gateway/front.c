@@ -103,6 +103,7 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	if (!req)
 		return;
 	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
+	gw_body_close(req);
 	gw_request_close(req);
 	http->user = NULL;
 }

@@ -3,6 +3,8 @@
  * Implements the operations on buckets, and the answers about features that the gateway does not
  * have, such as versioning. Called through route.c.
  */
+#include "op_bucket.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "ops.h"
 #include "upload.h"
 #include "xml_read.h"
 #include "xml_write.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements CopyObject and UploadPartCopy. Called through route.c. */
+#include "op_copy.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,6 @@
 #include "auth.h"
 #include "condition.h"
 #include "copy.h"
-#include "ops.h"
 #include "range.h"
 #include "s3/uri.h"
 #include "stored.h"

@@ -3,13 +3,14 @@
  * Implements ListObjects (both versions) and ListObjectVersions, in which each object has the one
  * version "null". Called through route.c.
  */
+#include "op_list.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "ops.h"
 #include "s3/uri.h"
 #include "walk.h"
 #include "xml_write.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements uploads in parts, except UploadPartCopy. Called through route.c. */
+#include "op_multipart.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +12,6 @@
 #include <unistd.h>
 
 #include "assemble.h"
-#include "ops.h"
 #include "s3/uri.h"
 #include "stored.h"
 #include "upload.h"

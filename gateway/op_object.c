@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements reading and deleting objects. Called through route.c. */
+#include "op_object.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +9,6 @@
 #include <strings.h>
 
 #include "condition.h"
-#include "ops.h"
 #include "partlist.h"
 #include "range.h"
 #include "xml_read.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements PutObject. Called through route.c. */
+#include "op_put.h"
+
 #include <errno.h>
 #include <string.h>
 
 #include "condition.h"
-#include "ops.h"
 #include "stored.h"
 
 bool gw_check_put(struct gw_request *req)

@@ -328,7 +328,6 @@ bool gw_request_parse(struct gw_request *req, const char *domain)
 
 void gw_request_close(struct gw_request *req)
 {
-	gw_body_close(req);
 	if (req->bucket_fd >= 0)
 		close(req->bucket_fd);
 	gw_keys_release(req->keys);

@@ -53,6 +53,7 @@ struct gw_request {
 /* Finds bucket, key and parameters. `domain` is the suffix of hosts that name a bucket, or NULL.
  * Returns false after it has filled the reply with an error. */
 bool gw_request_parse(struct gw_request *req, const char *domain);
+/* Frees the request. Its body has been closed. */
 void gw_request_close(struct gw_request *req);
 
 const char *gw_header(const struct gw_request *req, const char *name);

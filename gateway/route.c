@@ -4,7 +4,12 @@
 
 #include <string.h>
 
-#include "ops.h"
+#include "op_bucket.h"
+#include "op_copy.h"
+#include "op_list.h"
+#include "op_multipart.h"
+#include "op_object.h"
+#include "op_put.h"
 
 /* Parameters that select an operation. With any of them, an operation that the table does not have
  * is not implemented. */
