@@ -28,9 +28,9 @@ MODULES = ("buckets", "objects", "keys", "conditions", "listing", "multipart", "
            "deleting", "checksums", "signing", "presigning", "chunked", "access")
 
 
-def cases():
+def cases(modules=MODULES):
     found = []
-    for name in MODULES:
+    for name in modules:
         module = importlib.import_module(f"cases.{name}")
         found += [(key[5:], value) for key, value in vars(module).items()
                   if key.startswith("case_")]
@@ -100,14 +100,18 @@ def report(number, name, case, known):
     return passed
 
 
-def main():
+def main(modules=MODULES, strict=True):
+    """Runs the cases of modules. `strict`: the deviations must be cases of these modules."""
     wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
-    chosen = [(name, case) for name, case in cases()
+    found = cases(modules)
+    chosen = [(name, case) for name, case in found
               if not wanted or any(word in name for word in wanted)]
     if "--list" in sys.argv:
         print("\n".join(name for name, _ in chosen))
         return 0
-    known = deviations(os.environ.get("S3_SERVER", ""), [name for name, _ in cases()])
+    known = {}
+    if strict:
+        known = deviations(os.environ.get("S3_SERVER", ""), [name for name, _ in found])
     print(f"1..{len(chosen)}")
     print(f"# endpoint {tools.ENDPOINT}, seed {tools.SEED}", flush=True)
     failed = [name for number, (name, case) in enumerate(chosen, 1)
