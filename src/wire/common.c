@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements common.h: random bytes, the host's hash, the clock, copies between devices, and waits
+ * of a channel. No function keeps state.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wire/common.h"
+
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
+
+uint64_t pst_wire_now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+int pst_wire_random(void *out, size_t len, struct pst_err *err)
+{
+	/* getrandom(2) returns up to 256 bytes without interruption. */
+	if (len > 256 || getrandom(out, len, 0) != (ssize_t)len)
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "the kernel gave no random bytes");
+	return 0;
+}
+
+/* FNV-1a with 128 bits. The boot id is no secret; the hash only makes it unequal to what other
+ * programs publish. */
+int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err)
+{
+	const unsigned __int128 prime = ((unsigned __int128)1 << 88) + 0x13b;
+	unsigned __int128 hash =
+		((unsigned __int128)0x6c62272e07bb0142u << 64) | 0x62b821756295c58du;
+	char text[64] = "penstock";
+	int fd = open(BOOT_ID, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text + 8, sizeof(text) - 8);
+	int code = errno;
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return pst_fail_errno(err, n ? code : EIO, PENSTOCK_WHY_UNSUPPORTED,
+				      "%s cannot be read: %s", BOOT_ID,
+				      n ? strerror(code) : "it is empty");
+	for (ssize_t i = 0; i < n + 8; i++)
+		hash = (hash ^ (unsigned char)text[i]) * prime;
+	for (unsigned i = 0; i < PST_TOKEN_HOST; i++, hash >>= 8)
+		out[i] = (unsigned char)hash;
+	return 0;
+}
+
+int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device *dst_dev,
+		  void *dst, struct penstock_device *src_dev, const void *src, size_t len)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = dst_dev ? dst_dev : devices->host,
+					  .dst = dst,
+					  .src_dev = src_dev ? src_dev : devices->host,
+					  .src = src,
+					  .row_len = len};
+
+	if (!dst_dev && !src_dev) {
+		memcpy(dst, src, len);
+		return 0;
+	}
+	return devices->copy(&args, 1);
+}
+
+/* ---- for channels of a server ---- */
+
+int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events)
+{
+	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
+	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
+
+	for (; now <= until; now = pst_wire_now_ms()) {
+		int n = poll(fds, 2, (int)(until - now));
+
+		if (n > 0 && fds[1].revents)
+			return -ECANCELED;
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return -errno;
+	}
+	return -ETIMEDOUT;
+}
+
+int pst_wire_status_fail(unsigned status, struct pst_err *err)
+{
+	switch (status) {
+	case PST_WIRE_REFUSED:
+		return pst_fail_errno(err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
+				      "the client has refused the token: it is wrong, or released");
+	case PST_WIRE_OUTSIDE:
+		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "range or direction do not fit the client's window");
+	case PST_WIRE_CHECKSUM:
+		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+				      "the checksum shows that bytes were damaged on the way");
+	case PST_WIRE_FAULT:
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEVICE_ERROR,
+				      "the client cannot access its memory");
+	default:
+		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
+				      "the client sent the unknown status %u", status);
+	}
+}
+
+struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uint64_t at,
+					   uint64_t max)
+{
+	for (unsigned i = 0; i < move->seg_count; i++) {
+		struct penstock_object_seg seg = move->segs[i];
+
+		if (at < seg.len) {
+			seg.ptr = (char *)seg.ptr + at;
+			seg.len = seg.len - at < max ? seg.len - at : max;
+			return seg;
+		}
+		at -= seg.len;
+	}
+	return (struct penstock_object_seg){0};
+}
