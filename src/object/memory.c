@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/struct_copy.h"
+#include "core/base/fork.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
 static unsigned users;
@@ -20,6 +21,20 @@ static struct pst_wire_devices table = {
 	.export_memory = penstock_export_memory,
 	.import_memory = penstock_import_memory,
 };
+
+/* Runs in a forked child. Another thread of the parent may have held the lock at the fork, and the
+ * device "host" belongs to the parent. */
+static void devices_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	users = 0;
+	table.host = NULL;
+}
+
+__attribute__((constructor)) static void devices_hook_fork(void)
+{
+	pst_fork_hook(devices_forked);
+}
 
 const struct pst_wire_devices *pst_object_devices_open(void)
 {

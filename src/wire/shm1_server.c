@@ -199,10 +199,10 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	struct stat st;
 	void *at;
 
+	/* Huge pages are refused: one can be missing at an access, which would kill the process. */
 	if (fd < 0 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || fstatfs(fd, &fs) ||
-	    fs.f_type != TMPFS_MAGIC || /* huge pages can be missing at an access */
-
-	    message->memory_len > (uint64_t)st.st_size || !message->memory_len)
+	    fs.f_type != TMPFS_MAGIC || message->memory_len > (uint64_t)st.st_size ||
+	    !message->memory_len)
 		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
 				      "the client passed no memory that keeps its length");
 	at = mmap(NULL, message->memory_len, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, fd,

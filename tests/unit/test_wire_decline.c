@@ -378,6 +378,24 @@ static void checks_the_windows_owner(void **state)
 	penstock_object_server_close(server);
 }
 
+/* tests/unit/test_judge.c has the contents of the answers. */
+static void checks_the_answers_arguments(void **state)
+{
+	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;
+
+	(void)state;
+	assert_int_equal(penstock_object_answer_fill(&answer), 0);
+	assert_int_equal(answer.status, 200);
+	assert_int_equal(answer.body, 1);
+	assert_string_equal(answer.headers[0].value, "501");
+	answer.outcome = 9;
+	assert_int_equal(penstock_object_answer_fill(&answer), -EINVAL);
+	answer.outcome = PENSTOCK_OBJECT_MOVED;
+	answer.size = 8;
+	assert_int_equal(penstock_object_answer_fill(&answer), -EINVAL);
+	assert_int_equal(penstock_object_answer_fill(NULL), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -388,6 +406,7 @@ int main(void)
 		cmocka_unit_test(sends_nothing_to_other_programs),
 		cmocka_unit_test(survives_hostile_memory),
 		cmocka_unit_test(checks_the_windows_owner),
+		cmocka_unit_test(checks_the_answers_arguments),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);
