@@ -67,13 +67,21 @@ int pst_shm1_receive(int sock, struct pst_shm1_message *message, int *fd)
 {
 	union control control;
 	struct iovec iov = {message, sizeof(*message)};
-	struct msghdr msg = {.msg_iov = &iov,
-			     .msg_iovlen = 1,
-			     .msg_control = control.space,
-			     .msg_controllen = sizeof(control.space)};
-	ssize_t n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct msghdr msg;
+	ssize_t n;
 
 	*fd = -1;
+	for (int i = 0; i < 3; i++) {
+		msg = (struct msghdr){.msg_iov = &iov,
+				      .msg_iovlen = 1,
+				      .msg_control = control.space,
+				      .msg_controllen = sizeof(control.space)};
+		n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		/* Tries again after ECONNRESET: the kernel reports it first, and only then
+		 * delivers the messages that were sent before the reset. */
+		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
+			break;
+	}
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 	if (!n)
