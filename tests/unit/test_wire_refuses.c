@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "../crc32c.h"
 #include "penstock_object.h"
@@ -491,6 +492,45 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	close_state(&s);
 }
 
+/* In a forked child: becomes another user and tries to open the window. Returns 0 if the client hangs
+ * up without an answer. */
+static int dial_as_other_user(const struct state *s)
+{
+	struct pst_shm1_message m = open_message(s, PENSTOCK_READ), answer;
+	struct pollfd wait = {-1, POLLIN, 0};
+	int fd, ret;
+
+	if (setresuid(65534, 65534, 65534))
+		return 2;
+	wait.fd = dial(&s->token);
+	ret = pst_shm1_send(wait.fd, &m, -1);
+	if (ret)
+		return ret == -EPIPE || ret == -ECONNRESET ? 0 : 3;
+	if (poll(&wait, 1, 10000) != 1)
+		return 4;
+	return pst_shm1_receive(wait.fd, &answer, &fd) < 0 ? 0 : 5;
+}
+
+static void shm1_refuses_another_user(void **unused)
+{
+	struct state s;
+	int status = -1;
+	pid_t pid;
+
+	(void)unused;
+	if (getuid())
+		test_skip("only root can become another user");
+	open_state(&s, "shm1", PENSTOCK_READ);
+	pid = fork();
+	if (!pid)
+		_exit(dial_as_other_user(&s));
+	waitpid(pid, &status, 0);
+	assert_int_equal(status, 0);
+	assert_int_equal(counts(&s).wrong_user, 1);
+	expect_untouched(&s);
+	close_state(&s);
+}
+
 /* A server that ends its connection has no window open, and the release does not wait. */
 static void shm1_release_after_the_server_has_gone(void **unused)
 {
@@ -525,6 +565,7 @@ int main(void)
 		cmocka_unit_test(shm1_gives_no_memory_without_a_window),
 		cmocka_unit_test(shm1_passes_a_put_read_only),
 		cmocka_unit_test(shm1_cuts_off_a_server_that_hangs),
+		cmocka_unit_test(shm1_refuses_another_user),
 		cmocka_unit_test(shm1_release_after_the_server_has_gone),
 	};
 
