@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock_object.h - S3 over RDMA without HTTP: the bytes of an object move between a server and
+ * the memory of a client, while requests and responses stay ordinary HTTP of the application.
+ * It is built on penstock.h and follows the conventions of that header for errors, units,
+ * ownership, threads, and structs that begin with `size`.
+ *
+ *	struct penstock_object_client *client;
+ *	struct penstock_object_buffer *buffer;
+ *	struct penstock_object_window *window;
+ *	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
+ *
+ *	penstock_object_client_open(NULL, &client);
+ *	penstock_object_alloc(client, gpu, len, &buffer);
+ *	penstock_object_window_open(buffer, PENSTOCK_READ, 0, len, &window);
+ *	n = penstock_object_headers(window, headers, PENSTOCK_OBJECT_HEADERS_MAX);
+ *
+ * The client sends the headers with its signed request, gives the response's status and headers to
+ * penstock_object_judge, and then calls penstock_object_release. Only after the release may it use
+ * the window's memory for something else.
+ *
+ * The server gives the header x-amz-rdma-token to penstock_object_resolve, moves bytes with
+ * penstock_object_move, and asks penstock_object_answer_fill for the response's status and headers.
+ * The server starts every transfer, and sends its response when the transfer is complete.
+ *
+ * A transport moves the bytes. "shm1" copies through memory that client and server share on one
+ * host, and also copies to and from CUDA memory. "tcp1" works between any two hosts; its bytes are
+ * not encrypted.
+ */
+#ifndef PENSTOCK_OBJECT_H
+#define PENSTOCK_OBJECT_H
+
+#include "penstock.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PENSTOCK_OBJECT_HEADERS_MAX 4	 /* most headers of a request or an answer */
+#define PENSTOCK_OBJECT_TOKEN_MAX 512	 /* most characters of a token */
+#define PENSTOCK_OBJECT_SEGS_MAX 32	 /* most segments of a move */
+#define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* most windows of a client */
+
+/* A header of HTTP. Names are compared without regard to case. */
+struct penstock_object_header {
+	const char *name, *value;
+};
+
+/* ---- client: memory and windows ---------------------------------------------- */
+
+struct penstock_object_client;
+struct penstock_object_buffer;
+struct penstock_object_window;
+
+/* Options of penstock_object_client_open. */
+struct penstock_object_client_opts {
+	size_t size;
+	/* Transports that the client offers, the preferred one first, such as "shm1,tcp1"; NULL:
+	 * all. The server must be on the same host for shm1. */
+	const char *transports;
+	/* Numeric address at which servers reach this client by tcp1, without a port. Take the
+	 * local address of the HTTP connection. NULL: 127.0.0.1 */
+	const char *address;
+	int port; /* TCP port of tcp1; 0: the kernel chooses one */
+	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
+	int require_encryption;
+	/* Users whose servers may open windows by shm1, beside root and the client's own user. */
+	const unsigned *users;
+	unsigned user_count;
+	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
+	unsigned fence_ms;
+};
+#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                 \
+	{                                                                                \
+		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0 \
+	}
+
+/*
+ * Starts the client half. It listens for servers, with one thread of the library.
+ *
+ * opts		the options; NULL means the defaults
+ * out		receives the client. Close it with penstock_object_client_close
+ *
+ * A client belongs to the process that opened it: a forked child cannot use it. Any thread. May
+ * block.
+ *
+ * -EINVAL	a transport is unknown, or opts->address is not numeric
+ * -EADDRINUSE	and other errors of bind(2): tcp1 cannot listen at the address
+ * -EOPNOTSUPP	no transport is left, for example because opts->require_encryption is 1
+ */
+PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client_opts *opts,
+					     struct penstock_object_client **out);
+
+/*
+ * Ends the client half. Releases its windows and buffers first.
+ *
+ * client	the client, or NULL
+ *
+ * No other thread may use the client, its buffers or its windows. Memory of
+ * penstock_object_alloc is freed. Any thread. May block.
+ */
+PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *client);
+
+/*
+ * Allocates memory for windows and registers it. All transports can use this memory.
+ *
+ * client	the client
+ * dev		the device; NULL stands for host memory
+ * len		number of bytes, more than 0; rounded up to a multiple of 2 MiB
+ * out		receives the buffer. Free it with penstock_object_unregister
+ *
+ * A server that opens a window by shm1 can technically access the whole buffer, also outside the
+ * window. So use a buffer of its own for bytes that the server must not see. Any thread. May
+ * block.
+ *
+ * -ENOMEM	there is not enough memory
+ * -EAGAIN	the client has 1024 buffers
+ */
+PENSTOCK_API int penstock_object_alloc(struct penstock_object_client *client,
+				       struct penstock_device *dev, size_t len,
+				       struct penstock_object_buffer **out);
+
+/*
+ * Registers memory of the caller. Transport shm1 cannot use it, because it would have to share
+ * whole pages or whole allocations, and with them memory that is not registered.
+ *
+ * client	the client
+ * dev		the device of the memory; NULL stands for host memory
+ * ptr		the first byte
+ * len		number of bytes, more than 0
+ * out		receives the buffer
+ *
+ * Any thread.
+ *
+ * -EAGAIN	the client has 1024 buffers
+ */
+PENSTOCK_API int penstock_object_register(struct penstock_object_client *client,
+					  struct penstock_device *dev, void *ptr, size_t len,
+					  struct penstock_object_buffer **out);
+
+/* Returns the address of a buffer's first byte. Any thread. */
+PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buffer);
+
+/*
+ * Ends a registration, and frees the memory if penstock_object_alloc allocated it.
+ *
+ * buffer	the buffer, or NULL
+ *
+ * If a server still accesses CUDA memory (see penstock_object_release), the memory is freed when
+ * the client is closed. Any thread. May block.
+ *
+ * -EBUSY	a window of the buffer has not been released
+ */
+PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffer);
+
+/*
+ * Opens a range of a buffer for one request.
+ *
+ * buffer	the buffer
+ * op		PENSTOCK_READ: the server writes the window, for GetObject.
+ *		PENSTOCK_WRITE: the server reads the window, for PutObject and UploadPart
+ * off		offset of the window in the buffer. shm1 needs a multiple of 4096 in host memory
+ * len		length of the window, not more than the request needs
+ * out		receives the window. Call penstock_object_release once for it
+ *
+ * The window gets a token with 128 random bits. The token is valid until the release. Treat it as
+ * a secret: whoever has it, and is allowed to connect, can access the window. Any thread.
+ *
+ * -ERANGE	the range ends beyond the buffer
+ * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
+ * -EOPNOTSUPP	no transport of the client can serve the range
+ */
+PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buffer,
+					     enum penstock_op op, uint64_t off, uint64_t len,
+					     struct penstock_object_window **out);
+
+/* Facts of a window. The caller sets `size`, and the library sets all other members. */
+struct penstock_object_window_info {
+	size_t size;
+	const char *transport; /* name of the transport, such as "tcp1" */
+	const char *token;     /* value of the header x-amz-rdma-token */
+	int encrypted;	       /* 1: the transport encrypts the bytes */
+	int on_host;	       /* 1: the bytes do not leave the host */
+};
+
+/*
+ * Fills in the facts of a window.
+ *
+ * window	the window
+ * info		receives the facts. Its strings are valid until the release
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_object_window_get_info(const struct penstock_object_window *window,
+						 struct penstock_object_window_info *info);
+
+/*
+ * Returns the headers that a request must have, and that its signature must cover.
+ *
+ * window	the window
+ * headers	receives the headers. The strings are valid until the release
+ * max		length of the array; PENSTOCK_OBJECT_HEADERS_MAX is enough
+ *
+ * The headers are x-amz-rdma-token and x-amz-content-sha256, and for PENSTOCK_WRITE also
+ * content-length: the request has no body. The request must have no Content-MD5, no aws-chunked
+ * encoding and no trailers. Returns the number of headers. Any thread.
+ *
+ * -E2BIG	`max` is too small
+ */
+PENSTOCK_API int penstock_object_headers(const struct penstock_object_window *window,
+					 struct penstock_object_header *headers, unsigned max);
+
+/* ---- client: the response ------------------------------------------------------ */
+
+/* A response, as penstock_object_judge gets it. */
+struct penstock_object_reply {
+	size_t size;
+	int status; /* HTTP status; 0: the connection ended before a response came */
+	const struct penstock_object_header *headers;
+	unsigned header_count;
+	/* Code in the XML body of an error, such as "InvalidRDMAToken"; NULL: not known */
+	const char *error;
+	/* Number of bytes that the window must have received; 0: not known. For
+	 * PENSTOCK_WRITE the length of the window is expected. */
+	uint64_t expect;
+	int ranged; /* 1: the request had the header Range */
+};
+#define PENSTOCK_OBJECT_REPLY_INIT                                           \
+	{                                                                    \
+		sizeof(struct penstock_object_reply), 0, NULL, 0, NULL, 0, 0 \
+	}
+
+/* What the client does after a response. */
+enum penstock_object_next {
+	PENSTOCK_OBJECT_DONE,	/* the bytes have moved through the window */
+	PENSTOCK_OBJECT_BODY,	/* the response's body has the bytes; the window has none */
+	PENSTOCK_OBJECT_RESEND, /* nothing is stored or delivered: send the request again without
+				 * a token, with a body if it is a PUT */
+	PENSTOCK_OBJECT_ERROR,	/* the request failed; `status` says how, as without RDMA */
+};
+
+/* Result of penstock_object_judge. The caller sets `size`, and the library sets all other
+ * members. */
+struct penstock_object_verdict {
+	size_t size;
+	enum penstock_object_next next;
+	uint64_t bytes; /* number of bytes in the window; 0 unless `next` is DONE */
+	/* 1: the server does not take such tokens. Send further requests to this endpoint
+	 * without tokens. */
+	int remember;
+	/* 1: the server knows nothing of RDMA, and has stored an empty object under the name.
+	 * The repeated request replaces it. */
+	int stored_empty;
+	int has_crc64; /* 1: `crc64` is the server's CRC-64/NVME of the bytes */
+	uint64_t crc64;
+	char text[PENSTOCK_TEXT_MAX]; /* reason of the decision, in words */
+};
+#define PENSTOCK_OBJECT_VERDICT_INIT                                                             \
+	{                                                                                        \
+		sizeof(struct penstock_object_verdict), PENSTOCK_OBJECT_ERROR, 0, 0, 0, 0, 0, "" \
+	}
+
+/*
+ * Decides from a response what has happened to the bytes.
+ *
+ * window	the window of the request
+ * reply	the response
+ * verdict	receives the decision
+ *
+ * Never reads or writes the window's memory. Release the window before the request is sent again,
+ * and before the body of the response is written to the same memory. Any thread.
+ *
+ * -EINVAL	reply->size or verdict->size is not set
+ */
+PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *window,
+				       const struct penstock_object_reply *reply,
+				       struct penstock_object_verdict *verdict);
+
+/*
+ * Closes a window. After the release, no server writes to the memory of the window.
+ *
+ * window	the window, or NULL
+ *
+ * If a server has the window open, the function waits for the server, for at most
+ * opts->fence_ms. A server that does not answer is then cut off: the library puts fresh pages
+ * with the same contents in place of the shared ones, at the same address. After this, shm1 can
+ * no longer use the buffer. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
+ *
+ * -ETIMEDOUT	the server may still write to the window, which is in CUDA memory. Do not use the
+ *		memory. The buffer stays allocated until the client is closed
+ */
+PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
+
+/* Counters of a client. The caller sets `size`, and the library sets all other members. */
+struct penstock_object_client_info {
+	size_t size;
+	uint64_t windows;	/* windows that were opened */
+	uint64_t bytes;		/* bytes that moved by tcp1, and by completed moves of shm1 */
+	uint64_t late;		/* transfers that were refused because their window was released */
+	uint64_t wrong_cap;	/* transfers that were refused for a wrong token */
+	uint64_t wrong_user;	/* connections that were refused because of their user */
+	uint64_t out_of_window; /* transfers that were refused because of range or direction */
+	uint64_t bad_checksum;	/* transfers whose bytes were damaged on the way */
+	uint64_t malformed;	/* connections that were closed because of a malformed message */
+	uint64_t cut_off;	/* releases that cut off a server */
+};
+
+/*
+ * Fills in the counters of a client.
+ *
+ * client	the client
+ * info		receives the counters
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_object_client_get_info(const struct penstock_object_client *client,
+						 struct penstock_object_client_info *info);
+
+/* ---- server: tokens and moves --------------------------------------------------- */
+
+struct penstock_object_server;
+struct penstock_object_remote;
+
+/* Options of penstock_object_server_open. */
+struct penstock_object_server_opts {
+	size_t size;
+	const char *transports; /* transports that the server accepts; NULL: all */
+	unsigned channels;	/* moves at the same time, 64 at most; 0: 4 */
+	unsigned moves;		/* most moves in the queue, 4096 at most; 0: 256 */
+	unsigned timeout_ms;	/* time without progress after which a move fails; 0: 10000 */
+	int require_encryption; /* 1: decline transports that send unencrypted bytes to another
+				 * host */
+	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
+					 * tokens for CUDA memory */
+};
+#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                           \
+	{                                                                          \
+		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL \
+	}
+
+/*
+ * Starts the server half, with a thread for each channel.
+ *
+ * opts		the options; NULL means the defaults
+ * out		receives the server. Close it with penstock_object_server_close
+ *
+ * Any thread. May block.
+ *
+ * -EINVAL	a transport is unknown
+ * -E2BIG	a number exceeds its limit
+ */
+PENSTOCK_API int penstock_object_server_open(const struct penstock_object_server_opts *opts,
+					     struct penstock_object_server **out);
+
+/*
+ * Ends the server half. Moves in flight are cancelled.
+ *
+ * server	the server, or NULL. Close its remotes with penstock_object_forget first
+ *
+ * Any thread. May block.
+ */
+PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *server);
+
+/* The sender of a token, as the server knows it from the HTTP connection. */
+struct penstock_object_peer {
+	size_t size;
+	/* Numeric address of the HTTP client. tcp1 connects to this address only, so that a token
+	 * cannot make the server connect to another host. NULL: loopback addresses only */
+	const char *address;
+	/* 1: the owner of a window of shm1 must be the user `user` */
+	int has_user;
+	unsigned user;
+};
+#define PENSTOCK_OBJECT_PEER_INIT                               \
+	{                                                       \
+		sizeof(struct penstock_object_peer), NULL, 0, 0 \
+	}
+
+/*
+ * Parses a token and decides whether the server can serve it. Does not connect to the client.
+ *
+ * server	the server
+ * token	value of the header x-amz-rdma-token; it must be among the signed headers
+ * len		its length in bytes
+ * peer		the sender; NULL means the defaults
+ * out		receives the remote window. Close it with penstock_object_forget
+ *
+ * Any thread.
+ *
+ * -EBADMSG	the token is malformed: answer with PENSTOCK_OBJECT_MALFORMED
+ * -EOPNOTSUPP	the server does not serve this token: answer with PENSTOCK_OBJECT_DECLINED.
+ *		penstock_errmsg() tells the reason
+ */
+PENSTOCK_API int penstock_object_resolve(struct penstock_object_server *server, const char *token,
+					 size_t len, const struct penstock_object_peer *peer,
+					 struct penstock_object_remote **out);
+
+/* Facts of a remote window. The caller sets `size`, and the library sets all other members. */
+struct penstock_object_remote_info {
+	size_t size;
+	uint64_t length;       /* length of the window in bytes */
+	const char *transport; /* name of the transport */
+	int encrypted;	       /* 1: the transport encrypts the bytes */
+	int on_host;	       /* 1: the bytes do not leave the host */
+};
+
+/*
+ * Fills in the facts of a remote window.
+ *
+ * remote	the remote window
+ * info		receives the facts
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
+						 struct penstock_object_remote_info *info);
+
+/* A piece of the server's memory, or of a file. With shm1, the bytes of a file are copied only
+ * once, between the page cache and the client's memory. */
+struct penstock_object_seg {
+	struct penstock_device *dev; /* device of the memory; NULL: host memory */
+	void *ptr;		     /* first byte of the memory; not used with a file */
+	uint64_t len;
+	int has_fd; /* 1: the piece is a range of the file `fd` */
+	int fd;	    /* descriptor for reading (GET) or writing (PUT), open until the completion */
+	uint64_t fd_off; /* offset of the first byte in the file */
+};
+
+/*
+ * Starts to move bytes between the server's memory and a remote window, and returns.
+ *
+ * remote	the remote window
+ * op		PENSTOCK_READ: write the window (GET). PENSTOCK_WRITE: read it (PUT)
+ * off		offset of the first byte in the window
+ * segs		the server's memory, in order; the array is copied, and the memory must stay
+ *		unchanged until the completion
+ * seg_count	number of pieces, PENSTOCK_OBJECT_SEGS_MAX at most
+ * user		value for the completion
+ *
+ * If the call succeeds, it completes exactly once. Any thread.
+ *
+ * -ERANGE	the bytes do not fit into the window: decline, and never move a part
+ * -EAGAIN	opts->moves are in flight: take completions first
+ */
+PENSTOCK_API int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op op,
+				      uint64_t off, const struct penstock_object_seg *segs,
+				      unsigned seg_count, uint64_t user);
+
+/* A completed move. */
+struct penstock_object_done {
+	uint64_t user;	/* value of penstock_object_move */
+	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
+	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
+};
+
+/*
+ * Takes completed moves, without waiting.
+ *
+ * server	the server
+ * done		receives the completions
+ * max		length of the array
+ *
+ * Returns their number. Results below 0: -EOPNOTSUPP, the client cannot be reached, and no byte
+ * has moved; -EACCES, the client has refused the token; -ERANGE, range or direction do not fit
+ * the client's window; -EBADMSG, the bytes were damaged; -ETIMEDOUT, no progress; -EPIPE and
+ * others, the connection ended. One thread at a time.
+ */
+PENSTOCK_API int penstock_object_poll(struct penstock_object_server *server,
+				      struct penstock_object_done *done, unsigned max);
+
+/*
+ * Waits for a completed move.
+ *
+ * server	the server
+ * done		receives the completions
+ * max		length of the array
+ * timeout_ms	time to wait for the first completion; -1: no limit
+ *
+ * Returns the number of completions; 0 after the time. One thread at a time. May block.
+ */
+PENSTOCK_API int penstock_object_wait(struct penstock_object_server *server,
+				      struct penstock_object_done *done, unsigned max,
+				      int timeout_ms);
+
+/*
+ * Returns a descriptor that is readable while completions wait. Use it with poll(2) or epoll(7)
+ * only. The server owns it. Any thread.
+ */
+PENSTOCK_API int penstock_object_fd(struct penstock_object_server *server);
+
+/*
+ * Closes a remote window. Moves in flight go on.
+ *
+ * remote	the remote window, or NULL
+ *
+ * Any thread.
+ */
+PENSTOCK_API void penstock_object_forget(struct penstock_object_remote *remote);
+
+/* ---- server: the answer ----------------------------------------------------------- */
+
+/* What happened to a request with a token. */
+enum penstock_object_outcome {
+	PENSTOCK_OBJECT_MOVED,	   /* all bytes have moved */
+	PENSTOCK_OBJECT_DECLINED,  /* no byte has moved */
+	PENSTOCK_OBJECT_MALFORMED, /* the token is malformed */
+	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
+};
+
+/* The answer to a request. The caller sets the first five members, penstock_object_answer_fill sets
+ * the others. */
+struct penstock_object_answer {
+	size_t size;
+	enum penstock_op op; /* PENSTOCK_READ for a GET */
+	enum penstock_object_outcome outcome;
+	int ranged;	   /* 1: a GET with the header Range */
+	uint64_t bytes;	   /* number of bytes that have moved */
+	int status;	   /* HTTP status */
+	int body;	   /* 1: the body is the object (GET). 0: no body, or the error `error` */
+	const char *error; /* code of the error that the body has; NULL: none */
+	unsigned header_count;
+	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
+	char text[24]; /* memory of a header's value */
+};
+#define PENSTOCK_OBJECT_ANSWER_INIT                                                                \
+	{                                                                                          \
+		sizeof(struct penstock_object_answer), PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, \
+			0, 0, 0, NULL, 0, {{NULL, NULL}}, ""                                       \
+	}
+
+/*
+ * Composes status and RDMA headers of a response. The server adds ETag and Content-Range, and the
+ * body or Content-Length: 0.
+ *
+ * answer	the request and its outcome; receives the response
+ *
+ * Any thread. -EINVAL: answer->size is not set, or op or outcome is invalid.
+ */
+PENSTOCK_API int penstock_object_answer_fill(struct penstock_object_answer *answer);
+
+/* Counters of a server. The caller sets `size`, and the library sets all other members. */
+struct penstock_object_server_info {
+	size_t size;
+	uint64_t resolved;		 /* tokens that the server can serve */
+	uint64_t malformed;		 /* malformed tokens */
+	uint64_t declined;		 /* well-formed tokens that the server does not serve */
+	uint64_t moves;			 /* completed moves without error */
+	uint64_t failed;		 /* completed moves with an error */
+	uint64_t shm1_bytes, tcp1_bytes; /* bytes of completed moves without error */
+};
+
+/*
+ * Fills in the counters of a server.
+ *
+ * server	the server
+ * info		receives the counters
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_object_server_get_info(const struct penstock_object_server *server,
+						 struct penstock_object_server_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements memory.h on the public API. All clients and servers of a process share one reference
+ * to the device "host".
+ */
+#include "object/memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "common/struct_copy.h"
+#include "core/base/fork.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
+static unsigned users;
+static struct pst_wire_devices table = {
+	.alloc = penstock_alloc,
+	.free = penstock_free,
+	.copy = penstock_copy,
+	.export_memory = penstock_export_memory,
+	.import_memory = penstock_import_memory,
+};
+
+/* Runs in a forked child. Another thread of the parent may have held the lock at the fork, and the
+ * device "host" belongs to the parent. */
+static void devices_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	users = 0;
+	table.host = NULL;
+}
+
+__attribute__((constructor)) static void devices_hook_fork(void)
+{
+	pst_fork_hook(devices_forked);
+}
+
+const struct pst_wire_devices *pst_object_devices_open(void)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!users)
+		ret = penstock_device_open("host", NULL, &table.host);
+	users += ret >= 0;
+	pthread_mutex_unlock(&lock);
+	return ret < 0 ? NULL : &table;
+}
+
+void pst_object_devices_close(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!--users) {
+		penstock_device_close(table.host);
+		table.host = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+struct penstock_device *pst_object_device(struct penstock_device *dev)
+{
+	return dev && !strcmp(penstock_device_name(dev), "host") ? NULL : dev;
+}
+
+int pst_object_struct_read(void *to, size_t len, const void *from, const char *what)
+{
+	int ret = pst_struct_read(to, len, from);
+
+	if (ret)
+		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT,
+			      ret == -E2BIG ? "%s has a member that this library does not know"
+					    : "size of %s is not set",
+			      what);
+	return ret;
+}
+
+int pst_object_struct_write(void *to, const void *from, size_t len, const char *what)
+{
+	int ret = to ? pst_struct_write(to, from, len) : -EINVAL;
+
+	if (ret)
+		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT, "size of %s is not set", what);
+	return ret;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What both halves of the object API share: the functions with which the data plane reaches memory
+ * of devices, and the copying of versioned structs.
+ */
+#ifndef PST_OBJECT_MEMORY_H
+#define PST_OBJECT_MEMORY_H
+
+#include "wire/wire.h"
+
+/* Opens the device "host" and returns the table, or NULL and an error. Each call needs a call of
+ * pst_object_devices_close. */
+const struct pst_wire_devices *pst_object_devices_open(void);
+void pst_object_devices_close(void);
+
+/* Returns NULL for the device "host", which the data plane accesses itself, and else `dev`. */
+struct penstock_device *pst_object_device(struct penstock_device *dev);
+
+/* Like pst_struct_read and pst_struct_write, with an error message about `what`. */
+int pst_object_struct_read(void *to, size_t len, const void *from, const char *what);
+int pst_object_struct_write(void *to, const void *from, size_t len, const char *what);
+
+#endif

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements judge.h. judge_put and judge_get have one statement for each row of the tables of
+ * responses; tests/unit/test_judge.c has a case for each row.
+ */
+#include "s3/judge.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define EMPTY_MD5 "d41d8cd98f00b204e9800998ecf8427e" /* MD5 of no bytes: ETag of an empty object \
+						      */
+
+/* The headers that matter, as numbers. */
+struct seen {
+	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
+	bool has_bytes, has_total, has_length, has_range;
+	uint64_t bytes, total;		   /* of x-amz-rdma-bytes-transferred: "n" or "n/total" */
+	uint64_t length;		   /* of Content-Length */
+	uint64_t range_bytes, range_total; /* of Content-Range; range_total 0: not known */
+	bool empty_etag;
+	bool has_crc64;
+	uint64_t crc64;
+};
+
+/* ---- parsing ---- */
+
+static const char *skip_blanks(const char *at)
+{
+	return at + strspn(at, " \t");
+}
+
+/* Parses a decimal number of at most 19 digits. Returns the address after it, or NULL. */
+static const char *number(const char *at, uint64_t *out)
+{
+	uint64_t n = 0;
+	unsigned digits = 0;
+
+	for (; *at >= '0' && *at <= '9' && digits < 20; digits++)
+		n = n * 10 + (uint64_t)(*at++ - '0');
+	*out = n;
+	return digits && digits < 20 ? at : NULL;
+}
+
+static bool is_end(const char *at)
+{
+	return at && !*skip_blanks(at);
+}
+
+/* Parses "n" or "n/total". A value that is neither counts as absent. */
+static void parse_bytes(const char *value, struct seen *seen)
+{
+	const char *at = number(skip_blanks(value), &seen->bytes);
+
+	seen->has_total = at && *at == '/';
+	if (seen->has_total)
+		at = number(at + 1, &seen->total);
+	seen->has_bytes = is_end(at);
+}
+
+/* Parses "bytes first-last/total", where total may be an asterisk. */
+static void parse_range(const char *value, struct seen *seen)
+{
+	uint64_t first, last;
+	const char *at = skip_blanks(value);
+
+	if (strncasecmp(at, "bytes ", 6))
+		return;
+	at = number(skip_blanks(at + 6), &first);
+	if (!at || *at++ != '-' || !(at = number(at, &last)) || *at++ != '/' || last < first)
+		return;
+	if (*at == '*')
+		at++;
+	else if (!(at = number(at, &seen->range_total)) || last >= seen->range_total)
+		return;
+	seen->has_range = is_end(at);
+	seen->range_bytes = last - first + 1;
+}
+
+static int base64_value(char c)
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const char *at = c ? strchr(digits, c) : NULL;
+
+	return at ? (int)(at - digits) : -1;
+}
+
+/* Parses "CRC64NVME " and the base64 text of 8 bytes: 11 digits and one "=". */
+static void parse_checksum(const char *value, struct seen *seen)
+{
+	const char *at = skip_blanks(value);
+	uint64_t crc = 0;
+
+	if (strncasecmp(at, "CRC64NVME ", 10))
+		return;
+	at = skip_blanks(at + 10);
+	for (unsigned i = 0; i < 11; i++) {
+		int digit = base64_value(at[i]);
+
+		/* The last digit has 4 bits of the checksum and 2 bits that must be 0. */
+		if (digit < 0 || (i == 10 && digit & 3))
+			return;
+		crc = i < 10 ? crc << 6 | (unsigned)digit : crc << 4 | (unsigned)digit >> 2;
+	}
+	seen->has_crc64 = at[11] == '=' && is_end(at + 12);
+	seen->crc64 = crc;
+}
+
+static void parse_headers(const struct penstock_object_reply *reply, struct seen *seen)
+{
+	memset(seen, 0, sizeof(*seen));
+	for (unsigned i = 0; i < reply->header_count; i++) {
+		const char *name = reply->headers[i].name, *value = reply->headers[i].value;
+		uint64_t n;
+
+		if (!name || !value)
+			continue;
+		if (!strcasecmp(name, "x-amz-rdma-reply"))
+			seen->reply = number(skip_blanks(value), &n) && n < 1000 ? (long)n : 0;
+		else if (!strcasecmp(name, "x-amz-rdma-bytes-transferred"))
+			parse_bytes(value, seen);
+		else if (!strcasecmp(name, "x-amz-rdma-checksum"))
+			parse_checksum(value, seen);
+		else if (!strcasecmp(name, "content-range"))
+			parse_range(value, seen);
+		else if (!strcasecmp(name, "content-length"))
+			seen->has_length = is_end(number(skip_blanks(value), &seen->length));
+		else if (!strcasecmp(name, "etag"))
+			seen->empty_etag = strstr(value, EMPTY_MD5);
+	}
+}
+
+/* ---- decisions ---- */
+
+static void decide(struct penstock_object_verdict *v, enum penstock_object_next next,
+		   const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void decide(struct penstock_object_verdict *v, enum penstock_object_next next,
+		   const char *fmt, ...)
+{
+	va_list args;
+
+	v->next = next;
+	va_start(args, fmt);
+	vsnprintf(v->text, sizeof(v->text), fmt, args);
+	va_end(args);
+}
+
+static void done(struct penstock_object_verdict *v, const struct seen *seen)
+{
+	v->bytes = seen->bytes;
+	v->has_crc64 = seen->has_crc64;
+	v->crc64 = seen->crc64;
+	decide(v, PENSTOCK_OBJECT_DONE, "%" PRIu64 " bytes by RDMA", seen->bytes);
+}
+
+static bool is_success(long reply)
+{
+	return reply == 200 || reply == 204 || reply == 206;
+}
+
+/* Handles what is the same for GET and PUT: a lost response, a refused token, and errors that have
+ * nothing to do with RDMA. Returns whether it has decided. */
+static bool judge_status(const struct penstock_object_reply *reply,
+			 struct penstock_object_verdict *v)
+{
+	const char *error = reply->error ? reply->error : "";
+
+	if (!reply->status)
+		decide(v, PENSTOCK_OBJECT_ERROR,
+		       "the response was lost: the server may have moved the bytes or not");
+	else if (reply->status == 400 && !strcmp(error, "InvalidRDMAToken")) {
+		v->remember = 1;
+		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
+	} else if (reply->status >= 300 || reply->status < 200) {
+		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))
+			decide(v, PENSTOCK_OBJECT_RESEND, "the transfer by RDMA failed");
+		else
+			decide(v, PENSTOCK_OBJECT_ERROR, "HTTP status %d %.64s", reply->status,
+			       error);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static void judge_put(uint64_t len, const struct penstock_object_reply *reply,
+		      const struct seen *seen, struct penstock_object_verdict *v)
+{
+	if (!seen->reply) {
+		v->remember = 1;
+		v->stored_empty = seen->empty_etag;
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server ignored the token%s: the object is not stored",
+		       seen->empty_etag ? ", and stored an empty object" : "");
+	} else if (seen->reply == 501) {
+		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
+	} else if (!is_success(seen->reply)) {
+		decide(v, PENSTOCK_OBJECT_RESEND, "HTTP status %d with x-amz-rdma-reply %ld",
+		       reply->status, seen->reply);
+	} else if (!seen->has_bytes) {
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server did not send x-amz-rdma-bytes-transferred");
+	} else if (seen->bytes != len || (seen->has_total && seen->total != len)) {
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server read %" PRIu64 " bytes instead of %" PRIu64, seen->bytes, len);
+	} else {
+		done(v, seen);
+	}
+}
+
+/* Checks the number of bytes of a GET whose bytes are in the window. */
+static void judge_delivered(uint64_t len, const struct penstock_object_reply *reply,
+			    const struct seen *seen, struct penstock_object_verdict *v)
+{
+	const uint64_t n = seen->bytes;
+
+	if (!seen->has_bytes)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server did not send x-amz-rdma-bytes-transferred");
+	else if (seen->has_length && seen->length)
+		/* Nobody knows what the body is, so neither the body nor the window counts. */
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the response has a body of %" PRIu64 " bytes "
+		       "although the bytes went by RDMA",
+		       seen->length);
+	else if (n > len)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server reports %" PRIu64 " bytes in a window "
+		       "of %" PRIu64,
+		       n, len);
+	else if (seen->has_total && seen->total != n)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server moved %" PRIu64 " of %" PRIu64 " bytes", n, seen->total);
+	else if (reply->ranged && reply->status != 206)
+		decide(v, PENSTOCK_OBJECT_ERROR, "HTTP status %d for a range", reply->status);
+	else if (reply->ranged && !seen->has_range)
+		decide(v, PENSTOCK_OBJECT_RESEND, "the response has no valid Content-Range");
+	else if (seen->has_range && seen->range_bytes != n)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server moved %" PRIu64 " bytes, but "
+		       "Content-Range has %" PRIu64,
+		       n, seen->range_bytes);
+	else if (reply->expect && reply->expect != n)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server moved %" PRIu64 " bytes instead of %" PRIu64, n, reply->expect);
+	else
+		done(v, seen);
+}
+
+static void judge_get(uint64_t len, const struct penstock_object_reply *reply,
+		      const struct seen *seen, struct penstock_object_verdict *v)
+{
+	if (is_success(seen->reply)) {
+		judge_delivered(len, reply, seen, v);
+	} else {
+		/* An empty body is right only if the object is empty. */
+		v->remember = !seen->reply;
+		if (seen->has_length && !seen->length && reply->expect)
+			decide(v, PENSTOCK_OBJECT_RESEND,
+			       "the body is empty, but %" PRIu64 " bytes were expected",
+			       reply->expect);
+		else
+			decide(v, PENSTOCK_OBJECT_BODY,
+			       seen->reply ? "the server declined RDMA"
+					   : "the server ignored the token");
+	}
+}
+
+void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
+	       struct penstock_object_verdict *verdict)
+{
+	const size_t size = verdict->size;
+	struct seen seen;
+
+	memset(verdict, 0, sizeof(*verdict));
+	verdict->size = size;
+	if (judge_status(reply, verdict))
+		return;
+	parse_headers(reply, &seen);
+	if (op == PENSTOCK_WRITE)
+		judge_put(len, reply, &seen, verdict);
+	else
+		judge_get(len, reply, &seen, verdict);
+}
+
+/* ---- the server's answer ---- */
+
+static void answer_header(struct penstock_object_answer *a, const char *name, const char *value)
+{
+	a->headers[a->header_count++] = (struct penstock_object_header){name, value};
+}
+
+int pst_answer(struct penstock_object_answer *a)
+{
+	const bool get = a->op == PENSTOCK_READ, part = get && a->ranged;
+
+	if (a->op != PENSTOCK_READ && a->op != PENSTOCK_WRITE)
+		return -EINVAL;
+	a->header_count = 0;
+	a->error = NULL;
+	a->body = 0;
+	a->status = part ? 206 : 200;
+	snprintf(a->text, sizeof(a->text), "%" PRIu64,
+		 a->outcome == PENSTOCK_OBJECT_MOVED ? a->bytes : 0);
+	switch (a->outcome) {
+	case PENSTOCK_OBJECT_MOVED:
+		answer_header(a, "x-amz-rdma-reply", part ? "206" : "200");
+		answer_header(a, "x-amz-rdma-bytes-transferred", a->text);
+		return 0;
+	case PENSTOCK_OBJECT_MALFORMED:
+		a->status = 400;
+		a->error = "InvalidRDMAToken";
+		return 0;
+	case PENSTOCK_OBJECT_FAILED:
+		if (!get) {
+			a->status = 500;
+			a->error = "RDMATransferFailed";
+			return 0;
+		}
+		/* fall through */
+	case PENSTOCK_OBJECT_DECLINED:
+		answer_header(a, "x-amz-rdma-reply", "501");
+		answer_header(a, "x-amz-rdma-bytes-transferred", a->text);
+		a->body = get;
+		a->error = get ? NULL : "RDMANotSupported";
+		return 0;
+	}
+	return -EINVAL;
+}

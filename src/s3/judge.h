@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Responses of S3 over RDMA, in both roles: a client decides from a response what has happened to
+ * the bytes, and a server composes the response. Pure functions. Called by src/object and by the
+ * gateway. The most important rule: a PUT without x-amz-rdma-reply is not stored, because a server
+ * that knows nothing of RDMA ignores the token, and stores an empty object with status 200.
+ */
+#ifndef PST_S3_JUDGE_H
+#define PST_S3_JUDGE_H
+
+#include <stdint.h>
+
+#include "penstock_object.h"
+
+/* Judges the response to a request whose window has `len` bytes. Fills all members of *verdict but
+ * `size`. */
+void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
+	       struct penstock_object_verdict *verdict);
+
+/* Sets the last members of *answer, from the first five. Returns 0, or -EINVAL if `op` or `outcome`
+ * has no valid value. */
+int pst_answer(struct penstock_object_answer *answer);
+
+#endif

@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client half of the data plane: buffers, windows with their tokens, and the thread that
+ * serves the connections of all transports. Called by src/object. No byte may get into a window
+ * after pst_wire_release has returned.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/thread.h"
+#include "wire/client.h"
+#include "wire/common.h"
+#include "wire/transports.h"
+
+#define SLOTS PENSTOCK_OBJECT_WINDOWS_MAX
+#define ID_MASK ((UINT64_C(1) << 52) - 1) /* so that an id plus a length never overflows */
+#define FENCE_MS 2000
+
+/* ---- windows ---- */
+
+enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
+				   const unsigned char cap[PST_TOKEN_CAP], enum penstock_op op,
+				   uint64_t off, uint64_t len, struct pst_wire_grant **out)
+{
+	struct pst_wire_grant *g = &client->grants[id % SLOTS];
+	bool right = pst_wire_same_cap(g->cap, cap);
+
+	if (g->id != id || !g->ops || !right) {
+		atomic_fetch_add(&client->counts.wrong_cap, 1);
+		return PST_WIRE_REFUSED;
+	}
+	if (!g->live) {
+		atomic_fetch_add(&client->counts.late, 1);
+		return PST_WIRE_REFUSED;
+	}
+	if (op != g->op || off > g->len || len > g->len - off) {
+		atomic_fetch_add(&client->counts.out_of_window, 1);
+		return PST_WIRE_OUTSIDE;
+	}
+	*out = g;
+	return PST_WIRE_OK;
+}
+
+bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id)
+{
+	bool live;
+
+	pthread_mutex_lock(&client->lock);
+	live = grant->live && grant->id == id;
+	grant->users += live;
+	pthread_mutex_unlock(&client->lock);
+	return live;
+}
+
+/* Ends one use of a grant, with the lock. */
+static void grant_unuse(struct pst_wire_client *client, struct pst_wire_grant *grant)
+{
+	if (!--grant->users && !grant->live)
+		pthread_cond_broadcast(&client->idle);
+}
+
+void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant)
+{
+	pthread_mutex_lock(&client->lock);
+	grant_unuse(client, grant);
+	pthread_mutex_unlock(&client->lock);
+}
+
+void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
+{
+	struct pst_wire_grant *grant = conn->grant;
+
+	conn->grant = NULL;
+	if (grant)
+		grant_unuse(conn->client, grant);
+}
+
+/* Finds the first transport that can serve the range. */
+static const struct pst_wire_listener *listener_for(const struct pst_wire_buffer *buffer,
+						    uint64_t off)
+{
+	const struct pst_wire_client *c = buffer->client;
+
+	for (unsigned i = 0; i < c->listener_count; i++)
+		if (c->listeners[i].ops->fits(buffer, off))
+			return &c->listeners[i];
+	return NULL;
+}
+
+/* Takes a free slot and gives it a number that no earlier window had. */
+static struct pst_wire_grant *slot_take(struct pst_wire_client *client)
+{
+	struct pst_wire_grant *g;
+
+	pthread_mutex_lock(&client->lock);
+	g = client->free;
+	if (g) {
+		client->free = g->next;
+		if (!client->free)
+			client->free_end = &client->free;
+		g->id = (g->id + SLOTS) & ID_MASK;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return g;
+}
+
+/* Appends a slot to the list of free slots. The list is first in, first out, so that a late
+ * transfer is recognised as such for as long as possible. */
+static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
+{
+	g->next = NULL;
+	*client->free_end = g;
+	client->free_end = &g->next;
+}
+
+int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
+			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
+{
+	struct pst_wire_client *client = buffer->client;
+	const struct pst_wire_listener *listener;
+	struct pst_wire_grant *g;
+	struct pst_token token;
+	unsigned char cap[PST_TOKEN_CAP];
+	int ret;
+
+	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown", op);
+	if (off > buffer->len || len > buffer->len - off)
+		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the window ends beyond the buffer of %zu bytes",
+				      buffer->len);
+	listener = listener_for(buffer, off);
+	if (!listener)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"no transport can serve the range: shm1 needs memory of "
+				"penstock_object_alloc and an offset that is a multiple of 4096");
+	ret = pst_wire_random(cap, sizeof(cap), err);
+	if (ret)
+		return ret;
+	g = slot_take(client);
+	if (!g)
+		return pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u windows", SLOTS);
+	token = listener->token;
+	token.base = g->id;
+	token.size = len;
+	pthread_mutex_lock(&client->lock);
+	memcpy(g->cap, cap, sizeof(cap));
+	g->buffer = buffer;
+	g->ops = listener->ops;
+	g->op = op;
+	g->off = off;
+	g->len = len;
+	g->users = 0;
+	g->live = true;
+	buffer->windows++;
+	pthread_mutex_unlock(&client->lock);
+	g->ops->fill(g, &token);
+	pst_token_print(&token, g->text);
+	atomic_fetch_add(&client->counts.windows, 1);
+	*out = g;
+	return 0;
+}
+
+void pst_wire_window_info(const struct pst_wire_grant *grant,
+			  struct penstock_object_window_info *out)
+{
+	out->transport = grant->ops->name;
+	out->token = grant->text;
+	out->encrypted = grant->ops->encrypted;
+	out->on_host = grant->ops->on_host;
+}
+
+enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
+{
+	return grant->op;
+}
+
+uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
+{
+	return grant->len;
+}
+
+/* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
+static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant *grant)
+{
+	struct timespec until;
+	int ret = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += client->opts.fence_ms / 1000;
+	until.tv_nsec += client->opts.fence_ms % 1000 * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000L;
+	}
+	while (grant->users && !ret) {
+		if (grant->ops->cut)
+			ret = pthread_cond_timedwait(&client->idle, &client->lock, &until);
+		else
+			pthread_cond_wait(&client->idle, &client->lock);
+	}
+	return grant->users ? -ETIMEDOUT : 0;
+}
+
+int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
+{
+	struct pst_wire_client *client = grant->buffer->client;
+	int ret = 0;
+
+	pthread_mutex_lock(&client->lock);
+	grant->live = false;
+	if (grant->users && grant->ops->revoke)
+		grant->ops->revoke(grant);
+	if (wait_for_users(client, grant)) {
+		atomic_fetch_add(&client->counts.cut_off, 1);
+		ret = grant->ops->cut(grant, err);
+	}
+	/* The slot keeps id and capability, so that a late transfer is known as such. */
+	grant->buffer->windows--;
+	slot_return(client, grant);
+	pthread_mutex_unlock(&client->lock);
+	return ret;
+}
+
+/* ---- buffers ---- */
+
+/* Maps a new memfd at an address that is a multiple of PST_WIRE_ALIGN. */
+static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	unsigned char *space = mmap(NULL, b->mapped + PST_WIRE_ALIGN, PROT_NONE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uintptr_t at = (uintptr_t)space;
+	char name[40];
+
+	if (space == MAP_FAILED)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
+	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
+	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* The seals promise a server that the memory does not shrink, which would kill it. */
+	if (b->fd < 0 || ftruncate(b->fd, (off_t)b->mapped) || fcntl(b->fd, F_ADD_SEALS, seals) ||
+	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
+		    MAP_FAILED) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m", b->mapped);
+		munmap(space, b->mapped + PST_WIRE_ALIGN);
+		return -ENOMEM;
+	}
+	b->ptr = (unsigned char *)at;
+	/* Returns the address space before and after the memory. */
+	if (b->ptr > space)
+		munmap(space, (size_t)(b->ptr - space));
+	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
+	/* Advice: a failure changes nothing but the speed. A forked child must not be able to
+	 * write to the window, so without MADV_DONTFORK the memory is not used. */
+	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
+	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
+		munmap(b->ptr, b->mapped);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
+	}
+	/* A server that only reads gets a descriptor with which it cannot write. */
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", b->fd);
+	b->read_fd = open(name, O_RDONLY | O_CLOEXEC);
+	b->shared = b->read_fd >= 0;
+	return 0;
+}
+
+static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
+{
+	const struct pst_wire_devices *devices = b->client->devices;
+	void *ptr;
+	int ret;
+
+	if (b->len > SIZE_MAX - 2 * (size_t)PST_WIRE_ALIGN)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes are too many", b->len);
+	b->mapped = (b->len + PST_WIRE_ALIGN - 1) & ~(size_t)(PST_WIRE_ALIGN - 1);
+	if (!b->dev)
+		return memory_map(b, err);
+	ret = devices->alloc(b->dev, b->mapped, &ptr);
+	if (ret)
+		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
+	b->ptr = ptr;
+	/* Memory that the driver cannot share is used by other transports. */
+	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
+	return 0;
+}
+
+static void memory_free(struct pst_wire_buffer *b)
+{
+	if (b->mapped && b->ptr && b->dev)
+		b->client->devices->free(b->dev, b->ptr);
+	else if (b->mapped && b->ptr)
+		munmap(b->ptr, b->mapped);
+	if (b->fd >= 0)
+		close(b->fd);
+	if (b->read_fd >= 0)
+		close(b->read_fd);
+	if (b->exported.fd >= 0)
+		close(b->exported.fd);
+	free(b);
+}
+
+int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
+			 size_t len, struct pst_wire_buffer **out, struct pst_err *err)
+{
+	struct pst_wire_buffer *b = calloc(1, sizeof(*b));
+	int ret = 0;
+
+	if (!b)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	*b = (struct pst_wire_buffer){.client = client,
+				      .dev = dev,
+				      .ptr = ptr,
+				      .len = len,
+				      .fd = -1,
+				      .read_fd = -1,
+				      .exported = PENSTOCK_EXPORT_INIT};
+	if (!len)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a buffer needs at least one byte");
+	else if (!ptr)
+		ret = memory_alloc(b, err);
+	if (ret) {
+		b->mapped = 0;
+		memory_free(b);
+		return ret;
+	}
+	pthread_mutex_lock(&client->lock);
+	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
+		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
+			       PST_WIRE_BUFFERS_MAX);
+	} else {
+		client->buffer_count++;
+		/* Two numbers: one for servers that read, and one for servers that write. */
+		client->next_buffer += 2;
+		b->id = client->next_buffer;
+		b->next = client->buffers;
+		client->buffers = b;
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (ret)
+		memory_free(b);
+	else
+		*out = b;
+	return ret;
+}
+
+int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
+{
+	struct pst_wire_client *client = buffer->client;
+	struct pst_wire_buffer **at = &client->buffers;
+	unsigned windows;
+	bool stuck;
+
+	pthread_mutex_lock(&client->lock);
+	windows = buffer->windows;
+	stuck = buffer->stuck;
+	if (!windows && !stuck) {
+		while (*at != buffer)
+			at = &(*at)->next;
+		*at = buffer->next;
+		client->buffer_count--;
+		for (unsigned i = 0; i < client->listener_count; i++)
+			if (client->listeners[i].ops->drop)
+				client->listeners[i].ops->drop(buffer);
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (windows)
+		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%u windows of the buffer are open: release them first",
+				      windows);
+	if (!stuck)
+		memory_free(buffer);
+	return 0;
+}
+
+void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
+{
+	return buffer->ptr;
+}
+
+/* ---- the thread ---- */
+
+int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = conn};
+
+	if (conn->events == events)
+		return 0;
+	conn->events = events;
+	return epoll_ctl(conn->client->epoll, EPOLL_CTL_MOD, conn->fd, &event) ? -errno : 0;
+}
+
+static void conn_close(struct pst_wire_conn *conn)
+{
+	struct pst_wire_client *client = conn->client;
+	struct pst_wire_conn **at = &client->conns;
+
+	pthread_mutex_lock(&client->lock);
+	pst_wire_conn_ungrant(conn);
+	while (*at != conn)
+		at = &(*at)->next;
+	*at = conn->next;
+	client->conn_count--;
+	pthread_mutex_unlock(&client->lock);
+	conn->ops->close(conn);
+	close(conn->fd);
+	free(conn);
+}
+
+/* Makes room for a connection: shuts down the one that has been idle for the longest time, so that
+ * connections that send nothing cannot lock out servers. epoll then reports its end. */
+static void conn_evict(struct pst_wire_client *client)
+{
+	struct pst_wire_conn *oldest = NULL;
+
+	for (struct pst_wire_conn *conn = client->conns; conn; conn = conn->next)
+		if (!conn->grant && (!oldest || conn->last_ms < oldest->last_ms))
+			oldest = conn;
+	if (oldest)
+		shutdown(oldest->fd, SHUT_RDWR);
+}
+
+static void conn_accept(struct pst_wire_client *client, const struct pst_wire_listener *listener)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	struct pst_wire_conn *conn;
+	int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	conn = calloc(1, listener->ops->conn_size);
+	if (!conn) {
+		close(fd);
+		return;
+	}
+	conn->client = client;
+	conn->ops = listener->ops;
+	conn->fd = fd;
+	conn->events = EPOLLIN;
+	conn->last_ms = pst_wire_now_ms();
+	event.data.ptr = conn;
+	pthread_mutex_lock(&client->lock);
+	if (client->conn_count >= PST_WIRE_CONNS_MAX)
+		conn_evict(client);
+	conn->next = client->conns;
+	client->conns = conn;
+	client->conn_count++;
+	pthread_mutex_unlock(&client->lock);
+	if (epoll_ctl(client->epoll, EPOLL_CTL_ADD, fd, &event) || conn->ops->accept(conn) < 0)
+		conn_close(conn);
+}
+
+static void *client_run(void *arg)
+{
+	struct pst_wire_client *client = arg;
+	struct epoll_event events[16];
+
+	for (;;) {
+		int n = epoll_wait(client->epoll, events, 16, -1);
+
+		if (n < 0 && errno != EINTR)
+			return NULL;
+		for (int i = 0; i < n; i++) {
+			unsigned char *at = events[i].data.ptr;
+			unsigned char *first = (unsigned char *)client->listeners;
+			struct pst_wire_conn *conn = events[i].data.ptr;
+
+			if (at == (unsigned char *)client)
+				return NULL;
+			if (at >= first && at < first + sizeof(client->listeners)) {
+				conn_accept(client, (struct pst_wire_listener *)at);
+				continue;
+			}
+			conn->last_ms = pst_wire_now_ms();
+			if (conn->ops->ready(conn) < 0)
+				conn_close(conn);
+		}
+	}
+}
+
+/* ---- open and close ---- */
+
+/* One transport of pst_wire_each; an error is kept, because others may be left. */
+struct opening {
+	struct pst_wire_client *client;
+	struct pst_err *err;
+	bool alone; /* whether the caller has named the transports */
+};
+
+static int listener_open(void *user, unsigned index)
+{
+	struct opening *o = user;
+	struct pst_wire_client *c = o->client;
+	const struct pst_wire_client_ops *ops = pst_wire_transports[index].client;
+	struct pst_wire_listener *listener = &c->listeners[c->listener_count];
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = listener};
+	int ret;
+
+	for (unsigned i = 0; i < c->listener_count; i++)
+		if (c->listeners[i].ops == ops)
+			return 0;
+	if (c->opts.require_encryption && !ops->encrypted && !ops->on_host) {
+		pst_fail(o->err, PENSTOCK_WHY_REQUIRE,
+			 "%s does not encrypt bytes that leave the host", ops->name);
+		return 0;
+	}
+	*listener = (struct pst_wire_listener){.ops = ops, .fd = -1};
+	ret = ops->listen(c, listener, o->err);
+	if (!ret && epoll_ctl(c->epoll, EPOLL_CTL_ADD, listener->fd, &event))
+		ret = pst_fail_errno(o->err, errno, PENSTOCK_WHY_IO_ERROR, "epoll: %m");
+	if (ret && listener->fd >= 0)
+		close(listener->fd);
+	if (!ret)
+		c->listener_count++;
+	return o->alone ? ret : 0;
+}
+
+static int client_listen(struct pst_wire_client *c, struct pst_err *err)
+{
+	struct opening o = {c, err, c->opts.transports != NULL};
+	int ret = pst_wire_each(c->opts.transports, listener_open, &o, err);
+
+	if (ret)
+		return ret;
+	if (c->listener_count)
+		return 0;
+	return err->code ? pst_fail_errno(err, EOPNOTSUPP, err->why, "no transport is left")
+			 : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no transport is left");
+}
+
+static int client_slots(struct pst_wire_client *c, struct pst_err *err)
+{
+	uint64_t start;
+	int ret = pst_wire_random(&start, sizeof(start), err);
+
+	if (ret)
+		return ret;
+	c->grants = calloc(SLOTS, sizeof(*c->grants));
+	if (!c->grants)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
+	c->free_end = &c->free;
+	for (unsigned i = 0; i < SLOTS; i++) {
+		c->grants[i].id = ((start & ID_MASK) / SLOTS * SLOTS + i) & ID_MASK;
+		slot_return(c, &c->grants[i]);
+	}
+	return 0;
+}
+
+/* Copies the options. The strings of the caller are used only during the open. */
+static int client_options(struct pst_wire_client *c, const struct penstock_object_client_opts *opts,
+			  struct pst_err *err)
+{
+	unsigned *users = NULL;
+
+	c->opts = *opts;
+	c->opts.users = NULL;
+	if (!c->opts.fence_ms)
+		c->opts.fence_ms = FENCE_MS;
+	if (opts->user_count > 1024 || (opts->user_count && !opts->users))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%u users are not possible",
+				opts->user_count);
+	if (opts->user_count) {
+		users = malloc(opts->user_count * sizeof(*users));
+		if (!users)
+			return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory");
+		memcpy(users, opts->users, opts->user_count * sizeof(*users));
+	}
+	c->opts.users = users;
+	return 0;
+}
+
+int pst_wire_client_open(const struct penstock_object_client_opts *opts,
+			 const struct pst_wire_devices *devices, struct pst_wire_client **out,
+			 struct pst_err *err)
+{
+	struct pst_wire_client *c = calloc(1, sizeof(*c));
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+	pthread_condattr_t attr;
+	int ret;
+
+	if (!c)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a client");
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->idle, &attr);
+	pthread_condattr_destroy(&attr);
+	c->devices = devices;
+	c->epoll = epoll_create1(EPOLL_CLOEXEC);
+	c->stop = eventfd(0, EFD_CLOEXEC);
+	ret = client_options(c, opts, err);
+	if (!ret &&
+	    (c->epoll < 0 || c->stop < 0 || epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->stop, &event)))
+		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "epoll: %m");
+	if (!ret)
+		ret = client_slots(c, err);
+	if (!ret)
+		ret = client_listen(c, err);
+	if (!ret) {
+		int code = pst_thread_start(&c->thread, client_run, c);
+
+		c->running = !code;
+		if (code)
+			ret = pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY, "thread: %s",
+					     strerror(code));
+	}
+	if (ret)
+		pst_wire_client_close(c);
+	else
+		*out = c;
+	return ret;
+}
+
+void pst_wire_client_close(struct pst_wire_client *c)
+{
+	const uint64_t one = 1;
+
+	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
+		pthread_join(c->thread, NULL);
+	for (unsigned i = 0; i < c->listener_count; i++)
+		close(c->listeners[i].fd);
+	while (c->conns)
+		conn_close(c->conns);
+	while (c->buffers) {
+		struct pst_wire_buffer *next = c->buffers->next;
+
+		memory_free(c->buffers);
+		c->buffers = next;
+	}
+	if (c->epoll >= 0)
+		close(c->epoll);
+	if (c->stop >= 0)
+		close(c->stop);
+	pthread_cond_destroy(&c->idle);
+	pthread_mutex_destroy(&c->lock);
+	free((void *)c->opts.users);
+	free(c->grants);
+	free(c);
+}
+
+void pst_wire_client_info(struct pst_wire_client *c, struct penstock_object_client_info *out)
+{
+	out->windows = atomic_load(&c->counts.windows);
+	out->bytes = atomic_load(&c->counts.bytes);
+	out->late = atomic_load(&c->counts.late);
+	out->wrong_cap = atomic_load(&c->counts.wrong_cap);
+	out->wrong_user = atomic_load(&c->counts.wrong_user);
+	out->out_of_window = atomic_load(&c->counts.out_of_window);
+	out->bad_checksum = atomic_load(&c->counts.bad_checksum);
+	out->malformed = atomic_load(&c->counts.malformed);
+	out->cut_off = atomic_load(&c->counts.cut_off);
+}

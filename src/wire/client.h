@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client half of the data plane. src/object calls the functions of the first part, and the
+ * transports those of the second part.
+ */
+#ifndef PST_WIRE_CLIENT_H
+#define PST_WIRE_CLIENT_H
+
+#include "wire/transport.h"
+
+int pst_wire_client_open(const struct penstock_object_client_opts *opts,
+			 const struct pst_wire_devices *devices, struct pst_wire_client **out,
+			 struct pst_err *err);
+void pst_wire_client_close(struct pst_wire_client *client);
+void pst_wire_client_info(struct pst_wire_client *client, struct penstock_object_client_info *out);
+
+/* Registers memory of the caller, or allocates memory if `ptr` is NULL. `dev` is NULL for host
+ * memory. */
+int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
+			 size_t len, struct pst_wire_buffer **out, struct pst_err *err);
+/* Ends a registration. Returns -EBUSY if a window is open. */
+int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
+void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
+
+int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
+			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
+void pst_wire_window_info(const struct pst_wire_grant *grant,
+			  struct penstock_object_window_info *out);
+enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
+uint64_t pst_wire_window_len(const struct pst_wire_grant *grant);
+/* Closes a window, after which no byte gets into it. Returns 0, or -ETIMEDOUT if this cannot be
+ * guaranteed. */
+int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err);
+
+/* ---- for transports ---- */
+
+/* Finds an open window and checks a transfer, and counts a refusal. The caller holds the lock. */
+enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
+				   const unsigned char cap[PST_TOKEN_CAP], enum penstock_op op,
+				   uint64_t off, uint64_t len, struct pst_wire_grant **out);
+/* Begins an access to the window's memory. Returns false if the window is closed. */
+bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id);
+void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
+/* Drops the grant of a connection, with the lock. */
+void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
+/* Changes the events that a connection waits for. */
+int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both halves of the data plane and their transports share. */
+#ifndef PST_WIRE_COMMON_H
+#define PST_WIRE_COMMON_H
+
+#include "wire/transport.h"
+
+/* Writes a hash that names this boot of this host. */
+int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err);
+/* Fills memory with random bytes of the kernel. */
+int pst_wire_random(void *out, size_t len, struct pst_err *err);
+uint64_t pst_wire_now_ms(void);
+
+/* ---- for channels of a server ---- */
+
+/* Waits until `fd` has one of the events of poll(2). Returns 0, -ETIMEDOUT or -ECANCELED. */
+int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events);
+/* Returns the error for a status from the client. */
+int pst_wire_status_fail(unsigned status, struct pst_err *err);
+/* Returns the piece of the server's memory at offset `at` of the move, at most `max` bytes. */
+struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uint64_t at,
+					   uint64_t max);
+/* Copies the bytes of a segment to memory, or from it if `gather` is false. `dev` is the device of
+ * this memory; NULL stands for host memory. Bytes between a file and memory of a device go through
+ * the channel's second staging memory. Returns 0 or a negative errno. */
+int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
+		      struct penstock_device *dev, void *mem, bool gather, struct pst_err *err);
+/* Copies between memory of two devices; NULL stands for host memory. */
+int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device *dst_dev,
+		  void *dst, struct penstock_device *src_dev, const void *src, size_t len);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server half of the data plane. Called by src/object. */
+#ifndef PST_WIRE_SERVER_H
+#define PST_WIRE_SERVER_H
+
+#include "wire/transport.h"
+
+int pst_wire_server_open(const struct penstock_object_server_opts *opts,
+			 const struct pst_wire_devices *devices, struct pst_wire_server **out,
+			 struct pst_err *err);
+void pst_wire_server_close(struct pst_wire_server *server);
+void pst_wire_server_info(struct pst_wire_server *server, struct penstock_object_server_info *out);
+int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t len,
+		     const struct penstock_object_peer *peer, struct pst_wire_remote **out,
+		     struct pst_err *err);
+void pst_wire_remote_info(const struct pst_wire_remote *remote,
+			  struct penstock_object_remote_info *out);
+void pst_wire_forget(struct pst_wire_remote *remote);
+int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t off,
+		  const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
+		  struct pst_err *err);
+/* Takes completed moves. Waits for the first one for `timeout_ms`; -1: without limit. */
+int pst_wire_wait(struct pst_wire_server *server, struct penstock_object_done *done, unsigned max,
+		  int timeout_ms);
+int pst_wire_fd(struct pst_wire_server *server);
+
+#endif

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client half of transport shm1: passes memory to servers of permitted users on the same host,
+ * and takes it away from a server that does not answer a release. Called by client.c. Messages are
+ * handled with the client's lock, so a release either sees that a server has a window open, or the
+ * server gets no answer to its OPEN.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "wire/shm1.h"
+#include "wire/client.h"
+#include "wire/common.h"
+
+static bool fits(const struct pst_wire_buffer *buffer, uint64_t off)
+{
+	/* The pages of a window in host memory can be replaced, so it must begin with a page. */
+	return buffer->shared && (buffer->dev || off % PST_WIRE_PAGE == 0);
+}
+
+static void fill(const struct pst_wire_grant *grant, struct pst_token *token)
+{
+	token->shm.cuda = grant->buffer->dev;
+	memcpy(token->shm.cap, grant->cap, sizeof(grant->cap));
+}
+
+/* Returns the number of the memory for a server that reads or writes. */
+static uint64_t memory_id(const struct pst_wire_grant *grant)
+{
+	return grant->buffer->id + (grant->op == PENSTOCK_READ);
+}
+
+/* ---- messages, with the lock ---- */
+
+static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message *open)
+{
+	struct pst_shm1_message answer = {.kind = PST_SHM1_WINDOW, .id = open->id};
+	struct pst_wire_grant *g = NULL;
+
+	if (conn->grant)
+		return -EPROTO;
+	answer.status = pst_wire_find(conn->client, open->id, open->cap, open->op, open->off,
+				      open->len, &g);
+	/* A token of another transport must not open the memory by this one. */
+	if (answer.status == PST_WIRE_OK && (g->ops != conn->ops || !g->buffer->shared))
+		answer.status = PST_WIRE_REFUSED;
+	if (answer.status == PST_WIRE_OK) {
+		answer.memory = memory_id(g);
+		answer.memory_len = g->buffer->mapped;
+		answer.off = g->off + open->off;
+		answer.len = open->len;
+		g->users++;
+		conn->grant = g;
+	}
+	return pst_shm1_send(conn->fd, &answer, -1);
+}
+
+/* Passes the memory of the window that the server has open. */
+static int send_memory(struct pst_wire_conn *conn)
+{
+	struct pst_shm1_message answer = {.kind = PST_SHM1_MEMORY};
+	const struct pst_wire_grant *g = conn->grant;
+	const struct pst_wire_buffer *b;
+
+	if (!g)
+		return -EPROTO;
+	if (!g->live) {
+		answer.status = PST_WIRE_REFUSED;
+		return pst_shm1_send(conn->fd, &answer, -1);
+	}
+	b = g->buffer;
+	answer.id = g->id;
+	answer.memory = memory_id(g);
+	answer.memory_len = b->mapped;
+	answer.cuda = b->dev != NULL;
+	if (b->dev) {
+		memcpy(answer.exported, b->exported.bytes, sizeof(answer.exported));
+		return pst_shm1_send(conn->fd, &answer, b->exported.fd);
+	}
+	return pst_shm1_send(conn->fd, &answer, g->op == PENSTOCK_READ ? b->fd : b->read_fd);
+}
+
+static int end_window(struct pst_wire_conn *conn, const struct pst_shm1_message *done)
+{
+	/* After a release that has cut off the server, the connection has no window. */
+	if (!conn->grant || conn->grant->id != done->id)
+		return -EPROTO;
+	if (done->status == PST_WIRE_OK && done->len <= conn->grant->len)
+		atomic_fetch_add(&conn->client->counts.bytes, done->len);
+	pst_wire_conn_ungrant(conn);
+	return 0;
+}
+
+static int handle(struct pst_wire_conn *conn, const struct pst_shm1_message *message)
+{
+	switch (message->kind) {
+	case PST_SHM1_OPEN:
+		return send_window(conn, message);
+	case PST_SHM1_WANT:
+		return send_memory(conn);
+	case PST_SHM1_DONE:
+		return end_window(conn, message);
+	default:
+		return -EPROTO;
+	}
+}
+
+static int ready(struct pst_wire_conn *conn)
+{
+	struct pst_wire_client *client = conn->client;
+	struct pst_shm1_message message;
+	int fd, ret = pst_shm1_receive(conn->fd, &message, &fd);
+
+	if (fd >= 0)
+		close(fd);
+	if (ret > 0) {
+		pthread_mutex_lock(&client->lock);
+		ret = handle(conn, &message);
+		pthread_mutex_unlock(&client->lock);
+	}
+	if (ret == -EPROTO)
+		atomic_fetch_add(&client->counts.malformed, 1);
+	return ret;
+}
+
+/* ---- release ---- */
+
+/* Sends a message to the servers that have the window open, or to all if `grant` is NULL. */
+static void tell(struct pst_wire_client *client, const struct pst_wire_grant *grant,
+		 struct pst_shm1_message *message)
+{
+	for (struct pst_wire_conn *conn = client->conns; conn; conn = conn->next)
+		if (conn->ops == &pst_shm1_client && (!grant || conn->grant == grant))
+			/* A server whose queue is full does not read: the release cuts it off. */
+			(void)pst_shm1_send(conn->fd, message, -1);
+}
+
+static void revoke_window(struct pst_wire_grant *grant)
+{
+	struct pst_shm1_message message = {.kind = PST_SHM1_REVOKE, .id = grant->id};
+
+	tell(grant->buffer->client, grant, &message);
+}
+
+static void drop(struct pst_wire_buffer *buffer)
+{
+	struct pst_shm1_message message = {.kind = PST_SHM1_DROP, .memory = buffer->id};
+
+	if (buffer->shared)
+		tell(buffer->client, NULL, &message);
+}
+
+/* Ends the connections that have the window open, and with them their use of the grant. */
+static void hang_up(struct pst_wire_grant *grant)
+{
+	for (struct pst_wire_conn *conn = grant->buffer->client->conns; conn; conn = conn->next)
+		if (conn->grant == grant) {
+			conn->grant = NULL;
+			shutdown(conn->fd, SHUT_RDWR);
+		}
+	grant->users = 0;
+}
+
+/* Replaces the window's pages by private ones with the same contents. The server keeps the old
+ * pages, which nobody else sees. mremap(2) replaces all pages at once, so that another thread that
+ * touches them never finds them missing. */
+static int replace_pages(const struct pst_wire_grant *grant, struct pst_err *err)
+{
+	unsigned char *at = grant->buffer->ptr + grant->off, *fresh;
+	size_t len = (grant->len + PST_WIRE_PAGE - 1) & ~(size_t)(PST_WIRE_PAGE - 1);
+
+	fresh = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fresh == MAP_FAILED)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m", len);
+	memcpy(fresh, at, len);
+	if (mremap(fresh, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");
+		munmap(fresh, len);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int cut(struct pst_wire_grant *grant, struct pst_err *err)
+{
+	struct pst_wire_buffer *buffer = grant->buffer;
+	int ret = 0;
+
+	/* The buffer consists of several mappings from here on, which cannot be passed. */
+	buffer->shared = false;
+	if (grant->len)
+		ret = buffer->dev ? -ETIMEDOUT : replace_pages(grant, err);
+	hang_up(grant);
+	if (!ret)
+		return 0;
+	buffer->stuck = true;
+	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+			      "a server has not confirmed the end of its transfer, and may still "
+			      "access the memory");
+}
+
+/* ---- connections ---- */
+
+static bool user_allowed(const struct pst_wire_client *client, uid_t user)
+{
+	if (!user || user == geteuid())
+		return true;
+	for (unsigned i = 0; i < client->opts.user_count; i++)
+		if (client->opts.users[i] == user)
+			return true;
+	return false;
+}
+
+static int shm1_accept(struct pst_wire_conn *conn)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
+		return -errno;
+	if (user_allowed(conn->client, peer.uid))
+		return 0;
+	atomic_fetch_add(&conn->client->counts.wrong_user, 1);
+	return -EACCES;
+}
+
+static void shm1_close(struct pst_wire_conn *conn)
+{
+	(void)conn;
+}
+
+static int shm1_listen(struct pst_wire_client *client, struct pst_wire_listener *listener,
+		       struct pst_err *err)
+{
+	struct pst_token *token = &listener->token;
+	struct sockaddr_un address;
+	unsigned char name[16];
+	unsigned len;
+	int ret = pst_wire_host(token->shm.host, err);
+
+	(void)client;
+	if (!ret)
+		ret = pst_wire_random(name, sizeof(name), err);
+	if (ret)
+		return ret;
+	token->kind = PST_TOKEN_SHM1;
+	for (unsigned i = 0; i < sizeof(name); i++)
+		snprintf(token->shm.handle + 2 * i, 3, "%02x", name[i]);
+	len = pst_shm1_address(token->shm.handle, &address);
+	listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (listener->fd < 0 || bind(listener->fd, (struct sockaddr *)&address, len) ||
+	    listen(listener->fd, 128))
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
+				      "shm1 cannot listen: %m");
+	return 0;
+}
+
+const struct pst_wire_client_ops pst_shm1_client = {
+	.name = "shm1",
+	.on_host = true,
+	.conn_size = sizeof(struct pst_wire_conn),
+	.listen = shm1_listen,
+	.fits = fits,
+	.fill = fill,
+	.accept = shm1_accept,
+	.ready = ready,
+	.close = shm1_close,
+	.revoke = revoke_window,
+	.cut = cut,
+	.drop = drop,
+};

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The contract between the data plane and its transports. A transport has two tables: one for the
+ * client half, and one for the server half. transports.c lists them, the preferred one first.
+ *
+ * Client half: one thread of a client serves all connections. A transfer accesses a window only
+ * between pst_wire_enter and pst_wire_leave, or, if the server itself accesses the memory, between
+ * its messages that open and close the window. A release waits for both.
+ *
+ * Server half: each channel is a thread, which carries out one move at a time, and has connections
+ * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
+ * which ends when the server is closed.
+ */
+#ifndef PST_WIRE_TRANSPORT_H
+#define PST_WIRE_TRANSPORT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "s3/token.h"
+#include "wire/wire.h"
+
+#define PST_WIRE_TRANSPORTS_MAX 4
+#define PST_WIRE_CONNS_MAX 256	  /* most connections of a client */
+#define PST_WIRE_BUFFERS_MAX 1024 /* most buffers of a client */
+#define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
+#define PST_WIRE_ALIGN (2u << 20) /* alignment and granule of allocated memory */
+#define PST_WIRE_PAGE 4096u
+
+/* ---- client ---- */
+
+struct pst_wire_conn;
+struct pst_wire_client_ops;
+
+/* A registration: `len` bytes at `ptr`. */
+struct pst_wire_buffer {
+	struct pst_wire_client *client;
+	struct pst_wire_buffer *next;
+	struct penstock_device *dev; /* NULL: host memory */
+	unsigned char *ptr;
+	size_t len, mapped; /* mapped: length of allocated memory; 0 if the caller owns it */
+	int fd, read_fd;    /* descriptors of allocated host memory, for reading and writing, and
+			     * for reading only; -1: none */
+	struct penstock_export exported; /* of allocated memory of a GPU */
+	bool shared;			 /* whether shm1 can pass the memory to a server */
+	bool stuck; /* whether a server that was not fenced may access the memory */
+	uint64_t id;
+	unsigned windows; /* open windows */
+};
+
+/* A window. All members but `live` and `users` are constant while the window is open. */
+struct pst_wire_grant {
+	uint64_t
+		id; /* `base` of the token; the slot's number is id % PENSTOCK_OBJECT_WINDOWS_MAX */
+	unsigned char cap[PST_TOKEN_CAP];
+	struct pst_wire_buffer *buffer;
+	const struct pst_wire_client_ops *ops;
+	enum penstock_op op;
+	uint64_t off, len;
+	bool live;
+	unsigned users; /* transfers that access the memory */
+	char text[PST_TOKEN_MAX + 1];
+	struct pst_wire_grant *next; /* next free slot */
+};
+
+struct pst_wire_counts {
+	_Atomic uint64_t windows, bytes, late, wrong_cap, wrong_user, out_of_window, bad_checksum,
+		malformed, cut_off;
+};
+
+/* A listening socket of a client. */
+struct pst_wire_listener {
+	const struct pst_wire_client_ops *ops;
+	int fd;
+	struct pst_token token; /* what all tokens of this listener have in common */
+};
+
+struct pst_wire_client {
+	const struct pst_wire_devices *devices;
+	struct penstock_object_client_opts opts; /* `users` is a copy */
+	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
+	unsigned listener_count;
+	pthread_t thread;
+	bool running;
+	int epoll, stop;
+	struct pst_wire_counts counts;
+
+	/* Protects all members below, the buffers, and the grants. No other lock is taken inside
+	 * it. */
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* signalled when `users` of a closed grant becomes 0 */
+	struct pst_wire_conn *conns;
+	unsigned conn_count;
+	struct pst_wire_buffer *buffers;
+	unsigned buffer_count;
+	uint64_t next_buffer;
+	struct pst_wire_grant *grants;
+	struct pst_wire_grant *free, **free_end; /* list of free slots */
+};
+
+/* A connection from a server. A transport's struct begins with it. */
+struct pst_wire_conn {
+	struct pst_wire_client *client;
+	const struct pst_wire_client_ops *ops;
+	struct pst_wire_conn *next;
+	int fd;
+	uint32_t events;  /* events of epoll that the connection waits for */
+	uint64_t last_ms; /* time of the last event */
+	/* The window that the server has open by shm1; NULL: none. Protected by the lock. */
+	struct pst_wire_grant *grant;
+};
+
+struct pst_wire_client_ops {
+	const char *name;
+	bool encrypted, on_host;
+	size_t conn_size; /* size of the transport's struct of a connection */
+	/* Opens the listening socket and fills listener->token. */
+	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
+		      struct pst_err *err);
+	/* Returns whether the transport can serve the range. */
+	bool (*fits)(const struct pst_wire_buffer *buffer, uint64_t off);
+	/* Adds the grant to the token. */
+	void (*fill)(const struct pst_wire_grant *grant, struct pst_token *token);
+	/* Begins a connection; a negative result closes it. */
+	int (*accept)(struct pst_wire_conn *conn);
+	/* Handles an event of the connection; a negative result closes it. */
+	int (*ready)(struct pst_wire_conn *conn);
+	/* Frees what the connection has besides its descriptor. */
+	void (*close)(struct pst_wire_conn *conn);
+	/* With the lock: tells servers that the window is closed; may be NULL. */
+	void (*revoke)(struct pst_wire_grant *grant);
+	/* With the lock: takes the memory away from servers that have not answered. NULL: a
+	 * release waits until users are gone. */
+	int (*cut)(struct pst_wire_grant *grant, struct pst_err *err);
+	/* With the lock: tells servers that the memory of a buffer is gone; may be NULL. */
+	void (*drop)(struct pst_wire_buffer *buffer);
+};
+
+/* Results of pst_wire_find, which also travel in messages. */
+enum pst_wire_status {
+	PST_WIRE_OK = 0,
+	PST_WIRE_REFUSED = 1,  /* wrong, or released: a server does not learn which */
+	PST_WIRE_OUTSIDE = 2,  /* range or direction do not fit the window */
+	PST_WIRE_CHECKSUM = 3, /* the bytes were damaged */
+	PST_WIRE_FAULT = 4,    /* the client could not access its memory */
+	PST_WIRE_STOPPED = 5,  /* the server has stopped because the window was closed */
+};
+
+/* ---- server ---- */
+
+struct pst_wire_server_ops;
+
+struct pst_wire_remote {
+	struct pst_wire_server *server;
+	const struct pst_wire_server_ops *ops;
+	struct pst_token token;
+	bool has_user;
+	unsigned user;
+	_Atomic unsigned refs;
+};
+
+struct pst_wire_move {
+	struct pst_wire_move *next;
+	struct pst_wire_remote *remote;
+	enum penstock_op op;
+	uint64_t off, len, user;
+	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
+	unsigned seg_count;
+	int64_t result;
+	struct pst_err err;
+};
+
+/* A connection of a channel to a client. A transport's struct begins with it. */
+struct pst_wire_peer {
+	const struct pst_wire_server_ops *ops;
+	struct pst_wire_peer *next;
+	int fd;
+};
+
+struct pst_wire_channel {
+	struct pst_wire_server *server;
+	pthread_t thread;
+	bool running;
+	struct pst_wire_peer *peers; /* the most recently used first */
+	unsigned peer_count;
+	unsigned char *staging; /* twice PST_WIRE_STAGING bytes, see pst_wire_seg_copy */
+};
+#define PST_WIRE_STAGING (1u << 20)
+
+struct pst_wire_server {
+	const struct pst_wire_devices *devices;
+	struct penstock_object_server_opts opts;
+	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
+	unsigned ops_count;
+	unsigned char host[PST_TOKEN_HOST];
+	bool has_host;
+	struct pst_wire_channel *channels;
+	int jobs; /* eventfd that counts queued moves */
+	int stop; /* eventfd that becomes readable when the server is closed */
+	int done; /* eventfd that is readable while completions wait */
+	_Atomic uint64_t resolved, malformed, declined, moves, failed, shm1_bytes, tcp1_bytes;
+
+	pthread_mutex_t lock; /* protects the members below */
+	struct pst_wire_move *pool, *unused;
+	struct pst_wire_move *queue, **queue_end;
+	struct pst_wire_move *finished, **finished_end;
+};
+
+struct pst_wire_server_ops {
+	enum pst_token_kind kind;
+	bool encrypted, on_host;
+	size_t peer_size; /* size of the transport's struct of a connection */
+	/* Checks whether the token can be served. */
+	int (*admit)(const struct pst_wire_server *server, const struct pst_token *token,
+		     const struct penstock_object_peer *peer, struct pst_err *err);
+	/* Returns whether the connection leads to the owner of the remote window. */
+	bool (*leads_to)(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote);
+	/* Connects. The result -EOPNOTSUPP means that the client cannot be reached. */
+	int (*connect)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
+		       const struct pst_wire_remote *remote, struct pst_err *err);
+	/* Moves all bytes of `move`. After an error, the channel closes the connection. */
+	int (*move)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
+		    struct pst_wire_move *move, struct pst_err *err);
+	/* Handles a readable descriptor between two moves; a negative result closes it. */
+	int (*idle)(struct pst_wire_channel *channel, struct pst_wire_peer *peer);
+	void (*close)(struct pst_wire_channel *channel, struct pst_wire_peer *peer);
+};
+
+/* ---- both ---- */
+
+extern const struct pst_wire_client_ops pst_shm1_client, pst_tcp1_client;
+extern const struct pst_wire_server_ops pst_shm1_server, pst_tcp1_server;
+
+/* Compares two capabilities in a time that does not depend on their bytes. */
+static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)
+{
+	volatile unsigned char differ = 0;
+
+	for (unsigned i = 0; i < PST_TOKEN_CAP; i++)
+		differ |= a[i] ^ b[i];
+	return !differ;
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists the transports of the data plane, the preferred one first. The only file of the data plane
+ * that names them. Called by client.c and server.c.
+ */
+#include <string.h>
+
+#include "wire/transports.h"
+
+/* shm1 first: its bytes are copied once, and stay on the host. */
+const struct pst_wire_transport pst_wire_transports[] = {
+	{&pst_shm1_client, &pst_shm1_server},
+	{&pst_tcp1_client, &pst_tcp1_server},
+};
+const unsigned pst_wire_transport_count =
+	sizeof(pst_wire_transports) / sizeof(pst_wire_transports[0]);
+
+int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void *user,
+		  struct pst_err *err)
+{
+	int ret = 0;
+
+	for (unsigned i = 0; !list && i < pst_wire_transport_count && !ret; i++)
+		ret = use(user, i);
+	while (list && *list && !ret) {
+		size_t len = strcspn(list, ",");
+		unsigned i = 0;
+
+		while (i < pst_wire_transport_count &&
+		       (strlen(pst_wire_transports[i].client->name) != len ||
+			strncmp(pst_wire_transports[i].client->name, list, len)))
+			i++;
+		if (i == pst_wire_transport_count)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"there is no transport %.*s; use shm1 or tcp1",
+					(int)(len < 32 ? len : 32), list);
+		ret = use(user, i);
+		list += len + (list[len] == ',');
+	}
+	return ret;
+}

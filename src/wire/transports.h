@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of transports. Used by client.c and server.c. */
+#ifndef PST_WIRE_TRANSPORTS_H
+#define PST_WIRE_TRANSPORTS_H
+
+#include "wire/transport.h"
+
+/* The transports, the preferred one first. */
+struct pst_wire_transport {
+	const struct pst_wire_client_ops *client;
+	const struct pst_wire_server_ops *server;
+};
+extern const struct pst_wire_transport pst_wire_transports[];
+extern const unsigned pst_wire_transport_count;
+
+/* Calls use(user, i) for the index i of each transport that `list` names, or of all if it is NULL.
+ * Returns 0, the first result of use() that is not 0, or -EINVAL for an unknown name. */
+int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void *user,
+		  struct pst_err *err);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The data plane of S3 over RDMA: a client opens windows of its memory, and a server moves bytes
+ * between its own memory and these windows. Called by src/object, and by nothing below the public
+ * functions. The transports (transport.h) do the work; client.h and server.h have what they share.
+ *
+ * Three rules. A window is valid from pst_wire_window_open to pst_wire_release, and no byte gets
+ * into it after the release. A transfer needs the window's capability of 128 random bits. A
+ * transfer that does not fit into the window is refused as a whole.
+ *
+ * This folder reaches memory of GPUs through struct pst_wire_devices only, so that it depends on
+ * no device.
+ */
+#ifndef PST_WIRE_WIRE_H
+#define PST_WIRE_WIRE_H
+
+#include "core/base/err.h"
+#include "penstock_object.h"
+
+/* Functions for memory that is not host memory, with the meaning of the public functions of the
+ * same names. The table lives longer than every client and server. */
+struct pst_wire_devices {
+	struct penstock_device *host; /* the device "host", for copies */
+	int (*alloc)(struct penstock_device *dev, size_t len, void **out);
+	int (*free)(struct penstock_device *dev, void *ptr);
+	int (*copy)(const struct penstock_copy_args *copies, unsigned count);
+	int (*export_memory)(struct penstock_device *dev, void *ptr, size_t len,
+			     struct penstock_export *out);
+	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
+			     void **out);
+};
+
+/* The objects of both halves; transport.h has their members. */
+struct pst_wire_client;
+struct pst_wire_buffer;
+struct pst_wire_grant; /* a window with its token */
+struct pst_wire_server;
+struct pst_wire_remote;
+
+#endif

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One side of S3 over RDMA as a process of its own, for tests/object/matrix. It reads commands
+ * from stdin, one a line, and prints one line for each. There is no HTTP: the test passes the
+ * tokens.
+ *
+ *	side client TRANSPORT DEVICE MIB FENCE_MS
+ *		fill SEED	fills the buffer; prints "filled"
+ *		sum OFF LEN	prints the CRC-32C of a range of the buffer
+ *		get|put OFF LEN	opens a window; prints its token
+ *		wait		waits until the first byte of the window changes; prints "landed"
+ *		release		closes the window; prints the result
+ *		info		prints the counters
+ *	side server DEVICE USER
+ *		USER: the user to become; -1: none
+ *		get|put TOKEN OFF LEN SEED
+ *			moves LEN bytes at OFF of the window; prints "begun", and when it has
+ *			ended the result, and the CRC-32C of the server's memory or a message
+ */
+#include <grp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "penstock_object.h"
+
+static int failed(const char *what)
+{
+	printf("error: %s: %s\n", what, penstock_errmsg());
+	return 1;
+}
+
+static void fill(unsigned char *at, size_t len, uint64_t seed)
+{
+	uint64_t *word = (uint64_t *)at;
+
+	for (size_t i = 0; i < len / 8; i++) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		word[i] = seed;
+	}
+	for (size_t i = len & ~(size_t)7; i < len; i++)
+		at[i] = (unsigned char)(seed >> 8 * (i & 7));
+}
+
+/* Returns memory of at least `len` bytes, the same for all calls. */
+static unsigned char *host_memory(size_t len)
+{
+	static unsigned char *mem;
+	static size_t mapped;
+
+	if (len > mapped) {
+		mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mapped = mem == MAP_FAILED ? 0 : len;
+	}
+	return mapped ? mem : NULL;
+}
+
+static int open_device(const char *name, struct penstock_device **out)
+{
+	*out = NULL;
+	return strcmp(name, "host") ? penstock_device_open(name, NULL, out) : 0;
+}
+
+/* ---- client ---- */
+
+struct client {
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	struct penstock_device *dev, *host;
+	size_t len;
+	uint64_t off; /* of the window */
+	int first;    /* first byte of the window before a move */
+};
+
+static int client_fill(struct client *c, uint64_t seed)
+{
+	struct penstock_copy_args copy = {.size = sizeof(copy),
+					  .dst_dev = c->dev ? c->dev : c->host,
+					  .dst = penstock_object_ptr(c->buffer),
+					  .src_dev = c->host,
+					  .src = host_memory(c->len),
+					  .row_len = c->len};
+
+	if (!copy.src)
+		return -1;
+	fill(host_memory(c->len), c->len, seed);
+	return penstock_copy(&copy, 1);
+}
+
+static void client_sum(struct client *c, uint64_t off, uint64_t len)
+{
+	struct penstock_sum_args sum = {.size = sizeof(sum),
+					.dev = c->dev ? c->dev : c->host,
+					.ptr = (char *)penstock_object_ptr(c->buffer) + off,
+					.len = len};
+
+	if (penstock_sum(&sum, 1))
+		failed("sum");
+	else
+		printf("%08x\n", sum.crc32c);
+}
+
+static void client_info(const struct client *c)
+{
+	struct penstock_object_client_info i = {.size = sizeof(i)};
+
+	penstock_object_client_get_info(c->client, &i);
+	printf("late %" PRIu64 " wrong_cap %" PRIu64 " wrong_user %" PRIu64
+	       " out_of_window %" PRIu64 " cut_off %" PRIu64 "\n",
+	       i.late, i.wrong_cap, i.wrong_user, i.out_of_window, i.cut_off);
+}
+
+/* Returns the byte at offset `off` of the buffer. */
+static int client_byte(const struct client *c, uint64_t off)
+{
+	volatile unsigned char *at = (unsigned char *)penstock_object_ptr(c->buffer) + off;
+	unsigned char byte = 0;
+	struct penstock_copy_args copy = {.size = sizeof(copy),
+					  .dst_dev = c->host,
+					  .dst = &byte,
+					  .src_dev = c->dev,
+					  .src = (const void *)at,
+					  .row_len = 1};
+
+	if (!c->dev)
+		return *at;
+	return penstock_copy(&copy, 1) ? -1 : byte;
+}
+
+static void client_wait(const struct client *c)
+{
+	while (client_byte(c, c->off) == c->first)
+		;
+	puts("landed");
+}
+
+static void client_window(struct client *c, enum penstock_op op, uint64_t off, uint64_t len)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+
+	c->off = off;
+	c->first = client_byte(c, off);
+	if (penstock_object_window_open(c->buffer, op, off, len, &c->window))
+		failed("window");
+	else if (!penstock_object_window_get_info(c->window, &info))
+		puts(info.token);
+}
+
+static int client_main(char **argv)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct client c = {.len = strtoull(argv[4], NULL, 0) << 20};
+	char line[1024], word[16];
+	uint64_t a, b;
+
+	opts.transports = argv[2];
+	opts.fence_ms = (unsigned)strtoul(argv[5], NULL, 0);
+	if (open_device(argv[3], &c.dev) < 0 || penstock_device_open("host", NULL, &c.host) < 0 ||
+	    penstock_object_client_open(&opts, &c.client) ||
+	    penstock_object_alloc(c.client, c.dev, c.len, &c.buffer))
+		return failed("client");
+	puts("ready");
+	while (fgets(line, sizeof(line), stdin)) {
+		a = b = 0;
+		if (sscanf(line, "%15s %" SCNu64 " %" SCNu64, word, &a, &b) < 1)
+			continue;
+		if (!strcmp(word, "fill") && client_fill(&c, a))
+			failed("fill");
+		else if (!strcmp(word, "fill"))
+			puts("filled");
+		else if (!strcmp(word, "sum"))
+			client_sum(&c, a, b);
+		else if (!strcmp(word, "get") || !strcmp(word, "put"))
+			client_window(&c, *word == 'g' ? PENSTOCK_READ : PENSTOCK_WRITE, a, b);
+		else if (!strcmp(word, "wait"))
+			client_wait(&c);
+		else if (!strcmp(word, "release")) {
+			printf("%d\n", penstock_object_release(c.window));
+			c.window = NULL;
+		} else {
+			client_info(&c);
+		}
+	}
+	penstock_object_release(c.window);
+	penstock_object_unregister(c.buffer);
+	penstock_object_client_close(c.client);
+	penstock_device_close(c.dev);
+	penstock_device_close(c.host);
+	return 0;
+}
+
+/* ---- server ---- */
+
+static int become(long user)
+{
+	if (user < 0)
+		return 0;
+	return setgroups(0, NULL) || setresgid((gid_t)user, (gid_t)user, (gid_t)user) ||
+	       setresuid((uid_t)user, (uid_t)user, (uid_t)user);
+}
+
+static void server_move(struct penstock_object_server *server, const char *token,
+			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed)
+{
+	struct penstock_object_seg seg = {.ptr = host_memory(len ? len : 1), .len = len};
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	struct penstock_sum_args sum = {.size = sizeof(sum), .ptr = seg.ptr, .len = len};
+	int ret = penstock_object_resolve(server, token, strlen(token), NULL, &remote);
+
+	fill(seg.ptr, len, seed);
+	puts("begun");
+	if (ret) {
+		printf("%d %s\n", ret, penstock_errmsg());
+		return;
+	}
+	ret = penstock_object_move(remote, op, off, &seg, 1, 0);
+	penstock_object_forget(remote);
+	if (ret)
+		printf("%d %s\n", ret, penstock_errmsg());
+	else if (penstock_object_wait(server, &done, 1, -1) != 1)
+		puts("error: no completion");
+	else if (done.result < 0)
+		printf("%" PRId64 " %s\n", done.result, done.text);
+	else if (penstock_sum(&sum, 1))
+		failed("sum");
+	else
+		printf("%" PRId64 " %08x\n", done.result, sum.crc32c);
+}
+
+static int server_main(char **argv)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_server *server;
+	struct penstock_device *host;
+	char line[1024], word[16], token[PENSTOCK_OBJECT_TOKEN_MAX + 1];
+	uint64_t off, len, seed;
+
+	opts.channels = 1;
+	if (become(strtol(argv[3], NULL, 0)) || open_device(argv[2], &opts.device) < 0 ||
+	    penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_object_server_open(&opts, &server))
+		return failed("server");
+	puts("ready");
+	while (fgets(line, sizeof(line), stdin))
+		if (sscanf(line, "%15s %512s %" SCNu64 " %" SCNu64 " %" SCNu64, word, token, &off,
+			   &len, &seed) == 5)
+			server_move(server, token, *word == 'g' ? PENSTOCK_READ : PENSTOCK_WRITE,
+				    off, len, seed);
+	penstock_object_server_close(server);
+	penstock_device_close(opts.device);
+	penstock_device_close(host);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc == 6 && !strcmp(argv[1], "client"))
+		return client_main(argv);
+	if (argc == 4 && !strcmp(argv[1], "server"))
+		return server_main(argv);
+	fprintf(stderr, "side: see the comment of side.c\n");
+	return 2;
+}

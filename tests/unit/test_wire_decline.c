@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests which tokens a server of S3 over RDMA declines, and that a hostile client cannot harm it:
+ * addresses that the request did not come from, another host, another user, required encryption,
+ * programs that are no client, and memory that shrinks or is none.
+ */
+#include "test.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "penstock_object.h"
+#include "s3/token.h"
+#include "wire/shm1.h"
+
+#define CAP "00112233445566778899aabbccddeeff"
+
+static struct penstock_object_server *server_open(int require_encryption)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_server *server;
+
+	opts.require_encryption = require_encryption;
+	opts.channels = 1;
+	opts.timeout_ms = 5000;
+	assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+	return server;
+}
+
+static int resolve(struct penstock_object_server *server, const char *token,
+		   const struct penstock_object_peer *peer)
+{
+	struct penstock_object_remote *remote;
+	int ret = penstock_object_resolve(server, token, strlen(token), peer, &remote);
+
+	if (!ret)
+		penstock_object_forget(remote);
+	else
+		assert_string_not_equal(penstock_errmsg(), "");
+	/* An error never has the capability in its text. */
+	assert_null(strstr(penstock_errmsg(), "00112233"));
+	return ret;
+}
+
+static void declines_other_kinds(void **state)
+{
+	static const struct {
+		const char *token;
+		int ret;
+	} tokens[] = {
+		{"0:1000:tcp1:127.0.0.1:4791:" CAP, 0},
+		{"0:1000:tcp1:127.9.9.9:4791:" CAP, 0},
+		{"0:1000:tcp1:[::1]:4791:" CAP, 0},
+		/* Without a peer's address, only loopback is served. */
+		{"0:1000:tcp1:192.0.2.1:4791:" CAP, -EOPNOTSUPP},
+		{"0:1000:tcp1:[2001:db8::1]:4791:" CAP, -EOPNOTSUPP},
+		{"0:1000:shm1:" CAP ":m:abc:" CAP, -EOPNOTSUPP}, /* another host */
+		{"0:1000:rc1:" CAP ":0000beef", -EOPNOTSUPP},
+		{"0:1000:ofi1:tcp;ofi_rxm:0200:1", -EOPNOTSUPP},
+		{"00007f0012345000:00c00000:00001234:0001:00abcd:1:" CAP, -EOPNOTSUPP},
+		{"0:1000:tcp2:127.0.0.1:4791:" CAP, -EBADMSG},
+		{"", -EBADMSG},
+	};
+	struct penstock_object_server_info info = {.size = sizeof(info)};
+	struct penstock_object_server *server = server_open(0);
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++)
+		if (resolve(server, tokens[i].token, NULL) != tokens[i].ret)
+			fail_msg("token %u: expected %d: %s", i, tokens[i].ret, tokens[i].token);
+	assert_int_equal(penstock_object_server_get_info(server, &info), 0);
+	assert_int_equal(info.resolved, 3);
+	assert_int_equal(info.declined, 6);
+	assert_int_equal(info.malformed, 2);
+	penstock_object_server_close(server);
+}
+
+/* A token cannot make the server connect to a host that the request did not come from. */
+static void declines_other_addresses(void **state)
+{
+	static const struct {
+		const char *peer, *named;
+		int ret;
+	} rows[] = {
+		{"192.0.2.1", "192.0.2.1", 0},
+		{"::ffff:192.0.2.1", "192.0.2.1", 0},
+		{"2001:db8::1", "[2001:db8:0::1]", 0},
+		{"192.0.2.1", "192.0.2.2", -EOPNOTSUPP},
+		{"192.0.2.1", "127.0.0.1", -EOPNOTSUPP},
+		{"2001:db8::1", "[2001:db8::2]", -EOPNOTSUPP},
+		{"example.org", "127.0.0.1", -EOPNOTSUPP},
+	};
+	struct penstock_object_server *server = server_open(0);
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+		char token[128];
+
+		peer.address = rows[i].peer;
+		snprintf(token, sizeof(token), "0:1:tcp1:%s:80:" CAP, rows[i].named);
+		if (resolve(server, token, &peer) != rows[i].ret)
+			fail_msg("%s from %s: expected %d", token, rows[i].peer, rows[i].ret);
+	}
+	penstock_object_server_close(server);
+}
+
+static void required_encryption_excludes_tcp1(void **state)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_object_server *server = server_open(1);
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	char mem[16];
+
+	(void)state;
+	assert_int_equal(resolve(server, "0:1000:tcp1:127.0.0.1:4791:" CAP, NULL), -EOPNOTSUPP);
+	assert_non_null(strstr(penstock_errmsg(), "encrypt"));
+	opts.require_encryption = 1;
+	opts.transports = "tcp1";
+	assert_int_equal(penstock_object_client_open(&opts, &client), -EOPNOTSUPP);
+	/* The bytes of shm1 stay on the host. */
+	opts.transports = NULL;
+	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, NULL, 4096, &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 4096, &window), 0);
+	assert_int_equal(penstock_object_window_get_info(window, &info), 0);
+	assert_string_equal(info.transport, "shm1");
+	assert_int_equal(resolve(server, info.token, NULL), 0);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	assert_int_equal(penstock_object_register(client, NULL, mem, sizeof(mem), &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 16, &window),
+			 -EOPNOTSUPP);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(client);
+	penstock_object_server_close(server);
+}
+
+static void refuses_wrong_options(void **state)
+{
+	struct penstock_object_client_opts c = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_server_opts s = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_client *client;
+	struct penstock_object_server *server;
+
+	(void)state;
+	c.transports = "rdma";
+	assert_int_equal(penstock_object_client_open(&c, &client), -EINVAL);
+	assert_non_null(strstr(penstock_errmsg(), "rdma"));
+	c.transports = "tcp1";
+	c.address = "localhost";
+	assert_int_equal(penstock_object_client_open(&c, &client), -EINVAL);
+	c.address = "192.0.2.1"; /* no address of this host */
+	assert_int_equal(penstock_object_client_open(&c, &client), -EADDRNOTAVAIL);
+	c.address = NULL;
+	c.port = 65536;
+	assert_int_equal(penstock_object_client_open(&c, &client), -EINVAL);
+	c.size = 1;
+	assert_int_equal(penstock_object_client_open(&c, &client), -EINVAL);
+	s.transports = "shm1,x";
+	assert_int_equal(penstock_object_server_open(&s, &server), -EINVAL);
+	s.transports = NULL;
+	s.channels = 65;
+	assert_int_equal(penstock_object_server_open(&s, &server), -E2BIG);
+	assert_int_equal(penstock_object_client_open(NULL, NULL), -EINVAL);
+	assert_int_equal(penstock_object_server_open(NULL, NULL), -EINVAL);
+	penstock_object_client_close(NULL);
+	penstock_object_server_close(NULL);
+	penstock_object_forget(NULL);
+	assert_int_equal(penstock_object_release(NULL), 0);
+	assert_int_equal(penstock_object_unregister(NULL), 0);
+}
+
+/* ---- what a token leads to ---- */
+
+/* Moves one byte, and returns the result. */
+static int64_t move_byte(struct penstock_object_server *server, const char *token,
+			 const struct penstock_object_peer *peer)
+{
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	char byte = 'x';
+	struct penstock_object_seg seg = {.ptr = &byte, .len = 1};
+
+	if (penstock_object_resolve(server, token, strlen(token), peer, &remote))
+		fail_msg("%s", penstock_errmsg());
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 5), 0);
+	assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
+	penstock_object_forget(remote);
+	if (done.result < 0)
+		assert_string_not_equal(done.text, "");
+	return done.result;
+}
+
+/* A program that is not a client gets no byte from the server. */
+static void sends_nothing_to_other_programs(void **state)
+{
+	struct penstock_object_server *server = server_open(0);
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	socklen_t len = sizeof(at);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), sock;
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	struct penstock_object_seg seg = {.ptr = "x", .len = 1};
+	char token[128], byte;
+
+	(void)state;
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	getsockname(listener, (struct sockaddr *)&at, &len);
+	snprintf(token, sizeof(token), "0:1:tcp1:127.0.0.1:%u:" CAP, ntohs(at.sin_port));
+	assert_int_equal(penstock_object_resolve(server, token, strlen(token), NULL, &remote), 0);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 0), 0);
+	sock = accept(listener, NULL, NULL);
+	assert_int_equal(send(sock, "220 mail.example ESMTP ready\r\n", 30, 0), 30);
+	/* The server hangs up; all that it has sent is nothing. */
+	assert_true(recv(sock, &byte, 1, 0) <= 0);
+	assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
+	assert_int_equal(done.result, -EOPNOTSUPP);
+	close(sock);
+	close(listener);
+	assert_int_equal(move_byte(server, token, NULL), -EOPNOTSUPP);
+	penstock_object_forget(remote);
+	penstock_object_server_close(server);
+}
+
+/* The host's hash, as a client of this host writes it into its tokens. */
+static void own_host(char out[33])
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+
+	opts.transports = "shm1";
+	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, NULL, 1, &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 1, &window), 0);
+	assert_int_equal(penstock_object_window_get_info(window, &info), 0);
+	snprintf(out, 33, "%s", strstr(info.token, "shm1:") + 5);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(client);
+}
+
+/* What a hostile client passes as its memory. */
+enum lie { FILE_FD, NO_FD, SHRINKABLE, TOO_SHORT, OFF_BEYOND, LEN_OTHER, HONEST };
+
+static int lie_fd(enum lie lie)
+{
+	int fd;
+
+	if (lie == NO_FD)
+		return -1;
+	if (lie == FILE_FD)
+		return open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	fd = memfd_create("lie", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_int_equal(ftruncate(fd, 4096), 0);
+	if (lie != SHRINKABLE)
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	return fd;
+}
+
+/* Answers the messages of one move. A server may hang up at any time. Returns the kind of the last
+ * message of the server. */
+static unsigned answer_as(int listener, enum lie lie)
+{
+	struct pst_shm1_message m, answer;
+	int sock = accept(listener, NULL, NULL), fd = lie_fd(lie), none;
+	unsigned kind = 0;
+
+	assert_true(sock >= 0);
+	for (;;) {
+		struct pollfd wait = {sock, POLLIN, 0};
+
+		assert_int_equal(poll(&wait, 1, 10000), 1);
+		if (pst_shm1_receive(sock, &m, &none) <= 0)
+			break;
+		kind = m.kind;
+		if (kind == PST_SHM1_DONE)
+			break;
+		answer = (struct pst_shm1_message){.id = m.id, .memory = 2, .memory_len = 4096};
+		if (m.kind == PST_SHM1_OPEN) {
+			answer.kind = PST_SHM1_WINDOW;
+			answer.len = lie == LEN_OTHER ? 9 : m.len;
+			answer.off = lie == OFF_BEYOND ? 4096 : 0;
+			(void)pst_shm1_send(sock, &answer, -1);
+		} else if (m.kind == PST_SHM1_WANT) {
+			/* Drops the memory while the server is going to use it. */
+			answer.kind = PST_SHM1_MEMORY;
+			answer.memory_len = lie == TOO_SHORT ? 8192 : 4096;
+			(void)pst_shm1_send(sock, &answer, fd);
+			answer.kind = PST_SHM1_DROP;
+			(void)pst_shm1_send(sock, &answer, -1);
+		}
+	}
+	close(sock);
+	if (fd >= 0)
+		close(fd);
+	return kind;
+}
+
+/* The server survives what a hostile client passes, and maps no memory that can shrink. */
+static void survives_hostile_memory(void **state)
+{
+	char host[33], token[PST_TOKEN_MAX];
+
+	(void)state;
+	own_host(host);
+	for (enum lie lie = FILE_FD; lie <= HONEST; lie++) {
+		int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+		struct penstock_object_server *server = server_open(0);
+		struct penstock_object_remote *remote;
+		struct penstock_object_done done;
+		struct penstock_object_seg seg = {.ptr = "x", .len = 1};
+		struct sockaddr_un at;
+		char handle[32];
+
+		snprintf(handle, sizeof(handle), "lie%d-%d", lie, (int)getpid());
+		assert_int_equal(
+			bind(listener, (struct sockaddr *)&at, pst_shm1_address(handle, &at)), 0);
+		assert_int_equal(listen(listener, 1), 0);
+		snprintf(token, sizeof(token), "0:1:shm1:%s:m:%s:" CAP, host, handle);
+		assert_int_equal(
+			penstock_object_resolve(server, token, strlen(token), NULL, &remote), 0);
+		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 0), 0);
+		assert_int_equal(answer_as(listener, lie), PST_SHM1_DONE);
+		assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
+		if (done.result != (lie == HONEST ? 1 : -EPROTO))
+			fail_msg("lie %d: result %lld: %s", lie, (long long)done.result, done.text);
+		penstock_object_forget(remote);
+		penstock_object_server_close(server);
+		close(listener);
+	}
+}
+
+/* The owner of a window of shm1 must be the user that the server knows from the request. */
+static void checks_the_windows_owner(void **state)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+	struct penstock_object_server *server = server_open(0);
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+
+	(void)state;
+	opts.transports = "shm1";
+	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, NULL, 4096, &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 1, &window), 0);
+	assert_int_equal(penstock_object_window_get_info(window, &info), 0);
+	peer.has_user = 1;
+	peer.user = getuid() + 1;
+	assert_int_equal(move_byte(server, info.token, &peer), -EACCES);
+	assert_int_equal(*(char *)penstock_object_ptr(buffer), 0);
+	peer.user = getuid();
+	assert_int_equal(move_byte(server, info.token, &peer), 1);
+	assert_int_equal(*(char *)penstock_object_ptr(buffer), 'x');
+	/* The connection is kept, and the check is not forgotten. */
+	peer.user = getuid() + 1;
+	assert_int_equal(move_byte(server, info.token, &peer), -EACCES);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(client);
+	penstock_object_server_close(server);
+}
+
+/* tests/unit/test_judge.c has the contents of the answers. */
+static void checks_the_answers_arguments(void **state)
+{
+	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;
+
+	(void)state;
+	assert_int_equal(penstock_object_answer_fill(&answer), 0);
+	assert_int_equal(answer.status, 200);
+	assert_int_equal(answer.body, 1);
+	assert_string_equal(answer.headers[0].value, "501");
+	answer.outcome = 9;
+	assert_int_equal(penstock_object_answer_fill(&answer), -EINVAL);
+	answer.outcome = PENSTOCK_OBJECT_MOVED;
+	answer.size = 8;
+	assert_int_equal(penstock_object_answer_fill(&answer), -EINVAL);
+	assert_int_equal(penstock_object_answer_fill(NULL), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(declines_other_kinds),
+		cmocka_unit_test(declines_other_addresses),
+		cmocka_unit_test(required_encryption_excludes_tcp1),
+		cmocka_unit_test(refuses_wrong_options),
+		cmocka_unit_test(sends_nothing_to_other_programs),
+		cmocka_unit_test(survives_hostile_memory),
+		cmocka_unit_test(checks_the_windows_owner),
+		cmocka_unit_test(checks_the_answers_arguments),
+	};
+
+	cmocka_set_message_output(CM_OUTPUT_TAP);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
