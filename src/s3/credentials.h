@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds a client's S3 settings in the order of AWS's tools: the environment, then the profile in
- * ~/.aws/credentials and ~/.aws/config. Called by the storage of objects. It must never print a
- * secret.
+ * Finds a client's S3 settings in the order of AWS's tools: a profile that the caller names, then
+ * the environment, then the profile in ~/.aws/credentials and ~/.aws/config. Called by the storage
+ * of objects. It must never print a secret.
  */
 #ifndef PST_S3_CREDENTIALS_H
 #define PST_S3_CREDENTIALS_H
@@ -13,19 +13,21 @@
 /* The strings are empty if nothing sets them. */
 struct pst_s3_settings {
 	char access_key[129], secret[257];
-	char token[4097];    /* session token */
-	char region[65];     /* "us-east-1" if nothing sets it */
-	char endpoint[1025]; /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url */
+	char token[4097];     /* session token */
+	char region[65];      /* "us-east-1" if nothing sets it */
+	char endpoint[1025];  /* AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url */
 	char ca_bundle[1025]; /* AWS_CA_BUNDLE or ca_bundle: file with certificates to trust */
-	char source[64];     /* where the keys are from, for messages: "the environment" */
+	char source[64];      /* where the keys are from, for messages: "the environment" */
 };
 
 /*
  * Reads the settings. `profile` is the profile's name; NULL means AWS_PROFILE, or else "default".
  * Reads AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION,
  * AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_CA_BUNDLE,
- * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE. Missing files are no error. Returns 0, or a
- * negative errno with a text in `why`, for example if a named profile does not exist.
+ * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE. Missing files are no error, and neither are
+ * missing keys. If `profile` is not NULL, the keys of the environment are not used. Returns 0, or a
+ * negative errno with a text in `why`, for example if a named profile does not exist, or if it uses
+ * roles, SSO or credential_process, which are not supported (-EOPNOTSUPP).
  */
 int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char *why,
 			 size_t why_len);

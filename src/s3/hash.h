@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hash functions of S3: MD5, SHA-1, SHA-256, HMAC-SHA-256 and three CRCs. hash.c is the only
- * file that calls libcrypto. Called by sigv4.c, by the storage of objects and by the gateway.
+ * The hash functions of S3: MD5, SHA-1, SHA-256, HMAC-SHA-256 and three CRCs. No other file calls
+ * libcrypto's hash functions. Called by sigv4.c, by the storage of objects and by the gateway.
  */
 #ifndef PST_S3_HASH_H
 #define PST_S3_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,24 +20,31 @@ enum pst_hash_kind {
 	PST_HASH_KINDS,
 };
 
-#define PST_HASH_MAX 32		 /* length of the longest digest, in bytes */
+#define PST_HASH_MAX 32		/* length of the longest digest, in bytes */
 #define PST_SHA256_HEX (64 + 1) /* a SHA-256 digest in lower-case hex digits, with a NUL */
 
 /* The state of one hash computation. */
 struct pst_hash;
 
-/* Begins a hash computation. Returns NULL if there is no memory. */
+/* Begins a hash computation. Returns NULL if there is no memory, or if libcrypto's settings forbid
+ * the function, as they forbid MD5 on machines in FIPS mode. */
 struct pst_hash *pst_hash_open(enum pst_hash_kind kind);
 void pst_hash_put(struct pst_hash *hash, const void *bytes, size_t len);
-/* Writes the digest, CRCs with the most significant byte first, and returns its length in bytes.
- * The computation cannot go on afterwards. */
+/* Writes the digest, CRCs with the most significant byte first, and returns its length in bytes, or
+ * 0 if libcrypto failed. The computation cannot go on afterwards. */
 size_t pst_hash_end(struct pst_hash *hash, unsigned char out[PST_HASH_MAX]);
 /* Frees the state; NULL is allowed. */
 void pst_hash_close(struct pst_hash *hash);
 
-/* Computes the SHA-256 digest of `len` bytes as hex digits. */
-void pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX]);
-void pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
+/* Writes bytes as lower-case hex digits. `out` needs 2 * len + 1 bytes. */
+void pst_hex(const void *bytes, size_t len, char *out);
+
+/* Computes the SHA-256 digest of `len` bytes as hex digits. Returns false and writes "" if there is
+ * no memory. */
+bool pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX]);
+/* Computes a keyed digest. Returns false if there is no memory; `out` is then not a digest, and a
+ * server must refuse the request. */
+bool pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
 		     unsigned char out[32]);
 
 /* Combines the CRCs of two consecutive ranges to the CRC of both; `len_b` is the length of the

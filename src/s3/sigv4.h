@@ -12,10 +12,13 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "text.h"
+#include "common/text.h"
 
 #define PST_SIGV4_UNSIGNED "UNSIGNED-PAYLOAD"
-#define PST_SIGV4_DATE 17	/* "20261122T190000Z", with its NUL */
+#define PST_SIGV4_DATE 17 /* "20261122T190000Z", with its NUL */
+#define PST_SIGV4_EXPIRES_MAX                                                       \
+	(7 * 24 * 3600u)	 /* maximum validity of a presigned URL, in seconds \
+				  */
 #define PST_SIGV4_HEADERS_MAX 64 /* maximum number of headers of a request */
 
 struct pst_header {
@@ -25,9 +28,9 @@ struct pst_header {
 
 /* The parts of an HTTP request that a signature covers. The caller owns all strings. */
 struct pst_sigv4_request {
-	const char *method;	    /* such as "GET" */
-	const char *path;	    /* as on the wire: percent-encoded, begins with a slash */
-	const char *query;	    /* as on the wire, without the question mark; "" if none */
+	const char *method; /* such as "GET" */
+	const char *path;   /* as on the wire: percent-encoded, begins with a slash */
+	const char *query;  /* as on the wire, without the question mark; "" if none */
 	const struct pst_header *headers;
 	unsigned header_count;
 	/* Value of x-amz-content-sha256: hex digits, UNSIGNED-PAYLOAD or STREAMING-... */
@@ -41,20 +44,23 @@ struct pst_sigv4_keys {
 	const char *region; /* such as "us-east-1" */
 };
 
-/* Writes a time in the form of x-amz-date. */
+/* Writes a time in the form of x-amz-date. The year has four digits. */
 void pst_sigv4_date(time_t now, char out[PST_SIGV4_DATE]);
 
 /*
  * Appends the value of the header Authorization. The request's headers must contain host,
  * x-amz-date (the same time), x-amz-content-sha256, and x-amz-security-token if there is a token.
  * All headers of the request are signed, so the caller leaves out those that a proxy may change.
+ * out->failed tells of too little memory, more than PST_SIGV4_HEADERS_MAX headers, or a malformed
+ * path or query.
  */
 void pst_sigv4_sign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
 		    time_t now, struct pst_text *out);
 
-/* Appends the whole query of a presigned URL, with the request's own query first. The only signed
- * header is host, which must be the request's only header. The URL is valid for `expires_s`
- * seconds. */
+/* Appends the whole query of a presigned URL, with the request's own query first. The signed
+ * headers are all headers of the request; whoever uses the URL must send them unchanged. Usually it
+ * is only host. The URL is valid for `expires_s` seconds, from 1 to PST_SIGV4_EXPIRES_MAX. Errors
+ * are reported as by pst_sigv4_sign. */
 void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
 		       time_t now, unsigned expires_s, struct pst_text *out);
 
@@ -63,10 +69,10 @@ enum pst_sigv4_result {
 	PST_SIGV4_OK,
 	PST_SIGV4_ANONYMOUS, /* the request has no signature */
 	PST_SIGV4_MALFORMED,
-	PST_SIGV4_OLD_VERSION,	/* signature version 2 or an unknown algorithm */
-	PST_SIGV4_WRONG_REGION, /* or another service than s3 */
-	PST_SIGV4_SKEWED,	/* the time differs by more than 15 minutes */
-	PST_SIGV4_EXPIRED,	/* a presigned URL is too old */
+	PST_SIGV4_OLD_VERSION,	   /* signature version 2 or an unknown algorithm */
+	PST_SIGV4_WRONG_REGION,	   /* or another service than s3 */
+	PST_SIGV4_SKEWED,	   /* the time differs by more than 15 minutes */
+	PST_SIGV4_EXPIRED,	   /* a presigned URL is too old */
 	PST_SIGV4_UNSIGNED_HEADER, /* host or a header x-amz-* is not signed */
 	PST_SIGV4_WRONG_SIGNATURE,
 	PST_SIGV4_UNKNOWN_KEY,
@@ -78,7 +84,8 @@ struct pst_sigv4_claim {
 	char access_key[129];
 	char date[PST_SIGV4_DATE];
 	char region[65];
-	unsigned expires_s;	/* of a presigned URL */
+	char service[33];   /* "s3", or the request is for another service */
+	unsigned expires_s; /* of a presigned URL */
 	char signature[65];
 	/* Names of the signed headers, as they are in the request: "host;x-amz-date". */
 	char signed_headers[2049];
@@ -87,13 +94,14 @@ struct pst_sigv4_claim {
 };
 
 /* Finds the signature of a request, in the header authorization or in the query. Returns OK,
- * ANONYMOUS, MALFORMED or OLD_VERSION. */
+ * ANONYMOUS, MALFORMED or OLD_VERSION. Signed headers must be in lower case and in order. */
 enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
-/* Checks a signature with the secret of the claimed access key. `region` is the server's region;
- * NULL accepts any. A presigned request's payload counts as UNSIGNED-PAYLOAD, whatever
- * req->payload says. */
+/* Checks a signature with the secret of the claimed access key; NULL if the server does not know
+ * this key. `region` is the server's region; NULL accepts any. A presigned request's payload counts
+ * as UNSIGNED-PAYLOAD, whatever req->payload says. For all others, the caller must compare
+ * req->payload with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
 				       const char *region, time_t now);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "text.h"
+#include "common/text.h"
 
 /* Appends `len` bytes percent-encoded. Slashes stay as they are if `keep_slash`. */
 void pst_uri_put(struct pst_text *out, const char *bytes, size_t len, bool keep_slash);
@@ -17,5 +17,14 @@ void pst_uri_put(struct pst_text *out, const char *bytes, size_t len, bool keep_
  * bytes and gets a NUL at its end. Returns the number of decoded bytes, which may contain NUL
  * bytes, or -EINVAL if an escape is malformed. */
 long pst_uri_parse(const char *text, size_t len, bool plus, char *out);
+
+/*
+ * Takes the next parameter of a query. *query is the rest of the query, which the call moves past
+ * the parameter. The name and the value are still encoded and end before *name_len and *value_len
+ * bytes; a parameter without an equals sign has the value "". Empty parameters are skipped. Returns
+ * false at the end of the query.
+ */
+bool pst_uri_next(const char **query, const char **name, size_t *name_len, const char **value,
+		  size_t *value_len);
 
 #endif

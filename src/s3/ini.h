@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the files of AWS's tools, ~/.aws/config and ~/.aws/credentials: sections with settings, and
+ * settings inside a setting, on indented lines. A general INI library takes these lines for the
+ * rest of the line before. Called by credentials.c. No message contains a value.
+ */
+#ifndef PST_S3_INI_H
+#define PST_S3_INI_H
+
+#include <stddef.h>
+
+#define PST_INI_MAX (1u << 20) /* maximum length of a file, in bytes */
+
+/* One setting. The strings are valid during the call only. */
+struct pst_ini_setting {
+	const char *section; /* the text in brackets, such as "profile x"; "" before the first */
+	const char *parent;  /* the setting above an indented line; "" for all others */
+	const char *name;    /* in lower case */
+	const char *value;
+};
+
+/*
+ * Calls section() for each section and put() for each setting. A result other than 0 ends the
+ * reading. `bytes` is changed. `file` is the file's name for messages. Returns 0, the result of a
+ * function, or -EINVAL with a text in `why`.
+ */
+int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const char *name),
+		 int (*put)(void *user, const struct pst_ini_setting *setting), void *user,
+		 char *why, size_t why_len);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements crc_fold.h for CPUs for which the library knows no instruction. */
+#include "s3/crc_fold.h"
+
+static bool cpu_has(void)
+{
+	return false;
+}
+
+const struct pst_crc_fold pst_crc_fold = {
+	.has = cpu_has,
+};
