@@ -7,14 +7,15 @@ deletes are small requests of _s3.py."""
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from . import _s3
 from ._dtypes import BITS
-from ._lib import NotFoundError
+from ._lib import NotFoundError, PenstockError
 from ._memory import allocate_as
-from ._model import convert, framework_of
+from ._model import CLASSES, EFFORTS, convert, framework_of
 from ._tensor import Tensor, place_of
 from ._transfer import (READING, WRITING, Storage, TransferReport, bytes_place, segments_of)
 
@@ -44,13 +45,17 @@ class ObjectClient:
     The keys come from the environment (AWS_ACCESS_KEY_ID and the like) or from a profile in ~/.aws.
 
     Args:
-        endpoint: the store's address, http://HOST:PORT or https://HOST:PORT. Default:
+        endpoint: the store's address, http://HOST:PORT or https://HOST. Default:
             AWS_ENDPOINT_URL, then the profile's, then Amazon S3.
         bucket: a bucket. The names of objects are then keys in it. Without a bucket, a name is
             "bucket/key" or "s3://bucket/key".
         profile: the profile in ~/.aws.
         region: the region; default: that of the environment or the profile, else "us-east-1".
         anonymous: whether to send requests without a signature.
+        path_style: whether the bucket is in the path of a request, or in the name of the host;
+            None chooses by the endpoint.
+        insecure: True does not check the server's certificate.
+        timeout: longest wait for an answer, in whole seconds; None for the library's choice.
         require, effort: as in load_file. With require="direct", an object that the store cannot
             move by RDMA is an error.
 
@@ -62,30 +67,25 @@ class ObjectClient:
 
     def __init__(self, endpoint: Optional[str] = None, *, bucket: Optional[str] = None,
                  profile: Optional[str] = None, region: Optional[str] = None,
-                 anonymous: bool = False, require: str = "any", effort: str = "thrifty") -> None:
+                 anonymous: bool = False, path_style: Optional[bool] = None,
+                 insecure: bool = False, timeout: Optional[int] = None, require: str = "any",
+                 effort: str = "thrifty") -> None:
         if bucket is not None:
             _check_bucket(bucket)
-        settings = _s3.read_settings(profile)
-        # What the caller has set goes into the URLs of the storage. It finds the rest by itself.
-        self._options = {"endpoint": endpoint, "region": region, "profile": profile,
-                         "anonymous": "1" if anonymous else None}
-        settings.endpoint, settings.region = endpoint or settings.endpoint, region or settings.region
-        self.bucket, self._control = bucket, _s3.Control(settings, anonymous)
+        if require not in CLASSES or effort not in EFFORTS:
+            raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
+                             f"{list(EFFORTS)}")
+        options = {"endpoint": endpoint, "region": region, "profile": profile,
+                   "anonymous": "1" if anonymous else None,
+                   "path-style": None if path_style is None else str(int(path_style)),
+                   "insecure": "1" if insecure else None,
+                   "timeout": None if timeout is None else str(timeout)}
+        words = [f"{name}={_s3.quote(value, ':/[]')}" for name, value in options.items() if value]
+        self.bucket, self._query = bucket, "?" + "&".join(words) if words else ""
         self._how: Dict[str, Any] = {"require": require, "effort": effort}
 
-    def __enter__(self) -> "ObjectClient":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections of this client."""
-        self._control.close()
-
     def __repr__(self) -> str:
-        where = self._control.settings.endpoint or "Amazon S3"
-        return f"penstock.ObjectClient({where!r}, bucket={self.bucket!r})"
+        return f"penstock.ObjectClient({self._query[1:]!r}, bucket={self.bucket!r})"
 
     # ---- names ----
 
@@ -104,14 +104,13 @@ class ObjectClient:
 
     def url(self, name: str) -> str:
         """Returns the name of an object for load_file, the command penstock and the C library. It
-        has the client's endpoint, region and profile, and no secret."""
+        has the client's endpoint, region, profile and so on, and no secret."""
         bucket, key = self._split(name)
-        options = [f"{option}={_s3.quote(value, ':/[]')}"
-                   for option, value in self._options.items() if value]
-        return f"s3://{bucket}/{_s3.quote(key, '/')}" + ("?" + "&".join(options) if options else "")
+        return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
     def _open(self, name: str, length: Optional[int] = None) -> Storage:
-        return Storage(self.url(name), "s3://" + "/".join(self._split(name)), length)
+        url = self.url(name)
+        return Storage(url, url.partition("?")[0], length)
 
     # ---- tensors ----
 
@@ -196,11 +195,8 @@ class ObjectClient:
 
     def info(self, name: str) -> ObjectInfo:
         """Returns the description of an object. Raises NotFoundError if it does not exist."""
-        bucket, key = self._split(name)
-        answer = _s3.check(self._control.request("HEAD", bucket, key), f"s3://{bucket}/{key}")
-        return ObjectInfo(os.fspath(name), int(answer.headers.get("content-length", "0")),
-                          answer.headers.get("etag", "").strip('"'),
-                          _seconds(answer.headers.get("last-modified", "")))
+        answer = _s3.ask(self.url(name), "HEAD")
+        return ObjectInfo(os.fspath(name), answer.length, answer.etag, _seconds(answer.modified))
 
     def exists(self, name: str) -> bool:
         """Returns whether an object exists. Raises PenstockError if the store does not tell."""
@@ -228,7 +224,7 @@ class ObjectClient:
         _check_bucket(bucket)
         query = {name: value for name, value in (("prefix", start), ("delimiter", delimiter))
                  if value}
-        for page in _s3.pages(self._control, bucket, query, f"s3://{bucket}/{start}"):
+        for page in _s3.pages(f"s3://{bucket}/{self._query}", query):
             rows = [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Key")),
                                int(_s3.text_of(row, "Size") or 0),
                                _s3.text_of(row, "ETag").strip('"'),
@@ -244,19 +240,19 @@ class ObjectClient:
 
     def delete(self, name: str) -> None:
         """Deletes an object. An object that does not exist is no error."""
-        bucket, key = self._split(name)
-        _s3.check(self._control.request("DELETE", bucket, key), f"s3://{bucket}/{key}")
+        _s3.ask(self.url(name), "DELETE")
 
     def copy(self, name: str, to: str) -> None:
         """Copies an object of at most 5 GiB inside the store."""
-        (bucket, key), (to_bucket, to_key) = self._split(name), self._split(to)
+        bucket, key = self._split(name)
         source = f"/{_s3.quote(bucket)}/{_s3.quote(key, '/')}"
-        url = f"s3://{bucket}/{key}"
-        answer = _s3.check(self._control.request("PUT", to_bucket, to_key,
-                                                 headers={"x-amz-copy-source": source}), url)
+        url = self.url(to)
+        answer = _s3.ask(url, "PUT", headers={"x-amz-copy-source": source})
         # The status is sent before the copy begins, so the body can tell of an error.
-        if b"<Error>" in answer.body:
-            _s3.check(answer._replace(status=500), url)
+        root = _s3.parse(answer.body, url)
+        if root.tag == "Error":
+            raise PenstockError(errno.EIO, f"{self.url(name).partition('?')[0]}: the server could "
+                                f"not copy it: {_s3.text_of(root, 'Code')[:80]}")
 
 
 def _shape_of_rest(storage: Storage, dtype: str, offset: int) -> List[int]:
@@ -265,8 +261,8 @@ def _shape_of_rest(storage: Storage, dtype: str, offset: int) -> List[int]:
         raise ValueError(f"there is no dtype {dtype}; dtypes are {', '.join(BITS)}")
     left = storage.length - offset
     if left < 0 or left * 8 % BITS[dtype]:
-        raise ValueError(f"{storage.name} has {storage.length} bytes, which from offset {offset} on "
-                         f"are no whole number of elements of dtype {dtype}")
+        raise ValueError(f"{storage.name} has {storage.length} bytes, which from offset {offset} "
+                         f"on are no whole number of elements of dtype {dtype}")
     return [left * 8 // BITS[dtype]]
 
 

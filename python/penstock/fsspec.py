@@ -9,6 +9,7 @@ package's entry point. `register` also puts it in the place of another one, such
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
 import errno
 import os
@@ -20,6 +21,9 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from ._lib import NotFoundError
 from ._objects import ObjectClient, ObjectInfo
 from ._transfer import READING, WRITING, Storage, bytes_place, segments_of
+
+# Number of deletions at the same time.
+DELETES = 16
 
 
 class PenstockFileSystem(AbstractFileSystem):
@@ -122,9 +126,17 @@ class PenstockFileSystem(AbstractFileSystem):
         self.client.info(path)  # Raises FileNotFoundError, which the store's DELETE does not.
         self.client.delete(path)
 
+    def rm(self, path: Any, recursive: bool = False, maxdepth: Optional[int] = None) -> None:
+        """Deletes objects; `recursive` also those in folders, which then exist no more."""
+        names = [name for root in ([path] if isinstance(path, str) else path)
+                 for name in self.expand_path(root)]
+        if recursive:
+            names = [name for root in names for name in self.find(root, maxdepth=maxdepth)]
+        with concurrent.futures.ThreadPoolExecutor(DELETES) as pool:
+            list(pool.map(self.client.delete if recursive else self.rm_file, names))
+
     def _rm(self, path: str) -> None:
-        if not self.isdir(path):
-            self.rm_file(path)
+        self.rm_file(path)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Does nothing: a folder exists as long as an object is in it."""

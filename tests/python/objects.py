@@ -2,12 +2,17 @@
 """Tests penstock.ObjectClient, penstock.fsspec and load_file with s3:// against moto, a server that
 imitates Amazon S3. boto3 writes what this package reads, and the other way round."""
 
+import contextlib
 import errno
 import http.server
+import io
+import json
 import logging
 import os
 import random
+import re
 import socketserver
+import sys
 import tempfile
 import threading
 import unittest
@@ -20,7 +25,7 @@ from moto.server import ThreadedMotoServer
 import penstock
 import penstock.fsspec
 import tap
-from penstock import _s3
+from penstock import _s3, _transfer
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -32,7 +37,8 @@ print(f"# seed {SEED}")
 RANDOM = random.Random(SEED)
 # Keys that a URL, a query or a file name would change.
 KEYS = ["plain", "a/b/c.bin", "space and+plus", "hash#mark?query=1&x=2", "percent%41%2F",
-        "ümlaut-✓", "dots/../here", "double//slash", "end/", "quote\"<&>'", "a" * 300, "~tilde-._!$()*,;:@="]
+        "ümlaut-✓", "dots/../here", "double//slash", "end/", "quote\"<&>'", "a" * 300,
+        "~tilde-._!$()*,;:@="]
 
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)
@@ -57,75 +63,6 @@ def client(**options):
 
 def body(key):
     return BOTO.get_object(Bucket="bucket", Key=key)["Body"].read()
-
-
-class Signatures(unittest.TestCase):
-    """The examples that Amazon publishes for Signature Version 4 with the header Authorization."""
-
-    def check(self, signature, method, path, query, **more):
-        settings = _s3.Settings("AKIAIOSFODNN7EXAMPLE", SECRET, region="us-east-1")
-        headers = {"host": "examplebucket.s3.amazonaws.com", "x-amz-date": "20130524T000000Z",
-                   "x-amz-content-sha256": _s3._EMPTY,
-                   **{name.replace("_", "-"): value for name, value in more.items()}}
-        self.assertEqual(_s3.authorization(settings, method, path, query, headers).rpartition("=")
-                         [2], signature)
-
-    def test_get(self):
-        self.check("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41", "GET",
-                   "/test.txt", "", range="bytes=0-9")
-
-    def test_list(self):
-        self.check("34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7", "GET", "/",
-                   "max-keys=2&prefix=J")
-
-
-class Settings(unittest.TestCase):
-    def setUp(self):
-        self.old = dict(os.environ)
-        with open(os.environ["AWS_CONFIG_FILE"], "w", encoding="ascii") as f:
-            f.write("[default]\nregion = eu-central-1\n[profile lab]\nregion=lab-1\n"
-                    "endpoint_url = http://lab:9000\naws_access_key_id = AK2\n"
-                    "aws_secret_access_key = old\n")
-        with open(os.environ["AWS_SHARED_CREDENTIALS_FILE"], "w", encoding="ascii") as f:
-            f.write("[default]\naws_access_key_id = AK1\naws_secret_access_key = s1\n"
-                    "[lab]\naws_secret_access_key = s2\naws_session_token = t2\n")
-        for name in ("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            del os.environ[name]
-
-    def tearDown(self):
-        os.environ.clear()
-        os.environ.update(self.old)
-        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-            os.unlink(os.environ[name])
-
-    def test_profiles(self):
-        found = _s3.read_settings()
-        self.assertEqual((found.access_key, found.secret, found.region, found.endpoint),
-                         ("AK1", "s1", "eu-central-1", ""))
-        found = _s3.read_settings("lab")
-        self.assertEqual((found.access_key, found.secret, found.token, found.region,
-                          found.endpoint), ("AK2", "s2", "t2", "lab-1", "http://lab:9000"))
-        os.environ["AWS_PROFILE"] = "lab"
-        self.assertEqual(_s3.read_settings().secret, "s2")
-        os.environ.update({"AWS_ACCESS_KEY_ID": "AK3", "AWS_SECRET_ACCESS_KEY": "s3"})
-        self.assertEqual(_s3.read_settings().secret, "s3")
-        with self.assertRaisesRegex(ValueError, "there is no profile 'none'"):
-            penstock.ObjectClient(profile="none")
-
-    def test_no_keys(self):
-        os.unlink(os.environ["AWS_SHARED_CREDENTIALS_FILE"])
-        with self.assertRaisesRegex(penstock.PenstockError, "set AWS_ACCESS_KEY_ID"):
-            penstock.ObjectClient(ENDPOINT)
-        open(os.environ["AWS_SHARED_CREDENTIALS_FILE"], "w", encoding="ascii").close()
-
-    def test_no_secret_in_messages(self):
-        with open(os.environ["AWS_SHARED_CREDENTIALS_FILE"], "w", encoding="ascii") as f:
-            f.write("aws_secret_access_key = hidden\n")
-        with self.assertRaises(ValueError) as caught:
-            penstock.ObjectClient(ENDPOINT)
-        self.assertIn("is malformed", str(caught.exception))
-        self.assertNotIn("hidden", str(caught.exception))
-        self.assertNotIn("s2", repr(_s3.Settings("AK", "s2", "t2")))
 
 
 class Questions(unittest.TestCase):
@@ -158,7 +95,9 @@ class Questions(unittest.TestCase):
 
     def test_list(self):
         BOTO.create_bucket(Bucket="many")
-        names = [f"d{i % 3}/n{i}" for i in range(1103)]
+        self.addCleanup(setattr, _s3, "PAGE_KEYS", _s3.PAGE_KEYS)
+        _s3.PAGE_KEYS = 20
+        names = [f"d{i % 3}/n{i}" for i in range(103)]
         for name in names:
             BOTO.put_object(Bucket="many", Key=name, Body=b"1")
         self.assertEqual(client(bucket="many").list_objects(""), sorted(names))
@@ -179,9 +118,346 @@ class Questions(unittest.TestCase):
 
     def test_bad_endpoints(self):
         for url in ("ftp://host", "http://", "host:1", "http://user:secret@host", "http://h/path"):
-            with self.assertRaises(ValueError) as caught:
-                penstock.ObjectClient(url)
+            with self.assertRaisesRegex(penstock.PenstockError, "want http://") as caught:
+                penstock.ObjectClient(url).exists("bucket/key")
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
             self.assertNotIn("secret", str(caught.exception))
+
+    def test_keys(self):
+        """Keys from the environment or a profile. Without keys, the error tells what to set."""
+        old = dict(os.environ)
+        try:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                del os.environ[name]
+            with self.assertRaisesRegex(penstock.PenstockError, "set AWS_ACCESS_KEY_ID") as caught:
+                client().exists("bucket/key")
+            self.assertEqual(caught.exception.errno, errno.EACCES)
+            self.assertFalse(client(anonymous=True).exists("bucket/absent"))
+            with open(os.environ["AWS_SHARED_CREDENTIALS_FILE"], "w", encoding="ascii") as f:
+                f.write("[lab]\naws_access_key_id = AK\naws_secret_access_key = hidden\n")
+            self.assertFalse(client(profile="lab").exists("bucket/absent"))
+            self.assertNotIn("hidden", repr(client(profile="lab")))
+            with self.assertRaisesRegex(penstock.PenstockError, "none"):
+                client(profile="none").exists("bucket/absent")
+        finally:
+            os.environ.clear()
+            os.environ.update(old)
+
+
+    def test_checked(self):
+        """A request cannot be changed by what its parts contain."""
+        url = client().url("bucket/key")
+        for words, call in (
+                ("header 'x-a'", lambda: _s3.ask(url, "GET", headers={"x-a": "b\r\nx-c: d"})),
+                ("header 'X-A'", lambda: _s3.ask(url, "GET", headers={"X-A": "b"})),
+                ("header 'x a'", lambda: _s3.ask(url, "GET", headers={"x a": "b"})),
+                ("at most 4 headers",
+                 lambda: _s3.ask(url, "GET", headers={f"x-{i}": "b" for i in range(5)})),
+                ("the method must be", lambda: _s3.ask(url, "POST")),
+                ("the method must be", lambda: _s3.ask(url, "GET / HTTP/1.1\r\n")),
+                ("needs a URL s3://", lambda: _s3.ask(ENDPOINT, "GET")),
+                ("a bucket's name", lambda: _s3.ask("s3://a b/key", "GET")),
+                ("want s3://BUCKET/KEY", lambda: _s3.ask("s3://bucket", "GET")),
+                ("want s3://BUCKET/KEY",
+                 lambda: _transfer.Storage("s3://bucket/" + client()._query, "name"))):
+            with self.subTest(words=words):
+                with self.assertRaisesRegex(penstock.PenstockError, words) as caught:
+                    call()
+                self.assertIn(caught.exception.errno, (errno.EINVAL, errno.E2BIG))
+
+    def test_documented(self):
+        """The blocks of docs/python.md about objects are a program that runs."""
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs",
+                               "python.md"), encoding="utf-8") as f:
+            text = f.read()
+        blocks = re.findall(r"^```python objects\n(.*?)^```", text, re.S | re.M)
+        self.assertGreater(len(blocks), 1)
+        space, output = {}, io.StringIO()
+        os.environ["AWS_ENDPOINT_URL"] = ENDPOINT
+        penstock.fsspec.register("penstock")  # An installed package has an entry point.
+        try:
+            with contextlib.redirect_stdout(output):
+                exec("\n".join(blocks), space)  # pylint: disable=exec-used
+        finally:
+            del os.environ["AWS_ENDPOINT_URL"]
+        self.assertEqual(output.getvalue().splitlines()[0], "4000 bytes")
+        self.assertEqual(space["other"].tobytes(), space["array"].tobytes())
+        self.assertEqual(set(space["tensors"]), {"a"})
+        for name in penstock._objects.__all__ + ["penstock.fsspec"]:
+            self.assertIn(name, text)
+        for name, member in vars(penstock.ObjectClient).items():
+            if callable(member) and not name.startswith("_"):
+                self.assertIn(f"`{name}", text, name)
+
+
+class Data(unittest.TestCase):
+    """The bytes of objects, from and to memory of several kinds."""
+
+    def test_shapes(self):
+        """Random arrays, whole and in part, contiguous and with gaps."""
+        for number in range(30):
+            dtype = RANDOM.choice(["uint8", "int16", "float32", "float64"])
+            shape = [RANDOM.randrange(1, 60) for _ in range(RANDOM.randrange(1, 4))]
+            array = numpy.frombuffer(RANDOM.randbytes(int(numpy.prod(shape)) * 8),
+                                     dtype)[:int(numpy.prod(shape))].reshape(shape)
+            view = array[..., RANDOM.randrange(shape[-1]):]
+            with self.subTest(number=number, dtype=dtype, shape=shape, view=view.shape):
+                report = client().put("bucket/array", view)
+                self.assertEqual(report.bytes, view.nbytes)
+                self.assertEqual(body("array"), view.tobytes())
+                wide = numpy.full([*view.shape[:-1], view.shape[-1] + 3], 7, dtype)
+                out = wide[..., 1:-2]
+                told = penstock.TransferReport()
+                self.assertIs(client().get("bucket/array", out, report=told), out)
+                self.assertEqual(out.tobytes(), view.tobytes())
+                self.assertTrue((wide[..., :1] == 7).all() and (wide[..., -2:] == 7).all())
+                self.assertEqual(told.bytes, view.nbytes)
+                self.assertEqual(sum(told.paths.values()), view.nbytes)
+                first = RANDOM.randrange(view.nbytes)
+                length = RANDOM.randrange(1, view.nbytes + 9)
+                self.assertEqual(client().get_bytes_range("bucket/array", first, length),
+                                 view.tobytes()[first:first + length])
+
+    def test_devices(self):
+        data = RANDOM.randbytes(3 << 20)
+        BOTO.put_object(Bucket="bucket", Key="device", Body=data)
+        for device in ("cpu", "cuda:0"):
+            got = client().get("bucket/device", device=device, framework="dlpack")
+            self.assertEqual((got.dtype, got.shape), ("U8", (len(data),)))
+            self.assertEqual(got.device, "host" if device == "cpu" else device)
+            client().put("bucket/back", got)
+            self.assertEqual(body("back"), data)
+            got = client().get("bucket/device", device=device, dtype="F32", shape=(3, 1 << 18),
+                               framework="dlpack")
+            self.assertEqual((got.dtype, got.shape), ("F32", (3, 1 << 18)))
+            client().get_rdma("bucket/device", got)
+            client().put_rdma("bucket/back2", got)
+            self.assertEqual(body("back2"), data)
+        got = client().get("bucket/device", dtype="I16", offset=4, framework="np")
+        self.assertEqual(got.tobytes(), data[4:])
+
+    def test_long(self):
+        """An object of several parts."""
+        data = RANDOM.randbytes(1 << 20) * 41 + b"end"
+        client().put_bytes("bucket/long", data)
+        self.assertEqual(body("long"), data)
+        self.assertEqual(client().get_bytes("bucket/long"), data)
+
+    def test_empty(self):
+        client().put_bytes("bucket/empty", b"")
+        self.assertEqual(body("empty"), b"")
+        self.assertEqual(client().get_bytes("bucket/empty"), b"")
+        self.assertEqual(client().get("bucket/empty", framework="dlpack").shape, (0,))
+        self.assertTrue(client().exists("bucket/empty"))
+
+    def test_names(self):
+        for key in KEYS:
+            with self.subTest(key=key):
+                client().put_bytes("bucket/" + key, key.encode())
+                self.assertEqual(body(key), key.encode())
+                self.assertEqual(client(bucket="bucket").get_bytes(key), key.encode())
+
+    def test_refused(self):
+        BOTO.put_object(Bucket="bucket", Key="ten", Body=b"0123456789")
+        with self.assertRaises(FileNotFoundError) as caught:
+            client().get("bucket/absent")
+        self.assertEqual((caught.exception.reason, caught.exception.path),
+                         ("not-found", "s3://bucket/absent"))
+        with self.assertRaises(penstock.PenstockError) as caught:
+            client().get("bucket/ten", bytearray(11))
+        self.assertEqual(caught.exception.errno, errno.ENODATA)
+        for words, call in (
+                ("read-only", lambda: client().get("bucket/ten", b"0123456789")),
+                ("no whole number", lambda: client().get("bucket/ten", dtype="F32")),
+                ("no whole number", lambda: client().get("bucket/ten", offset=11)),
+                ("must not be negative", lambda: client().get("bucket/ten", offset=-1)),
+                ("there is no dtype", lambda: client().get("bucket/ten", dtype="U9"))):
+            with self.assertRaisesRegex(ValueError, words):
+                call()
+        with self.assertRaises(TypeError):
+            client().put("bucket/ten", 5)
+        self.assertEqual(body("ten"), b"0123456789")
+        with self.assertRaises(penstock.ClassRefusedError):
+            client(require="direct").get_bytes("bucket/ten")
+
+    def test_fork(self):
+        client().put_bytes("bucket/forked", b"parent")
+        child = os.fork()
+        if not child:
+            try:
+                assert client().get_bytes("bucket/forked") == b"parent"
+                client().put_bytes("bucket/forked", b"child")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(client().get_bytes("bucket/forked"), b"child")
+
+    def test_threads(self):
+        shared, failed = client(), []
+
+        def work(number):
+            try:
+                for i in range(10):
+                    data = RANDOM.randbytes(100_000)
+                    shared.put_bytes(f"bucket/thread{number}", data)
+                    assert shared.get_bytes(f"bucket/thread{number}") == data, (number, i)
+            except BaseException as error:  # pylint: disable=broad-except
+                failed.append(error)
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+
+
+class Models(unittest.TestCase):
+    """safetensors files in a bucket."""
+
+    TENSORS = {"a": numpy.arange(100_000, dtype=numpy.float32).reshape(100, 1000),
+               "b": numpy.arange(7, dtype=numpy.int16)}
+
+    def same(self, got):
+        self.assertEqual({n: v.tobytes() for n, v in got.items()},
+                         {n: v.tobytes() for n, v in self.TENSORS.items()})
+
+    def test_one_file(self):
+        penstock.save_file(self.TENSORS, client().url("bucket/model/model.safetensors"))
+        self.assertIn(b'"a"', body("model/model.safetensors"))
+        for name in ("model/model.safetensors", "model"):
+            self.same(penstock.load_file(client().url("bucket/" + name), framework="np"))
+        with penstock.safe_open(client().url("bucket/model"), "np") as f:
+            self.assertEqual(f.get_slice("a")[10:20].tobytes(), self.TENSORS["a"][10:20].tobytes())
+        self.same(dict((n, v.copy()) for n, v in
+                       penstock.iterate(client().url("bucket/model"), framework="np")))
+
+    def test_environment(self):
+        penstock.save_file(self.TENSORS, client().url("bucket/plain.safetensors"))
+        os.environ["AWS_ENDPOINT_URL"] = ENDPOINT
+        try:
+            self.same(penstock.load_file("s3://bucket/plain.safetensors", framework="np"))
+        finally:
+            del os.environ["AWS_ENDPOINT_URL"]
+
+    def test_index(self):
+        files = {"a": "part 1.safetensors", "b": "part 2.safetensors"}
+        for name, file in files.items():
+            penstock.save_file({name: self.TENSORS[name]}, client().url("bucket/sharded/" + file))
+        client().put_bytes("bucket/sharded/model.safetensors.index.json",
+                           json.dumps({"weight_map": files}).encode())
+        for name in ("sharded/", "sharded/model.safetensors.index.json"):
+            self.same(penstock.load_file(client().url("bucket/" + name), framework="np"))
+
+    def test_presigned(self):
+        penstock.save_file(self.TENSORS, client().url("bucket/signed.safetensors"))
+        url = BOTO.generate_presigned_url("get_object", Params={
+            "Bucket": "bucket", "Key": "signed.safetensors"})
+        self.same(penstock.load_file(url, framework="np"))
+        with self.assertRaises(FileNotFoundError) as caught:
+            penstock.load_file(url.replace("signed", "absent"), framework="np")
+        self.assertIn("absent.safetensors", str(caught.exception))
+        self.assertNotIn("Signature", str(caught.exception) + str(caught.exception.path))
+
+    def test_changed(self):
+        """An object that is replaced between the reads of its header and its tensors."""
+        name = client().url("bucket/changed.safetensors")
+        penstock.save_file(self.TENSORS, name)
+        with penstock.safe_open(name, "np") as f:
+            penstock.save_file({n: v + 1 for n, v in self.TENSORS.items()}, name)
+            with self.assertRaisesRegex(penstock.PenstockError, "changed") as caught:
+                f.get_tensor("a")
+        self.assertEqual(caught.exception.errno, errno.ESTALE)
+
+
+class FileSystem(unittest.TestCase):
+    """penstock.fsspec, by itself and through fsspec."""
+
+    def setUp(self):
+        self.fs = penstock.fsspec.PenstockFileSystem(ENDPOINT, skip_instance_cache=True)
+        for found in client().list_objects("bucket/fs/"):
+            client().delete(found)
+        for name, data in (("fs/a", b"aa"), ("fs/d/b", b"bbb"), ("fs/d/e/c", b"c" * 5000)):
+            BOTO.put_object(Bucket="bucket", Key=name, Body=data)
+
+    def test_look(self):
+        self.assertEqual(self.fs.ls("bucket/fs", detail=False), ["bucket/fs/a", "bucket/fs/d"])
+        self.assertEqual([r["type"] for r in self.fs.ls("penstock://bucket/fs/")],
+                         ["file", "directory"])
+        self.assertEqual(self.fs.find("bucket/fs"),
+                         ["bucket/fs/a", "bucket/fs/d/b", "bucket/fs/d/e/c"])
+        self.assertEqual(self.fs.glob("bucket/fs/**/c"), ["bucket/fs/d/e/c"])
+        self.assertEqual(self.fs.glob("bucket/fs/*"), ["bucket/fs/a", "bucket/fs/d"])
+        self.assertTrue(self.fs.isdir("bucket/fs/d") and self.fs.isfile("bucket/fs/d/b"))
+        self.assertTrue(self.fs.isdir("bucket") and not self.fs.exists("bucket/fs/none"))
+        self.assertEqual(self.fs.size("bucket/fs/d/e/c"), 5000)
+        self.assertEqual(self.fs.du("bucket/fs"), 5005)
+        self.assertEqual(self.fs.modified("bucket/fs/a"),
+                         BOTO.head_object(Bucket="bucket", Key="fs/a")["LastModified"])
+        with self.assertRaises(FileNotFoundError):
+            self.fs.ls("bucket/fs/none")
+
+    def test_read(self):
+        with self.fs.open("bucket/fs/d/e/c") as f:
+            f.seek(4990)
+            self.assertEqual(f.read(), b"c" * 10)
+            self.assertEqual(f.read(), b"")
+        self.assertEqual(self.fs.cat(["bucket/fs/d/b", "bucket/fs/d/e/c"]),
+                         {"bucket/fs/d/b": b"bbb", "bucket/fs/d/e/c": b"c" * 5000})
+        self.assertEqual(self.fs.cat_file("bucket/fs/d/b", 1), b"bb")
+        self.assertEqual(self.fs.cat_file("bucket/fs/d/b", -2, -1), b"b")
+        self.assertEqual(self.fs.head("bucket/fs/d/e/c", 3), b"ccc")
+        with self.fs.open("bucket/fs/a", "r") as f:
+            self.assertEqual(f.read(), "aa")
+
+    def test_write(self):
+        data = RANDOM.randbytes(1 << 20) * 20
+        with self.fs.open("bucket/fs/new", "wb") as f:
+            for at in range(0, len(data), 700_000):
+                f.write(data[at:at + 700_000])
+            self.assertFalse(self.fs.exists("bucket/fs/new"))
+        self.assertEqual(body("fs/new"), data)
+        with self.fs.open("bucket/fs/none", "wb"):
+            pass
+        self.assertEqual(body("fs/none"), b"")
+        with self.assertRaises(ZeroDivisionError), self.fs.transaction:
+            with self.fs.open("bucket/fs/half", "wb") as f:
+                f.write(b"x")
+            raise ZeroDivisionError
+        self.assertFalse(self.fs.exists("bucket/fs/half"))
+        with self.fs.transaction, self.fs.open("bucket/fs/done", "wb") as f:
+            f.write(b"x")
+        self.assertEqual(body("fs/done"), b"x")
+        with self.assertRaises(FileExistsError):
+            self.fs.pipe_file("bucket/fs/new", b"", mode="create")
+
+    def test_change(self):
+        self.fs.cp("bucket/fs/d", "bucket/fs/copy", recursive=True)
+        self.assertEqual(self.fs.find("bucket/fs/copy"), ["bucket/fs/copy/b", "bucket/fs/copy/e/c"])
+        self.fs.mv("bucket/fs/a", "bucket/fs/moved")
+        self.assertEqual(body("fs/moved"), b"aa")
+        self.assertFalse(self.fs.exists("bucket/fs/a"))
+        self.fs.rm("bucket/fs/copy", recursive=True)
+        self.assertFalse(self.fs.exists("bucket/fs/copy"))
+        with self.assertRaises(FileNotFoundError):
+            self.fs.rm("bucket/fs/a")
+        folder = tempfile.mkdtemp(dir=TMP)
+        self.fs.get("bucket/fs/d", folder + "/d", recursive=True)
+        with open(folder + "/d/e/c", "rb") as f:
+            self.assertEqual(f.read(), b"c" * 5000)
+        self.fs.put(folder + "/d", "bucket/fs/up", recursive=True)
+        self.assertEqual(body("fs/up/e/c"), b"c" * 5000)
+
+    def test_registered(self):
+        penstock.fsspec.register("s3")
+        try:
+            with fsspec.open("s3://bucket/fs/a", endpoint_url=ENDPOINT) as f:
+                self.assertEqual(f.read(), b"aa")
+            with fsspec.open("s3://bucket/fs/text", "w", endpoint_url=ENDPOINT) as f:
+                f.write("text")
+        finally:
+            sys.modules["fsspec.registry"]._registry.pop("s3")
+        self.assertEqual(body("fs/text"), b"text")
 
 
 class Planned(http.server.BaseHTTPRequestHandler):
@@ -198,7 +474,9 @@ class Planned(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(answer)
+        # The client closes a connection whose answer it does not read to its end.
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(answer)
 
     def log_message(self, *_):  # pylint: disable=arguments-differ
         pass
@@ -213,8 +491,8 @@ class Answers(unittest.TestCase):
             Planned.plan, Planned.seen = list(plan), []
             threading.Thread(target=server.serve_forever).start()
             try:
-                with penstock.ObjectClient("http://127.0.0.1:%d" % server.server_address[1]) as c:
-                    return c.list_objects("bucket/")
+                return penstock.ObjectClient("http://127.0.0.1:%d" % server.server_address[1]
+                                             ).list_objects("bucket/")
             finally:
                 server.shutdown()
 
@@ -229,13 +507,8 @@ class Answers(unittest.TestCase):
         self.assertEqual(got, ["bucket/a/b"])
         self.assertEqual(len(Planned.seen), 4)
 
-    def test_given_up(self):
-        with self.assertRaisesRegex(penstock.PenstockError, "answered 503.*SlowDown"):
-            self.ask(*[(503, b"<Error><Code>SlowDown</Code></Error>")] * 5)
-        self.assertEqual(len(Planned.seen), 5)
-
     def test_refused(self):
-        with self.assertRaisesRegex(penstock.PenstockError, "refused the access.*Denied") as caught:
+        with self.assertRaisesRegex(penstock.PenstockError, "answered 403 AccessDenied") as caught:
             self.ask((403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"))
         self.assertEqual(caught.exception.errno, errno.EACCES)
         self.assertNotIn(SECRET, str(caught.exception))
@@ -243,9 +516,9 @@ class Answers(unittest.TestCase):
     def test_hostile(self):
         bomb = b'<!DOCTYPE x [<!ENTITY a "' + b"b" * 1000 + b'">]><x>' + b"&a;" * 1000 + b"</x>"
         for answer, words in ((bomb, "declaration"), (b"<a>", "malformed"), (b"", "malformed"),
-                              (b"x" * ((16 << 20) + 1), "too long")):
+                              (b"x" * (4 << 20) + b"y", "has more than 4194304 bytes")):
             with self.assertRaisesRegex(penstock.PenstockError, words):
-                self.ask(*[(200, answer)] * 5)
+                self.ask((200, answer))
 
     def test_endless_list(self):
         page = self.PAGE.replace(b"<Contents>", b"<IsTruncated>true</IsTruncated>"
