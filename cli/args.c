@@ -111,8 +111,11 @@ int code_without_device(enum penstock_class require)
 
 const char *storage_path(const char *storage)
 {
-	if (!strncmp(storage, "mem:", 4))
-		return NULL;
+	static const char *const others[] = {"mem:", "s3://", "http://", "https://"};
+
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!strncmp(storage, others[i], strlen(others[i])))
+			return NULL;
 	return strncmp(storage, "file://", 7) ? storage : storage + 7;
 }
 

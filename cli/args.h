@@ -69,7 +69,7 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
  * is similar. */
 const char *closest(const char *word, const char *const *words);
 /* Returns the path of the file that a storage names, or NULL if the storage is in memory
- * ("mem:..."). */
+ * ("mem:...") or an object ("s3://..."). */
 const char *storage_path(const char *storage);
 
 /* These functions parse the value of an option. After an error they print a message and return

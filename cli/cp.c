@@ -112,7 +112,8 @@ static int cp_parse(int argc, char **argv, struct cp_args *a)
 	if (a->verify && (!storage_path(a->src) || !storage_path(a->dst)))
 		return fail(
 			EXIT_USAGE,
-			"--verify compares files, and mem: storage is not a file: leave it out");
+			"--verify compares files, and mem: storage or an object is not a file: "
+			"leave it out");
 	return 0;
 }
 
