@@ -15,6 +15,7 @@ import socketserver
 import sys
 import tempfile
 import threading
+import traceback
 import unittest
 
 import boto3
@@ -25,7 +26,7 @@ from moto.server import ThreadedMotoServer
 import penstock
 import penstock.fsspec
 import tap
-from penstock import _s3, _transfer
+from penstock import _engine, _s3, _transfer
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -331,6 +332,34 @@ class Models(unittest.TestCase):
             self.assertEqual(f.get_slice("a")[10:20].tobytes(), self.TENSORS["a"][10:20].tobytes())
         self.same(dict((n, v.copy()) for n, v in
                        penstock.iterate(client().url("bucket/model"), framework="np")))
+
+    def test_group(self):
+        """Two processes read one model together."""
+        name = client().url("bucket/group.safetensors")
+        big = {f"t{i}": numpy.full(1 << 18, i, dtype=numpy.float32) for i in range(40)}
+        penstock.save_file(big, name)
+        children = []
+        for rank in range(2):
+            children.append(os.fork())
+            if not children[-1]:
+                try:
+                    with penstock.Group(f"objects-{os.getppid()}", rank, 2) as group:
+                        got = penstock.load_file(name, framework="np", group=group)
+                    assert got.keys() == big.keys()
+                    assert all((got[n] == big[n]).all() for n in big)
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(1)
+        self.assertEqual([os.waitpid(child, 0)[1] for child in children], [0, 0])
+
+    def test_engine(self):
+        """The part of the loaders for serving engines that reads the files."""
+        penstock.save_file(self.TENSORS, client().url("bucket/engine/model.safetensors"))
+        steps = _engine.file_weights([client().url("bucket/engine")], "cpu", None,
+                                     {"window": 1 << 20}, "p.")
+        self.same({name.removeprefix("p."): numpy.array(value) for name, value in steps})
 
     def test_environment(self):
         penstock.save_file(self.TENSORS, client().url("bucket/plain.safetensors"))
