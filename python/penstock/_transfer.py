@@ -18,6 +18,8 @@ from ._tensor import Place
 
 # How long a wait for the library lasts before Python runs its signal handlers.
 WAIT_NS = 100_000_000
+# A tensor with more pieces is not moved in place, because each piece is a request to the store.
+PIECES_MAX = 64
 WRITE, REPLACE = 1, 4  # PENSTOCK_O_WRITE, PENSTOCK_O_REPLACE
 READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_EXACT
 
@@ -158,7 +160,7 @@ def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
         found = region_segments(off, size, place.shape, [0] * len(place.shape), place.shape,
                                 place.ptr, [stride // size for stride in place.strides],
                                 place.device)
-    if found is None:
+    if found is None or len(found) > PIECES_MAX:
         raise ValueError(f"the tensor of shape {tuple(place.shape)} is too scattered in memory to "
                          "be moved in place; use a contiguous one")
     return found

@@ -7,7 +7,6 @@ import errno
 import http.server
 import io
 import json
-import logging
 import os
 import random
 import re
@@ -18,21 +17,16 @@ import threading
 import traceback
 import unittest
 
-import boto3
 import fsspec
 import numpy
-from moto.server import ThreadedMotoServer
 
 import penstock
 import penstock.fsspec
+import store
 import tap
 from penstock import _engine, _s3, _transfer
+from store import SECRET, TMP, Store, body, client, put
 
-TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
-SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-os.environ.update({"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET,
-                   "AWS_CONFIG_FILE": os.path.join(TMP, "config"), "AWS_REGION": "us-east-1",
-                   "AWS_SHARED_CREDENTIALS_FILE": os.path.join(TMP, "credentials")})
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 RANDOM = random.Random(SEED)
 # Keys that a URL, a query or a file name would change.
@@ -41,29 +35,13 @@ KEYS = ["plain", "a/b/c.bin", "space and+plus", "hash#mark?query=1&x=2", "percen
         "~tilde-._!$()*,;:@="]
 
 
-logging.getLogger("werkzeug").setLevel(logging.WARNING)
-
-
 def setUpModule():
-    global SERVER, ENDPOINT, BOTO
     print(f"# seed {SEED}")
-    SERVER = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    SERVER.start()
-    ENDPOINT = "http://%s:%d" % SERVER.get_host_and_port()
-    BOTO = boto3.client("s3", endpoint_url=ENDPOINT)
-    BOTO.create_bucket(Bucket="bucket")
+    store.start()
 
 
 def tearDownModule():
-    SERVER.stop()
-
-
-def client(**options):
-    return penstock.ObjectClient(ENDPOINT, **options)
-
-
-def body(key):
-    return BOTO.get_object(Bucket="bucket", Key=key)["Body"].read()
+    store.stop()
 
 
 class Questions(unittest.TestCase):
@@ -73,7 +51,7 @@ class Questions(unittest.TestCase):
         for key in KEYS:
             with self.subTest(key=key):
                 data = os.urandom(RANDOM.randrange(1, 999))
-                BOTO.put_object(Bucket="bucket", Key=key, Body=data)
+                put(key, data)
                 self.assertTrue(client().exists("bucket/" + key))
                 self.assertEqual(client(bucket="bucket").size(key), len(data))
                 self.assertEqual([i.nbytes for i in client().list("bucket/" + key)
@@ -85,8 +63,9 @@ class Questions(unittest.TestCase):
                 client().exists(name)
 
     def test_info(self):
-        BOTO.put_object(Bucket="bucket", Key="facts", Body=b"12345")
-        told, theirs = client().info("bucket/facts"), BOTO.head_object(Bucket="bucket", Key="facts")
+        put("facts", b"12345")
+        told = client().info("bucket/facts")
+        theirs = Store.boto.head_object(Bucket="bucket", Key="facts")
         self.assertEqual(told, ("bucket/facts", 5, theirs["ETag"].strip('"'),
                                 theirs["LastModified"].timestamp()))
         with self.assertRaises(FileNotFoundError) as caught:
@@ -95,12 +74,12 @@ class Questions(unittest.TestCase):
                          (errno.ENOENT, "not-found", "s3://bucket/absent"))
 
     def test_list(self):
-        BOTO.create_bucket(Bucket="many")
+        Store.boto.create_bucket(Bucket="many")
         self.addCleanup(setattr, _s3, "PAGE_KEYS", _s3.PAGE_KEYS)
         _s3.PAGE_KEYS = 20
         names = [f"d{i % 3}/n{i}" for i in range(103)]
         for name in names:
-            BOTO.put_object(Bucket="many", Key=name, Body=b"1")
+            Store.boto.put_object(Bucket="many", Key=name, Body=b"1")
         self.assertEqual(client(bucket="many").list_objects(""), sorted(names))
         self.assertEqual(client().list_objects("many/d1/n10"),
                          sorted(f"many/{n}" for n in names if n.startswith("d1/n10")))
@@ -111,7 +90,7 @@ class Questions(unittest.TestCase):
 
     def test_copy(self):
         for key in KEYS:
-            BOTO.put_object(Bucket="bucket", Key=key, Body=key.encode())
+            put(key, key.encode())
             client().copy("bucket/" + key, "bucket/copy of " + key)
             self.assertEqual(body("copy of " + key), key.encode())
         with self.assertRaises(FileNotFoundError):
@@ -156,7 +135,7 @@ class Questions(unittest.TestCase):
                  lambda: _s3.ask(url, "GET", headers={f"x-{i}": "b" for i in range(5)})),
                 ("the method must be", lambda: _s3.ask(url, "POST")),
                 ("the method must be", lambda: _s3.ask(url, "GET / HTTP/1.1\r\n")),
-                ("needs a URL s3://", lambda: _s3.ask(ENDPOINT, "GET")),
+                ("needs a URL s3://", lambda: _s3.ask(Store.endpoint, "GET")),
                 ("a bucket's name", lambda: _s3.ask("s3://a b/key", "GET")),
                 ("want s3://BUCKET/KEY", lambda: _s3.ask("s3://bucket", "GET")),
                 ("want s3://BUCKET/KEY",
@@ -174,7 +153,7 @@ class Questions(unittest.TestCase):
         blocks = re.findall(r"^```python objects\n(.*?)^```", text, re.S | re.M)
         self.assertGreater(len(blocks), 1)
         space, output = {}, io.StringIO()
-        os.environ["AWS_ENDPOINT_URL"] = ENDPOINT
+        os.environ["AWS_ENDPOINT_URL"] = Store.endpoint
         penstock.fsspec.register("penstock")  # An installed package has an entry point.
         try:
             with contextlib.redirect_stdout(output):
@@ -221,7 +200,7 @@ class Data(unittest.TestCase):
 
     def test_devices(self):
         data = RANDOM.randbytes(3 << 20)
-        BOTO.put_object(Bucket="bucket", Key="device", Body=data)
+        put("device", data)
         for device in ("cpu", "cuda:0"):
             got = client().get("bucket/device", device=device, framework="dlpack")
             self.assertEqual((got.dtype, got.shape), ("U8", (len(data),)))
@@ -259,7 +238,7 @@ class Data(unittest.TestCase):
                 self.assertEqual(client(bucket="bucket").get_bytes(key), key.encode())
 
     def test_refused(self):
-        BOTO.put_object(Bucket="bucket", Key="ten", Body=b"0123456789")
+        put("ten", b"0123456789")
         with self.assertRaises(FileNotFoundError) as caught:
             client().get("bucket/absent")
         self.assertEqual((caught.exception.reason, caught.exception.path),
@@ -363,7 +342,7 @@ class Models(unittest.TestCase):
 
     def test_environment(self):
         penstock.save_file(self.TENSORS, client().url("bucket/plain.safetensors"))
-        os.environ["AWS_ENDPOINT_URL"] = ENDPOINT
+        os.environ["AWS_ENDPOINT_URL"] = Store.endpoint
         try:
             self.same(penstock.load_file("s3://bucket/plain.safetensors", framework="np"))
         finally:
@@ -380,7 +359,7 @@ class Models(unittest.TestCase):
 
     def test_presigned(self):
         penstock.save_file(self.TENSORS, client().url("bucket/signed.safetensors"))
-        url = BOTO.generate_presigned_url("get_object", Params={
+        url = Store.boto.generate_presigned_url("get_object", Params={
             "Bucket": "bucket", "Key": "signed.safetensors"})
         self.same(penstock.load_file(url, framework="np"))
         with self.assertRaises(FileNotFoundError) as caught:
@@ -403,11 +382,11 @@ class FileSystem(unittest.TestCase):
     """penstock.fsspec, by itself and through fsspec."""
 
     def setUp(self):
-        self.fs = penstock.fsspec.PenstockFileSystem(ENDPOINT, skip_instance_cache=True)
+        self.fs = penstock.fsspec.PenstockFileSystem(Store.endpoint, skip_instance_cache=True)
         for found in client().list_objects("bucket/fs/"):
             client().delete(found)
         for name, data in (("fs/a", b"aa"), ("fs/d/b", b"bbb"), ("fs/d/e/c", b"c" * 5000)):
-            BOTO.put_object(Bucket="bucket", Key=name, Body=data)
+            put(name, data)
 
     def test_look(self):
         self.assertEqual(self.fs.ls("bucket/fs", detail=False), ["bucket/fs/a", "bucket/fs/d"])
@@ -422,7 +401,7 @@ class FileSystem(unittest.TestCase):
         self.assertEqual(self.fs.size("bucket/fs/d/e/c"), 5000)
         self.assertEqual(self.fs.du("bucket/fs"), 5005)
         self.assertEqual(self.fs.modified("bucket/fs/a"),
-                         BOTO.head_object(Bucket="bucket", Key="fs/a")["LastModified"])
+                         Store.boto.head_object(Bucket="bucket", Key="fs/a")["LastModified"])
         with self.assertRaises(FileNotFoundError):
             self.fs.ls("bucket/fs/none")
 
@@ -480,9 +459,9 @@ class FileSystem(unittest.TestCase):
     def test_registered(self):
         penstock.fsspec.register("s3")
         try:
-            with fsspec.open("s3://bucket/fs/a", endpoint_url=ENDPOINT) as f:
+            with fsspec.open("s3://bucket/fs/a", endpoint_url=Store.endpoint) as f:
                 self.assertEqual(f.read(), b"aa")
-            with fsspec.open("s3://bucket/fs/text", "w", endpoint_url=ENDPOINT) as f:
+            with fsspec.open("s3://bucket/fs/text", "w", endpoint_url=Store.endpoint) as f:
                 f.write("text")
         finally:
             sys.modules["fsspec.registry"]._registry.pop("s3")
@@ -557,17 +536,6 @@ class Answers(unittest.TestCase):
         self.assertEqual(len(Planned.seen), 2)
 
 
-def has_objects():
-    """Returns whether the library was built with libssl. If it was, the endpoint is wrong."""
-    try:
-        penstock.ObjectClient("wrong").exists("bucket/key")
-    except penstock.PenstockError as error:
-        return error.reason != "not-built"
-    return True
-
-
 if __name__ == "__main__":
-    if not has_objects():
-        print("the library was built without libssl")
-        sys.exit(77)
+    store.exit_without_objects()
     tap.main()
