@@ -431,15 +431,12 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 		if (conn->fd < 0)
 			continue;
 		if (!conn->call) {
-			if (now_ns - conn->began_ns > IDLE_NS)
+			/* A connection may have become idle after `now_ns` was taken. */
+			if (now_ns > conn->began_ns + IDLE_NS)
 				pst_http_conn_close(conn);
 			continue;
 		}
-		/* The kernel reports a body's bytes only in large pieces, so ask for those that
-		 * have arrived before the speed is judged. */
-		conn_event(r, conn, now_ns);
-		if (conn->fd >= 0 && conn->call)
-			attempt_ended(r, conn, pst_http_conn_check(conn, now_ns));
+		attempt_ended(r, conn, pst_http_conn_check(conn, now_ns));
 	}
 }
 

@@ -34,16 +34,17 @@ static void limit_step(struct pst_http_limit *limit)
 {
 	unsigned step = limit->now / 4 ? limit->now / 4 : 1;
 
-	if (limit->down)
-		limit->now -= step < limit->now ? step : 0;
-	else
-		limit->now += step;
-	if (limit->now <= PST_HTTP_INFLIGHT_MIN) {
-		limit->now = PST_HTTP_INFLIGHT_MIN;
+	/* At a bound, only one direction can show whether another limit is better. */
+	if (limit->now == PST_HTTP_INFLIGHT_MIN)
 		limit->down = false;
-	} else if (limit->now >= PST_HTTP_INFLIGHT_MAX) {
-		limit->now = PST_HTTP_INFLIGHT_MAX;
-	}
+	else if (limit->now == PST_HTTP_INFLIGHT_MAX)
+		limit->down = true;
+	if (!limit->down)
+		limit->now = limit->now + step < PST_HTTP_INFLIGHT_MAX ? limit->now + step
+								       : PST_HTTP_INFLIGHT_MAX;
+	else
+		limit->now = limit->now > PST_HTTP_INFLIGHT_MIN + step ? limit->now - step
+								       : PST_HTTP_INFLIGHT_MIN;
 }
 
 void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t now_ns)

@@ -85,7 +85,8 @@ static int object_take(struct pst_object *object, const struct pst_object_call *
 	if (head || h->status == 200) {
 		if (!h->has_length)
 			return pst_fail_errno(err, EIO, PENSTOCK_WHY_MALFORMED,
-					      "%s: the server did not send the object's length", name);
+					      "%s: the server did not send the object's length",
+					      name);
 		object->length = h->length;
 	} else if (h->has_total) {
 		object->length = h->range_total;

@@ -305,9 +305,7 @@ int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 	pthread_mutex_unlock(&wait.lock);
 	pthread_cond_destroy(&wait.changed);
 	pthread_mutex_destroy(&wait.lock);
-	if (call->http.result && !call->http.head.status)
-		return pst_object_call_result(call, "reach", err);
-	return 0;
+	return call->http.result ? pst_object_call_result(call, "be reached", err) : 0;
 }
 
 /* ---- errors ---- */

@@ -58,7 +58,8 @@ void pst_object_call_init(struct pst_object_call *call, const struct pst_object_
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
-/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status. */
+/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status. But
+ * if each attempt got an error that might have passed, such as 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

@@ -591,7 +591,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 			return 0;
 		len = length - off < len ? length - off : len;
 		if (part && part->state == PART_FILLING)
-			written = part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
+			written = part->span_count && !part->spans[0].first ? part->spans[0].end
+									    : 0;
 		else if (!part && !up->sent[i].etag)
 			written = 0;
 		if (written < len)

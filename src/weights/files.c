@@ -512,12 +512,35 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 				"%m, and it is not in the cache %.100s either", cache);
 }
 
-/* Finds the files of a model behind a URL: an index, a file, or a folder with an index or one file
- * of the usual name. A folder cannot be listed. */
+/* Adds the index of a folder behind a URL, or its file of the usual name. Returns -ENOENT if it has
+ * neither: such a folder cannot be listed. */
+static int url_find_folder(struct pst_file_list *files, const char *url,
+			   const struct penstock_weights_opts *opts)
+{
+	struct penstock_storage *st;
+	char file[PATH_MAX];
+	uint64_t length;
+	int ret = pst_url_join(file, url, "model" INDEX_SUFFIX);
+
+	if (!ret)
+		ret = index_find(files, file, url, opts);
+	if (ret != -ENOENT)
+		return ret;
+	ret = pst_url_join(file, url, "model" SUFFIX);
+	if (!ret)
+		ret = pst_url_open(file, 0, &st, &length);
+	if (ret)
+		return ret;
+	penstock_close(st);
+	return list_add_file(files, file);
+}
+
+/* Finds the files of a model behind a URL: an index, a folder or a file. A name without a known end
+ * can be any of the last two. */
 static int url_find(struct pst_file_list *files, const char *url,
 		    const struct penstock_weights_opts *opts)
 {
-	char file[PATH_MAX], dir[PATH_MAX];
+	char dir[PATH_MAX];
 	int ret;
 
 	if (!pst_url_is_s3(url) && pst_url_ends_with(url, ".json"))
@@ -529,13 +552,10 @@ static int url_find(struct pst_file_list *files, const char *url,
 	}
 	if (!pst_url_is_s3(url) || pst_url_ends_with(url, SUFFIX))
 		return list_add_file(files, url);
-	ret = pst_url_join(file, url, "model" INDEX_SUFFIX);
-	if (!ret)
-		ret = index_find(files, file, url, opts);
-	if (ret != -ENOENT)
+	ret = url_find_folder(files, url, opts);
+	if (ret != -ENOENT || pst_url_ends_with(url, "/"))
 		return ret;
-	ret = pst_url_join(file, url, "model" SUFFIX);
-	return ret ? ret : list_add_file(files, file);
+	return list_add_file(files, url);
 }
 
 int pst_file_list_find(struct pst_file_list *files, const char *path,

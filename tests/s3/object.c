@@ -4,7 +4,6 @@
  *
  *	object cancel URL	reads, cancels when a byte arrives on standard input, and reports
  *				whether the memory stayed unchanged after the completion
- *	object deadline URL	reads with a deadline of 200 ms
  *	object many URL N	reads N ranges of 64 KiB at random offsets, 64 at a time, and sums
  *				their bytes
  *	object fork URL		opens, forks, and lets parent and child read
@@ -22,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "penstock.h"
@@ -70,8 +68,8 @@ static struct penstock_device *host(void)
 	return dev;
 }
 
-/* Reads a whole object in one request that is cancelled, or that has a deadline. */
-static int read_and_stop(const char *url, bool cancel)
+/* Reads a whole object in one request that is cancelled. */
+static int read_and_cancel(const char *url)
 {
 	struct penstock_storage *st = open_or_exit(url, 0, 0);
 	uint64_t len = (uint64_t)penstock_storage_length(st), changed = 0;
@@ -79,7 +77,6 @@ static int read_and_stop(const char *url, bool cancel)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.dev = host(), .row_len = len, .rows = 1};
 	struct penstock_done done;
-	struct timespec now;
 	uint64_t id;
 	void *mem;
 	char byte;
@@ -91,13 +88,9 @@ static int read_and_stop(const char *url, bool cancel)
 	req.op = PENSTOCK_READ;
 	req.segs = &seg;
 	req.seg_count = 1;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (!cancel)
-		req.deadline_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec +
-				  200000000u;
 	if (penstock_submit(q, &req, 1, &id) != 1)
 		return report(-1);
-	if (cancel && read(0, &byte, 1) == 1)
+	if (read(0, &byte, 1) == 1)
 		penstock_cancel(q, id);
 	if (penstock_wait(q, &done, 1, 1, -1) != 1)
 		return 2;
@@ -277,8 +270,8 @@ int main(int argc, char **argv)
 	const char *what = argc > 2 ? argv[1] : "";
 	uint64_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
 
-	if (!strcmp(what, "cancel") || !strcmp(what, "deadline"))
-		return read_and_stop(argv[2], !strcmp(what, "cancel"));
+	if (!strcmp(what, "cancel"))
+		return read_and_cancel(argv[2]);
 	if (!strcmp(what, "many") && argc > 3)
 		return read_many(argv[2], (unsigned)n);
 	if (!strcmp(what, "fork"))

@@ -61,9 +61,14 @@ class Server:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self.socket.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
 
     def stop(self):
+        # The thread must not call accept() with a descriptor that is closed and used again.
+        if self.thread.is_alive():
+            self.socket.shutdown(socket.SHUT_RDWR)
+            self.thread.join()
         self.socket.close()
 
     def _accept(self):

@@ -24,13 +24,16 @@ int __wrap_penstock_open(const char *url, const struct penstock_storage_opts *o,
 {
 	size_t at = strlen(opened);
 	char path[1024];
+	int ret;
 
 	snprintf(opened + at, sizeof(opened) - at, "%s ", url);
 	if (strncmp(url, "s3://bucket/", 12) != 0)
 		return penstock_fail(EACCES, PENSTOCK_WHY_BAD_KIND,
 				     "the server refuses the access");
 	snprintf(path, sizeof(path), "%s/%.*s", folder, (int)strcspn(url + 12, "?"), url + 12);
-	return __real_penstock_open(path, o, out);
+	ret = __real_penstock_open(path, o, out);
+	/* A store has no folders, so a key may be below another one. */
+	return ret == -ENOTDIR ? penstock_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, "no such key") : ret;
 }
 
 static const char *in_folder(const char *name)
@@ -157,7 +160,11 @@ static void test_folder(void **state)
 	open_model("s3://bucket/model");
 	check_load(all_dtypes, 4);
 	check_opened("s3://bucket/model/model.safetensors.index.json "
-		     "s3://bucket/model/model.safetensors ");
+		     "s3://bucket/model/model.safetensors s3://bucket/model/model.safetensors ");
+	/* A file without the usual end of a name. */
+	made_file(in_folder("blob"), all_dtypes, 4, 0);
+	open_model("s3://bucket/blob" QUERY);
+	check_load(all_dtypes, 4);
 }
 
 /* A model of more files than stay open. */
@@ -219,7 +226,8 @@ static void test_errors(void **state)
 
 	(void)state;
 	check_refused("s3://bucket/none.safetensors", ENOENT, "none.safetensors");
-	check_refused("s3://bucket/none", ENOENT, "none/model.safetensors");
+	check_refused("s3://bucket/none/", ENOENT, "none/model.safetensors");
+	check_refused("s3://bucket/none", ENOENT, "s3://bucket/none: ");
 	made_text(in_folder("short.safetensors"), "1234567");
 	check_refused("s3://bucket/short.safetensors", EBADMSG, "is not a safetensors file");
 	made_text(in_folder("bad.safetensors"), "12345678{}");
