@@ -45,9 +45,9 @@ static void names_have_no_secrets(void **state)
 	char text[600];
 
 	(void)state;
-	assert_int_equal(pst_object_url_parse("https://[::1]:8443/b/k%20k?X-Amz-Signature=abc",
-					      &url, &err),
-			 0);
+	assert_int_equal(
+		pst_object_url_parse("https://[::1]:8443/b/k%20k?X-Amz-Signature=abc", &url, &err),
+		0);
 	assert_true(url.presigned && url.server.tls);
 	assert_string_equal(url.server.host, "::1");
 	assert_int_equal(url.server.port, 8443);
@@ -75,9 +75,10 @@ static void endpoints(void **state)
 		{"http://localhost", "localhost", 80, 0, 1, 0},
 		{"https://[fe80::1]", "fe80::1", 443, 1, 1, 0},
 	};
-	static const char *const bad[] = {"", "127.0.0.1", "ftp://h", "http://", "http://h:",
-					  "http://h:0", "http://h:65536", "http://h/path",
-					  "http://h:1x", "http://[::1", "http://u@h"};
+	static const char *const bad[] = {
+		"",	      "127.0.0.1",	"ftp://h",	 "http://",	"http://h:",
+		"http://h:0", "http://h:65536", "http://h/path", "http://h:1x", "http://[::1",
+		"http://u@h"};
 	struct pst_object_server server;
 
 	(void)state;
@@ -91,15 +92,41 @@ static void endpoints(void **state)
 	}
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_true(pst_object_server_parse(bad[i], &server, &err) < 0);
+	assert_true(pst_object_server_parse("http://u:secret@h", &server, &err) < 0);
+	assert_null(strstr(err.text, "secret"));
+}
+
+/* A URL without a key is that of the bucket, which only small requests take. */
+static void buckets(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	assert_int_equal(pst_object_url_parse("s3://b/?region=r", &url, &err), 0);
+	assert_string_equal(url.bucket, "b");
+	assert_int_equal(url.key_len, 0);
+	assert_string_equal(url.region, "r");
+	pst_object_url_clear(&url);
 }
 
 static void bad_urls(void **state)
 {
-	static const char *const bad[] = {"s3://", "s3:///k", "s3://b", "s3://b/", "s3://b/?x=1",
-					  "s3://b/%", "s3://b/%g0", "s3://b:1/k", "s3://b/k?x=1",
-					  "s3://b/k?region", "s3://b/k?path-style=2",
-					  "s3://b/k?timeout=-1", "s3://b/k?timeout=",
-					  "http://h", "http:///k", "https://h/a b"};
+	static const char *const bad[] = {"s3://",
+					  "s3:///k",
+					  "s3://b",
+					  "s3://b?x=1",
+					  "s3://b/?x=1",
+					  "s3://b/%",
+					  "s3://b/%g0",
+					  "s3://b:1/k",
+					  "s3://b/k?x=1",
+					  "s3://b/k?region",
+					  "s3://b/k?path-style=2",
+					  "s3://b/k?timeout=-1",
+					  "s3://b/k?timeout=",
+					  "http://h",
+					  "http:///k",
+					  "https://h/a b"};
 	struct pst_object_url url;
 
 	(void)state;
@@ -115,8 +142,11 @@ static void bad_urls(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keys_are_bytes),    cmocka_unit_test(options_are_decoded),
-		cmocka_unit_test(names_have_no_secrets), cmocka_unit_test(endpoints),
+		cmocka_unit_test(keys_are_bytes),
+		cmocka_unit_test(options_are_decoded),
+		cmocka_unit_test(names_have_no_secrets),
+		cmocka_unit_test(endpoints),
+		cmocka_unit_test(buckets),
 		cmocka_unit_test(bad_urls),
 	};
 
