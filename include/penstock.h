@@ -427,6 +427,50 @@ struct penstock_storage_info {
 PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
 					   struct penstock_storage_info *info);
 
+/* ---- objects: requests that move no object ----------------------------------- */
+
+/* A request to the server of an object, such as a question, a list or a deletion. */
+struct penstock_s3_question {
+	size_t size;
+	const char *url;    /* "s3://BUCKET/KEY", or "s3://BUCKET/" for a request about the bucket,
+			     * with the options that penstock_open has */
+	const char *method; /* "HEAD", "GET", "PUT" or "DELETE"; the request has no body */
+	const char *query;  /* percent-encoded parameters; NULL if there are none */
+	const char *const *headers; /* names, in lower case, and values of at most 4 more headers
+				     * by turns, and then NULL; NULL if there are none */
+};
+
+/* What a server has answered. The caller sets `size`, and the library sets all other members. */
+struct penstock_s3_answer {
+	size_t size;
+	unsigned status;   /* HTTP status, such as 200 */
+	uint64_t length;   /* Content-Length; for HEAD, it is the object's length; 0 if unknown */
+	char etag[256];	   /* ETag with its quotes; "" if there is none */
+	char modified[32]; /* Last-Modified; "" if there is none */
+};
+
+/*
+ * Sends a small request about an object or a bucket, and returns the length of the answer's body.
+ *
+ * ask		The request. The library signs it with the keys that penstock_open finds.
+ * answer	Receives the answer, also if its status is an error.
+ * body		Receives the answer's body, usually XML; NULL if `body_max` is 0.
+ * body_max	Length of `body` in bytes.
+ *
+ * Requests that failed on their way, and those that the server cannot serve for the moment, are
+ * repeated. Any thread. May block.
+ *
+ * -ENOENT	the object or the bucket does not exist
+ * -EACCES	there are no keys, or the server refuses them
+ * -E2BIG	the body is longer than `body_max`
+ * -EINVAL	the URL, the method, the query or a header cannot be used
+ * -ENOTSUP	this build has no objects
+ * -EIO		and other errors of a server, and of the way to it
+ */
+PENSTOCK_API int64_t penstock_s3_ask(const struct penstock_s3_question *ask,
+				     struct penstock_s3_answer *answer, void *body,
+				     size_t body_max);
+
 /* ---- devices: options, facts ------------------------------------------------ */
 
 /* Options of penstock_device_open. */

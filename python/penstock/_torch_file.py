@@ -8,6 +8,7 @@ than in torch.load. If this module cannot read a file, torch.load reads it, and 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -27,6 +28,7 @@ from ._model import CLASSES, EFFORTS, PathLike, Report
 from ._part import Item, Segment, read_part, write_part
 from ._progress import Meter, Progress
 from ._torch_archive import Contents, Record, Unsuited
+from ._torch_object import ObjectContents, is_object, read_object
 from ._torch_pickle import storage_identity
 
 _log = logging.getLogger("penstock")
@@ -183,7 +185,7 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
     Args:
         obj: any object that torch.save accepts, such as a state dict. Tensors that share memory
             are saved once, and share memory after the load.
-        filename: the path of the file.
+        filename: the path of the file, or the URL of an object, s3://bucket/key.
         durable: True makes the call wait until the file would survive a power cut.
         pickle_module, pickle_protocol: as in torch.save.
         require: the class of paths that the save may use, as in penstock.save_file.
@@ -208,7 +210,7 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
     items = _items(archive, storages)
     synchronize_all(device_name(one.device) for one in storages)
     _check_stop(stop, name)
-    with Meter(progress, archive.end, os.path.basename(name)) as meter:
+    with Meter(progress, archive.end, os.path.basename(_shown(name))) as meter:
         return write_part(name, items, checksums=False, durable=durable, stop=stop,
                           tell=_teller(meter), require=require, effort=effort, path=path)
 
@@ -300,10 +302,10 @@ class _Loader:
                       [Segment(record.offset, place.data_ptr(), record.nbytes,
                                device_name(place.device), room=_room(record, place))], [place])
                  for name, record, place in wanted]
-        _check_stop(self.how["stop"], self.contents.path)
+        _check_stop(self.how["stop"], self.contents.name)
         # torch may have freed this memory while kernels that use it were still queued on a stream.
         synchronize_all(item.segments[0].device for item in items)
-        self.report._add(read_part(self.contents.path, items, checksums=False,
+        self.report._add(read_part(self.contents.source, items, checksums=False,
                                    tell=_teller(self.meter), **self.how))
 
     def restore(self, storage: Any, location: str) -> Any:
@@ -373,7 +375,7 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
     torch.load rebuilds the object. The file runs no other code than in torch.load.
 
     Args:
-        filename: the path of the file.
+        filename: the path of the file, or the URL of an object, s3://bucket/key.
         map_location: as in torch.load: a device, a dict from locations to locations, or a function
             (storage, location). With a function the storages are read one after the other into
             host memory, and the function moves them.
@@ -403,16 +405,24 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
     how = {"require": require, "effort": effort, "stop": stop, "path": path}
     code = {"weights_only": weights_only, "pickle_module": pickle_module}
     try:
-        contents = Contents(name)
-        total = sum(one.nbytes for one in contents.storages)
-        with Meter(progress, total, os.path.basename(name)) as meter:
+        contents = ObjectContents(name) if is_object(name) else Contents(name)
+        with contextlib.closing(contents), \
+                Meter(progress, sum(one.nbytes for one in contents.storages),
+                      os.path.basename(contents.name)) as meter:
             return _load_directly(contents, map_location, how, code, told, meter)
     except Unsuited as error:
-        told.fallback = f"torch.load reads {name}: {error}"
+        told.fallback = f"torch.load reads {_shown(name)}: {error}"
     if require != "any":
-        raise ClassRefusedError(errno.EOPNOTSUPP, f"{told.fallback}; but require='{require}'", name)
+        raise ClassRefusedError(errno.EOPNOTSUPP, f"{told.fallback}; but require='{require}'",
+                                _shown(name))
     _log.debug("%s", told.fallback)
-    return torch.load(name, map_location, weights_only=weights_only, pickle_module=pickle_module)
+    return torch.load(io.BytesIO(read_object(name)) if is_object(name) else name, map_location,
+                      weights_only=weights_only, pickle_module=pickle_module)
+
+
+def _shown(name: str) -> str:
+    """Returns the name of a file for messages: that of an object has no options."""
+    return name.partition("?")[0] if is_object(name) else name
 
 
 def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any],
@@ -434,8 +444,8 @@ def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any]
 
 def _check_unchanged(contents: Contents) -> None:
     if contents.changed():
-        error = PenstockError(errno.ESTALE, f"{contents.path}: the file changed while it was read",
-                              contents.path)
+        error = PenstockError(errno.ESTALE, f"{contents.name}: the file changed while it was read",
+                              contents.name)
         error.reason = "file-changed"
         raise error
 

@@ -282,6 +282,7 @@ static enum pst_http_end conn_text_take(struct pst_http_conn *conn, size_t len)
 {
 	struct pst_text *text = &conn->call->text;
 	enum pst_http_end end = conn->repeat ? PST_HTTP_AGAIN : PST_HTTP_DONE;
+	size_t max = conn->call->text_max ? conn->call->text_max : PST_HTTP_TEXT_MAX;
 	size_t bytes = len;
 	bool ended = false;
 
@@ -300,11 +301,9 @@ static enum pst_http_end conn_text_take(struct pst_http_conn *conn, size_t len)
 		conn->left -= bytes;
 		ended = !conn->left;
 	}
-	if (text->len < PST_HTTP_TEXT_MAX)
-		pst_text_put(text, conn->buf,
-			     bytes < PST_HTTP_TEXT_MAX - text->len ? bytes
-								   : PST_HTTP_TEXT_MAX - text->len);
-	if (!ended && conn->moved > TEXT_SKIP_MAX + conn->sent) {
+	if (text->len < max)
+		pst_text_put(text, conn->buf, bytes < max - text->len ? bytes : max - text->len);
+	if (!ended && conn->moved > max + TEXT_SKIP_MAX + conn->sent) {
 		conn->usable = false;
 		return end;
 	}

@@ -63,15 +63,20 @@ static void part_trim(struct part *part)
 }
 
 /* Copies a value that consists of printable characters and fits. Leaves `out` empty otherwise. */
-static void part_copy(struct part part, char *out, size_t out_len)
+static void part_copy_from(struct part part, char lowest, char *out, size_t out_len)
 {
 	if (part.len >= out_len)
 		return;
 	for (size_t i = 0; i < part.len; i++)
-		if (part.at[i] <= ' ' || part.at[i] > '~')
+		if (part.at[i] < lowest || part.at[i] > '~')
 			return;
 	memcpy(out, part.at, part.len);
 	out[part.len] = '\0';
+}
+
+static void part_copy(struct part part, char *out, size_t out_len)
+{
+	part_copy_from(part, '!', out, out_len);
 }
 
 static int parse_length(struct part value, struct pst_http_head *out)
@@ -155,6 +160,8 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 		out->retry_after_s = n < 3600 ? (unsigned)n : 3600;
 	else if (part_is(name, "etag"))
 		part_copy(value, out->etag, sizeof(out->etag));
+	else if (part_is(name, "last-modified"))
+		part_copy_from(value, ' ', out->modified, sizeof(out->modified));
 	else if (part_is(name, "x-amz-bucket-region"))
 		part_copy(value, out->region, sizeof(out->region));
 	else if (part_is(name, "x-amz-checksum-crc32c"))

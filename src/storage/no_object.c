@@ -32,6 +32,14 @@ static int object_move(struct pst_io *io)
 	return pst_fail(&io->err, PENSTOCK_WHY_NOT_BUILT, "this build has no objects");
 }
 
+int64_t penstock_s3_ask(const struct penstock_s3_question *ask, struct penstock_s3_answer *answer,
+			void *body, size_t body_max)
+{
+	if (!ask || !answer || (!body && body_max))
+		return pst_fail_null(ask ? answer ? "the body" : "the answer" : "the request");
+	return pst_fail(NULL, PENSTOCK_WHY_NOT_BUILT, "this build has no objects");
+}
+
 const struct pst_storage_ops pst_storage_object = {
 	.name = "object",
 	.match = object_match,

@@ -211,7 +211,11 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
 	pthread_mutex_init(&object->lock, NULL);
 	ret = pst_object_place_open(url, &object->place, err);
-	if (!ret)
+	if (!ret && !object->place.url.presigned && !object->place.url.key_len)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			       "%s: want s3://BUCKET/KEY, with a bucket and a key",
+			       object->place.url.name);
+	else if (!ret)
 		ret = opts->flags & PENSTOCK_O_WRITE ? object_open_upload(object, opts, err)
 						     : object_find(object, err);
 	if (ret) {

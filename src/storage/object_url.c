@@ -84,8 +84,10 @@ int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 	if (authority_parse(at, len, out))
 		return 0;
 bad:
+	/* Text before an '@' may be a password. */
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-			"endpoint '%.60s': want http://HOST:PORT or https://HOST", endpoint);
+			"endpoint '%.60s': want http://HOST:PORT or https://HOST",
+			strchr(endpoint, '@') ? "...@..." : endpoint);
 }
 
 /* ---- s3:// ---- */
@@ -173,7 +175,7 @@ static int s3_parse(const char *text, struct pst_object_url *out, struct pst_err
 	char key[3 * PST_OBJECT_KEY_MAX + 1];
 	long n;
 
-	if (!bucket_len || bucket_len >= sizeof(out->bucket) || bucket_len + 1 >= len)
+	if (!bucket_len || bucket_len >= sizeof(out->bucket) || text[bucket_len] != '/')
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: want s3://BUCKET/KEY, with a bucket and a key", out->name);
 	memcpy(out->bucket, text, bucket_len);

@@ -82,8 +82,16 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 						       uint64_t off, const char *fmt, va_list args)
 {
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
-	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX), *named;
+	char shown[sizeof(last_place.file)];
+	const char *name, *named;
 	int ret;
+
+	if (file && strstr(file, "://")) {
+		/* The query of a presigned URL is a secret. */
+		snprintf(shown, sizeof(shown), "%.*s", (int)strcspn(file, "?"), file);
+		file = shown;
+	}
+	name = text_end(file ? file : "", SENTENCE_FILE_MAX);
 
 	errno = code < 0 ? -code : code; /* For %m. */
 	vsnprintf(text, sizeof(text), fmt, args);

@@ -92,6 +92,21 @@ static void endpoints(void **state)
 	}
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_true(pst_object_server_parse(bad[i], &server, &err) < 0);
+	assert_true(pst_object_server_parse("http://u:secret@h", &server, &err) < 0);
+	assert_null(strstr(err.text, "secret"));
+}
+
+/* A URL without a key is that of the bucket, which only small requests take. */
+static void buckets(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	assert_int_equal(pst_object_url_parse("s3://b/?region=r", &url, &err), 0);
+	assert_string_equal(url.bucket, "b");
+	assert_int_equal(url.key_len, 0);
+	assert_string_equal(url.region, "r");
+	pst_object_url_clear(&url);
 }
 
 static void bad_urls(void **state)
@@ -99,7 +114,7 @@ static void bad_urls(void **state)
 	static const char *const bad[] = {"s3://",
 					  "s3:///k",
 					  "s3://b",
-					  "s3://b/",
+					  "s3://b?x=1",
 					  "s3://b/?x=1",
 					  "s3://b/%",
 					  "s3://b/%g0",
@@ -131,6 +146,7 @@ int main(void)
 		cmocka_unit_test(options_are_decoded),
 		cmocka_unit_test(names_have_no_secrets),
 		cmocka_unit_test(endpoints),
+		cmocka_unit_test(buckets),
 		cmocka_unit_test(bad_urls),
 	};
 
