@@ -129,7 +129,7 @@ def case_header_two_lengths(t):
     stream = open_socket()
     stream.sendall((f"PUT {path} HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n"
                     + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-                    + "\r\nx").encode())
+                    + "\r\nxy").encode())
     got = stream.recv(4096)
     stream.close()
     true(got == b"" or got[9:12] == b"400", f"reply {got!r}, wanted 400")
