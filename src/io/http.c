@@ -440,11 +440,18 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 }
 
 /* Returns how long the reactor may sleep, in ms. */
-static int sleep_ms(const struct reactor *r, uint64_t now_ns)
+static int sleep_ms(struct reactor *r, uint64_t now_ns)
 {
 	uint64_t due_ns = UINT64_MAX;
-	bool idle = false, active = false;
+	bool idle = false, active = false, more;
 
+	/* A call that got its answer at once may have let this thread put the next call into its
+	 * own inbox, after it had emptied the inbox. */
+	pthread_mutex_lock(&lock);
+	more = r->inbox;
+	pthread_mutex_unlock(&lock);
+	if (more)
+		return 0;
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
 		if (r->conns[i].fd < 0)
 			continue;
