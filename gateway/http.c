@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,19 +20,22 @@
 #include "watch.h"
 
 /* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
- * cost fewer calls of pwrite(). */
-#define CONNECTION_MEMORY (256u << 10)
+ * cost fewer calls of pwrite(), but libmicrohttpd clears the memory after each request. */
+#define CONNECTION_MEMORY (128u << 10)
 /* A walk through a bucket needs some 300 bytes for each level of its folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
+/* A body of up to so many bytes is sent in one call together with the headers. */
+#define SHORT_BODY (16u << 10)
 
-enum { STATE_NEW, STATE_BODY, STATE_DISCARD };
+enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE };
 
 struct gw_http {
 	struct MHD_Daemon *daemon;
 	const struct gw_http_calls *calls;
 	void *owner;
 	struct gw_watch *watch;
+	struct gw_pool *pool; /* NULL if there are no workers */
 	atomic_uint connections, requests;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
@@ -87,7 +90,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 			    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
 								     : sizeof(struct sockaddr_in),
 			    req->remote, sizeof(req->remote), NULL, 0, NI_NUMERICHOST);
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	gw_watch_phase(req->watched, GW_PHASE_HEAD);
 	atomic_fetch_add(&http->requests, 1);
 	return req;
 }
@@ -147,11 +150,30 @@ static bool headers_collect(struct MHD_Connection *connection, struct gw_http_re
 	return true;
 }
 
+/* Reads a short body into memory. If that fails, it stays in its file. */
+static void body_read(struct gw_reply *reply)
+{
+	char *bytes = malloc(reply->len);
+
+	if (!bytes ||
+	    pread(reply->fd, bytes, reply->len, (off_t)reply->at) != (ssize_t)reply->len) {
+		free(bytes);
+		return;
+	}
+	close(reply->fd);
+	reply->fd = -1;
+	free(reply->body.at);
+	reply->body = (struct pst_text){.at = bytes, .len = reply->len, .capacity = reply->len};
+}
+
 static struct MHD_Response *response_make(struct gw_http_request *req)
 {
 	struct gw_reply *reply = &req->reply;
 	struct MHD_Response *response;
 
+	if (reply->fd >= 0 && reply->len && reply->len <= SHORT_BODY &&
+	    strcmp(req->method, "HEAD") != 0)
+		body_read(reply);
 	/* In reply to HEAD, libmicrohttpd sends the headers only. */
 	if (reply->fd >= 0 && reply->len) {
 		response =
@@ -190,7 +212,7 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	}
 	if (req->reply.close || atomic_load(&http->quiet))
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_REPLY);
+	gw_watch_phase(req->watched, GW_PHASE_REPLY);
 	ret = MHD_queue_response(connection, req->reply.status ? req->reply.status : 500, response);
 	MHD_destroy_response(response);
 	return ret;
@@ -214,7 +236,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 				    struct gw_http_request *req, const char *method)
 {
 	req->method = method;
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
+	gw_watch_phase(req->watched, GW_PHASE_WORK);
 	if (!req->target)
 		return MHD_NO;
 	if (req->too_long || !headers_collect(connection, req)) {
@@ -233,15 +255,43 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	}
 	if (http->calls->head(http->owner, req)) {
 		req->state = STATE_BODY;
-		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
 	if (reply_waits(req)) {
 		req->state = STATE_DISCARD;
-		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
 	return reply_send(http, connection, req);
+}
+
+/* Ends a request on a worker's thread. The reply is sent by the connection's own thread. */
+static void request_work(struct gw_job *job)
+{
+	struct gw_http_request *req =
+		(struct gw_http_request *)((char *)job - offsetof(struct gw_http_request, job));
+	struct MHD_Connection *connection = req->connection;
+
+	req->http->calls->end(req->http->owner, req);
+	/* The connection's thread may free the request at once. */
+	MHD_resume_connection(connection);
+}
+
+/* Gives a request that may take long to a worker. Returns false if there is none. */
+static bool request_defer(struct gw_http *http, struct MHD_Connection *connection,
+			  struct gw_http_request *req)
+{
+	if (!http->pool || !http->calls->is_long(http->owner, req))
+		return false;
+	req->http = http;
+	req->connection = connection;
+	req->job.run = request_work;
+	MHD_suspend_connection(connection);
+	if (gw_pool_add(http->pool, &req->job))
+		return true;
+	request_work(&req->job);
+	return true;
 }
 
 /* Called by libmicrohttpd for the head of a request, for each piece of its body, and at its end. */
@@ -265,9 +315,13 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		*len = 0;
 		return MHD_YES;
 	}
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
-	if (req->state == STATE_BODY)
+	gw_watch_phase(req->watched, GW_PHASE_WORK);
+	if (req->state == STATE_BODY) {
+		req->state = STATE_DONE;
+		if (request_defer(http, connection, req))
+			return MHD_YES;
 		http->calls->end(http->owner, req);
+	}
 	return reply_send(http, connection, req);
 }
 
@@ -280,7 +334,7 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	(void)connection;
 	if (!req)
 		return;
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	gw_watch_phase(req->watched, GW_PHASE_HEAD);
 	/* A request without a method broke off before its head was complete. */
 	if (req->method)
 		http->calls->done(http->owner, req, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
@@ -390,7 +444,8 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 
 static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_http_options *o)
 {
-	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
+	unsigned flags =
+		MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME;
 	struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
 				       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
 				       {MHD_OPTION_END, 0, NULL}};
@@ -425,8 +480,9 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	http->calls = o->calls;
 	http->owner = o->owner;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
+	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
 	http->starting = true;
-	if (http->watch)
+	if (http->watch && (http->pool || !o->workers))
 		http->daemon = daemon_start(http, o);
 	http->starting = false;
 	if (!http->daemon) {
@@ -434,6 +490,8 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 		snprintf(why, why_len, "the HTTP server cannot start: %s",
 			 http->message[0] ? http->message : strerror(errno));
 		gw_watch_stop(http->watch);
+		gw_pool_stop(http->pool);
+		gw_pool_free(http->pool);
 		free(http);
 		return NULL;
 	}
@@ -460,7 +518,10 @@ void gw_http_stop(struct gw_http *http)
 {
 	if (!http)
 		return;
+	/* Suspended connections must be resumed before the daemon stops. */
+	gw_pool_stop(http->pool);
 	MHD_stop_daemon(http->daemon);
+	gw_pool_free(http->pool);
 	gw_watch_stop(http->watch);
 	free(http);
 }

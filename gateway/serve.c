@@ -78,7 +78,8 @@ static struct gw_http *http_start(struct gateway *g)
 	const struct gw_options *o = g->options;
 	struct gw_http_options http = {
 		.fd = g->fd,
-		.threads = o->threads,
+		.threads = o->threads < o->connections_max ? o->threads : o->connections_max,
+		.workers = o->threads,
 		.connections_max = o->connections_max,
 		.connections_per_address_max = o->connections_per_address_max,
 		.timeout_s = o->timeout_s,
