@@ -34,8 +34,8 @@ struct check {
 	struct loading *l;
 	struct penstock_device *host;
 	const char *name;
-	char *blocks; /* Buffer for two blocks of BLOCK bytes each. */
-	int fd;			    /* the file, or -1 */
+	char *blocks;		     /* Buffer for two blocks of BLOCK bytes each. */
+	int fd;			     /* the file, or -1 */
 	struct penstock_storage *st; /* the object, or NULL */
 };
 

@@ -44,9 +44,9 @@ enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE };
 struct reactor {
 	unsigned index;
 	int epoll_fd, wake_fd;
-	struct pst_http_conn *conns; /* CONNS_MAX; a free one has fd -1 */
-	struct pst_http_call *inbox; /* calls to start; guarded by the lock */
-	unsigned load;		     /* calls of this reactor; guarded by the lock */
+	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
+	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
+	unsigned load;		       /* calls of this reactor; guarded by the lock */
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
@@ -340,8 +340,8 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 			conn_watch(r, conn, EPOLL_CTL_MOD);
 		return;
 	}
-	call = conn_release(r, conn, conn->usable &&
-					     (end == PST_HTTP_DONE || end == PST_HTTP_AGAIN));
+	call = conn_release(r, conn,
+			    conn->usable && (end == PST_HTTP_DONE || end == PST_HTTP_AGAIN));
 	if (end == PST_HTTP_DONE) {
 		call_end(r, call, 0);
 	} else if (end == PST_HTTP_FAILED) {
@@ -353,8 +353,7 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 		socklen_t len;
 
 		/* Try each of the server's addresses before the call waits. */
-		if (++call->addresses_tried <
-		    pst_endpoint_address(endpoint, &ignored, &len)) {
+		if (++call->addresses_tried < pst_endpoint_address(endpoint, &ignored, &len)) {
 			call_begin(r, call);
 			return;
 		}
@@ -441,11 +440,18 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 }
 
 /* Returns how long the reactor may sleep, in ms. */
-static int sleep_ms(const struct reactor *r, uint64_t now_ns)
+static int sleep_ms(struct reactor *r, uint64_t now_ns)
 {
 	uint64_t due_ns = UINT64_MAX;
-	bool idle = false, active = false;
+	bool idle = false, active = false, more;
 
+	/* A call that got its answer at once may have let this thread put the next call into its
+	 * own inbox, after it had emptied the inbox. */
+	pthread_mutex_lock(&lock);
+	more = r->inbox;
+	pthread_mutex_unlock(&lock);
+	if (more)
+		return 0;
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
 		if (r->conns[i].fd < 0)
 			continue;

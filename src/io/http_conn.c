@@ -472,9 +472,10 @@ enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_n
 	if (conn->state <= PST_CONN_SHAKING) {
 		if (since_ns < connect_s * 1000000000ull)
 			return PST_HTTP_RUNNING;
-		conn_broken(conn, ETIMEDOUT, conn->state == PST_CONN_SHAKING
-						     ? "finished no TLS handshake within %u s"
-						     : "accepted no connection within %u s",
+		conn_broken(conn, ETIMEDOUT,
+			    conn->state == PST_CONN_SHAKING
+				    ? "finished no TLS handshake within %u s"
+				    : "accepted no connection within %u s",
 			    connect_s);
 		return PST_HTTP_REFUSED;
 	}

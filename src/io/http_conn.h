@@ -45,16 +45,16 @@ struct pst_http_conn {
 	struct pst_tls *tls;	    /* NULL without TLS */
 	const char *host;	    /* the endpoint's, for TLS and for messages */
 	struct pst_tls_context *tls_context;
-	bool reused;	 /* the connection carried a request before */
-	bool wants_write; /* the reactor shall wait until the socket can be written */
-	bool watches_write; /* the reactor does so */
-	bool usable;	 /* the connection can carry another request */
-	bool repeat;	 /* the verdict was to repeat the call */
+	bool reused;		 /* the connection carried a request before */
+	bool wants_write;	 /* the reactor shall wait until the socket can be written */
+	bool watches_write;	 /* the reactor does so */
+	bool usable;		 /* the connection can carry another request */
+	bool repeat;		 /* the verdict was to repeat the call */
 	struct pst_text request; /* the request's head */
-	uint64_t sent;	 /* bytes of the head and the body that were sent */
-	char *buf;	 /* PST_HTTP_HEAD_MAX bytes for the response's head */
+	uint64_t sent;		 /* bytes of the head and the body that were sent */
+	char *buf;		 /* PST_HTTP_HEAD_MAX bytes for the response's head */
 	size_t have;
-	uint64_t left;	 /* bytes of the body that have not arrived; UINT64_MAX: until the end */
+	uint64_t left; /* bytes of the body that have not arrived; UINT64_MAX: until the end */
 	struct pst_http_chunks chunks;
 	struct iovec iov[64]; /* rest of the call's memory, or its first 64 pieces */
 	/* Bytes moved and time at the last check of the speed. */

@@ -80,8 +80,8 @@ void pst_http_limit_slow_down(struct pst_http_limit *limit, uint64_t now_ns)
 	/* Many requests get the same answer at once; it counts once. */
 	if (now_ns < limit->calm_ns && limit->calm_ns - now_ns > CALM_NS / 2)
 		return;
-	limit->now = limit->now / 2 > PST_HTTP_INFLIGHT_MIN ? limit->now / 2
-							    : PST_HTTP_INFLIGHT_MIN;
+	limit->now =
+		limit->now / 2 > PST_HTTP_INFLIGHT_MIN ? limit->now / 2 : PST_HTTP_INFLIGHT_MIN;
 	limit->calm_ns = now_ns + CALM_NS;
 	limit->down = false;
 	limit->rate = 0;

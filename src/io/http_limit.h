@@ -17,14 +17,14 @@
 #define PST_HTTP_INFLIGHT_MAX 256 /* also the limit of all endpoints together */
 
 struct pst_http_limit {
-	unsigned now;	  /* number of requests that may be in flight */
-	bool down;	  /* the last step lowered the limit */
-	bool waited;	  /* a request waited for the limit in this window */
-	unsigned ended;	  /* requests that ended in this window */
-	uint64_t bytes;	  /* bytes of these requests */
+	unsigned now;	   /* number of requests that may be in flight */
+	bool down;	   /* the last step lowered the limit */
+	bool waited;	   /* a request waited for the limit in this window */
+	unsigned ended;	   /* requests that ended in this window */
+	uint64_t bytes;	   /* bytes of these requests */
 	uint64_t since_ns; /* start of the window */
-	uint64_t rate;	  /* bytes per second of the last window; 0 if unknown */
-	uint64_t calm_ns; /* until this time the limit must not climb */
+	uint64_t rate;	   /* bytes per second of the last window; 0 if unknown */
+	uint64_t calm_ns;  /* until this time the limit must not climb */
 };
 
 void pst_http_limit_init(struct pst_http_limit *limit);

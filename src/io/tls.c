@@ -11,7 +11,6 @@
 #include <openssl/x509v3.h>
 #include <stdlib.h>
 
-
 struct pst_tls_context {
 	SSL_CTX *ctx;
 };
@@ -51,16 +50,16 @@ int pst_tls_context_open(const char *ca_bundle, bool insecure, struct pst_tls_co
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for TLS");
 	}
 	SSL_CTX_set_min_proto_version(context->ctx, TLS1_2_VERSION);
-	SSL_CTX_set_mode(context->ctx,
-			 SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-				 SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_set_mode(context->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
+					       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+					       SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_verify(context->ctx, insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
 	if (ca_bundle && ca_bundle[0]) {
 		if (!SSL_CTX_load_verify_locations(context->ctx, ca_bundle, NULL)) {
-			int ret = pst_fail_errno(
-				err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the CA bundle %s: %s (see AWS_CA_BUNDLE)",
-				pst_path_tail(ca_bundle), tls_reason(reason, sizeof(reason)));
+			int ret = pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+						 "the CA bundle %s: %s (see AWS_CA_BUNDLE)",
+						 pst_path_tail(ca_bundle),
+						 tls_reason(reason, sizeof(reason)));
 
 			pst_tls_context_close(context);
 			return ret;
@@ -151,9 +150,8 @@ int pst_tls_shake(struct pst_tls *tls, struct pst_err *err)
 				      pst_path_tail(tls->host),
 				      X509_verify_cert_error_string(verdict));
 	}
-	return pst_fail_errno(err, -code, PENSTOCK_WHY_IO_ERROR,
-			      "%s: the TLS handshake failed: %s", pst_path_tail(tls->host),
-			      tls_reason(reason, sizeof(reason)));
+	return pst_fail_errno(err, -code, PENSTOCK_WHY_IO_ERROR, "%s: the TLS handshake failed: %s",
+			      pst_path_tail(tls->host), tls_reason(reason, sizeof(reason)));
 }
 
 ssize_t pst_tls_read(struct pst_tls *tls, void *bytes, size_t len)

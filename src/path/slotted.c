@@ -212,9 +212,8 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
 	/* A storage without a page cache says itself how long its transfers shall be. */
-	most = route->st->facts.chunk_best && route->st->facts.fd < 0
-		       ? route->st->facts.chunk_best
-		       : CHUNK_MAX;
+	most = route->st->facts.chunk_best && route->st->facts.fd < 0 ? route->st->facts.chunk_best
+								      : CHUNK_MAX;
 	if (!route->dev->facts.is_host && facts->chunk_max > most)
 		facts->chunk_max = most;
 	least = most > CHUNK_MAX ? CHUNK_MAX : CHUNK_FIRST;

@@ -244,8 +244,8 @@ static void reads_remove(struct pst_object *object, const struct object_read *re
 }
 
 /* Fails a read whose response is not the range of the object that was opened. */
-static enum pst_http_verdict read_refuse(struct object_read *read, int code,
-					 enum penstock_why why, const char *what)
+static enum pst_http_verdict read_refuse(struct object_read *read, int code, enum penstock_why why,
+					 const char *what)
 {
 	pst_fail_errno(&read->call.http.err, code, why, "%s", what);
 	return PST_HTTP_FAIL;

@@ -23,8 +23,7 @@ static int server_find(struct pst_object_place *place, struct pst_err *err)
 	char text[128];
 
 	if (!endpoint[0]) {
-		snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com",
-			 place->settings.region);
+		snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com", place->settings.region);
 		endpoint = text;
 	}
 	return pst_object_server_parse(endpoint, &place->server, err);

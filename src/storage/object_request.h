@@ -30,8 +30,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 void pst_object_place_close(struct pst_object_place *place);
 /* Changes the region to the one that the server has named. Returns 0, or -errno if it has been
  * changed before or the server is not found. */
-int pst_object_place_move(struct pst_object_place *place, const char *region,
-			  struct pst_err *err);
+int pst_object_place_move(struct pst_object_place *place, const char *region, struct pst_err *err);
 
 /* A request to the object's server. */
 struct pst_object_call {

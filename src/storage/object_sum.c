@@ -102,8 +102,8 @@ enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_
 		piece_join(sum, at - 1);
 	if (sum->count == 1 && sum->pieces[0].len == sum->length) {
 		sum->found = sum->pieces[0].crc;
-		sum->state = sum->found == sum->expected ? PST_OBJECT_SUM_RIGHT
-							 : PST_OBJECT_SUM_WRONG;
+		sum->state =
+			sum->found == sum->expected ? PST_OBJECT_SUM_RIGHT : PST_OBJECT_SUM_WRONG;
 	}
 	return sum->state;
 }

@@ -34,9 +34,9 @@ struct pst_object_piece {
 struct pst_object_sum {
 	enum pst_object_sum_state state;
 	enum pst_hash_kind kind;
-	uint64_t length;   /* of the object */
-	uint64_t expected; /* checksum of the object */
-	uint64_t found;	   /* set when all bytes have been read */
+	uint64_t length;		 /* of the object */
+	uint64_t expected;		 /* checksum of the object */
+	uint64_t found;			 /* set when all bytes have been read */
 	struct pst_object_piece *pieces; /* sorted, and not adjacent */
 	unsigned count;
 };

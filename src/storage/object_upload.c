@@ -54,8 +54,8 @@ struct part {
 	uint64_t off, len;
 	char *mem;
 	uint64_t mem_len;
-	unsigned writers;    /* lanes that copy into `mem` */
-	struct span *spans;  /* sorted, and not adjacent */
+	unsigned writers;   /* lanes that copy into `mem` */
+	struct span *spans; /* sorted, and not adjacent */
 	unsigned span_count;
 	uint64_t crc;
 	char sum[17]; /* the checksum in base64 */
@@ -434,8 +434,7 @@ static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 			       : pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 						"%s: byte %llu was written before and its part is "
 						"sent: write each byte once",
-						up->place->url.name,
-						(unsigned long long)io->off);
+						up->place->url.name, (unsigned long long)io->off);
 	}
 	return 0;
 }
@@ -591,16 +590,15 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 			return 0;
 		len = length - off < len ? length - off : len;
 		if (part && part->state == PART_FILLING)
-			written = part->span_count && !part->spans[0].first ? part->spans[0].end
-									    : 0;
+			written =
+				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
 		else if (!part && !up->sent[i].etag)
 			written = 0;
 		if (written < len)
-			return pst_fail_errno(err, EIO, PENSTOCK_WHY_SHORT_IO,
-					      "%s: byte %llu of %llu was never written",
-					      up->place->url.name,
-					      (unsigned long long)(off + written),
-					      (unsigned long long)length);
+			return pst_fail_errno(
+				err, EIO, PENSTOCK_WHY_SHORT_IO,
+				"%s: byte %llu of %llu was never written", up->place->url.name,
+				(unsigned long long)(off + written), (unsigned long long)length);
 	}
 	return 0;
 }

@@ -150,8 +150,8 @@ static int options_parse(struct pst_object_url *url, const char *query, struct p
 		int ret;
 
 		if (len >= sizeof(part))
-			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"%s: an option is too long", url->name);
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: an option is too long",
+					url->name);
 		memcpy(part, query, len);
 		part[len] = '\0';
 		query += len + (query[len] == '&');

@@ -16,9 +16,9 @@
 /* A server. */
 struct pst_object_server {
 	bool tls;
-	char host[256];	  /* name or IP address, without brackets */
-	unsigned port;	  /* never 0 */
-	bool port_given;  /* the port is in the URL */
+	char host[256];	 /* name or IP address, without brackets */
+	unsigned port;	 /* never 0 */
+	bool port_given; /* the port is in the URL */
 };
 
 struct pst_object_url {
@@ -28,7 +28,7 @@ struct pst_object_url {
 	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
 	size_t key_len;
 	char endpoint[1025], region[65], profile[129]; /* options; "" if they are not given */
-	int path_style; /* 1 or 0; -1 if it is not given */
+	int path_style;				       /* 1 or 0; -1 if it is not given */
 	bool anonymous, insecure;
 	unsigned timeout_s; /* 0 if it is not given */
 	/* for a presigned URL */

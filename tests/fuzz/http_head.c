@@ -58,8 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 
 	memcpy(copy, data, len);
 	n = pst_http_head_parse(copy, len, &head);
-	if (n > (long)len || n > PST_HTTP_HEAD_MAX ||
-	    (n < 0 && n != -EBADMSG && n != -E2BIG))
+	if (n > (long)len || n > PST_HTTP_HEAD_MAX || (n < 0 && n != -EBADMSG && n != -E2BIG))
 		abort();
 	if (n > 0) {
 		if (head.status < 100 || head.status > 599 ||

@@ -161,8 +161,8 @@ static void decodes_chunks_however_they_are_cut(void **state)
 
 static void refuses_malformed_chunks(void **state)
 {
-	static const char *const bad[] = {"\r\n", "g\r\n", "1\r\nab\r\n", "1\r\na\n",
-					  "1111111111111111\r\n", ";\r\n"};
+	static const char *const bad[] = {
+		"\r\n", "g\r\n", "1\r\nab\r\n", "1\r\na\n", "1111111111111111\r\n", ";\r\n"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -172,9 +172,9 @@ static void refuses_malformed_chunks(void **state)
 		bool ended;
 
 		memcpy(copy, bad[i], strlen(bad[i]));
-		assert_int_equal(pst_http_chunks_take(&chunks, copy, strlen(bad[i]), &decoded,
-						      &ended),
-				 -EBADMSG);
+		assert_int_equal(
+			pst_http_chunks_take(&chunks, copy, strlen(bad[i]), &decoded, &ended),
+			-EBADMSG);
 	}
 }
 

@@ -62,8 +62,7 @@ static void pieces_in_any_order(void **state)
 				assert_int_equal(pst_object_sum_add(&sum, off, len, 77),
 						 PST_OBJECT_SUM_OPEN);
 		}
-		assert_int_equal(sum.state,
-				 wrong ? PST_OBJECT_SUM_WRONG : PST_OBJECT_SUM_RIGHT);
+		assert_int_equal(sum.state, wrong ? PST_OBJECT_SUM_WRONG : PST_OBJECT_SUM_RIGHT);
 		pst_object_sum_close(&sum);
 	}
 }
@@ -86,7 +85,8 @@ static void gives_up(void **state)
 
 static void ignores_other_checksums(void **state)
 {
-	struct pst_http_head head = {.status = 200, .crc32c = "AAAAAA==", .checksum_type = "COMPOSITE"};
+	struct pst_http_head head = {
+		.status = 200, .crc32c = "AAAAAA==", .checksum_type = "COMPOSITE"};
 	struct pst_object_sum sum;
 
 	(void)state;
