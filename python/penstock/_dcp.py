@@ -24,9 +24,10 @@ def name_of(index: Any) -> str:
 
 
 def refuse_object(path: Any, instead: str) -> None:
-    """Raises ValueError if `path` is the URL of an object: torch would make a folder s3:."""
+    """Raises ValueError if `path` is the URL of an object: torch would make a folder s3:. `instead`
+    says what can be done."""
     if str(path).startswith("s3:/"):
-        raise ValueError(f"{path} is no folder; use penstock.torch.{instead}")
+        raise ValueError(f"{path} is no folder; {instead}")
 
 
 class Total:

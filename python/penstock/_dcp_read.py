@@ -148,7 +148,7 @@ class StorageReader(FileSystemReader):
 
     @staticmethod
     def _check_path(path: Any) -> None:
-        refuse_object(path, "ObjectStorageReader")
+        refuse_object(path, "use penstock.torch.ObjectStorageReader")
 
     def file(self, name: str) -> str:
         """Returns what the library reads a part from."""

@@ -243,7 +243,7 @@ class StorageWriter(FileSystemWriter):
 
     @staticmethod
     def _check_path(path: Any) -> None:
-        refuse_object(path, "ObjectStorageWriter")
+        refuse_object(path, "use penstock.torch.ObjectStorageWriter")
 
     def __getstate__(self) -> Dict[str, Any]:
         if self.stager is not None and self.stager.unwritten_bytes:

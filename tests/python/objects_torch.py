@@ -240,7 +240,10 @@ class Checkpoints(unittest.TestCase):
                      no_dist=True)
         self.assertIn("s3://bucket/none/.metadata", str(caught.exception))
         for wrong, words in ((pt.StorageWriter, "use penstock.torch.ObjectStorageWriter"),
-                             (pt.StorageReader, "use penstock.torch.ObjectStorageReader")):
+                             (pt.StorageReader, "use penstock.torch.ObjectStorageReader"),
+                             (pt.Checkpointer, "use penstock.torch.ObjectStorageWriter"),
+                             (pt.HuggingFaceStorageWriter, "save_file writes single objects"),
+                             (pt.HuggingFaceStorageReader, "load_into reads models of a store")):
             with self.assertRaisesRegex(ValueError, words):
                 wrong(url)
 
