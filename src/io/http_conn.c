@@ -157,9 +157,8 @@ static ssize_t conn_receive(struct pst_http_conn *conn, void *bytes, size_t len)
 	return n;
 }
 
-/* Receives body bytes into the call's memory. SO_RCVLOWAT would let the thread wake up less often,
- * and save a fifth of its time. But a connection over loopback then stopped for seconds, because
- * the kernel dropped packets that did not fit in its buffer. */
+/* Receives body bytes into the call's memory. With SO_RCVLOWAT of 128 KiB, the thread would wake up
+ * less often. Over loopback that saved between 0 and 10 % of its time, less than the spread. */
 static ssize_t conn_receive_body(struct pst_http_conn *conn)
 {
 	unsigned count = body_iov(conn, conn->left);
