@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from . import _part
 from ._coordination import RankError, Ranks, describe
+from ._dcp import refuse_object
 from ._dcp_read import StorageReader
 from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
@@ -104,6 +105,7 @@ class Checkpointer:
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
                  raise_errors: bool = False, patience: float = 20.0,
                  **writer_options: Any) -> None:
+        refuse_object(folder, "use penstock.torch.ObjectStorageWriter")
         self.folder, self.keep = os.path.abspath(os.fspath(folder)), keep
         self.raise_errors, self._options = raise_errors, writer_options
         self._ranks = Ranks(group, patience)

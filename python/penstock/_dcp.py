@@ -23,6 +23,13 @@ def name_of(index: Any) -> str:
     return f"{index.fqn}@{','.join(map(str, index.offset))}"
 
 
+def refuse_object(path: Any, instead: str) -> None:
+    """Raises ValueError if `path` is the URL of an object: torch would make a folder s3:. `instead`
+    says what can be done."""
+    if str(path).startswith("s3:/"):
+        raise ValueError(f"{path} is no folder; {instead}")
+
+
 class Total:
     """Adds up the progress of several parts, and tells it to a function. The function is called by
     one thread at a time."""
@@ -56,4 +63,5 @@ class Total:
         self._call(done, self._total)
 
 
-__all__ = ["LOCK", "MANIFEST", "MANIFEST_OF", "MARKER", "SUFFIX", "Total", "name_of"]
+__all__ = ["LOCK", "MANIFEST", "MANIFEST_OF", "MARKER", "SUFFIX", "Total", "name_of",
+           "refuse_object"]

@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import MANIFEST_OF, MARKER, Total, name_of
+from ._dcp import MANIFEST_OF, MARKER, Total, name_of, refuse_object
 from ._lib import FormatError, device_name
 from ._model import Report
 from ._staging import is_plain
@@ -134,6 +134,7 @@ class StorageReader(FileSystemReader):
     def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
                  effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
                  progress: Any = None, **torch_options: Any) -> None:
+        self._check_path(path)
         super().__init__(path, **torch_options)
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
@@ -144,6 +145,14 @@ class StorageReader(FileSystemReader):
     def folder(self) -> str:
         """The checkpoint's folder."""
         return os.fspath(self.path)
+
+    @staticmethod
+    def _check_path(path: Any) -> None:
+        refuse_object(path, "use penstock.torch.ObjectStorageReader")
+
+    def file(self, name: str) -> str:
+        """Returns what the library reads a part from."""
+        return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_reader(metadata, *args, **kwargs)
@@ -222,7 +231,7 @@ class _PartRead:
                  wanted: List[_Wanted], manifest: Optional[_part.Manifest], tell: Any) -> None:
         self.reader, self.planner, self.name, self.wanted = reader, planner, name, wanted
         self.manifest, self.tell = manifest, tell
-        self.path = os.path.join(reader.folder, name)
+        self.path = reader.file(name)
         self.items: List[_part.Item] = []
         self.through_torch = 0
         self._deliveries: List[Any] = []

@@ -33,7 +33,7 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of
+from ._dcp import LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of, refuse_object
 from ._folders import Place, file_system, make_folder, place_of, sync_folder
 from ._lib import device_name
 from ._lock import FolderLock
@@ -227,6 +227,7 @@ class StorageWriter(FileSystemWriter):
                  path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
                  progress: Any = None, **torch_options: Any) -> None:
         _check_options(torch_options)
+        self._check_path(path)
         super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
         self.stripe = [os.fspath(folder) for folder in stripe]
         self.parts = parts or torch_options.get("thread_count")
@@ -239,6 +240,10 @@ class StorageWriter(FileSystemWriter):
         self.stop: Any = None
         self._folder_lock: Optional[FolderLock] = None
         self._coordinator = False
+
+    @staticmethod
+    def _check_path(path: Any) -> None:
+        refuse_object(path, "use penstock.torch.ObjectStorageWriter")
 
     def __getstate__(self) -> Dict[str, Any]:
         if self.stager is not None and self.stager.unwritten_bytes:
@@ -400,7 +405,7 @@ class StorageWriter(FileSystemWriter):
             try:
                 if link_first:
                     self._link(folder, names[i])
-                report = _part.write_part(os.path.join(folder, names[i]), layouts[i].items,
+                report = _part.write_part(self._file(folder, names[i]), layouts[i].items,
                                           checksums=self.checksums, durable=self.durable,
                                           stop=stop, tell=tell.function(i), **self.how)
                 self._link(folder, names[i])
@@ -483,7 +488,7 @@ class StorageWriter(FileSystemWriter):
         drives, where another checkpoint's folder may have the same name."""
         pattern = re.compile(re.escape(prefix) + r"(\d+)" + re.escape(SUFFIX))
         taken = [int(match[1]) for folder in {self.folder, *self._drives()}
-                 for match in map(pattern.fullmatch, os.listdir(folder)) if match]
+                 for match in map(pattern.fullmatch, self._names(folder)) if match]
         first = max(taken, default=-1) + 1
         return [f"{prefix}{first + i}{SUFFIX}" for i in range(count)]
 
@@ -552,14 +557,26 @@ class StorageWriter(FileSystemWriter):
         own = re.compile(rf"__{self.rank}[_.].*") if self._is_local() else \
             re.compile(r"__.*|(\d+\.)?" + re.escape(MANIFEST))
         ends = ([] if self._is_local() else [MARKER]) + [MANIFEST, SUFFIX]
-        names = [name for name in os.listdir(self.folder) if own.fullmatch(name)]
+        names = [name for name in self._names(self.folder) if own.fullmatch(name)]
         for name in [name for end in ends for name in names if name.endswith(end)]:
             if name not in keep:
-                path = os.path.join(self.folder, name)
-                target = _striped_part(path)
-                for file in filter(None, (target, path)):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(file)
+                self._remove(name)
+
+    # ---- files; ObjectStorageWriter has objects instead ----
+
+    def _file(self, folder: str, name: str) -> str:
+        return os.path.join(folder, name)
+
+    def _names(self, folder: str) -> Sequence[str]:
+        return os.listdir(folder)
+
+    def _remove(self, name: str) -> None:
+        """Removes a file, and the part on another drive to which it is a link."""
+        path = os.path.join(self.folder, name)
+        target = _striped_part(path)
+        for file in filter(None, (target, path)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file)
 
 
 __all__ = ["SaveReport", "StorageWriter"]

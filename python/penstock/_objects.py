@@ -75,6 +75,10 @@ class ObjectClient:
         if require not in CLASSES or effort not in EFFORTS:
             raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
                              f"{list(EFFORTS)}")
+        if endpoint is not None and "@" in endpoint:
+            # The URL of the endpoint is part of names and messages.
+            raise ValueError("an endpoint has no user and no password; keys come from the "
+                             "environment or a profile")
         options = {"endpoint": endpoint, "region": region, "profile": profile,
                    "anonymous": "1" if anonymous else None,
                    "path-style": None if path_style is None else str(int(path_style)),

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._checkpointer import Checkpointer, DeadlineError, Saved
 from ._coordination import RankError
+from ._dcp_object import ObjectStorageReader, ObjectStorageWriter
 from ._dcp_read import LoadReport, StorageReader
 from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from ._dcp_safetensors import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 __all__ = ["Checkpointer", "DeadlineError", "FileReport", "HuggingFaceStorageReader",
-           "HuggingFaceStorageWriter", "LoadReport", "RankError", "SavePlanner", "SaveReport",
+           "HuggingFaceStorageWriter", "LoadReport", "ObjectStorageReader",
+           "ObjectStorageWriter", "RankError", "SavePlanner", "SaveReport",
            "Saved", "SnapshotReport", "Stager", "StorageReader", "StorageWriter",
            "free_host_bytes", "load", "save"]
 

@@ -56,7 +56,7 @@ struct pst_http_call {
 	/* set by the owner */
 	const struct pst_http_ops *ops;
 	struct pst_http_endpoint *endpoint;
-	bool no_body; /* a response has no body, as after HEAD */
+	bool no_body;	 /* a response has no body, as after HEAD */
 	size_t text_max; /* bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
 	const void *out; /* body of the request */
 	uint64_t out_len;

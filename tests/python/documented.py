@@ -47,7 +47,8 @@ class Documented(unittest.TestCase):
         for name, value in state.items():
             self.assertTrue(bool((space["loaded"]["model"][name] == value).all()))
         documented = set(_torch_file.__all__ + _dcp_safetensors.__all__)
-        documented |= {"Checkpointer", "SavePlanner", "Stager", "StorageReader", "StorageWriter"}
+        documented |= {"Checkpointer", "SavePlanner", "Stager", "StorageReader", "StorageWriter",
+                       "ObjectStorageReader", "ObjectStorageWriter"}
         self.assertLessEqual(documented, set(penstock.torch.__all__))
         self.assertEqual({name for name in documented if name not in self.text}, set())
 

@@ -2,6 +2,7 @@
 """Tests checkpoints of torch in an object store: penstock.torch.save and load with s3://,
 torch.distributed.checkpoint through penstock.fsspec, and through a client's methods."""
 
+import errno
 import io
 import os
 import pickle
@@ -13,15 +14,19 @@ import warnings
 import zipfile
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import penstock
 import penstock.fsspec
 import penstock.torch as pt
+import ranks
 import store
 import tap
 from penstock import _torch_file
-from states import emptied, same
+from states import ERRORS, emptied, same
 from store import TMP, Store, body, client, put
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
@@ -44,6 +49,29 @@ def state(seed=0):
             "short": torch.ones(3), "empty": torch.zeros(0, 4),
             "nested": {"step": seed, "text": "x" * 200_000},
             "more": {str(i): torch.full((20_000,), float(i)) for i in range(20)}}
+
+
+FULL = torch.arange(5000.0).reshape(500, 10)
+
+
+def sharded(value):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return distribute_tensor(value.clone(), mesh, [Shard(0)])
+
+
+def save_ranks(rank, url):
+    dcp.save({"w": sharded(FULL), "step": 7}, storage_writer=pt.ObjectStorageWriter(url))
+
+
+def load_ranks(rank, url):
+    got = {"w": sharded(torch.zeros_like(FULL)), "step": 0}
+    dcp.load(got, storage_reader=pt.ObjectStorageReader(url))
+    return bool(torch.equal(got["w"].full_tensor(), FULL)) and got["step"] == 7
+
+
+def save_local(rank, url):
+    mine = {"mine": torch.full((9,), float(rank))}
+    dcp.save(mine, storage_writer=pt.ObjectStorageWriter(url), use_collectives=False)
 
 
 class Files(unittest.TestCase):
@@ -164,6 +192,85 @@ class Checkpoints(unittest.TestCase):
         dcp.load(got, storage_reader=FsspecReader(where["path"], endpoint=Store.endpoint),
                  no_dist=True)
         same(got, want)
+
+    def test_ours(self):
+        """torch's classes for fsspec and ours read what the others write."""
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+        penstock.fsspec.register("penstock")
+        for number, (writer, reader) in enumerate((
+                (pt.ObjectStorageWriter, pt.ObjectStorageReader),
+                (pt.ObjectStorageWriter, FsspecReader), (FsspecWriter, pt.ObjectStorageReader))):
+            with self.subTest(writer=writer, reader=reader):
+                key, want, ends = f"bucket/dcp ours/step-{number}", state(number), []
+                for kind in (writer, reader):
+                    ends.append(kind(f"penstock://{key}", endpoint=Store.endpoint)
+                                if "Fsspec" in kind.__name__ else kind(client().url(key)))
+                dcp.save(want, storage_writer=ends[0], no_dist=True)
+                got = emptied(want)
+                dcp.load(got, storage_reader=ends[1], no_dist=True)
+                same(got, want)
+
+    def test_replaced(self):
+        """A save below a prefix replaces the checkpoint there. A save that fails, or that ends
+        before the marker, leaves it as it was."""
+        url, told = client().url("bucket/replaced/step"), []
+        for seed in (1, 2):
+            writer = pt.ObjectStorageWriter(url, parts=seed,
+                                            progress=lambda *row: told.append(row))
+            dcp.save(state(seed), storage_writer=writer, no_dist=True)
+            self.assertEqual(told[-1], (told[-1][1],) * 2)
+            self.assertEqual(len(client().list_objects("bucket/replaced/")), 1 + seed)
+        with self.assertRaisesRegex(ERRORS, "overwrite is False"):
+            dcp.save(state(3), storage_writer=pt.ObjectStorageWriter(url, overwrite=False),
+                     no_dist=True)
+
+        class Failing(pt.ObjectStorageWriter):
+            def _write_marker(self, metadata):
+                raise OSError(errno.EIO, "planted")
+        with self.assertRaisesRegex(ERRORS, "planted"):
+            dcp.save(state(3), storage_writer=Failing(url), no_dist=True)
+        reader, got = pt.ObjectStorageReader(url), emptied(state(2))
+        dcp.load(got, storage_reader=reader, no_dist=True)
+        same(got, state(2))
+        self.assertGreater(reader.report.bytes, 1_000_000)
+        dcp.save(state(4), storage_writer=pt.ObjectStorageWriter(url), no_dist=True)
+        self.assertEqual(len(client().list_objects("bucket/replaced/")), 2)
+        with self.assertRaises(ERRORS) as caught:
+            dcp.load(got, storage_reader=pt.ObjectStorageReader(client().url("bucket/none")),
+                     no_dist=True)
+        self.assertIn("s3://bucket/none/.metadata", str(caught.exception))
+        for wrong, words in ((pt.StorageWriter, "use penstock.torch.ObjectStorageWriter"),
+                             (pt.StorageReader, "use penstock.torch.ObjectStorageReader"),
+                             (pt.Checkpointer, "use penstock.torch.ObjectStorageWriter"),
+                             (pt.HuggingFaceStorageWriter, "save_file writes single objects"),
+                             (pt.HuggingFaceStorageReader, "load_into reads models of a store")):
+            with self.assertRaisesRegex(ValueError, words):
+                wrong(url)
+
+    def test_ranks(self):
+        """Three ranks save shards, two and one load them. Ranks that save for themselves, too."""
+        url = client().url("bucket/ranks")
+        ranks.run(3, save_ranks, url)
+        self.assertEqual(sorted(name.rpartition("/")[2] for name in
+                                client().list_objects("bucket/ranks/")),
+                         [".metadata", *(f"__{rank}_0.distcp" for rank in range(3))])
+        for count in (2, 1):
+            self.assertEqual(ranks.run(count, load_ranks, url), [True] * count)
+        url = client().url("bucket/local")
+        ranks.run(2, save_local, url)
+        self.assertIn("bucket/local/__1.metadata", client().list_objects("bucket/local/"))
+
+    def test_async(self):
+        """A snapshot is written while the program changes its tensors."""
+        url, want = client().url("bucket/async"), {"w": torch.randn(1 << 20)}
+        kept = {"w": want["w"].clone()}
+        writer = pt.ObjectStorageWriter(url)
+        future = dcp.async_save(want, storage_writer=writer)
+        want["w"].zero_()
+        getattr(future, "upload_completion", future).result()
+        got = {"w": torch.zeros(1 << 20)}
+        dcp.load(got, storage_reader=pt.ObjectStorageReader(url), no_dist=True)
+        same(got, kept)
 
     def test_seam(self):
         """The methods that a storage class over RDMA asks of a client, with contiguous tensors."""
