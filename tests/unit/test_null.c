@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "penstock_ckpt.h"
+#include "penstock_object.h"
 
 #define LEN 8192u
 
@@ -306,6 +307,77 @@ static void null_groups(void **state)
 	RUNS(penstock_group_close, NULL);
 }
 
+static void null_object_clients(void **state)
+{
+	struct penstock_object_client_info info = {.size = sizeof(info)};
+	struct penstock_object_window_info window_info = {.size = sizeof(window_info)};
+	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
+	struct penstock_object_reply reply = {.size = sizeof(reply)};
+	struct penstock_object_verdict verdict = {.size = sizeof(verdict)};
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+
+	(void)state;
+	FAILS(penstock_object_client_open, NULL, NULL);
+	assert_int_equal(penstock_object_client_open(NULL, &client), 0);
+	FAILS(penstock_object_client_get_info, NULL, &info);
+	FAILS(penstock_object_client_get_info, client, NULL);
+	FAILS(penstock_object_alloc, NULL, host, LEN, &buffer);
+	FAILS(penstock_object_alloc, client, host, LEN, NULL);
+	FAILS(penstock_object_register, NULL, host, buf, LEN, &buffer);
+	FAILS(penstock_object_register, client, host, NULL, LEN, &buffer);
+	FAILS(penstock_object_register, client, host, buf, LEN, NULL);
+	NOTHING(IS_NULL, penstock_object_ptr, NULL);
+	RUNS(penstock_object_unregister, NULL);
+	assert_int_equal(penstock_object_alloc(client, host, LEN, &buffer), 0);
+	FAILS(penstock_object_window_open, NULL, PENSTOCK_READ, 0, LEN, &window);
+	FAILS(penstock_object_window_open, buffer, PENSTOCK_READ, 0, LEN, NULL);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, LEN, &window), 0);
+	FAILS(penstock_object_window_get_info, NULL, &window_info);
+	FAILS(penstock_object_window_get_info, window, NULL);
+	FAILS(penstock_object_headers, NULL, headers, PENSTOCK_OBJECT_HEADERS_MAX);
+	FAILS(penstock_object_headers, window, NULL, PENSTOCK_OBJECT_HEADERS_MAX);
+	FAILS(penstock_object_judge, NULL, &reply, &verdict);
+	FAILS(penstock_object_judge, window, NULL, &verdict);
+	FAILS(penstock_object_judge, window, &reply, NULL);
+	RUNS(penstock_object_release, NULL);
+	RUNS(penstock_object_client_close, NULL);
+	penstock_object_release(window);
+	penstock_object_unregister(buffer);
+	penstock_object_client_close(client);
+}
+
+static void null_object_servers(void **state)
+{
+	struct penstock_object_server_info info = {.size = sizeof(info)};
+	struct penstock_object_remote_info remote_info = {.size = sizeof(remote_info)};
+	struct penstock_object_seg seg = {.len = 1};
+	struct penstock_object_done done;
+	struct penstock_object_server *server;
+	struct penstock_object_remote *remote;
+
+	(void)state;
+	FAILS(penstock_object_server_open, NULL, NULL);
+	assert_int_equal(penstock_object_server_open(NULL, &server), 0);
+	FAILS(penstock_object_server_get_info, NULL, &info);
+	FAILS(penstock_object_server_get_info, server, NULL);
+	FAILS(penstock_object_resolve, NULL, "t", 1, NULL, &remote);
+	FAILS(penstock_object_resolve, server, NULL, 1, NULL, &remote);
+	FAILS(penstock_object_resolve, server, "t", 1, NULL, NULL);
+	FAILS(penstock_object_remote_get_info, NULL, &remote_info);
+	FAILS(penstock_object_move, NULL, PENSTOCK_READ, 0, &seg, 1, 0);
+	FAILS(penstock_object_poll, NULL, &done, 1);
+	FAILS(penstock_object_poll, server, NULL, 1);
+	FAILS(penstock_object_wait, NULL, &done, 1, 0);
+	FAILS(penstock_object_wait, server, NULL, 1, 0);
+	FAILS(penstock_object_fd, NULL);
+	FAILS(penstock_object_answer_fill, NULL);
+	RUNS(penstock_object_forget, NULL);
+	RUNS(penstock_object_server_close, NULL);
+	penstock_object_server_close(server);
+}
+
 static void null_texts(void **state)
 {
 	const char *volatile none = NULL;
@@ -541,6 +613,8 @@ int main(void)
 		cmocka_unit_test(null_manifests),
 		cmocka_unit_test(null_checkpoints),
 		cmocka_unit_test(null_groups),
+		cmocka_unit_test(null_object_clients),
+		cmocka_unit_test(null_object_servers),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),
 		cmocka_unit_test(requests_of_different_sizes),
