@@ -107,7 +107,7 @@ void *penstock_object_ptr(const struct penstock_object_buffer *buffer)
 {
 	if (buffer)
 		return pst_wire_buffer_ptr(inner_buffer(buffer));
-	pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "the buffer is NULL");
+	pst_fail_null("the buffer");
 	return NULL;
 }
 
