@@ -464,7 +464,7 @@ struct penstock_s3_answer {
  * -EACCES	there are no keys, or the server refuses them
  * -E2BIG	the body is longer than `body_max`
  * -EINVAL	the URL, the method, the query or a header cannot be used
- * -ENOTSUP	this build has no objects
+ * -EOPNOTSUPP	this build has no objects
  * -EIO		and other errors of a server, and of the way to it
  */
 PENSTOCK_API int64_t penstock_s3_ask(const struct penstock_s3_question *ask,
