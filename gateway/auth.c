@@ -36,6 +36,9 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 
 	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
 		error = GW_AuthorizationQueryParametersError;
+	/* Clients such as s3cmd sign again for the region that the element Region names. */
+	if (result == PST_SIGV4_WRONG_REGION)
+		req->hint = req->server->region;
 	if (result == PST_SIGV4_WRONG_REGION)
 		gw_fail(req, error, "The region or the service is wrong; expecting '%s' and s3",
 			req->server->region ? req->server->region : "any");

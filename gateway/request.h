@@ -47,6 +47,7 @@ struct gw_request {
 	struct gw_body body;
 	void *state; /* of the operation; freed with free() */
 	enum gw_error error;
+	const char *hint; /* region for the reply with an error; NULL for none */
 	bool failed;
 };
 
