@@ -32,14 +32,16 @@ struct penstock_loaded;
  *
  * path		one of: a safetensors file; an index (*.json); a directory; a folder of a
  * 		Hugging Face cache (models--owner--name); the name of a model in that cache,
- * 		which is owner/name or a name without an owner
+ * 		which is owner/name or a name without an owner; the URL of an object, of an index
+ *		that is an object, or of a prefix that ends with a slash (see penstock_open)
  * opts		the options; NULL stands for the defaults
  * out		receives the model; close it with penstock_weights_close
  *
  * In a directory the index tells which files belong to the model. If there is no index, the
  * model is the file model.safetensors. If there is none either, all files *.safetensors belong
  * to the model, but files named consolidated* only if there are no others. With an index, the
- * model has only the tensors that the index lists, each from the file that the index names.
+ * model has only the tensors that the index lists, each from the file that the index names. A
+ * prefix stands for its object model.safetensors.index.json, because objects are not listed.
  *
  * A model of up to 64 files keeps them open: if a file is removed or replaced, the model still
  * reads the old file. A child process may use a model that its parent opened before the fork,

@@ -11,6 +11,7 @@
  *				backward, twice (each byte two times) or gap (without the second
  *				piece), then commits; or abort, or create (without replacing)
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
+ *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
  *
  * It prints one line with the result, and exits with 0 unless the program itself is at fault.
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #include "penstock.h"
+#include "penstock_weights.h"
 
 #define PIECE (1u << 20)
 #define RANGE (64u << 10)
@@ -265,6 +267,26 @@ static int check_object(const char *url, uint64_t total)
 	return 0;
 }
 
+static int save_model(const char *url, uint64_t count)
+{
+	struct penstock_out out = {.size = sizeof(out),
+				   .name = "tensor",
+				   .dtype = PENSTOCK_DTYPE_U8,
+				   .rank = 1,
+				   .shape = &count,
+				   .dev = host()};
+	unsigned char *bytes;
+	void *mem;
+
+	if (penstock_alloc(out.dev, count, &mem))
+		return 2;
+	bytes = mem;
+	for (uint64_t i = 0; i < count; i++)
+		bytes[i] = pattern(i);
+	out.ptr = mem;
+	return report(penstock_weights_save(url, &out, 1, NULL, NULL));
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
@@ -280,6 +302,8 @@ int main(int argc, char **argv)
 		return write_object(argv[2], n, argv[4]);
 	if (!strcmp(what, "hold") && argc > 3)
 		return write_and_hold(argv[2], n);
+	if (!strcmp(what, "save") && argc > 3)
+		return save_model(argv[2], n);
 	if (!strcmp(what, "check") && argc > 3)
 		return check_object(argv[2], n);
 	fprintf(stderr, "usage: object COMMAND URL [N [HOW]]\n");
