@@ -24,6 +24,7 @@ demo: build
 # Runs the tests that CI runs. The last line of the output is 'N passed, N failed, N
 # skipped'; the logs are in build/test-logs/.
 test: lab-fetch
+	@tools/bootstrap s3
 	@tests/run fast core lab
 
 # Runs the tests that take less than ten seconds together and need no hardware and no
@@ -34,7 +35,7 @@ test-fast: build
 # Runs all tests: those of `make test`, every lab suite, long property runs, and tests that
 # need torch.
 test-all: lab-fetch
-	@tools/bootstrap dev
+	@tools/bootstrap s3 dev
 	@tests/run
 
 # Repeats rare events often: saves of checkpoints that are killed, and checkpoints with damaged

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements `penstock serve`: parses the options of the gateway, and runs it or repairs its
+ * folder. no_serve.c takes its place in builds without a gateway. A secret is never an option.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "gateway/repair.h"
+#include "gateway/serve.h"
+#include "size.h"
+
+#define WHY_MAX 1024
+
+struct serve_args {
+	struct gw_options gateway;
+	bool repair, json, region_any;
+	uint64_t lease_s, upload_lease_s;
+};
+
+enum option_code {
+	ROOT = 256,
+	LISTEN,
+	KEYS,
+	METRICS,
+	REGION,
+	DOMAIN,
+	CERT,
+	KEY,
+	ACCESS_LOG,
+	NO_MD5,
+	THREADS,
+	CONNECTIONS,
+	PER_ADDRESS,
+	TIMEOUT,
+	MIN_RATE,
+	DRAIN,
+	BODY_MAX,
+	REPAIR,
+	LEASE,
+	UPLOAD_LEASE,
+	JSON
+};
+
+/* Parses a number. After an error it prints a message and returns false. */
+static bool number(const char *option, uint64_t min, uint64_t max, unsigned *out)
+{
+	uint64_t n;
+
+	if (!parse_number(optarg, min, max, &n)) {
+		fail(EXIT_USAGE, "--%s needs a number from %llu to %llu, not '%s'", option,
+		     (unsigned long long)min, (unsigned long long)max, optarg);
+		return false;
+	}
+	*out = (unsigned)n;
+	return true;
+}
+
+static bool parse_seconds(const char *option, uint64_t *out)
+{
+	unsigned n;
+
+	if (!number(option, 1, 1u << 30, &n))
+		return false;
+	*out = n;
+	return true;
+}
+
+/* Takes an option with a text. Returns false if the option has none. */
+static bool text_option(int c, struct gw_options *o)
+{
+	const char **texts[] = {[ROOT - ROOT] = &o->root,
+				[LISTEN - ROOT] = &o->listen,
+				[KEYS - ROOT] = &o->keys,
+				[METRICS - ROOT] = &o->metrics,
+				[REGION - ROOT] = &o->region,
+				[DOMAIN - ROOT] = &o->domain,
+				[CERT - ROOT] = &o->cert,
+				[KEY - ROOT] = &o->key,
+				[ACCESS_LOG - ROOT] = &o->access_log};
+
+	if (c < ROOT || c > ACCESS_LOG)
+		return false;
+	*texts[c - ROOT] = optarg;
+	return true;
+}
+
+static bool other_option(int c, struct serve_args *a)
+{
+	struct gw_options *o = &a->gateway;
+
+	switch (c) {
+	case NO_MD5:
+		return o->no_md5 = true;
+	case REPAIR:
+		return a->repair = true;
+	case JSON:
+		return a->json = true;
+	case THREADS:
+		return number("threads", 1, 1024, &o->threads);
+	case CONNECTIONS:
+		return number("connections", 1, 1000000, &o->connections_max);
+	case PER_ADDRESS:
+		return number("connections-per-address", 1, 1000000,
+			      &o->connections_per_address_max);
+	case TIMEOUT:
+		return number("timeout", 1, 86400, &o->timeout_s);
+	case MIN_RATE:
+		return number("min-rate", 0, 1u << 30, &o->rate_min);
+	case DRAIN:
+		return number("drain", 0, 86400, &o->drain_s);
+	case BODY_MAX:
+		return parse_size("--body-max", optarg, &o->body_max);
+	case LEASE:
+		return parse_seconds("lease", &a->lease_s);
+	default:
+		return parse_seconds("upload-lease", &a->upload_lease_s);
+	}
+}
+
+static int serve_parse(int argc, char **argv, struct serve_args *a)
+{
+	static const struct option options[] = {
+		{"root", required_argument, NULL, ROOT},
+		{"listen", required_argument, NULL, LISTEN},
+		{"keys", required_argument, NULL, KEYS},
+		{"metrics", required_argument, NULL, METRICS},
+		{"region", required_argument, NULL, REGION},
+		{"domain", required_argument, NULL, DOMAIN},
+		{"cert", required_argument, NULL, CERT},
+		{"key", required_argument, NULL, KEY},
+		{"access-log", required_argument, NULL, ACCESS_LOG},
+		{"no-md5", no_argument, NULL, NO_MD5},
+		{"threads", required_argument, NULL, THREADS},
+		{"connections", required_argument, NULL, CONNECTIONS},
+		{"connections-per-address", required_argument, NULL, PER_ADDRESS},
+		{"timeout", required_argument, NULL, TIMEOUT},
+		{"min-rate", required_argument, NULL, MIN_RATE},
+		{"drain", required_argument, NULL, DRAIN},
+		{"body-max", required_argument, NULL, BODY_MAX},
+		{"repair", no_argument, NULL, REPAIR},
+		{"lease", required_argument, NULL, LEASE},
+		{"upload-lease", required_argument, NULL, UPLOAD_LEASE},
+		{"json", no_argument, NULL, JSON},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0}};
+	int c;
+
+	while ((c = next_option(argc, argv, &cmd_serve, options)) != -1) {
+		if (c == 'h')
+			return -1;
+		if (c == '?' || (!text_option(c, &a->gateway) && !other_option(c, a)))
+			return EXIT_USAGE;
+	}
+	if (optind != argc)
+		return fail(EXIT_USAGE, "serve takes options only, see 'penstock serve --help'");
+	if (!a->gateway.root)
+		return fail(EXIT_USAGE, "--root is missing: the folder with the buckets");
+	if (a->repair)
+		return 0;
+	if (!a->gateway.listen || !a->gateway.keys)
+		return fail(EXIT_USAGE, "--%s is missing, see 'penstock serve --help'",
+			    a->gateway.listen ? "keys" : "listen");
+	if (!a->gateway.cert != !a->gateway.key)
+		return fail(EXIT_USAGE, "--cert and --key belong together");
+	if (a->gateway.region && !strcmp(a->gateway.region, "any"))
+		a->gateway.region = NULL;
+	return 0;
+}
+
+static bool as_json;
+
+/* Prints where the gateway listens. Programs that start it wait for this line. */
+static void print_ready(unsigned port, unsigned metrics_port)
+{
+	struct json j;
+
+	if (as_json) {
+		json_open(&j, stdout);
+		json_bool(&j, "ok", true);
+		json_int(&j, "port", port);
+		json_int(&j, "metrics_port", metrics_port);
+		json_close(&j);
+	} else {
+		printf("penstock: serving at port %u", port);
+		if (metrics_port)
+			printf(", metrics at port %u", metrics_port);
+		printf("\n");
+	}
+	flush_output();
+}
+
+static void print_notice(const char *text)
+{
+	fail(EXIT_FAILED, "%s", text);
+}
+
+static int repair_run(const struct serve_args *a)
+{
+	struct gw_repair_result result;
+	char why[WHY_MAX];
+	struct json j;
+
+	if (gw_repair(a->gateway.root, a->lease_s, a->upload_lease_s, &result, why, sizeof(why)))
+		return fail(EXIT_FAILED, "%s", why);
+	if (a->json) {
+		json_open(&j, stdout);
+		json_bool(&j, "ok", true);
+		json_int(&j, "drafts_removed", result.drafts);
+		json_int(&j, "uploads_removed", result.uploads);
+		json_int(&j, "records_removed", result.records);
+		json_int(&j, "moves_completed", result.moves);
+		json_int(&j, "in_use", result.kept);
+		json_close(&j);
+	} else {
+		printf("removed %u drafts, %u uploads, %u records; completed %u moves; %u in use\n",
+		       result.drafts, result.uploads, result.records, result.moves, result.kept);
+	}
+	return EXIT_DONE;
+}
+
+static int serve_run(int argc, char **argv)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	struct serve_args a = {
+		.gateway = {.region = "us-east-1",
+			    .threads = cpus < 8	   ? 32
+				       : cpus > 64 ? 256
+						   : (unsigned)cpus * 4,
+			    .connections_max = 4096,
+			    .timeout_s = 60,
+			    .rate_min = 1024,
+			    .drain_s = 30,
+			    .body_max = 5ull << 30,
+			    .ready = print_ready,
+			    .notice = print_notice},
+		.lease_s = 3600,
+		.upload_lease_s = 7 * 86400,
+	};
+	char why[WHY_MAX];
+	int code = serve_parse(argc, argv, &a);
+
+	if (code)
+		return code < 0 ? EXIT_DONE : code;
+	as_json = a.json;
+	if (a.repair)
+		return repair_run(&a);
+	if (gw_serve(&a.gateway, why, sizeof(why)))
+		return fail(EXIT_FAILED, "%s", why);
+	return EXIT_DONE;
+}
+
+const struct command cmd_serve = {
+	.name = "serve",
+	.usage = "--root DIR --listen ADDRESS:PORT --keys FILE [OPTIONS]",
+	.summary = "serve the files of a folder as objects, by the protocol of S3",
+	.help = "  --root DIR             folder whose folders are the buckets\n"
+		"  --listen ADDRESS:PORT  where to listen; port 0 takes a free port\n"
+		"  --keys FILE            access keys: sections with secret, buckets, access\n"
+		"  --metrics ADDRESS:PORT serve /metrics and /healthz there, without a signature\n"
+		"  --region NAME          region that signatures must name (us-east-1), or any\n"
+		"  --domain NAME          accept hosts BUCKET.NAME, too\n"
+		"  --cert FILE            certificates for TLS; read again on SIGHUP\n"
+		"  --key FILE             the certificate's key, readable by its owner only\n"
+		"  --access-log FILE      write a line of JSON for each request; - is standard "
+		"output\n"
+		"  --no-md5               don't compute MD5: ETags are random, uploads take less "
+		"CPU\n"
+		"  --threads N            threads that serve connections\n"
+		"  --connections N        maximum number of connections (4096)\n"
+		"  --connections-per-address N  the same for each client address (no limit)\n"
+		"  --timeout SECONDS      end connections without traffic (60)\n"
+		"  --min-rate BYTES       end transfers with fewer bytes a second (1024)\n"
+		"  --body-max SIZE        longest object or part in one request (5GiB)\n"
+		"  --drain SECONDS        time for open requests after SIGTERM (30)\n"
+		"  --repair               remove what crashed gateways have left in --root, and "
+		"exit\n"
+		"  --lease SECONDS        with --repair: age of a draft that nobody uses (3600)\n"
+		"  --upload-lease SECONDS with --repair: age of an abandoned upload (604800)\n"
+		"  --json                 print one JSON object\n",
+	.run = serve_run,
+};

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the access log, see access_log.h. */
+#include "access_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "s3/uri.h"
+
+struct gw_access_log {
+	char *path;
+	pthread_rwlock_t lock; /* held for writing while `fd` changes */
+	int fd;
+};
+
+static int log_file_open(const char *path)
+{
+	if (!strcmp(path, "-"))
+		return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+}
+
+struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why_len)
+{
+	struct gw_access_log *log = calloc(1, sizeof(*log));
+
+	if (log) {
+		log->path = strdup(path);
+		log->fd = log->path ? log_file_open(path) : -1;
+	}
+	if (!log || log->fd < 0) {
+		snprintf(why, why_len, "cannot open the access log %s: %s", path, strerror(errno));
+		if (log)
+			free(log->path);
+		free(log);
+		return NULL;
+	}
+	pthread_rwlock_init(&log->lock, NULL);
+	return log;
+}
+
+void gw_access_log_reopen(struct gw_access_log *log)
+{
+	int fd = log ? log_file_open(log->path) : -1;
+
+	if (fd < 0)
+		return; /* keeps the old file, which can still be written */
+	pthread_rwlock_wrlock(&log->lock);
+	close(log->fd);
+	log->fd = fd;
+	pthread_rwlock_unlock(&log->lock);
+}
+
+static void put_member(struct pst_text *out, const char *name, const char *value)
+{
+	pst_text_put_str(out, ",\"");
+	pst_text_put_str(out, name);
+	pst_text_put_str(out, "\":");
+	pst_text_put_json(out, value);
+}
+
+static void put_number(struct pst_text *out, const char *name, uint64_t value)
+{
+	pst_text_put_str(out, ",\"");
+	pst_text_put_str(out, name);
+	pst_text_put_str(out, "\":");
+	pst_text_put_number(out, value);
+}
+
+/* Appends a member whose value is bytes from the network: bytes that are not ASCII are encoded. */
+static void put_bytes(struct pst_text *out, const char *name, const char *bytes, size_t len)
+{
+	struct pst_text text = {0};
+
+	for (size_t i = 0; i < len; i++)
+		if (bytes[i] > ' ' && bytes[i] < 0x7f)
+			pst_text_put(&text, bytes + i, 1);
+		else
+			pst_uri_put(&text, bytes + i, 1, false);
+	put_member(out, name, text.at ? text.at : "");
+	free(text.at);
+}
+
+/* Appends those parameters of the query that cannot be a part of a signature, of any version. */
+static void put_query(struct pst_text *out, const char *query)
+{
+	static const char *const names[] = {"acl",
+					    "attributes",
+					    "continuation-token",
+					    "delete",
+					    "delimiter",
+					    "encoding-type",
+					    "key-marker",
+					    "list-type",
+					    "location",
+					    "marker",
+					    "max-keys",
+					    "max-parts",
+					    "max-uploads",
+					    "part-number-marker",
+					    "partNumber",
+					    "prefix",
+					    "start-after",
+					    "tagging",
+					    "upload-id-marker",
+					    "uploadId",
+					    "uploads",
+					    "versionId",
+					    "versioning",
+					    "versions",
+					    "x-id"};
+	struct pst_text kept = {0};
+	const char *name, *value;
+	size_t name_len, value_len;
+
+	while (pst_uri_next(&query, &name, &name_len, &value, &value_len)) {
+		unsigned i = 0;
+
+		while (i < sizeof(names) / sizeof(names[0]) &&
+		       (strlen(names[i]) != name_len || memcmp(names[i], name, name_len) != 0))
+			i++;
+		if (i == sizeof(names) / sizeof(names[0]))
+			continue;
+		if (kept.len)
+			pst_text_put_str(&kept, "&");
+		pst_text_put(&kept, name, name_len);
+		if (value_len) {
+			pst_text_put_str(&kept, "=");
+			pst_text_put(&kept, value, value_len);
+		}
+	}
+	put_bytes(out, "query", kept.at ? kept.at : "", kept.len);
+	free(kept.at);
+}
+
+void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, const char *op,
+		       uint64_t duration_ns, bool complete)
+{
+	const char *agent = gw_header(req, "user-agent");
+	const struct gw_http_request *http = req->http;
+	struct pst_text line = {0};
+	struct timespec now;
+	char date[40];
+
+	if (!log)
+		return;
+	clock_gettime(CLOCK_REALTIME, &now);
+	gw_iso_date(&now, date);
+	pst_text_put_str(&line, "{\"time\":");
+	pst_text_put_json(&line, date);
+	put_member(&line, "id", req->id);
+	put_member(&line, "remote", http->remote);
+	put_member(&line, "access_key", req->identity ? req->identity->name : "");
+	put_member(&line, "operation", op);
+	put_member(&line, "method", http->method);
+	put_bytes(&line, "path", req->path ? req->path : "", req->path ? strlen(req->path) : 0);
+	put_query(&line, req->query ? req->query : "");
+	put_number(&line, "status", http->reply.status);
+	put_member(&line, "error", req->failed ? gw_error_code(req->error) : "");
+	put_number(&line, "bytes_in", http->body_len);
+	put_number(&line, "bytes_out", http->reply.len);
+	put_number(&line, "microseconds", duration_ns / 1000);
+	pst_text_put_str(&line, complete ? ",\"complete\":true" : ",\"complete\":false");
+	put_bytes(&line, "agent", agent ? agent : "", agent ? strnlen(agent, 200) : 0);
+	pst_text_put_str(&line, "}\n");
+	pthread_rwlock_rdlock(&log->lock);
+	/* A line that is lost, as on a full disk, must not fail the request. */
+	if (!line.failed && write(log->fd, line.at, line.len) < 0)
+		(void)errno;
+	pthread_rwlock_unlock(&log->lock);
+	free(line.at);
+}
+
+void gw_access_log_close(struct gw_access_log *log)
+{
+	if (!log)
+		return;
+	close(log->fd);
+	pthread_rwlock_destroy(&log->lock);
+	free(log->path);
+	free(log);
+}

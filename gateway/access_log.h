@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The access log: a JSON object for each request, on a line of its own. Called by serve.c. It must
+ * never contain a secret, a signature or a session token: headers are left out, and so are all
+ * parameters but those of a list.
+ */
+#ifndef GW_ACCESS_LOG_H
+#define GW_ACCESS_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "request.h"
+
+struct gw_access_log;
+
+/* Opens a log; "-" is standard output. Returns NULL with a text in `why`. */
+struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why_len);
+/* Opens the file again, after another program has renamed it. */
+void gw_access_log_reopen(struct gw_access_log *log);
+/* Writes a line. NULL is allowed. */
+void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, const char *op,
+		       uint64_t duration_ns, bool complete);
+void gw_access_log_close(struct gw_access_log *log);
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the assembly of parts, see assemble.h. */
+#include "assemble.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "condition.h"
+#include "copy.h"
+#include "partlist.h"
+#include "stored.h"
+
+#define PART_MIN (5u << 20) /* shortest part but the last, in bytes */
+#define PART_LIST_MAX 4000  /* longest list of parts' lengths or checksums in the metadata */
+
+/* An assembly in progress. */
+struct work {
+	struct gw_request *req;
+	struct gw_upload *upload;
+	struct pst_hash *md5; /* of the parts' MD5 digests; NULL if a part has none */
+	struct pst_hash *sum; /* of the parts' checksums */
+	enum pst_hash_kind sum_kind;
+	bool full; /* whether the checksum is that of the whole object */
+	uint64_t crc, at;
+	struct gw_partlist_writer lens;
+	struct pst_text sums; /* checksums of the parts, with commas */
+};
+
+/* Parses the hex digits of an MD5 digest. */
+static bool md5_parse(const char *text, unsigned char out[16])
+{
+	if (strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
+		return false;
+	for (unsigned i = 0; i < 16; i++) {
+		char pair[3] = {text[2 * i], text[2 * i + 1], '\0'};
+
+		out[i] = (unsigned char)strtoul(pair, NULL, 16);
+	}
+	return true;
+}
+
+/* Adds a part's checksum to the object's. Returns false if the part has none. */
+static bool sum_add(struct work *w, const char *sum, uint64_t len)
+{
+	unsigned char bytes[PST_HASH_MAX];
+	size_t n = pst_hash_len(w->sum_kind);
+	uint64_t crc = 0;
+
+	if (!sum || pst_base64_parse(sum, strlen(sum), bytes, sizeof(bytes)) != (long)n)
+		return false;
+	if (w->sums.len)
+		pst_text_put_str(&w->sums, ",");
+	pst_text_put_str(&w->sums, sum);
+	if (!w->full) {
+		pst_hash_put(w->sum, bytes, n);
+		return true;
+	}
+	for (size_t i = 0; i < n; i++)
+		crc = crc << 8 | bytes[i];
+	w->crc = w->at ? pst_crc_combine(w->sum_kind, w->crc, crc, len) : crc;
+	return true;
+}
+
+/* Checks a part against the request. Returns false after it has filled the reply. */
+static bool part_check(struct work *w, const struct gw_assembly_part *want,
+		       const struct gw_object *part, bool last)
+{
+	const char *etag = gw_meta_get(&part->meta, "etag"), *sum = NULL;
+	unsigned char digest[16];
+	char name[40];
+
+	if (strcmp(etag, want->etag) != 0)
+		return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
+	if (!last && part->st.st_size < (off_t)PART_MIN)
+		return gw_fail(w->req, GW_EntityTooSmall, NULL) == 0;
+	if (w->sum_kind != PST_HASH_KINDS) {
+		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
+		sum = gw_meta_get(&part->meta, name);
+		if (want->sum[0] && (!sum || strcmp(sum, want->sum) != 0))
+			return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
+		if (!sum_add(w, sum, (uint64_t)part->st.st_size))
+			return gw_fail(w->req, GW_InvalidPart, "Part %u has no checksum.",
+				       want->number) == 0;
+	}
+	if (w->md5 && md5_parse(etag, digest)) {
+		pst_hash_put(w->md5, digest, 16);
+	} else {
+		pst_hash_close(w->md5);
+		w->md5 = NULL;
+	}
+	return true;
+}
+
+/* Copies all parts into the draft. Returns false after it has filled the reply. */
+static bool parts_copy(struct work *w, const struct gw_assembly *a)
+{
+	struct gw_draft *draft = &w->req->body.draft;
+
+	for (unsigned i = 1; i < a->count; i++)
+		if (a->parts[i].number <= a->parts[i - 1].number)
+			return gw_fail(w->req, GW_InvalidPartOrder, NULL) == 0;
+	for (unsigned i = 0; i < a->count; i++) {
+		struct gw_object part;
+		bool ok;
+		int ret;
+
+		ret = gw_part_open(&w->req->server->store, w->upload, a->parts[i].number, &part);
+		if (ret)
+			return gw_fail_errno(w->req, ret, GW_InvalidPart) == 0;
+		ok = part_check(w, &a->parts[i], &part, i + 1 == a->count);
+		if (ok) {
+			ret = gw_copy(part.fd, 0, (uint64_t)part.st.st_size, draft, w->at, NULL,
+				      NULL);
+			if (ret)
+				ok = gw_fail_errno(w->req, ret, GW_InternalError) == 0;
+		}
+		w->at += (uint64_t)part.st.st_size;
+		gw_partlist_add(&w->lens, (uint64_t)part.st.st_size);
+		gw_object_close(&part);
+		if (!ok)
+			return false;
+	}
+	return true;
+}
+
+/* Writes the checksum of the object, and compares it with that of the request. Returns false after
+ * it has filled the reply. */
+static bool sum_finish(struct work *w, struct gw_assembly *a)
+{
+	unsigned char bytes[PST_HASH_MAX];
+	size_t n = pst_hash_len(w->sum_kind);
+	char text[64], name[40];
+	const char *want;
+
+	if (w->full)
+		for (size_t i = 0; i < n; i++)
+			bytes[i] = (unsigned char)(w->crc >> (8 * (n - 1 - i)));
+	else
+		n = pst_hash_end(w->sum, bytes);
+	pst_base64(bytes, n, text);
+	if (!w->full)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "-%u", a->count);
+	snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
+	want = gw_header(w->req, name);
+	if (want && strcmp(want, text) != 0)
+		return gw_fail(w->req, GW_BadDigest, NULL) == 0;
+	gw_meta_add(&a->meta, name, text);
+	gw_meta_add(&a->meta, "x-amz-checksum-type", w->full ? "FULL_OBJECT" : "COMPOSITE");
+	return true;
+}
+
+/* Collects the object's metadata. Returns false after it has filled the reply. */
+static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
+{
+	unsigned char digest[PST_HASH_MAX];
+	const char *name, *value;
+	char hex[GW_ETAG_MAX];
+	size_t at = 0;
+
+	if (w->md5 && pst_hash_end(w->md5, digest) == 16)
+		pst_hex(digest, 16, hex);
+	else
+		gw_opaque_etag(hex);
+	snprintf(a->etag, sizeof(a->etag), "%.32s-%u", hex, a->count);
+	gw_meta_add(&a->meta, "etag", a->etag);
+	gw_meta_add(&a->meta, "upload", id);
+	gw_partlist_end(&w->lens);
+	if (w->lens.text.at && w->lens.text.len < PART_LIST_MAX)
+		gw_meta_add(&a->meta, "parts", w->lens.text.at);
+	if (w->sums.at && w->sums.len < PART_LIST_MAX)
+		gw_meta_add(&a->meta, "sums", w->sums.at);
+	while (gw_meta_next(&w->upload->meta, &at, &name, &value))
+		if (strcmp(name, "etag") != 0 && strcmp(name, "key") != 0 &&
+		    strncmp(name, "x-amz-checksum-", 15) != 0)
+			gw_meta_add(&a->meta, name, value);
+	return w->sum_kind == PST_HASH_KINDS || sum_finish(w, a);
+}
+
+/* Opens the hashes that the upload wants. */
+static bool work_open(struct work *w)
+{
+	const char *algorithm = gw_meta_get(&w->upload->meta, "x-amz-checksum-algorithm");
+	const char *type = gw_meta_get(&w->upload->meta, "x-amz-checksum-type");
+
+	w->sum_kind = algorithm ? gw_sum_kind(algorithm) : PST_HASH_KINDS;
+	w->full = type && !strcmp(type, "FULL_OBJECT");
+	w->md5 = pst_hash_open(PST_HASH_MD5);
+	if (w->sum_kind == PST_HASH_KINDS || w->full)
+		return true;
+	w->sum = pst_hash_open(w->sum_kind);
+	return w->sum || gw_fail(w->req, GW_SlowDown, NULL) == 0;
+}
+
+bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *id,
+		 struct gw_assembly *a)
+{
+	struct gw_store *store = &req->server->store;
+	struct gw_draft *draft = &req->body.draft;
+	struct work w = {.req = req, .upload = upload};
+	const char *size = gw_header(req, "x-amz-mp-object-size");
+	bool exclusive = false, ok;
+	int ret;
+
+	ok = gw_condition_store(req, &exclusive) && work_open(&w);
+	if (ok) {
+		ret = gw_draft_open(store, draft);
+		ok = !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
+	}
+	ok = ok && parts_copy(&w, a);
+	if (ok && size && strtoull(size, NULL, 10) != w.at)
+		ok = gw_fail(req, GW_InvalidRequest, "The object has another size.") == 0;
+	ok = ok && meta_finish(&w, id, a);
+	if (ok) {
+		ret = gw_draft_finish(store, draft, &a->meta);
+		if (!ret)
+			ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
+					       exclusive);
+		ok = !ret || gw_fail_errno(req, ret, GW_NoSuchBucket) == 0;
+	}
+	pst_hash_close(w.md5);
+	pst_hash_close(w.sum);
+	free(w.lens.text.at);
+	free(w.sums.at);
+	return ok;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the check of signatures and rights, see auth.h. */
+#include "auth.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "route.h"
+
+/* Returns whether a header is there twice whose value decides something. Two servers in a row could
+ * take different ones. */
+static bool has_double_header(const struct gw_request *req)
+{
+	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
+					     "content-type",	  "host",	    "if-match",
+					     "if-none-match",	  "range",	    "date",
+					     "transfer-encoding", "expect"};
+
+	for (unsigned i = 0; i < req->http->header_count; i++) {
+		const char *name = req->http->headers[i].name;
+		bool matters = !strncmp(name, "x-amz-", 6);
+
+		for (unsigned j = 0; j < sizeof(single) / sizeof(single[0]); j++)
+			matters = matters || !strcmp(name, single[j]);
+		for (unsigned j = i + 1; matters && j < req->http->header_count; j++)
+			if (!strcmp(name, req->http->headers[j].name))
+				return true;
+	}
+	return false;
+}
+
+static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
+{
+	enum gw_error error = gw_error_find(pst_sigv4_code(result));
+
+	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
+		error = GW_AuthorizationQueryParametersError;
+	gw_fail(req, error,
+		result == PST_SIGV4_OLD_VERSION
+			? "The authorization mechanism you have provided is "
+			  "not supported. Please use AWS4-HMAC-SHA256."
+		: result == PST_SIGV4_EXPIRED ? "Request has expired"
+					      : NULL);
+	return false;
+}
+
+/* Checks the signature. */
+static bool signature_check(struct gw_request *req)
+{
+	const char *payload = gw_header(req, "x-amz-content-sha256");
+	struct pst_sigv4_request signed_request = {
+		.method = req->http->method,
+		.path = req->path,
+		.query = req->query,
+		.headers = req->http->headers,
+		.header_count = req->http->header_count,
+		.payload = payload ? payload : PST_SIGV4_UNSIGNED,
+	};
+	enum pst_sigv4_result result;
+
+	req->claim = calloc(1, sizeof(*req->claim));
+	if (!req->claim) {
+		gw_fail(req, GW_SlowDown, NULL);
+		return false;
+	}
+	result = pst_sigv4_claim(&signed_request, req->claim);
+	if (result != PST_SIGV4_OK)
+		return refuse(req, result);
+	if (!req->claim->presigned && !payload) {
+		gw_fail(req, GW_InvalidRequest,
+			"Missing required header for this request: x-amz-content-sha256");
+		return false;
+	}
+	pthread_mutex_lock(&req->server->keys_lock);
+	req->keys = gw_keys_hold(req->server->keys);
+	pthread_mutex_unlock(&req->server->keys_lock);
+	req->identity = gw_keys_find(req->keys, req->claim->access_key);
+	result = pst_sigv4_verify(&signed_request, req->claim,
+				  req->identity ? req->identity->secret : NULL, req->server->region,
+				  time(NULL));
+	return result == PST_SIGV4_OK || refuse(req, result);
+}
+
+bool gw_auth(struct gw_request *req)
+{
+	if (has_double_header(req)) {
+		gw_fail(req, GW_InvalidRequest, "A header is there twice.");
+		return false;
+	}
+	if (!signature_check(req)) {
+		atomic_fetch_add(&req->server->metrics.refused_auth, 1);
+		return false;
+	}
+	if ((req->bucket && !gw_key_allows(req->identity, req->bucket)) ||
+	    (req->op->write && !req->identity->write)) {
+		gw_fail(req, GW_AccessDenied, NULL);
+		return false;
+	}
+	return true;
+}
+
+bool gw_auth_may_read(const struct gw_request *req, const char *bucket)
+{
+	return gw_key_allows(req->identity, bucket);
+}

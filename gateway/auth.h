@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks the signature of a request, and whether its key may do what it asks. Called by serve.c
+ * before anything else looks at the store. No answer may tell a part of a secret or of the
+ * signature that was expected.
+ */
+#ifndef GW_AUTH_H
+#define GW_AUTH_H
+
+#include "request.h"
+
+/* Returns true and sets the request's identity, or returns false after it has filled the reply. */
+bool gw_auth(struct gw_request *req);
+/* Returns whether the request's key may read a bucket, for the source of a copy. */
+bool gw_auth_may_read(const struct gw_request *req, const char *bucket);
+
+#endif

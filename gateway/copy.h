@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies bytes of a file into a draft, by the kernel (which may share blocks) or, if a hash of the
+ * bytes is wanted, through memory. Called by op_copy.c and op_multipart.c.
+ */
+#ifndef GW_COPY_H
+#define GW_COPY_H
+
+#include <stdint.h>
+
+#include "s3/hash.h"
+#include "store.h"
+
+/* Copies `len` bytes at `from` to the draft's offset `to`. The hashes may be NULL. Returns 0, -EIO
+ * if the file is shorter, or another negative errno. */
+int gw_copy(int fd, uint64_t from, uint64_t len, const struct gw_draft *draft, uint64_t to,
+	    struct pst_hash *md5, struct pst_hash *sum);
+
+#endif

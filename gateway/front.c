@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements what the HTTP servers do with requests, see front.h. */
+#include "front.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "access_log.h"
+#include "auth.h"
+#include "route.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Opens the request's bucket. Returns false after it has filled the reply. */
+static bool bucket_open(struct gw_request *req)
+{
+	if (!req->bucket || req->op->no_bucket)
+		return true;
+	req->bucket_fd = gw_bucket_open(&req->server->store, req->bucket);
+	if (req->bucket_fd < 0) {
+		gw_fail_errno(req, req->bucket_fd, GW_NoSuchBucket);
+		return false;
+	}
+	return true;
+}
+
+/* Returns whether a body follows the head. */
+static bool has_body(const struct gw_http_request *http)
+{
+	const char *length = gw_http_header(http, "content-length");
+
+	return gw_http_header(http, "transfer-encoding") || (length && strcmp(length, "0") != 0);
+}
+
+static bool front_head(void *owner, struct gw_http_request *http)
+{
+	struct gw_front *front = owner;
+	struct gw_request *req = calloc(1, sizeof(*req));
+
+	if (!req) {
+		http->reply.status = 503;
+		return false;
+	}
+	http->user = req;
+	req->http = http;
+	req->server = &front->server;
+	req->query = "";
+	req->bucket_fd = req->body.draft.fd = -1;
+	req->body.sum_kind = req->body.sum_default = PST_HASH_KINDS;
+	req->op_number = gw_op_count() - 1;
+	if (!gw_request_parse(req, front->server.domain))
+		return false;
+	gw_header_add(req, "x-amz-request-id", req->id);
+	if (!gw_route(req) || !gw_auth(req) || !bucket_open(req))
+		return false;
+	if (req->op->check && !req->op->check(req))
+		return false;
+	if (req->op->body == GW_BODY_NONE && !has_body(http)) {
+		req->op->run(req);
+		return false;
+	}
+	return gw_body_begin(req, req->op->body);
+}
+
+static bool front_body(void *owner, struct gw_http_request *http, const char *bytes, size_t len)
+{
+	(void)owner;
+	return gw_body_put(http->user, bytes, len);
+}
+
+static void front_end(void *owner, struct gw_http_request *http)
+{
+	struct gw_request *req = http->user;
+
+	(void)owner;
+	if (gw_body_end(req))
+		req->op->run(req);
+}
+
+static void front_done(void *owner, struct gw_http_request *http, bool complete)
+{
+	struct gw_front *front = owner;
+	struct gw_request *req = http->user;
+	struct gw_metrics *metrics = &front->server.metrics;
+	uint64_t duration = now_ns() - http->started_ns;
+	bool head = http->method && !strcmp(http->method, "HEAD");
+
+	if (http->refused)
+		atomic_fetch_add(&metrics->refused_head, 1);
+	if (!complete)
+		atomic_fetch_add(&metrics->aborted, 1);
+	gw_metrics_count(metrics, req ? req->op_number : gw_op_count() - 1, http->reply.status,
+			 http->body_len, complete && !head ? http->reply.len : 0, duration);
+	if (!req)
+		return;
+	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
+	gw_body_close(req);
+	gw_request_close(req);
+	http->user = NULL;
+}
+
+const struct gw_http_calls gw_front_calls = {
+	.head = front_head,
+	.body = front_body,
+	.end = front_end,
+	.done = front_done,
+};
+
+/* ---- the second port ---- */
+
+static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
+{
+	struct gw_http *server = atomic_load(&front->http);
+
+	gw_metrics_write(&front->server.metrics, gw_op_count(), gw_op_name,
+			 server ? gw_http_connections(server) : 0,
+			 server ? gw_http_requests(server) : 0, &http->reply.body);
+	gw_reply_header(&http->reply, "Content-Type", "text/plain; version=0.0.4");
+	http->reply.status = 200;
+}
+
+/* Answers whether the gateway can do its work. */
+static void health_reply(struct gw_front *front, struct gw_http_request *http)
+{
+	bool gone = faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
+	bool draining = atomic_load(&front->draining);
+
+	http->reply.status = gone || draining ? 503 : 200;
+	pst_text_put_str(&http->reply.body, gone       ? "the root is gone\n"
+					    : draining ? "draining\n"
+						       : "ok\n");
+	gw_reply_header(&http->reply, "Content-Type", "text/plain");
+}
+
+static bool metrics_head(void *owner, struct gw_http_request *http)
+{
+	size_t len = strcspn(http->target, "?");
+
+	if (strcmp(http->method, "GET") != 0 && strcmp(http->method, "HEAD") != 0)
+		http->reply.status = 405;
+	else if (len == 8 && !strncmp(http->target, "/metrics", len))
+		metrics_reply(owner, http);
+	else if (len == 8 && !strncmp(http->target, "/healthz", len))
+		health_reply(owner, http);
+	else
+		http->reply.status = 404;
+	return false;
+}
+
+static bool metrics_body(void *owner, struct gw_http_request *http, const char *bytes, size_t len)
+{
+	(void)owner;
+	(void)http;
+	(void)bytes;
+	(void)len;
+	return false;
+}
+
+static void metrics_end(void *owner, struct gw_http_request *http)
+{
+	(void)owner;
+	(void)http;
+}
+
+static void metrics_done(void *owner, struct gw_http_request *http, bool complete)
+{
+	(void)owner;
+	(void)http;
+	(void)complete;
+}
+
+const struct gw_http_calls gw_metrics_calls = {
+	.head = metrics_head,
+	.body = metrics_body,
+	.end = metrics_end,
+	.done = metrics_done,
+};

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions that serve.c gives to the HTTP servers: the requests to S3, and those for metrics
+ * and health on the second port.
+ */
+#ifndef GW_FRONT_H
+#define GW_FRONT_H
+
+#include <stdatomic.h>
+
+#include "http.h"
+#include "server.h"
+
+/* The owner of both HTTP servers. */
+struct gw_front {
+	struct gw_server server;
+	struct gw_http *_Atomic http; /* the server of S3, for the metrics */
+	atomic_bool draining;
+};
+
+extern const struct gw_http_calls gw_front_calls, gw_metrics_calls;
+
+#endif

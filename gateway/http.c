@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the HTTP server on libmicrohttpd, see http.h. */
+#include "http.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "watch.h"
+
+/* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
+ * cost fewer calls of pwrite(). */
+#define CONNECTION_MEMORY (256u << 10)
+/* A walk through a bucket needs some 300 bytes for each level of its folders. */
+#define THREAD_STACK (1u << 20)
+#define RATE_WINDOW_S 15
+
+enum { STATE_NEW, STATE_BODY, STATE_DISCARD };
+
+struct gw_http {
+	struct MHD_Daemon *daemon;
+	const struct gw_http_calls *calls;
+	void *owner;
+	struct gw_watch *watch;
+	atomic_uint connections, requests;
+	atomic_bool quiet;
+	char message[256]; /* last message of libmicrohttpd while the server starts */
+	bool starting;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void gw_reply_header(struct gw_reply *reply, const char *name, const char *value)
+{
+	for (const char *c = value; *c; c++)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			return;
+	pst_text_put(&reply->headers, name, strlen(name) + 1);
+	pst_text_put(&reply->headers, value, strlen(value) + 1);
+}
+
+const char *gw_http_header(const struct gw_http_request *req, const char *name)
+{
+	for (unsigned i = 0; i < req->header_count; i++)
+		if (!strcmp(req->headers[i].name, name))
+			return req->headers[i].value;
+	return NULL;
+}
+
+/* ---- requests ---- */
+
+/* Called by libmicrohttpd for the first line of a request, before it decodes anything. */
+static void *request_begin(void *cls, const char *uri, struct MHD_Connection *connection)
+{
+	struct gw_http *http = cls;
+	struct gw_http_request *req = calloc(1, sizeof(*req));
+	const union MHD_ConnectionInfo *info;
+
+	if (!req)
+		return NULL;
+	req->reply.fd = -1;
+	req->started_ns = now_ns();
+	req->too_long = strlen(uri) > GW_TARGET_MAX;
+	req->target = strdup(req->too_long ? "/" : uri);
+	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	req->watched = info ? info->socket_context : NULL;
+	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	if (info && info->client_addr)
+		getnameinfo(info->client_addr,
+			    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+								     : sizeof(struct sockaddr_in),
+			    req->remote, sizeof(req->remote), NULL, 0, NI_NUMERICHOST);
+	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	atomic_fetch_add(&http->requests, 1);
+	return req;
+}
+
+/* The headers of a request while they are collected. */
+struct collect {
+	struct gw_http_request *req;
+	size_t bytes, names;
+	bool too_many;
+};
+
+static enum MHD_Result header_count(void *cls, enum MHD_ValueKind kind, const char *name,
+				    const char *value)
+{
+	struct collect *c = cls;
+
+	(void)kind;
+	c->names += strlen(name) + 1;
+	c->bytes += strlen(name) + (value ? strlen(value) : 0) + 4;
+	c->req->header_count++;
+	return MHD_YES;
+}
+
+static enum MHD_Result header_take(void *cls, enum MHD_ValueKind kind, const char *name,
+				   const char *value)
+{
+	struct collect *c = cls;
+	struct pst_header *header = &c->req->headers[c->req->header_count++];
+	char *to = c->req->header_names + c->names;
+
+	(void)kind;
+	header->name = to;
+	header->value = value ? value : "";
+	for (; *name; name++)
+		*to++ = (char)tolower((unsigned char)*name);
+	*to++ = '\0';
+	c->names = (size_t)(to - c->req->header_names);
+	return MHD_YES;
+}
+
+/* Collects the request's headers. Returns false if they are too long or too many. */
+static bool headers_collect(struct MHD_Connection *connection, struct gw_http_request *req)
+{
+	struct collect c = {.req = req};
+
+	MHD_get_connection_values(connection, MHD_HEADER_KIND, header_count, &c);
+	if (c.bytes > GW_HEAD_MAX || req->header_count > PST_SIGV4_HEADERS_MAX) {
+		req->header_count = 0;
+		return false;
+	}
+	req->header_count = 0;
+	req->header_names = malloc(c.names + 1);
+	c.names = 0;
+	if (!req->header_names)
+		return false;
+	MHD_get_connection_values(connection, MHD_HEADER_KIND, header_take, &c);
+	return true;
+}
+
+static struct MHD_Response *response_make(struct gw_http_request *req)
+{
+	struct gw_reply *reply = &req->reply;
+	struct MHD_Response *response;
+
+	/* In reply to HEAD, libmicrohttpd sends the headers only. */
+	if (reply->fd >= 0 && reply->len) {
+		response =
+			MHD_create_response_from_fd_at_offset64(reply->len, reply->fd, reply->at);
+		if (response)
+			reply->fd = -1;
+		return response;
+	}
+	if (reply->fd >= 0)
+		close(reply->fd);
+	reply->fd = -1;
+	reply->len = reply->body.failed ? 0 : reply->body.len;
+	response = MHD_create_response_from_buffer(reply->len, reply->body.at,
+						   reply->body.at ? MHD_RESPMEM_MUST_FREE
+								  : MHD_RESPMEM_PERSISTENT);
+	if (response)
+		memset(&reply->body, 0, sizeof(reply->body));
+	return response;
+}
+
+static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *connection,
+				  struct gw_http_request *req)
+{
+	struct MHD_Response *response = response_make(req);
+	const char *at = req->reply.headers.at;
+	enum MHD_Result ret;
+
+	if (!response)
+		return MHD_NO;
+	while (at && at < req->reply.headers.at + req->reply.headers.len) {
+		const char *value = at + strlen(at) + 1;
+
+		/* libmicrohttpd refuses empty values; clients take off the blank. */
+		MHD_add_response_header(response, at, *value ? value : " ");
+		at = value + strlen(value) + 1;
+	}
+	if (req->reply.close || atomic_load(&http->quiet))
+		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+	gw_watch_phase(http->watch, req->watched, GW_PHASE_REPLY);
+	ret = MHD_queue_response(connection, req->reply.status ? req->reply.status : 500, response);
+	MHD_destroy_response(response);
+	return ret;
+}
+
+/* Returns whether the reply waits until the body has arrived. libmicrohttpd ends the connection
+ * after a reply that comes earlier, even if there is no body. So only the bodies of refused
+ * requests that are long, or that the client has not begun to send, are not waited for. */
+static bool reply_waits(const struct gw_http_request *req)
+{
+	const char *length = gw_http_header(req, "content-length");
+
+	if (gw_http_header(req, "transfer-encoding"))
+		return false;
+	if (!length || strtoull(length, NULL, 10) == 0)
+		return true;
+	return strtoull(length, NULL, 10) <= GW_DISCARD_MAX && !gw_http_header(req, "expect");
+}
+
+static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection *connection,
+				    struct gw_http_request *req, const char *method)
+{
+	req->method = method;
+	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
+	if (!req->target)
+		return MHD_NO;
+	if (req->too_long || !headers_collect(connection, req)) {
+		static const char body[] =
+			"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>"
+			"RequestHeaderSectionTooLarge</Code><Message>Your request header section "
+			"exceeds the maximum allowed request header section "
+			"size.</Message></Error>";
+
+		req->refused = true;
+		req->reply.status = 400;
+		req->reply.close = true;
+		gw_reply_header(&req->reply, "Content-Type", "application/xml");
+		pst_text_put(&req->reply.body, body, sizeof(body) - 1);
+		return reply_send(http, connection, req);
+	}
+	if (http->calls->head(http->owner, req)) {
+		req->state = STATE_BODY;
+		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		return MHD_YES;
+	}
+	if (reply_waits(req)) {
+		req->state = STATE_DISCARD;
+		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		return MHD_YES;
+	}
+	return reply_send(http, connection, req);
+}
+
+/* Called by libmicrohttpd for the head of a request, for each piece of its body, and at its end. */
+static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connection, const char *url,
+				     const char *method, const char *version, const char *data,
+				     size_t *len, void **user)
+{
+	struct gw_http *http = cls;
+	struct gw_http_request *req = *user;
+
+	(void)url;
+	(void)version;
+	if (!req)
+		return MHD_NO;
+	if (req->state == STATE_NEW)
+		return request_head(http, connection, req, method);
+	if (*len) {
+		req->body_len += *len;
+		if (req->state == STATE_BODY && !http->calls->body(http->owner, req, data, *len))
+			req->state = STATE_DISCARD;
+		*len = 0;
+		return MHD_YES;
+	}
+	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
+	if (req->state == STATE_BODY)
+		http->calls->end(http->owner, req);
+	return reply_send(http, connection, req);
+}
+
+static void request_done(void *cls, struct MHD_Connection *connection, void **user,
+			 enum MHD_RequestTerminationCode code)
+{
+	struct gw_http *http = cls;
+	struct gw_http_request *req = *user;
+
+	(void)connection;
+	if (!req)
+		return;
+	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	/* A request without a method broke off before its head was complete. */
+	if (req->method)
+		http->calls->done(http->owner, req, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+	if (req->reply.fd >= 0)
+		close(req->reply.fd);
+	free(req->reply.headers.at);
+	free(req->reply.body.at);
+	free(req->header_names);
+	free(req->target);
+	free(req);
+	*user = NULL;
+	atomic_fetch_sub(&http->requests, 1);
+}
+
+static void connection_change(void *cls, struct MHD_Connection *connection, void **context,
+			      enum MHD_ConnectionNotificationCode code)
+{
+	struct gw_http *http = cls;
+
+	if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+		const union MHD_ConnectionInfo *info =
+			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+		*context = info ? gw_watch_add(http->watch, info->connect_fd) : NULL;
+		atomic_fetch_add(&http->connections, 1);
+	} else {
+		gw_watch_remove(http->watch, *context);
+		*context = NULL;
+		atomic_fetch_sub(&http->connections, 1);
+	}
+}
+
+/* Leaves escapes as they are: request.c decodes the target. */
+static size_t no_unescape(void *cls, struct MHD_Connection *connection, char *text)
+{
+	(void)cls;
+	(void)connection;
+	return strlen(text);
+}
+
+static void message_take(void *cls, const char *fmt, va_list args)
+{
+	struct gw_http *http = cls;
+
+	/* Later messages tell of clients' mistakes, which the access log has. */
+	if (http->starting)
+		vsnprintf(http->message, sizeof(http->message), fmt, args);
+}
+
+/* ---- the server ---- */
+
+bool gw_http_has_tls(void)
+{
+	return MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES;
+}
+
+/* Divides "ADDRESS:PORT" in place. Returns the port, or NULL. */
+static char *address_split(char *text, char **host)
+{
+	char *colon = strrchr(text, ':');
+
+	if (!colon || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1))
+		return NULL;
+	*colon = '\0';
+	if (text[0] == '[' && colon > text + 1 && colon[-1] == ']') {
+		colon[-1] = '\0';
+		text++;
+	}
+	*host = *text ? text : NULL;
+	return colon + 1;
+}
+
+int gw_http_listen(const char *address, char *why, size_t why_len)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+	char copy[300], *host = NULL, *port;
+	int fd = -1, ret, one = 1, error = 0;
+
+	snprintf(copy, sizeof(copy), "%s", address);
+	port = address_split(copy, &host);
+	if (!port) {
+		snprintf(why, why_len, "'%s' is no ADDRESS:PORT, such as 127.0.0.1:9000", address);
+		return -EINVAL;
+	}
+	ret = getaddrinfo(host, port, &hints, &found);
+	if (ret) {
+		snprintf(why, why_len, "cannot find the address %s: %s", address,
+			 gai_strerror(ret));
+		return -EADDRNOTAVAIL;
+	}
+	for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0)
+			setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+		if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 4096)) {
+			error = errno;
+			if (fd >= 0)
+				close(fd);
+			fd = -1;
+		}
+	}
+	freeaddrinfo(found);
+	if (fd < 0)
+		snprintf(why, why_len, "cannot listen at %s: %s", address, strerror(error));
+	return fd < 0 ? -error : fd;
+}
+
+static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_http_options *o)
+{
+	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
+	struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
+				       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
+				       {MHD_OPTION_END, 0, NULL}};
+
+	if (o->cert)
+		flags |= MHD_USE_TLS;
+	else
+		tls[0].option = MHD_OPTION_END;
+	return MHD_start_daemon(
+		flags, 0, NULL, NULL, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER, message_take,
+		http, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_THREAD_POOL_SIZE, o->threads,
+		MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK, MHD_OPTION_CONNECTION_LIMIT,
+		o->connections_max, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+		o->connections_per_address_max, MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)CONNECTION_MEMORY / 4,
+		MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+		MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK,
+		request_begin, http, MHD_OPTION_NOTIFY_CONNECTION, connection_change, http,
+		MHD_OPTION_NOTIFY_COMPLETED, request_done, http, MHD_OPTION_ARRAY, tls,
+		MHD_OPTION_END);
+}
+
+struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t why_len)
+{
+	struct gw_http *http = calloc(1, sizeof(*http));
+
+	if (!http) {
+		snprintf(why, why_len, "out of memory");
+		return NULL;
+	}
+	http->calls = o->calls;
+	http->owner = o->owner;
+	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
+	http->starting = true;
+	if (http->watch)
+		http->daemon = daemon_start(http, o);
+	http->starting = false;
+	if (!http->daemon) {
+		http->message[strcspn(http->message, "\n")] = '\0';
+		snprintf(why, why_len, "the HTTP server cannot start: %s",
+			 http->message[0] ? http->message : strerror(errno));
+		gw_watch_stop(http->watch);
+		free(http);
+		return NULL;
+	}
+	return http;
+}
+
+void gw_http_quiesce(struct gw_http *http)
+{
+	if (!atomic_exchange(&http->quiet, true))
+		MHD_quiesce_daemon(http->daemon);
+}
+
+unsigned gw_http_connections(const struct gw_http *http)
+{
+	return atomic_load(&http->connections);
+}
+
+unsigned gw_http_requests(const struct gw_http *http)
+{
+	return atomic_load(&http->requests);
+}
+
+void gw_http_stop(struct gw_http *http)
+{
+	if (!http)
+		return;
+	MHD_stop_daemon(http->daemon);
+	gw_watch_stop(http->watch);
+	free(http);
+}

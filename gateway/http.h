@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An HTTP server: connections, TLS, request heads and bodies, replies. http.c is the only file that
+ * calls libmicrohttpd. Called by serve.c, which decides through a table of functions what a request
+ * means. A request that breaks a limit must never reach these functions.
+ */
+#ifndef GW_HTTP_H
+#define GW_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "s3/sigv4.h"
+#include "common/text.h"
+
+#define GW_TARGET_MAX 16384	  /* longest target of a request in bytes */
+#define GW_HEAD_MAX (32u << 10)	  /* maximum total length of a request's headers in bytes */
+#define GW_DISCARD_MAX (1u << 20) /* longest body of a refused request that is read to its end */
+
+struct gw_http;
+
+/* The answer to a request. The owner of the request fills it. */
+struct gw_reply {
+	unsigned status;
+	struct pst_text headers; /* names and values, each with a NUL */
+	struct pst_text body;	 /* used if `fd` is -1 */
+	int fd;			 /* file with the body, or -1; the server closes it */
+	uint64_t at, len;	 /* range of the file */
+	bool close;		 /* whether to end the connection afterwards */
+};
+
+/* A request and its reply. */
+struct gw_http_request {
+	const char *method;
+	char *target; /* as on the wire: path, and query after a '?' */
+	struct pst_header headers[PST_SIGV4_HEADERS_MAX]; /* names in lower case */
+	unsigned header_count;
+	char *header_names; /* memory of the names */
+	char remote[64];    /* address of the client */
+	uint64_t started_ns, body_len;
+	bool refused; /* whether the server itself has refused the request */
+	struct gw_reply reply;
+	void *user; /* state of the caller's functions */
+	/* used by http.c only */
+	unsigned state;
+	bool too_long, completed;
+	uint64_t discarded;
+	struct gw_watched *watched;
+};
+
+/* What a server's owner does with requests. Called from the server's threads. */
+struct gw_http_calls {
+	/* The request's head has arrived. Returns true if the body is wanted, or false if the
+	 * reply is complete. */
+	bool (*head)(void *owner, struct gw_http_request *req);
+	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
+	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
+	/* The body has arrived; fills the reply. */
+	void (*end)(void *owner, struct gw_http_request *req);
+	/* The reply has been sent (`complete`), or the connection has ended before. Frees
+	 * req->user. Also called for refused requests. */
+	void (*done)(void *owner, struct gw_http_request *req, bool complete);
+};
+
+struct gw_http_options {
+	int fd; /* socket that listens; the caller owns it */
+	unsigned threads, connections_max, connections_per_address_max;
+	unsigned timeout_s;	/* time without a byte after which a connection ends */
+	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */
+	const char *cert, *key; /* texts in PEM form; NULL without TLS */
+	const struct gw_http_calls *calls;
+	void *owner;
+};
+
+/* Returns whether this build of libmicrohttpd has TLS. */
+bool gw_http_has_tls(void);
+/* Opens a socket that listens at "ADDRESS:PORT", where the address may be empty, a name, or an IPv6
+ * address in brackets. Returns the descriptor, or a negative errno with a text in `why`. */
+int gw_http_listen(const char *address, char *why, size_t why_len);
+/* Starts a server. Returns NULL with a text in `why` if it cannot. */
+struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
+/* Takes no more connections. Replies then end their connections. */
+void gw_http_quiesce(struct gw_http *http);
+/* Returns the number of open connections. */
+unsigned gw_http_connections(const struct gw_http *http);
+/* Returns the number of requests without a complete reply. */
+unsigned gw_http_requests(const struct gw_http *http);
+/* Ends all connections and frees the server. NULL is allowed. */
+void gw_http_stop(struct gw_http *http);
+
+/* Appends a header to a reply. Values with control characters are left out. */
+void gw_reply_header(struct gw_reply *reply, const char *name, const char *value);
+/* Returns the value of a request's header, or NULL. The name is in lower case. */
+const char *gw_http_header(const struct gw_http_request *req, const char *name);
+
+#endif

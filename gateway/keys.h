@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The access keys of the gateway's clients, from an INI file with a section for each access key:
+ *
+ *   [AKEXAMPLE]
+ *   secret = ...
+ *   buckets = data, models-*     names of buckets, in which * matches any text; "*" for all
+ *   access = rw                  or r
+ *
+ * Called by auth.c and serve.c. A secret must never appear in a message.
+ */
+#ifndef GW_KEYS_H
+#define GW_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct gw_keys;
+
+/* One access key. The strings are valid as long as the keys are held. */
+struct gw_key {
+	const char *name, *secret;
+	const char *buckets; /* as in the file */
+	bool write;
+};
+
+/* Reads a file. It must belong to this user or to root, and no other user may read or write it.
+ * Returns NULL with a text in `why` if the file is refused or malformed. The caller holds the
+ * result. */
+struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len);
+/* Holds the keys once more, or releases them. The last release overwrites and frees them. NULL is
+ * allowed. */
+struct gw_keys *gw_keys_hold(struct gw_keys *keys);
+void gw_keys_release(struct gw_keys *keys);
+
+/* Returns the key with a name, or NULL. */
+const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
+/* Returns whether a key may use a bucket. */
+bool gw_key_allows(const struct gw_key *key, const char *bucket);
+unsigned gw_keys_count(const struct gw_keys *keys);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the counters of a gateway, see metrics.h. */
+#include "metrics.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const unsigned bounds_us[GW_LATENCY_BUCKETS] = {
+	500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000, 5000000, 30000000};
+
+void gw_metrics_count(struct gw_metrics *m, unsigned op, unsigned status, uint64_t in, uint64_t out,
+		      uint64_t duration_ns)
+{
+	uint64_t us = duration_ns / 1000;
+	unsigned i = 0;
+
+	atomic_fetch_add(&m->requests[op < GW_OPS_MAX ? op : 0][status / 100 % 6], 1);
+	atomic_fetch_add(&m->bytes_in, in);
+	atomic_fetch_add(&m->bytes_out, out);
+	while (i < GW_LATENCY_BUCKETS && us > bounds_us[i])
+		i++;
+	atomic_fetch_add(&m->latency[i], 1);
+	atomic_fetch_add(&m->latency_us, us);
+}
+
+__attribute__((format(printf, 2, 3))) static void put(struct pst_text *out, const char *fmt, ...)
+{
+	char line[256];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(line, sizeof(line), fmt, args);
+	va_end(args);
+	pst_text_put_str(out, line);
+}
+
+static void put_one(struct pst_text *out, const char *name, const char *type, const char *help,
+		    unsigned long long value)
+{
+	put(out, "# HELP penstock_%s %s\n# TYPE penstock_%s %s\n", name, help, name, type);
+	put(out, "penstock_%s %llu\n", name, value);
+}
+
+static void put_latency(const struct gw_metrics *m, struct pst_text *out)
+{
+	unsigned long long sum = 0;
+
+	put(out, "# HELP penstock_request_seconds Time from a request's first byte to its end.\n"
+		 "# TYPE penstock_request_seconds histogram\n");
+	for (unsigned i = 0; i < GW_LATENCY_BUCKETS; i++) {
+		sum += atomic_load(&m->latency[i]);
+		put(out, "penstock_request_seconds_bucket{le=\"%g\"} %llu\n", bounds_us[i] / 1e6,
+		    sum);
+	}
+	sum += atomic_load(&m->latency[GW_LATENCY_BUCKETS]);
+	put(out, "penstock_request_seconds_bucket{le=\"+Inf\"} %llu\n", sum);
+	put(out, "penstock_request_seconds_sum %.6f\n", (double)atomic_load(&m->latency_us) / 1e6);
+	put(out, "penstock_request_seconds_count %llu\n", sum);
+}
+
+void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
+		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
+		      struct pst_text *out)
+{
+	put(out, "# HELP penstock_requests_total Requests by operation and status.\n"
+		 "# TYPE penstock_requests_total counter\n");
+	for (unsigned op = 0; op < op_count && op < GW_OPS_MAX; op++)
+		for (unsigned digit = 1; digit < 6; digit++) {
+			unsigned long long n = atomic_load(&m->requests[op][digit]);
+
+			if (n)
+				put(out,
+				    "penstock_requests_total{operation=\"%s\",status=\"%uxx\"}"
+				    " %llu\n",
+				    op_name(op), digit, n);
+		}
+	put(out,
+	    "# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
+	    "# TYPE penstock_bytes_total counter\n"
+	    "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"in\"} %llu\n",
+	    (unsigned long long)atomic_load(&m->bytes_in));
+	put(out, "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
+	    (unsigned long long)atomic_load(&m->bytes_out));
+	put(out,
+	    "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
+	    "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
+	    "penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
+	    (unsigned long long)atomic_load(&m->rdma_declined));
+	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
+		atomic_load(&m->aborted));
+	put_one(out, "refused_heads_total", "counter", "Requests whose head broke a limit.",
+		atomic_load(&m->refused_head));
+	put_one(out, "refused_signatures_total", "counter",
+		"Requests with a wrong or missing signature.", atomic_load(&m->refused_auth));
+	put_one(out, "connections", "gauge", "Open connections.", connections);
+	put_one(out, "requests_in_flight", "gauge", "Requests without a complete reply.", requests);
+	put_latency(m, out);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters of a gateway in the text format of Prometheus. Called by serve.c for each request. No
+ * label may contain what a client has sent.
+ */
+#ifndef GW_METRICS_H
+#define GW_METRICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "common/text.h"
+
+#define GW_OPS_MAX 80 /* maximum number of operations */
+#define GW_LATENCY_BUCKETS 12
+
+/* All members are 0 at first. */
+struct gw_metrics {
+	/* by operation and by the first digit of the status */
+	atomic_ullong requests[GW_OPS_MAX][6];
+	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
+	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
+	atomic_ullong refused_head;	   /* requests whose head broke a limit */
+	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
+	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
+	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
+};
+
+/* Counts a request. `op` is the operation's number. */
+void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
+		      uint64_t out, uint64_t duration_ns);
+/* Writes all counters. `op_name` returns the name of an operation. */
+void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
+		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
+		      struct pst_text *out);
+
+#endif

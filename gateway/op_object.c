@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements reading and deleting objects. Called through route.c. */
+#include "op_object.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "condition.h"
+#include "partlist.h"
+#include "range.h"
+#include "xml_read.h"
+#include "xml_write.h"
+
+#define DELETE_MAX 1000 /* maximum number of keys in a request */
+
+/* The part of an object that a request asks for. */
+struct part {
+	uint64_t at, len;
+	bool partial;	/* whether the reply is 206 */
+	unsigned parts; /* number of parts of the object if one is asked for by its number */
+};
+
+/* Opens the request's object. Returns false after it has filled the reply. */
+static bool object_open(struct gw_request *req, struct gw_object *object)
+{
+	const char *version = gw_param(req, "versionId");
+	int ret;
+
+	if (version && *version && strcmp(version, "null") != 0) {
+		gw_fail(req, GW_NoSuchVersion, NULL);
+		return false;
+	}
+	ret = gw_object_open(&req->server->store, req->bucket_fd, req->key, req->key_len, object);
+	if (ret)
+		gw_fail_errno(req, ret, GW_NoSuchKey);
+	return !ret;
+}
+
+/* Finds the part with a number in the item "parts", which lists the lengths of all parts. Returns
+ * false if there is no such part. */
+static bool part_find(const struct gw_object *object, int64_t number, struct part *part)
+{
+	const char *list = gw_meta_get(&object->meta, "parts");
+	struct gw_partlist parts = {0};
+	uint64_t at = 0, len;
+
+	if (!list) {
+		part->partial = number == 1;
+		return part->partial;
+	}
+	parts.at = list;
+	while (gw_partlist_next(&parts, &len)) {
+		if (++part->parts == number) {
+			part->at = at;
+			part->len = len;
+			part->partial = true;
+		}
+		at += len;
+	}
+	return part->partial;
+}
+
+/* Finds what the request asks for. Returns false after it has filled the reply. */
+static bool part_choose(struct gw_request *req, const struct gw_object *object, struct part *part)
+{
+	const char *range = gw_header(req, "range"), *if_range = gw_header(req, "if-range");
+	int64_t number = gw_param_number(req, "partNumber", 0, 100000);
+	uint64_t size = (uint64_t)object->st.st_size;
+	char text[64];
+
+	*part = (struct part){.len = size};
+	if (number < 0)
+		return false;
+	if (gw_param_find(req, "partNumber")) {
+		if (range || !part_find(object, number, part)) {
+			gw_fail(req, range ? GW_InvalidRequest : GW_InvalidPartNumber, NULL);
+			return false;
+		}
+		return true;
+	}
+	if (if_range && !gw_etag_matches(if_range, gw_meta_get(&object->meta, "etag")))
+		return true;
+	switch (gw_range_parse(range, size, &part->at, &part->len)) {
+	case GW_RANGE_OK:
+		part->partial = true;
+		return true;
+	case GW_RANGE_BEYOND:
+		gw_fail(req, GW_InvalidRange, NULL);
+		snprintf(text, sizeof(text), "bytes */%llu", (unsigned long long)size);
+		gw_header_add(req, "Content-Range", text);
+		return false;
+	default:
+		part->at = 0;
+		part->len = size;
+		return true;
+	}
+}
+
+/* Adds the headers that were stored with the object, or what the request wants in their place. */
+static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
+{
+	static const char *const overrides[] = {
+		"content-type",	 "content-language",	"expires",
+		"cache-control", "content-disposition", "content-encoding"};
+	const char *name, *value;
+	char param[64];
+	size_t at = 0;
+
+	for (unsigned i = 0; i < sizeof(overrides) / sizeof(overrides[0]); i++) {
+		snprintf(param, sizeof(param), "response-%s", overrides[i]);
+		value = gw_param(req, param);
+		if (!value)
+			value = gw_meta_get(&object->meta, overrides[i]);
+		if (!value && i == 0)
+			value = "binary/octet-stream";
+		if (value)
+			gw_header_add(req, overrides[i], value);
+	}
+	while (gw_meta_next(&object->meta, &at, &name, &value))
+		if (!strncmp(name, "x-amz-meta-", 11) ||
+		    !strcmp(name, "x-amz-website-redirect-location") ||
+		    (sums && !strncmp(name, "x-amz-checksum-", 15)))
+			gw_header_add(req, name, value);
+}
+
+/* Adds the headers of the reply to GET and HEAD. */
+static void put_headers(struct gw_request *req, const struct gw_object *object,
+			const struct part *part)
+{
+	const char *mode = gw_header(req, "x-amz-checksum-mode");
+	char date[40], range[96];
+
+	gw_http_date(object->st.st_mtim.tv_sec, date);
+	gw_header_add(req, "Last-Modified", date);
+	gw_header_etag(req, gw_meta_get(&object->meta, "etag"));
+	gw_header_add(req, "Accept-Ranges", "bytes");
+	put_stored_headers(req, object, mode && !strcasecmp(mode, "ENABLED") && !part->partial);
+	if (part->parts)
+		gw_header_number(req, "x-amz-mp-parts-count", part->parts);
+	if (part->partial && part->len) {
+		snprintf(range, sizeof(range), "bytes %llu-%llu/%lld", (unsigned long long)part->at,
+			 (unsigned long long)(part->at + part->len - 1),
+			 (long long)object->st.st_size);
+		gw_header_add(req, "Content-Range", range);
+	}
+	/* This gateway sends every object by HTTP. */
+	if (gw_header(req, "x-amz-rdma-token")) {
+		gw_header_add(req, "x-amz-rdma-reply", "501");
+		gw_header_add(req, "x-amz-rdma-bytes-transferred", "0");
+		atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
+	}
+}
+
+void gw_op_get(struct gw_request *req)
+{
+	struct gw_reply *reply = &req->http->reply;
+	struct gw_object object;
+	struct part part;
+	unsigned status;
+
+	if (!object_open(req, &object))
+		return;
+	status = gw_condition_check(req, "", &object);
+	if (status == 304) {
+		gw_header_etag(req, gw_meta_get(&object.meta, "etag"));
+		gw_reply_empty(req, 304);
+	} else if (status) {
+		gw_fail(req, GW_PreconditionFailed, NULL);
+	} else if (part_choose(req, &object, &part)) {
+		put_headers(req, &object, &part);
+		reply->status = part.partial ? 206 : 200;
+		reply->fd = object.fd;
+		reply->at = part.at;
+		reply->len = part.len;
+		object.fd = -1;
+	}
+	gw_object_close(&object);
+}
+
+void gw_op_head(struct gw_request *req)
+{
+	/* http.c sends the headers only. */
+	gw_op_get(req);
+}
+
+void gw_op_delete(struct gw_request *req)
+{
+	const char *version = gw_param(req, "versionId"), *match = gw_header(req, "if-match");
+	struct gw_object object;
+	int ret;
+
+	if (version && *version && strcmp(version, "null") != 0) {
+		gw_fail(req, GW_NoSuchVersion, NULL);
+		return;
+	}
+	if (match) {
+		if (!object_open(req, &object))
+			return;
+		ret = !gw_etag_matches(match, gw_meta_get(&object.meta, "etag"));
+		gw_object_close(&object);
+		if (ret) {
+			gw_fail(req, GW_PreconditionFailed, NULL);
+			return;
+		}
+	}
+	ret = gw_object_remove(&req->server->store, req->bucket_fd, req->key, req->key_len);
+	if (ret && ret != -ENOENT)
+		gw_fail_errno(req, ret, GW_NoSuchKey);
+	else
+		gw_reply_empty(req, 204);
+}
+
+/* ---- DeleteObjects ---- */
+
+struct deletion {
+	struct gw_request *req;
+	char *keys[DELETE_MAX];
+	size_t lens[DELETE_MAX];
+	bool other_version[DELETE_MAX];
+	unsigned count;
+	bool quiet;
+};
+
+static int deletion_begin(void *user, const char *path)
+{
+	struct deletion *d = user;
+
+	if (strcmp(path, "Delete/Object") != 0)
+		return 0;
+	return d->count < DELETE_MAX ? (int)(d->count++ * 0) : -E2BIG;
+}
+
+static int deletion_end(void *user, const char *path, const char *text, size_t len)
+{
+	struct deletion *d = user;
+	unsigned i = d->count - 1;
+
+	if (!strcmp(path, "Delete/Quiet")) {
+		d->quiet = !strcmp(text, "true");
+	} else if (!strcmp(path, "Delete/Object/Key")) {
+		if (d->keys[i])
+			return -EBADMSG;
+		d->keys[i] = strdup(text);
+		d->lens[i] = len;
+		return d->keys[i] ? 0 : -ENOMEM;
+	} else if (!strcmp(path, "Delete/Object/VersionId")) {
+		d->other_version[i] = *text && strcmp(text, "null") != 0;
+	} else if (!strcmp(path, "Delete/Object") && !d->keys[i]) {
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+/* Deletes an object and appends the result. */
+static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
+{
+	int ret = d->other_version[i] ? -EINVAL
+				      : gw_object_remove(&d->req->server->store, d->req->bucket_fd,
+							 d->keys[i], d->lens[i]);
+
+	if (!ret || ret == -ENOENT) {
+		if (!d->quiet) {
+			pst_text_put_str(out, "<Deleted>");
+			gw_xml_element(out, "Key", d->keys[i]);
+			pst_text_put_str(out, "</Deleted>");
+		}
+		return;
+	}
+	pst_text_put_str(out, "<Error>");
+	gw_xml_element(out, "Key", d->keys[i]);
+	gw_xml_element(out, "Code",
+		       gw_error_code(d->other_version[i]    ? GW_NoSuchVersion
+				     : ret == -ENAMETOOLONG ? GW_KeyTooLongError
+							    : GW_InternalError));
+	gw_xml_element(out, "Message",
+		       d->other_version[i] ? "There is no such version." : strerror(-ret));
+	pst_text_put_str(out, "</Error>");
+}
+
+void gw_op_delete_many(struct gw_request *req)
+{
+	static const struct gw_xml_calls calls = {deletion_begin, deletion_end};
+	struct deletion *d = calloc(1, sizeof(*d));
+	struct pst_text *out;
+	int ret;
+
+	if (!d) {
+		gw_fail(req, GW_SlowDown, NULL);
+		return;
+	}
+	if (!req->body.md5[0] && req->body.sum_kind == PST_HASH_KINDS) {
+		gw_fail(req, GW_InvalidRequest,
+			"Missing required header for this request: Content-MD5 OR "
+			"x-amz-checksum-*");
+		free(d);
+		return;
+	}
+	d->req = req;
+	ret = gw_xml_read(req->body.text.at ? req->body.text.at : "", req->body.text.len, &calls,
+			  d);
+	if (ret || !d->count) {
+		gw_fail(req, ret == -ENOMEM ? GW_SlowDown : GW_MalformedXML, NULL);
+	} else {
+		out = gw_reply_xml(req, 200);
+		pst_text_put_str(out, "<DeleteResult" GW_XML_SPACE ">");
+		for (unsigned i = 0; i < d->count; i++)
+			delete_one(d, i, out);
+		pst_text_put_str(out, "</DeleteResult>");
+	}
+	for (unsigned i = 0; i < d->count; i++)
+		free(d->keys[i]);
+	free(d);
+}
+
+/* ---- GetObjectAttributes ---- */
+
+static bool attribute_wanted(const char *list, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (const char *at = list; (at = strstr(at, name)); at += len)
+		if ((at == list || strchr(", ", at[-1])) && (!at[len] || strchr(", ", at[len])))
+			return true;
+	return false;
+}
+
+/* Returns whether a list has only names of attributes, and at least one. */
+static bool attributes_known(const char *list)
+{
+	static const char *const names[] = {"ETag", "Checksum", "ObjectParts", "StorageClass",
+					    "ObjectSize"};
+	bool any = false;
+
+	for (list += strspn(list, ", "); *list; list += strspn(list, ", ")) {
+		size_t len = strcspn(list, ", ");
+		unsigned i = 0;
+
+		while (i < 5 && (strlen(names[i]) != len || strncmp(names[i], list, len) != 0))
+			i++;
+		if (i == 5)
+			return false;
+		any = true;
+		list += len;
+	}
+	return any;
+}
+
+/* Appends the checksum of an object, if it has one. */
+static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
+{
+	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
+					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
+					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
+					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
+					       {"x-amz-checksum-sha256", "ChecksumSHA256"},
+					       {"x-amz-checksum-type", "ChecksumType"}};
+	bool begun = false;
+
+	for (unsigned i = 0; i < 6; i++) {
+		const char *value = gw_meta_get(meta, names[i][0]);
+
+		if (!value)
+			continue;
+		if (!begun)
+			pst_text_put_str(out, "<Checksum>");
+		begun = true;
+		gw_xml_element(out, names[i][1], value);
+	}
+	if (begun)
+		pst_text_put_str(out, "</Checksum>");
+}
+
+/* Appends the checksum of a part. The item "sums" has the checksums of all parts, with commas. */
+static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsigned long number)
+{
+	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
+					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
+					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
+					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
+					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
+	const char *list = gw_meta_get(meta, "sums");
+	char sum[64];
+
+	for (; list && number > 1; number--) {
+		list = strchr(list, ',');
+		list = list ? list + 1 : NULL;
+	}
+	if (!list)
+		return;
+	snprintf(sum, sizeof(sum), "%.*s", (int)strcspn(list, ","), list);
+	for (unsigned i = 0; i < 5; i++)
+		if (gw_meta_get(meta, names[i][0]))
+			gw_xml_element(out, names[i][1], sum);
+}
+
+/* Appends the parts of an object that was uploaded in parts. */
+static void put_parts(struct gw_request *req, struct pst_text *out, const struct gw_meta *meta)
+{
+	const char *list = gw_meta_get(meta, "parts"),
+		   *max_text = gw_header(req, "x-amz-max-parts");
+	const char *marker_text = gw_header(req, "x-amz-part-number-marker");
+	unsigned long max = max_text ? strtoul(max_text, NULL, 10) : 1000, shown = 0;
+	unsigned long marker = marker_text ? strtoul(marker_text, NULL, 10) : 0, last = marker;
+	struct gw_partlist lens = {0};
+	struct pst_text parts = {0};
+	unsigned long number = 0;
+	uint64_t len;
+
+	if (!list)
+		return;
+	lens.at = list;
+	while (gw_partlist_next(&lens, &len))
+		if (++number > marker && shown < max && shown < 1000) {
+			pst_text_put_str(&parts, "<Part>");
+			gw_xml_number(&parts, "PartNumber", number);
+			gw_xml_number(&parts, "Size", len);
+			put_part_sum(&parts, meta, number);
+			pst_text_put_str(&parts, "</Part>");
+			shown++;
+			last = number;
+		}
+	pst_text_put_str(out, "<ObjectParts>");
+	gw_xml_number(out, "PartsCount", number);
+	gw_xml_number(out, "PartNumberMarker", marker);
+	gw_xml_number(out, "NextPartNumberMarker", last);
+	gw_xml_number(out, "MaxParts", max);
+	gw_xml_element(out, "IsTruncated", last < number ? "true" : "false");
+	if (parts.at)
+		pst_text_put(out, parts.at, parts.len);
+	pst_text_put_str(out, "</ObjectParts>");
+	free(parts.at);
+}
+
+void gw_op_attributes(struct gw_request *req)
+{
+	const char *wanted = gw_header(req, "x-amz-object-attributes");
+	struct gw_object object;
+	struct pst_text *out;
+	char date[40];
+
+	if (!wanted || !attributes_known(wanted)) {
+		gw_fail(req, GW_InvalidArgument,
+			"The x-amz-object-attributes header is missing or has an unknown name.");
+		return;
+	}
+	if (!object_open(req, &object))
+		return;
+	gw_http_date(object.st.st_mtim.tv_sec, date);
+	gw_header_add(req, "Last-Modified", date);
+	out = gw_reply_xml(req, 200);
+	pst_text_put_str(out, "<GetObjectAttributesResponse" GW_XML_SPACE ">");
+	if (attribute_wanted(wanted, "ETag"))
+		gw_xml_element(out, "ETag", gw_meta_get(&object.meta, "etag"));
+	if (attribute_wanted(wanted, "Checksum"))
+		put_checksum(out, &object.meta);
+	if (attribute_wanted(wanted, "ObjectParts"))
+		put_parts(req, out, &object.meta);
+	if (attribute_wanted(wanted, "StorageClass"))
+		gw_xml_element(out, "StorageClass", "STANDARD");
+	if (attribute_wanted(wanted, "ObjectSize"))
+		gw_xml_number(out, "ObjectSize", (uint64_t)object.st.st_size);
+	pst_text_put_str(out, "</GetObjectAttributesResponse>");
+	gw_object_close(&object);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lengths of an object's parts as a text, the item "parts" of its metadata: lengths separated
+ * by commas, each with "xN" for N equal parts in a row. Called by op_object.c and op_multipart.c.
+ */
+#ifndef GW_PARTLIST_H
+#define GW_PARTLIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/text.h"
+
+/* `at` is the text at first; the other members are 0. */
+struct gw_partlist {
+	const char *at;
+	uint64_t len;
+	unsigned long repeat;
+};
+
+/* Finds the next part's length. Returns false after the last part. */
+bool gw_partlist_next(struct gw_partlist *list, uint64_t *len);
+
+/* A list that is being written. All members are 0 at first. */
+struct gw_partlist_writer {
+	struct pst_text text;
+	uint64_t len;
+	unsigned long repeat;
+};
+
+void gw_partlist_add(struct gw_partlist_writer *writer, uint64_t len);
+/* Writes the last part. The owner frees writer->text.at. */
+void gw_partlist_end(struct gw_partlist_writer *writer);
+
+#endif

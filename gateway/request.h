@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A request to S3: its bucket, key and parameters, found in the bytes from the network, and
+ * functions that fill its reply. Called by serve.c and by the operations. A key is arbitrary bytes
+ * without NUL, and it is decoded exactly once.
+ */
+#ifndef GW_REQUEST_H
+#define GW_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "body.h"
+#include "errors.h"
+#include "http.h"
+#include "s3/sigv4.h"
+#include "server.h"
+
+#define GW_PARAMS_MAX 64
+
+/* A parameter of the query, decoded. */
+struct gw_param {
+	const char *name, *value;
+	size_t value_len;
+};
+
+struct gw_request {
+	struct gw_server *server;
+	struct gw_http_request *http;
+	char id[17];	    /* in the header x-amz-request-id */
+	char *path;	    /* as on the wire, without the query */
+	const char *query;  /* as on the wire; "" if there is none */
+	const char *bucket; /* decoded; NULL for requests to the service */
+	const char *key;    /* decoded; NULL for requests to a bucket */
+	size_t key_len;
+	struct gw_param params[GW_PARAMS_MAX];
+	unsigned param_count;
+	char *memory; /* of bucket, key and parameters */
+	const struct gw_op *op;
+	unsigned op_number;
+	/* set by auth.c */
+	struct gw_keys *keys; /* held */
+	const struct gw_key *identity;
+	struct pst_sigv4_claim *claim;
+	int bucket_fd; /* -1 if the bucket is not open */
+	struct gw_body body;
+	void *state; /* of the operation; freed with free() */
+	enum gw_error error;
+	bool failed;
+};
+
+/* Finds bucket, key and parameters. `domain` is the suffix of hosts that name a bucket, or NULL.
+ * Returns false after it has filled the reply with an error. */
+bool gw_request_parse(struct gw_request *req, const char *domain);
+/* Frees the request. Its body has been closed. */
+void gw_request_close(struct gw_request *req);
+
+const char *gw_header(const struct gw_request *req, const char *name);
+/* Returns the value of a parameter, or NULL. */
+const char *gw_param(const struct gw_request *req, const char *name);
+const struct gw_param *gw_param_find(const struct gw_request *req, const char *name);
+/* Parses a parameter as a number. Returns `fallback` if it is missing, or -1 after it has filled
+ * the reply with InvalidArgument. */
+int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallback, int64_t max);
+
+/* ---- replies ---- */
+
+/* Fills the reply with an error. Returns -1. `fmt` is NULL for the default message. */
+int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Fills the reply with the error for an errno (negative or positive). `what` is the error for
+ * ENOENT. */
+int gw_fail_errno(struct gw_request *req, int code, enum gw_error what);
+/* Begins a reply with XML; the caller appends to the result. */
+struct pst_text *gw_reply_xml(struct gw_request *req, unsigned status);
+void gw_reply_empty(struct gw_request *req, unsigned status);
+void gw_header_add(struct gw_request *req, const char *name, const char *value);
+void gw_header_number(struct gw_request *req, const char *name, uint64_t value);
+/* Adds the header ETag, with quotes. */
+void gw_header_etag(struct gw_request *req, const char *etag);
+
+/* Writes a time as "Sun, 22 Nov 2026 19:00:00 GMT", or as "2026-11-22T19:00:00.000Z". */
+void gw_http_date(time_t when, char out[40]);
+void gw_iso_date(const struct timespec *when, char out[40]);
+/* Parses a date of HTTP. Returns false if it is malformed. */
+bool gw_http_date_parse(const char *text, time_t *out);
+
+#endif

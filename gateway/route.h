@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The operations of S3 that the gateway has, and the choice of one by method and parameters.
+ * Called by serve.c. An operation that is not in the table must get 501, never another operation's
+ * answer.
+ */
+#ifndef GW_ROUTE_H
+#define GW_ROUTE_H
+
+#include "request.h"
+
+enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT };
+
+struct gw_op {
+	const char *name; /* as in the API reference */
+	const char *method;
+	enum gw_level level;
+	const char *sub;    /* parameter that selects the operation, such as "uploads"; or NULL */
+	const char *sub2;   /* second such parameter, or NULL */
+	const char *header; /* header that selects it, or NULL */
+	enum gw_body_kind body;
+	bool write;	/* whether the key must allow writing */
+	bool no_bucket; /* whether the bucket need not exist */
+	/* Checks the request before its body is read; NULL if there is nothing to check. Returns
+	 * false after it has filled the reply. */
+	bool (*check)(struct gw_request *req);
+	/* Runs the operation after its body has been checked, and fills the reply. */
+	void (*run)(struct gw_request *req);
+};
+
+/* Chooses req->op. Returns false after it has filled the reply with an error. */
+bool gw_route(struct gw_request *req);
+/* Number of operations, with one more for requests without an operation. */
+unsigned gw_op_count(void);
+const char *gw_op_name(unsigned op);
+
+#endif

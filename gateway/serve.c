@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the life of a gateway, see serve.h. */
+#include "serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "access_log.h"
+#include "front.h"
+
+#define PEM_MAX (1u << 20)
+#define METRICS_THREADS 1
+#define METRICS_CONNECTIONS 64
+/* Servers with an old certificate that still have connections. */
+#define OLD_MAX 8
+
+struct gateway {
+	const struct gw_options *options;
+	struct gw_front front;
+	int fd, metrics_fd;
+	struct gw_http *http, *metrics;
+	struct gw_http *old[OLD_MAX];
+	unsigned old_count;
+	char *why;
+	size_t why_len;
+};
+
+/* ---- certificates ---- */
+
+/* Reads a file of certificates or a key. A key must not be readable by other users. */
+static char *pem_read(const char *path, bool secret, char *why, size_t why_len)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char *text = NULL;
+	struct stat st;
+	ssize_t len = -1;
+
+	if (fd >= 0 && !fstat(fd, &st) && secret && (st.st_mode & 077)) {
+		snprintf(why, why_len, "other users may read the key in %s: chmod 600 %s", path,
+			 path);
+		close(fd);
+		return NULL;
+	}
+	if (fd >= 0 && (text = malloc(PEM_MAX)))
+		len = read(fd, text, PEM_MAX - 1);
+	if (len < 0) {
+		snprintf(why, why_len, "cannot read %s: %s", path, strerror(errno));
+		free(text);
+		text = NULL;
+	} else {
+		text[len] = '\0';
+	}
+	if (fd >= 0)
+		close(fd);
+	return text;
+}
+
+static void pem_free(char *text)
+{
+	if (text)
+		explicit_bzero(text, strlen(text));
+	free(text);
+}
+
+/* Starts the server of S3 with the certificate that is in the files. */
+static struct gw_http *http_start(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	struct gw_http_options http = {
+		.fd = g->fd,
+		.threads = o->threads,
+		.connections_max = o->connections_max,
+		.connections_per_address_max = o->connections_per_address_max,
+		.timeout_s = o->timeout_s,
+		.rate_min = o->rate_min,
+		.calls = &gw_front_calls,
+		.owner = &g->front,
+	};
+	char *cert = NULL, *key = NULL;
+	struct gw_http *started = NULL;
+
+	if (o->cert) {
+		cert = pem_read(o->cert, false, g->why, g->why_len);
+		key = cert ? pem_read(o->key, true, g->why, g->why_len) : NULL;
+	}
+	http.cert = cert;
+	http.key = key;
+	if (!o->cert || key)
+		started = gw_http_start(&http, g->why, g->why_len);
+	/* libmicrohttpd has copied them. */
+	pem_free(cert);
+	pem_free(key);
+	return started;
+}
+
+/* ---- start ---- */
+
+static unsigned port_of(int fd)
+{
+	struct sockaddr_in6 address;
+	socklen_t len = sizeof(address);
+
+	if (fd < 0 || getsockname(fd, (struct sockaddr *)&address, &len))
+		return 0;
+	/* The port is at the same place in the addresses of both protocols. */
+	return ntohs(address.sin6_port);
+}
+
+/* Allows as many open files as the connections may need. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &limit); /* then the old limit applies */
+	}
+}
+
+static int metrics_start(struct gateway *g)
+{
+	struct gw_http_options http = {
+		.threads = METRICS_THREADS,
+		.connections_max = METRICS_CONNECTIONS,
+		.timeout_s = g->options->timeout_s,
+		.rate_min = g->options->rate_min,
+		.calls = &gw_metrics_calls,
+		.owner = &g->front,
+	};
+
+	if (!g->options->metrics)
+		return 0;
+	g->metrics_fd = gw_http_listen(g->options->metrics, g->why, g->why_len);
+	if (g->metrics_fd < 0)
+		return g->metrics_fd;
+	http.fd = g->metrics_fd;
+	g->metrics = gw_http_start(&http, g->why, g->why_len);
+	return g->metrics ? 0 : -EIO;
+}
+
+static int gateway_start(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	struct gw_server *server = &g->front.server;
+	int ret;
+
+	if (o->cert && !gw_http_has_tls()) {
+		snprintf(g->why, g->why_len,
+			 "this build of libmicrohttpd has no TLS: use a proxy "
+			 "in front of the gateway");
+		return -ENOTSUP;
+	}
+	raise_file_limit();
+	server->region = o->region;
+	server->domain = o->domain;
+	server->md5 = !o->no_md5;
+	server->body_max = o->body_max;
+	pthread_mutex_init(&server->keys_lock, NULL);
+	server->keys = gw_keys_read(o->keys, g->why, g->why_len);
+	if (!server->keys)
+		return -EINVAL;
+	ret = gw_store_open(&server->store, o->root, g->why, g->why_len);
+	if (ret)
+		return ret;
+	if (o->access_log) {
+		server->log = gw_access_log_open(o->access_log, g->why, g->why_len);
+		if (!server->log)
+			return -EIO;
+	}
+	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
+	if (g->fd < 0)
+		return g->fd;
+	ret = metrics_start(g);
+	if (ret)
+		return ret;
+	g->http = http_start(g);
+	atomic_store(&g->front.http, g->http);
+	return g->http ? 0 : -EIO;
+}
+
+/* ---- reload ---- */
+
+static void notice(const struct gateway *g, const char *text)
+{
+	if (g->options->notice)
+		g->options->notice(text);
+}
+
+static void keys_reload(struct gateway *g)
+{
+	struct gw_keys *keys = gw_keys_read(g->options->keys, g->why, g->why_len), *old;
+
+	if (!keys) {
+		notice(g, g->why);
+		notice(g, "the access keys are unchanged");
+		return;
+	}
+	pthread_mutex_lock(&g->front.server.keys_lock);
+	old = g->front.server.keys;
+	g->front.server.keys = keys;
+	pthread_mutex_unlock(&g->front.server.keys_lock);
+	gw_keys_release(old);
+}
+
+/* Stops servers with an old certificate that have no more requests. */
+static void old_stop(struct gateway *g, bool all)
+{
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < g->old_count; i++)
+		if (all || !gw_http_connections(g->old[i]))
+			gw_http_stop(g->old[i]);
+		else
+			g->old[kept++] = g->old[i];
+	g->old_count = kept;
+}
+
+/* Starts a server with the new certificate on the same socket. The old one keeps its connections.
+ */
+static void certificate_reload(struct gateway *g)
+{
+	struct gw_http *http;
+
+	if (!g->options->cert)
+		return;
+	old_stop(g, false);
+	http = g->old_count < OLD_MAX ? http_start(g) : NULL;
+	if (!http) {
+		notice(g,
+		       g->old_count < OLD_MAX ? g->why : "too many old connections are still open");
+		notice(g, "the certificate is unchanged");
+		return;
+	}
+	gw_http_quiesce(g->http);
+	g->old[g->old_count++] = g->http;
+	g->http = http;
+	atomic_store(&g->front.http, http);
+}
+
+/* ---- end ---- */
+
+static unsigned requests_left(const struct gateway *g)
+{
+	unsigned count = gw_http_requests(g->http);
+
+	for (unsigned i = 0; i < g->old_count; i++)
+		count += gw_http_requests(g->old[i]);
+	return count;
+}
+
+/* Lets requests in flight end. A second signal, or the time limit, ends them. */
+static void drain(struct gateway *g, const sigset_t *signals)
+{
+	struct timespec step = {.tv_nsec = 20000000}, now;
+	time_t until;
+
+	atomic_store(&g->front.draining, true);
+	gw_http_quiesce(g->http);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	until = now.tv_sec + (time_t)g->options->drain_s;
+	while (requests_left(g) && now.tv_sec < until) {
+		int signal = sigtimedwait(signals, NULL, &step);
+
+		if (signal == SIGTERM || signal == SIGINT)
+			break;
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	}
+}
+
+static void gateway_stop(struct gateway *g)
+{
+	struct gw_server *server = &g->front.server;
+
+	old_stop(g, true);
+	atomic_store(&g->front.http, NULL);
+	gw_http_stop(g->metrics);
+	gw_http_stop(g->http);
+	if (g->fd >= 0)
+		close(g->fd);
+	if (g->metrics_fd >= 0)
+		close(g->metrics_fd);
+	gw_access_log_close(server->log);
+	gw_store_close(&server->store);
+	gw_keys_release(server->keys);
+	pthread_mutex_destroy(&server->keys_lock);
+}
+
+int gw_serve(const struct gw_options *options, char *why, size_t why_len)
+{
+	struct gateway *g = calloc(1, sizeof(*g));
+	sigset_t signals;
+	int ret, signal = 0;
+
+	if (!g) {
+		snprintf(why, why_len, "out of memory");
+		return -ENOMEM;
+	}
+	g->options = options;
+	g->why = why;
+	g->why_len = why_len;
+	g->fd = g->metrics_fd = -1;
+	g->front.server.store =
+		(struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1};
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGHUP);
+	/* All threads inherit the mask, so that only this thread takes the signals. */
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	ret = gateway_start(g);
+	if (!ret) {
+		if (options->ready)
+			options->ready(port_of(g->fd), port_of(g->metrics_fd));
+		while (signal != SIGTERM && signal != SIGINT) {
+			signal = sigwaitinfo(&signals, NULL);
+			if (signal == SIGHUP) {
+				keys_reload(g);
+				certificate_reload(g);
+				gw_access_log_reopen(g->front.server.log);
+			}
+		}
+		drain(g, &signals);
+	}
+	gateway_stop(g);
+	free(g);
+	return ret;
+}

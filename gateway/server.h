@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all requests of a gateway share. serve.c makes it; nothing in it decides about an object,
+ * so that several gateways on one root agree.
+ */
+#ifndef GW_SERVER_H
+#define GW_SERVER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "keys.h"
+#include "metrics.h"
+#include "store.h"
+
+struct gw_server {
+	struct gw_store store;
+	const char *region;	   /* region that signatures must name; NULL accepts any */
+	const char *domain;	   /* suffix of hosts that name a bucket; NULL: path-style only */
+	bool md5;		   /* whether a single PUT has its MD5 digest as ETag */
+	uint64_t body_max;	   /* longest body of an object or a part */
+	pthread_mutex_t keys_lock; /* protects `keys` */
+	struct gw_keys *keys;
+	struct gw_metrics metrics;
+	struct gw_access_log *log; /* NULL if there is none */
+};
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the headers of objects, see stored.h. */
+#include "stored.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#include "s3/hash.h"
+#include "xml_write.h"
+
+#define USER_META_MAX 2048 /* maximum total length of names and values, as in S3 */
+#define RDMA_TOKEN_MAX 512
+
+static bool begins(const char *text, const char *begin)
+{
+	return !strncmp(text, begin, strlen(begin));
+}
+
+/* Returns whether a header asks for something that the gateway does not have. */
+static bool is_beyond(const struct pst_header *header)
+{
+	static const char *const names[] = {
+		"x-amz-server-side-encryption", "x-amz-object-lock-", "x-amz-grant-",
+		"x-amz-copy-source-server-side-encryption", "x-amz-write-offset-bytes"};
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (begins(header->name, names[i]))
+			return true;
+	if (!strcmp(header->name, "x-amz-tagging"))
+		return *header->value != '\0';
+	return !strcmp(header->name, "x-amz-acl") && strcmp(header->value, "private") != 0 &&
+	       !begins(header->value, "bucket-owner-");
+}
+
+bool gw_stored_check(struct gw_request *req)
+{
+	const char *class = gw_header(req, "x-amz-storage-class");
+	size_t user = 0;
+
+	for (unsigned i = 0; i < req->http->header_count; i++) {
+		const struct pst_header *header = &req->http->headers[i];
+
+		if (is_beyond(header)) {
+			gw_fail(req, GW_NotImplemented, "%s is not implemented.", header->name);
+			return false;
+		}
+		if (begins(header->name, "x-amz-meta-"))
+			user += strlen(header->name) - 11 + strlen(header->value);
+	}
+	if (class && strcmp(class, "STANDARD") != 0) {
+		gw_fail(req, GW_InvalidStorageClass, NULL);
+		return false;
+	}
+	if (user > USER_META_MAX) {
+		gw_fail(req, GW_MetadataTooLarge, NULL);
+		return false;
+	}
+	return true;
+}
+
+/* Removes the word aws-chunked from Content-Encoding: it is of the request, not of the object. */
+static void encoding_add(struct gw_meta *meta, const char *value)
+{
+	char rest[512];
+	size_t len = 0;
+
+	rest[0] = '\0';
+	while (*value) {
+		size_t n;
+
+		value += strspn(value, ", \t");
+		n = strcspn(value, ", \t");
+		if (n && !(n == 11 && !strncasecmp(value, "aws-chunked", 11)) &&
+		    len + n + 2 < sizeof(rest))
+			len += (size_t)snprintf(rest + len, sizeof(rest) - len, "%s%.*s",
+						len ? "," : "", (int)n, value);
+		value += n;
+	}
+	if (len)
+		gw_meta_add(meta, "content-encoding", rest);
+}
+
+void gw_stored_add(const struct gw_request *req, struct gw_meta *meta)
+{
+	static const char *const kept[] = {
+		"content-type",	    "cache-control", "content-disposition",
+		"content-language", "expires",	     "x-amz-website-redirect-location"};
+
+	for (unsigned i = 0; i < req->http->header_count; i++) {
+		const struct pst_header *header = &req->http->headers[i];
+
+		if (!strcmp(header->name, "content-encoding"))
+			encoding_add(meta, header->value);
+		if (begins(header->name, "x-amz-meta-"))
+			gw_meta_add(meta, header->name, header->value);
+		for (unsigned j = 0; j < sizeof(kept) / sizeof(kept[0]); j++)
+			if (!strcmp(header->name, kept[j]))
+				gw_meta_add(meta, header->name, header->value);
+	}
+}
+
+void gw_stored_sum(struct gw_request *req, struct gw_meta *meta)
+{
+	char name[40];
+
+	if (req->body.sum_kind == PST_HASH_KINDS)
+		return;
+	snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(req->body.sum_kind));
+	gw_meta_add(meta, name, req->body.sum);
+	gw_header_add(req, name, req->body.sum);
+}
+
+void gw_opaque_etag(char out[GW_ETAG_MAX])
+{
+	unsigned char random[16];
+	char hex[33];
+
+	while (getrandom(random, sizeof(random), 0) != sizeof(random))
+		;
+	pst_hex(random, sizeof(random), hex);
+	snprintf(out, GW_ETAG_MAX, "%s-1", hex);
+}
+
+bool gw_rdma_decline(struct gw_request *req)
+{
+	const char *token = gw_header(req, "x-amz-rdma-token");
+	struct pst_text *out;
+
+	if (!token)
+		return true;
+	if (!*token || strlen(token) > RDMA_TOKEN_MAX) {
+		gw_fail(req, GW_InvalidRDMAToken, NULL);
+		return false;
+	}
+	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
+	out = gw_reply_xml(req, 200);
+	gw_header_add(req, "x-amz-rdma-reply", "501");
+	gw_header_add(req, "x-amz-rdma-bytes-transferred", "0");
+	pst_text_put_str(out, "<Error>");
+	gw_xml_element(out, "Code", "RDMANotSupported");
+	gw_xml_element(out, "Message", "Send the object as the body of the request.");
+	gw_xml_element(out, "RequestId", req->id);
+	pst_text_put_str(out, "</Error>");
+	return false;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements uploads in parts, see upload.h. */
+#include "upload.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "folder.h"
+
+#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+#define UPLOAD_FILE "upload"
+
+int gw_uploads_open(const struct gw_store *store, const char *bucket)
+{
+	int fd;
+
+	if (!gw_bucket_name_ok(bucket))
+		return -ENOENT;
+	fd = openat(store->multipart, bucket, OPEN_DIR);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Opens the folder of a bucket's uploads, and makes it if it is missing. */
+static int uploads_make(const struct gw_store *store, const char *bucket)
+{
+	if (mkdirat(store->multipart, bucket, 0700) && errno != EEXIST)
+		return -errno;
+	if (store->sync && fsync(store->multipart))
+		return -errno;
+	return gw_uploads_open(store, bucket);
+}
+
+int gw_upload_make(const struct gw_store *store, const char *bucket, const char *key,
+		   struct gw_meta *meta, char id[GW_UPLOAD_ID])
+{
+	struct gw_draft draft = {.fd = -1};
+	int uploads = uploads_make(store, bucket), dir = -1, ret = 0;
+	char unique[64];
+
+	if (uploads < 0)
+		return uploads;
+	gw_unique_name(unique);
+	memcpy(id, unique, GW_UPLOAD_ID);
+	gw_meta_add(meta, "etag", "upload");
+	gw_meta_add(meta, "key", key);
+	if (mkdirat(uploads, id, 0700) || (dir = openat(uploads, id, OPEN_DIR)) < 0)
+		ret = -errno;
+	if (!ret)
+		ret = gw_draft_open(store, &draft);
+	if (!ret)
+		ret = gw_draft_finish(store, &draft, meta);
+	if (!ret)
+		ret = gw_draft_place(store, &draft, dir, UPLOAD_FILE);
+	if (!ret && store->sync && fsync(uploads))
+		ret = -errno;
+	gw_draft_close(store, &draft);
+	if (dir >= 0)
+		close(dir);
+	close(uploads);
+	if (ret)
+		gw_upload_remove(store, bucket, id);
+	return ret;
+}
+
+static bool id_ok(const char *id)
+{
+	return strlen(id) == GW_UPLOAD_ID - 1 && strspn(id, "0123456789abcdef") == strlen(id);
+}
+
+/* Opens a file of an upload with its metadata. */
+static int file_open(const struct gw_store *store, int dir, const char *name, struct gw_object *out)
+{
+	int ret = 0;
+
+	memset(out, 0, sizeof(*out));
+	out->fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (out->fd < 0)
+		return -errno;
+	if (fstat(out->fd, &out->st))
+		ret = -errno;
+	else
+		ret = gw_meta_load(&out->meta, out->fd, store->meta, &out->st);
+	if (ret)
+		gw_object_close(out);
+	return ret;
+}
+
+int gw_upload_open(const struct gw_store *store, const char *bucket, const char *id,
+		   const char *key, struct gw_upload *out)
+{
+	int uploads = id_ok(id) ? gw_uploads_open(store, bucket) : -ENOENT, ret = 0;
+	struct gw_object file;
+	const char *has;
+
+	memset(out, 0, sizeof(*out));
+	if (uploads < 0)
+		return uploads;
+	out->dir = openat(uploads, id, OPEN_DIR);
+	if (out->dir < 0)
+		ret = -errno;
+	close(uploads);
+	if (ret)
+		return ret;
+	ret = file_open(store, out->dir, UPLOAD_FILE, &file);
+	if (ret) {
+		close(out->dir);
+		out->dir = -1;
+		return ret;
+	}
+	out->meta = file.meta;
+	out->begun = file.st.st_mtim;
+	memset(&file.meta, 0, sizeof(file.meta));
+	gw_object_close(&file);
+	has = gw_meta_get(&out->meta, "key");
+	if (!has || (key && strcmp(has, key) != 0)) {
+		gw_upload_close(out);
+		return -ENOENT;
+	}
+	return 0;
+}
+
+void gw_upload_close(struct gw_upload *upload)
+{
+	if (upload->dir >= 0)
+		close(upload->dir);
+	upload->dir = -1;
+	gw_meta_close(&upload->meta);
+}
+
+static void file_remove(const struct gw_store *store, int dir, const char *name)
+{
+	struct stat st;
+
+	if (!fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && !unlinkat(dir, name, 0))
+		gw_meta_remove(store->meta, &st);
+}
+
+/* Removes the files in a folder. The file "upload" goes first: without it, there is no upload. */
+static int files_remove(const struct gw_store *store, int dir)
+{
+	int copy = openat(dir, ".", OPEN_DIR);
+	DIR *list = copy < 0 ? NULL : fdopendir(copy);
+	struct dirent *entry;
+
+	if (!list) {
+		if (copy >= 0)
+			close(copy);
+		return -EIO;
+	}
+	file_remove(store, dir, UPLOAD_FILE);
+	while ((entry = readdir(list)))
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			file_remove(store, dir, entry->d_name);
+	closedir(list);
+	return 0;
+}
+
+int gw_upload_remove(const struct gw_store *store, const char *bucket, const char *id)
+{
+	int uploads = id_ok(id) ? gw_uploads_open(store, bucket) : -ENOENT, dir, ret;
+
+	if (uploads < 0)
+		return uploads;
+	dir = openat(uploads, id, OPEN_DIR);
+	ret = dir < 0 ? -errno : files_remove(store, dir);
+	if (dir >= 0)
+		close(dir);
+	/* ENOTEMPTY: a part has arrived meanwhile, and goes with the next repair. */
+	if (!ret && unlinkat(uploads, id, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY)
+		ret = -errno;
+	close(uploads);
+	return ret;
+}
+
+void gw_uploads_remove(const struct gw_store *store, const char *bucket)
+{
+	int uploads = gw_uploads_open(store, bucket), copy;
+	struct dirent *entry;
+	DIR *list;
+
+	if (uploads < 0)
+		return;
+	copy = openat(uploads, ".", OPEN_DIR);
+	list = copy < 0 ? NULL : fdopendir(copy);
+	while (list && (entry = readdir(list)))
+		if (id_ok(entry->d_name))
+			gw_upload_remove(store, bucket, entry->d_name);
+	if (list)
+		closedir(list);
+	else if (copy >= 0)
+		close(copy);
+	close(uploads);
+	/* What remains is removed by `serve --repair`. */
+	unlinkat(store->multipart, bucket, AT_REMOVEDIR);
+}
+
+void gw_part_name(unsigned number, char out[8])
+{
+	snprintf(out, 8, "%05u", number % 100000);
+}
+
+int gw_part_open(const struct gw_store *store, const struct gw_upload *upload, unsigned number,
+		 struct gw_object *out)
+{
+	char name[8];
+
+	gw_part_name(number, name);
+	return file_open(store, upload->dir, name, out);
+}

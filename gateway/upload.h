@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uploads in parts as folders: multipart/BUCKET/ID/ has a file "upload" with the metadata of the
+ * object that shall be, and a file for each part, named by its number in five digits. Called by
+ * op_multipart.c, op_copy.c and repair.c.
+ */
+#ifndef GW_UPLOAD_H
+#define GW_UPLOAD_H
+
+#include "store.h"
+
+#define GW_UPLOAD_ID 33 /* length of an ID with its NUL */
+#define GW_PARTS_MAX 10000
+
+/* An upload. `dir` is its folder. The metadata has the item "key" and the object's headers. */
+struct gw_upload {
+	int dir;
+	struct gw_meta meta;
+	struct timespec begun;
+};
+
+/* Begins an upload. `meta` has the object's headers. Returns 0 or a negative errno. */
+int gw_upload_make(const struct gw_store *store, const char *bucket, const char *key,
+		   struct gw_meta *meta, char id[GW_UPLOAD_ID]);
+/* Opens an upload. `key` may be NULL for any key. Returns 0, -ENOENT or another negative errno. */
+int gw_upload_open(const struct gw_store *store, const char *bucket, const char *id,
+		   const char *key, struct gw_upload *out);
+void gw_upload_close(struct gw_upload *upload);
+/* Removes an upload with its parts. Returns 0 or a negative errno. */
+int gw_upload_remove(const struct gw_store *store, const char *bucket, const char *id);
+/* Removes all uploads of a bucket. */
+void gw_uploads_remove(const struct gw_store *store, const char *bucket);
+/* Opens the folder of a bucket's uploads. Returns the descriptor or a negative errno. */
+int gw_uploads_open(const struct gw_store *store, const char *bucket);
+
+/* Writes the name of a part's file. */
+void gw_part_name(unsigned number, char out[8]);
+/* Opens a part. Returns 0, -ENOENT or another negative errno. The caller closes the object. */
+int gw_part_open(const struct gw_store *store, const struct gw_upload *upload, unsigned number,
+		 struct gw_object *out);
+
+#endif

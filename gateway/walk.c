@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the walk through a bucket, see walk.h. */
+#include "walk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "folder.h"
+
+#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+/* Number of entries of a folder that are kept, in order; twice as many while they are collected. */
+#define PAGE 1024
+
+enum entry_kind { ENTRY_FILE, ENTRY_SELF, ENTRY_FOLDER };
+
+/* An entry of a folder. `text` is the part of the key, with a slash if the entry is a folder. */
+struct entry {
+	char *text, *path;
+	size_t len;
+	enum entry_kind kind;
+};
+
+/* The next entries of a folder. */
+struct page {
+	struct gw_walk *walk;
+	const char *key; /* what the keys of all entries begin with */
+	size_t key_len;
+	const struct entry *after; /* entry after which the page begins; NULL for the first page */
+	struct entry *entries;
+	unsigned count;
+	bool more; /* whether entries were left out */
+};
+
+static int compare_bytes(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+	int ret = memcmp(a, b, a_len < b_len ? a_len : b_len);
+
+	return ret ? ret : (a_len > b_len) - (a_len < b_len);
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	return compare_bytes(x->text, x->len, y->text, y->len);
+}
+
+static bool begins_with(const char *text, size_t len, const char *begin, size_t begin_len)
+{
+	return len >= begin_len && !memcmp(text, begin, begin_len);
+}
+
+/* Returns whether a key, or the keys in a folder, can be part of the walk. */
+static bool is_wanted(const struct gw_walk *walk, const char *key, size_t len, bool folder)
+{
+	if (walk->skip_len && begins_with(key, len, walk->skip, walk->skip_len))
+		return false;
+	if (!begins_with(key, len, walk->prefix, walk->prefix_len) &&
+	    !(folder && begins_with(walk->prefix, walk->prefix_len, key, len)))
+		return false;
+	if (!walk->after || compare_bytes(key, len, walk->after, walk->after_len) > 0)
+		return true;
+	return folder && begins_with(walk->after, walk->after_len, key, len);
+}
+
+static void entry_free(struct entry *entry)
+{
+	free(entry->text);
+	free(entry->path);
+}
+
+/* Keeps the first entries of a page that is full. */
+static void page_shrink(struct page *page)
+{
+	qsort(page->entries, page->count, sizeof(*page->entries), compare_entries);
+	for (unsigned i = PAGE; i < page->count; i++)
+		entry_free(&page->entries[i]);
+	if (page->count > PAGE) {
+		page->count = PAGE;
+		page->more = true;
+	}
+}
+
+static int page_add(struct page *page, const char *text, size_t len, const char *path,
+		    enum entry_kind kind)
+{
+	struct entry entry = {.len = len, .kind = kind};
+	char key[GW_KEY_MAX + 512];
+
+	if (page->key_len + len > sizeof(key))
+		return 0;
+	memcpy(key, page->key, page->key_len);
+	memcpy(key + page->key_len, text, len);
+	if (page->key_len + len > GW_KEY_MAX ||
+	    !is_wanted(page->walk, key, page->key_len + len, kind == ENTRY_FOLDER))
+		return 0;
+	entry.text = malloc(len + 1);
+	entry.path = strdup(path);
+	if (!entry.text || !entry.path) {
+		entry_free(&entry);
+		return -ENOMEM;
+	}
+	memcpy(entry.text, text, len);
+	if (page->after && compare_entries(&entry, page->after) <= 0) {
+		entry_free(&entry);
+		return 0;
+	}
+	page->entries[page->count++] = entry;
+	if (page->count == 2 * PAGE)
+		page_shrink(page);
+	return 0;
+}
+
+static unsigned char type_of(int dir, const struct dirent *entry)
+{
+	struct stat st;
+
+	if (entry->d_type != DT_UNKNOWN)
+		return entry->d_type;
+	if (fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+		return DT_UNKNOWN;
+	return S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
+}
+
+static int page_collect(struct page *page, int dir, const char *path, const char *before,
+			size_t inside);
+
+/* Adds what a folder's entry stands for. `path` leads to the folder; `before` has the bytes of a
+ * long component that it stands for. */
+static int page_add_name(struct page *page, int dir, const char *path, const struct dirent *entry,
+			 const char *before, size_t inside)
+{
+	char text[GW_KEY_MAX + 512], inner[GW_PATH_MAX];
+	unsigned char type = type_of(dir, entry);
+	enum gw_name_kind kind;
+	size_t part_len = 0;
+	int ret;
+
+	if ((type != DT_DIR && type != DT_REG) || inside + 256 > GW_KEY_MAX + 256)
+		return 0;
+	memcpy(text, before, inside);
+	kind = gw_name_parse(entry->d_name, before, inside, text + inside, &part_len);
+	if (kind == GW_NAME_NONE || kind == GW_NAME_INTERN)
+		return 0;
+	if ((size_t)snprintf(inner, sizeof(inner), "%s%s", path, entry->d_name) >= sizeof(inner))
+		return 0;
+	part_len += inside;
+	if (kind == GW_NAME_PIECE) {
+		int piece = type == DT_DIR ? openat(dir, entry->d_name, OPEN_DIR) : -1;
+
+		if (piece < 0)
+			return 0;
+		snprintf(inner, sizeof(inner), "%s%s/", path, entry->d_name);
+		ret = page_collect(page, piece, inner, text, part_len);
+		close(piece);
+		return ret;
+	}
+	ret = page_add(page, text, part_len, inner, type == DT_REG ? ENTRY_FILE : ENTRY_SELF);
+	if (ret || type == DT_REG)
+		return ret;
+	text[part_len] = '/';
+	return page_add(page, text, part_len + 1, inner, ENTRY_FOLDER);
+}
+
+static int page_collect(struct page *page, int dir, const char *path, const char *before,
+			size_t inside)
+{
+	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
+	DIR *list = copy < 0 ? NULL : fdopendir(copy);
+	struct dirent *entry;
+
+	if (!list) {
+		ret = -errno;
+		if (copy >= 0)
+			close(copy);
+		return ret == -ENOENT ? 0 : ret;
+	}
+	while (!ret && (entry = readdir(list)))
+		ret = page_add_name(page, dir, path, entry, before, inside);
+	closedir(list);
+	return ret;
+}
+
+/* Returns whether a folder has an object of its own name. Writes the path of the object's file. */
+static bool has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
+{
+	struct stat st;
+	int inner;
+
+	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
+	if (!fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW))
+		return S_ISREG(st.st_mode);
+	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_MOVING);
+	if (fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW))
+		return false;
+	inner = gw_open_beneath(dir, path, O_RDONLY | O_DIRECTORY);
+	if (inner < 0)
+		return false;
+	(void)gw_folder_settle(inner, walk->store->tmp); /* the next line finds out */
+	close(inner);
+	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
+	return !fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW);
+}
+
+/* Takes the object of a folder's own name, if there is one. Not inlined: a long path must not be on
+ * the stack of each folder of a deep tree. */
+__attribute__((noinline)) static int walk_self(struct gw_walk *walk, int dir, const char *key,
+					       size_t len, const char *path)
+{
+	char self[GW_PATH_MAX];
+
+	return has_self(walk, dir, path, self) ? walk->object(walk->user, key, len, dir, self) : 0;
+}
+
+static int walk_folder(struct gw_walk *walk, int dir, char *key, size_t key_len);
+
+static int walk_entry(struct gw_walk *walk, int dir, char *key, size_t key_len,
+		      const struct entry *entry)
+{
+	size_t len = key_len + entry->len;
+	int inner, ret;
+
+	memcpy(key + key_len, entry->text, entry->len);
+	/* object() may have set `skip` since the page was collected. */
+	if (!is_wanted(walk, key, len, entry->kind == ENTRY_FOLDER))
+		return 0;
+	if (entry->kind == ENTRY_FILE)
+		return walk->object(walk->user, key, len, dir, entry->path);
+	if (entry->kind == ENTRY_SELF)
+		return walk_self(walk, dir, key, len, entry->path);
+	inner = gw_open_beneath(dir, entry->path, O_RDONLY | O_DIRECTORY);
+	if (inner < 0)
+		return inner == -ENOENT || inner == -ENOTDIR ? 0 : inner;
+	ret = walk_folder(walk, inner, key, len);
+	close(inner);
+	return ret;
+}
+
+/* Walks through a folder. `key` has the bytes that all its keys begin with, and room for a key. */
+static int walk_folder(struct gw_walk *walk, int dir, char *key, size_t key_len)
+{
+	struct entry last = {0};
+	bool more = true;
+	int ret = 0;
+
+	while (!ret && more) {
+		struct page page = {.walk = walk,
+				    .key = key,
+				    .key_len = key_len,
+				    .after = last.text ? &last : NULL};
+
+		if (!is_wanted(walk, key, key_len, true))
+			break;
+		page.entries = malloc(2 * PAGE * sizeof(*page.entries));
+		ret = page.entries ? page_collect(&page, dir, "", "", 0) : -ENOMEM;
+		if (!ret)
+			page_shrink(&page);
+		for (unsigned i = 0; !ret && i < page.count; i++)
+			ret = walk_entry(walk, dir, key, key_len, &page.entries[i]);
+		more = page.more;
+		if (page.count) {
+			entry_free(&last);
+			last = page.entries[--page.count];
+		}
+		while (page.count)
+			entry_free(&page.entries[--page.count]);
+		free(page.entries);
+	}
+	entry_free(&last);
+	return ret;
+}
+
+int gw_walk(struct gw_walk *walk, int bucket)
+{
+	char path[GW_PATH_MAX], key[GW_KEY_MAX + 1024];
+	size_t folder = walk->prefix_len;
+	int dir, ret;
+
+	if (walk->prefix_len > GW_KEY_MAX)
+		return 0;
+	while (folder && walk->prefix[folder - 1] != '/')
+		folder--;
+	if (!folder)
+		return walk_folder(walk, bucket, key, 0);
+	/* The folder "/" has an empty component before the slash. */
+	ret = folder == 1 ? snprintf(path, sizeof(path), "%%e")
+			  : gw_keypath(walk->prefix, folder - 1, path);
+	if (ret < 0)
+		return 0;
+	dir = gw_open_beneath(bucket, path, O_RDONLY | O_DIRECTORY);
+	if (dir < 0)
+		return dir == -ENOENT || dir == -ENOTDIR ? 0 : dir;
+	memcpy(key, walk->prefix, folder);
+	ret = walk_folder(walk, dir, key, folder);
+	close(dir);
+	return ret;
+}

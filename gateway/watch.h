@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ends connections that are too slow. A thread asks the kernel once a second how many bytes each
+ * connection has moved. Called by http.c. It must not end a connection that waits for the server's
+ * own work.
+ */
+#ifndef GW_WATCH_H
+#define GW_WATCH_H
+
+struct gw_watch;
+struct gw_watched;
+
+enum gw_phase {
+	GW_PHASE_HEAD,	/* no request, or a part of a request's head */
+	GW_PHASE_BODY,	/* the client sends a body */
+	GW_PHASE_WORK,	/* the server works; no limit */
+	GW_PHASE_REPLY, /* the client receives the reply */
+};
+
+/* Starts the thread. In phase HEAD, a connection ends after `head_s` seconds; in the phases BODY
+ * and REPLY, if it moves fewer than `rate_min` bytes a second in `window_s` seconds. */
+struct gw_watch *gw_watch_start(unsigned head_s, unsigned window_s, unsigned rate_min);
+void gw_watch_stop(struct gw_watch *watch);
+
+/* Begins to watch a socket. Returns NULL if there is no memory. */
+struct gw_watched *gw_watch_add(struct gw_watch *watch, int fd);
+void gw_watch_phase(struct gw_watch *watch, struct gw_watched *watched, enum gw_phase phase);
+/* Ends the watch, before the socket is closed. */
+void gw_watch_remove(struct gw_watch *watch, struct gw_watched *watched);
+
+#endif

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock cp` from and to objects. tests/s3/client.py runs these cases."""
+
+import json
+import os
+import subprocess
+import tempfile
+
+from tools import (ENDPOINT, KEY, MIB, PART, REGION, SECRET, Skip, data, encode, same, true)
+
+PROGRAM = os.environ.get("PENSTOCK") or os.path.join(
+    os.environ.get("PENSTOCK_BUILD", "build"), "penstock")
+SIZES = (0, 1, 511, 4096, 4097, 65537, MIB - 1, MIB, 5 * MIB, 8 * MIB + 1, 33 * MIB + 7)
+
+
+def run(*arguments, **environment):
+    """Runs penstock. An environment variable that is None is removed."""
+    env = {name: value for name, value in {**os.environ, **environment}.items()
+           if value is not None}
+    return subprocess.run([PROGRAM, *arguments], env=env, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def copy(source, target, **environment):
+    """Copies with success. Returns the JSON report."""
+    done = run("cp", "--json", source, target, **environment)
+    same((done.returncode, done.stderr), (0, ""), f"cp {source} {target}")
+    return json.loads(done.stdout)
+
+
+def refused(words, *arguments, **environment):
+    """Copies without success. The message must have one of the words, and no secret."""
+    done = run("cp", *arguments, **environment)
+    true(done.returncode != 0, f"cp {arguments}: exit status 0, wanted a failure")
+    true(any(word in done.stderr for word in words),
+         f"message {done.stderr!r}, wanted one of {words}")
+    true(SECRET not in done.stderr + done.stdout, "the message has the secret")
+    return done.stderr
+
+
+class Folder:
+    """A folder for files."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def write(self, name, body):
+        with open(self.path(name), "wb") as file:
+            file.write(body)
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+
+def url(t, key):
+    return f"s3://{t.bucket}/{encode(key)}"
+
+
+def case_client_up(t):
+    files = Folder()
+    for size in SIZES:
+        body = data(size)
+        report = copy(files.write("f", body), url(t, f"k{size}"))
+        same(report["bytes"], size, "bytes of the report")
+        true(t.body(f"k{size}") == body, f"the object of {size} bytes differs")
+
+
+def case_client_down(t):
+    files = Folder()
+    for size in SIZES:
+        body = data(size)
+        t.put("k", body)
+        same(copy(url(t, "k"), files.path(f"f{size}"))["bytes"], size, "bytes of the report")
+        true(files.read(f"f{size}") == body, f"the file of {size} bytes differs")
+
+
+def case_client_down_multipart_object(t):
+    files, bodies = Folder(), [data(PART, 1), data(6 * MIB + 3, 2), data(77, 3)]
+    t.multipart("k", bodies)
+    copy(url(t, "k"), files.path("f"))
+    true(files.read("f") == b"".join(bodies), "the file differs")
+
+
+def case_client_down_replaces_longer_file(t):
+    files = Folder()
+    files.write("f", data(3 * MIB))
+    t.put("k", b"short")
+    copy(url(t, "k"), files.path("f"))
+    same(files.read("f"), b"short", "file")
+
+
+def case_client_up_replaces(t):
+    files = Folder()
+    t.put("k", data(20 * MIB), Metadata={"old": "1"})
+    copy(files.write("f", b"short"), url(t, "k"))
+    same((t.body("k"), t.head("k")["Metadata"]), (b"short", {}), "object")
+
+
+def case_client_up_leaves_no_uploads(t):
+    files = Folder()
+    copy(files.write("f", data(40 * MIB)), url(t, "k"))
+    uploads = t.s3.list_multipart_uploads(Bucket=t.bucket).get("Uploads", [])
+    same([item["Key"] for item in uploads], [], "uploads in progress")
+
+
+def case_client_up_etag(t):
+    """A large object is made of parts, whose number follows the hyphen of the ETag."""
+    files = Folder()
+    copy(files.write("f", data(40 * MIB)), url(t, "large"))
+    etag = t.head("large")["ETag"]
+    true("-" in etag, f"ETag {etag}, wanted that of several parts")
+
+
+def case_client_object_to_object(t):
+    body = data(12 * MIB + 5)
+    t.put("a", body)
+    copy(url(t, "a"), url(t, "b"))
+    true(t.body("b") == body, "the object differs")
+
+
+def case_client_odd_keys(t):
+    files = Folder()
+    for key in ("a b", "a+b", "ü/日本", "x%2Fy", "?q=1", "#f", "a&b=c", "'\"<>", "dir/", "//x",
+                "c" * 300, "~", "a=b;c,d"):
+        copy(files.write("f", key.encode()), url(t, key))
+        same(t.body(key), key.encode(), f"object {key!r}")
+        copy(url(t, key), files.path("g"))
+        same(files.read("g"), key.encode(), f"file of {key!r}")
+
+
+def case_client_at_once(t):
+    """Eight processes copy to one server."""
+    files, bodies = Folder(), [data(9 * MIB + n, n) for n in range(8)]
+    paths = [files.write(f"f{n}", body) for n, body in enumerate(bodies)]
+    running = [subprocess.Popen([PROGRAM, "cp", "--quiet", path, url(t, f"k{n}")])
+               for n, path in enumerate(paths)]
+    same([process.wait(120) for process in running], [0] * 8, "exit status of uploads")
+    running = [subprocess.Popen([PROGRAM, "cp", "--quiet", url(t, f"k{n}"), path + "down"])
+               for n, path in enumerate(paths)]
+    same([process.wait(120) for process in running], [0] * 8, "exit status of downloads")
+    true([files.read(f"f{n}down") for n in range(8)] == bodies, "a file differs")
+
+
+def case_client_missing_object(t):
+    files = Folder()
+    refused(["NoSuchKey", "404"], url(t, "missing"), files.path("f"))
+
+
+def case_client_missing_bucket(t):
+    files = Folder()
+    refused(["NoSuchBucket", "404"], f"s3://{t.name()}/k", files.path("f"))
+    refused(["NoSuchBucket", "404"], files.write("f", b"x"), f"s3://{t.name()}/k")
+
+
+def case_client_wrong_secret(t):
+    """A server that checks signatures refuses, and the message says where the keys are from."""
+    if os.environ.get("S3_SERVER") == "moto":
+        raise Skip("moto verifies no signatures")
+    files = Folder()
+    t.put("k", b"x")
+    wrong = {"AWS_SECRET_ACCESS_KEY": SECRET + "x"}
+    refused(["SignatureDoesNotMatch", "403"], url(t, "k"), files.path("f"), **wrong)
+    refused(["SignatureDoesNotMatch", "403"], files.write("g", b"y"), url(t, "k"), **wrong)
+    same(t.body("k"), b"x", "object")
+
+
+def case_client_no_keys(t):
+    files, home = Folder(), Folder()
+    t.put("k", b"x")
+    refused(["AWS_ACCESS_KEY_ID"], url(t, "k"), files.path("f"), AWS_ACCESS_KEY_ID=None,
+            AWS_SECRET_ACCESS_KEY=None, HOME=home.folder.name)
+
+
+def case_client_no_server(t):
+    files = Folder()
+    refused(["refused", "connect"], url(t, "k"), files.path("f"),
+            AWS_ENDPOINT_URL="http://127.0.0.1:1")
+
+
+def case_client_profile(t):
+    """Keys, region and endpoint come from the files of a profile."""
+    files = Folder()
+    t.put("k", b"by profile")
+    credentials = files.write("credentials", (
+        "[default]\naws_access_key_id = wrong\naws_secret_access_key = wrong\n\n[work]\n"
+        f"aws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n").encode())
+    config = files.write("config", (
+        f"[profile work]\nregion = {REGION}\nendpoint_url = {ENDPOINT}\n").encode())
+    os.chmod(credentials, 0o600)
+    copy(url(t, "k"), files.path("f"), AWS_SHARED_CREDENTIALS_FILE=credentials,
+         AWS_CONFIG_FILE=config, AWS_PROFILE="work", AWS_ACCESS_KEY_ID=None,
+         AWS_SECRET_ACCESS_KEY=None, AWS_REGION=None, AWS_DEFAULT_REGION=None,
+         AWS_ENDPOINT_URL=None)
+    same(files.read("f"), b"by profile", "file")
+
+
+def case_client_presigned(t):
+    files, body = Folder(), data(9 * MIB)
+    t.put("a b", body)
+    link = t.s3.generate_presigned_url("get_object", Params={"Bucket": t.bucket, "Key": "a b"})
+    copy(link, files.path("f"), AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
+    true(files.read("f") == body, "the file differs")
+
+
+def case_client_verify_is_refused(t):
+    """--verify compares files only, and nothing is copied."""
+    files = Folder()
+    refused(["--verify"], "--verify", files.write("f", b"x"), url(t, "k"))
+    t.absent("k")

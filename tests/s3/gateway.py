@@ -1,0 +1,636 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests `penstock serve`: keys, limits, hostile requests, files in its folder, signals, logs.
+
+gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
+tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import botocore.exceptions
+
+from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, Gateway, Skip,
+                    failure, read_reply, run_cases, same, together, write_private)
+
+SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
+
+
+def presigned(client, method, key, **more):
+    """Returns the path of a presigned URL, so that a raw request needs no signer."""
+    url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
+    return "/" + url.split("/", 3)[3]
+
+
+def put_head(client, key, length, extra=""):
+    path = presigned(client, "put_object", key)
+    return (f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\nContent-Length: {length}\r\n"
+            f"{extra}\r\n").encode()
+
+
+def host(client):
+    return client.meta.endpoint_url.split("//")[1]
+
+
+def keys_of(client, bucket="data-1"):
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+def opened(*args, **named):
+    gateway = Gateway(*args, **named)
+    client = gateway.client()
+    client.create_bucket(Bucket="data-1")
+    return gateway, client
+
+
+# --- keys -------------------------------------------------------------------------
+
+def refused_keys(text, mode=0o600):
+    """Starts a gateway with a key file. Returns its exit status and its message."""
+    with Gateway() as place:
+        write_private(place.keys, text)
+        os.chmod(place.keys, mode)
+        done = subprocess.run([PENSTOCK, "serve", "--root", place.root, "--listen",
+                               "127.0.0.1:0", "--keys", place.keys], capture_output=True,
+                              text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+
+def case_key_file_modes():
+    for mode in (0o640, 0o604, 0o660, 0o622):
+        status, err = refused_keys(KEYS, mode)
+        same((status, "chmod 600" in err), (1, True), f"mode {mode:o} ({err})")
+
+
+def case_key_file_malformed():
+    good = f"[A]\nsecret = {SECRET}\nbuckets = *\naccess = rw\n"
+    for text in ("", "[A]\n", good.replace("access = rw", "access = all"),
+                 good.replace(f"secret = {SECRET}\n", ""), good.replace("buckets = *\n", ""),
+                 good + good, "secret = x\n" + good, good + "other = 1\n",
+                 good + f"secret = {SECRET}\n"):
+        status, err = refused_keys(text)
+        same(status, 1, f"status with {text!r}")
+        same(SECRET in err, False, f"the secret is in {err!r}")
+
+
+def case_key_rights():
+    gateway, client = opened()
+    with gateway:
+        client.create_bucket(Bucket="other")
+        client.put_object(Bucket="data-1", Key="k", Body=b"x")
+        reader = gateway.client(READ_KEY, READ_SECRET)
+        same(reader.get_object(Bucket="data-1", Key="k")["Body"].read(), b"x", "body")
+        denied = (403, "AccessDenied")
+        same(failure(reader.put_object, Bucket="data-1", Key="k", Body=b"y"), denied, "PUT")
+        same(failure(reader.list_objects_v2, Bucket="other"), denied, "other bucket")
+        same(failure(reader.delete_object, Bucket="data-1", Key="k"), denied, "DELETE")
+        same([b["Name"] for b in reader.list_buckets()["Buckets"]], ["data-1"], "buckets")
+        wrong = gateway.client(KEY, SECRET + "x")
+        same(failure(wrong.list_buckets), (403, "SignatureDoesNotMatch"), "wrong secret")
+        unknown = gateway.client("NOBODY", SECRET)
+        same(failure(unknown.list_buckets), (403, "InvalidAccessKeyId"), "unknown key")
+
+
+def case_keys_reload():
+    gateway, client = opened()
+    with gateway:
+        write_private(gateway.keys, KEYS.replace(SECRET, "another+secret"))
+        gateway.process.send_signal(signal.SIGHUP)
+        changed = gateway.client(KEY, "another+secret")
+        until(lambda: failure(changed.list_buckets) is None, "the new secret works")
+        same(failure(client.list_buckets), (403, "SignatureDoesNotMatch"), "old secret")
+        write_private(gateway.keys, "[broken\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        message = gateway.process.stderr.readline() + gateway.process.stderr.readline()
+        same("unchanged" in message, True, f"message {message!r}")
+        same(failure(changed.list_buckets), None, "the old keys stay")
+
+
+def until(condition, what, seconds=30):
+    """Waits for a condition that a signal causes; the gateway reports no end of a reload."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s it is still not true that {what}")
+
+
+# --- hostile requests -------------------------------------------------------------
+
+def case_slow_head():
+    """A client that sends a head byte by byte is cut off; others are served meanwhile."""
+    gateway, client = opened(flags=["--timeout", "2", "--threads", "1"])
+    with gateway, gateway.connect() as slow:
+        start = time.monotonic()
+        slow.settimeout(0.3)
+        slow.sendall(b"GET /data-1/k HTTP/1.1\r\nHost: x\r\nX-A: ")
+        ended = False
+        while not ended and time.monotonic() - start < 40:
+            try:
+                slow.sendall(b"a")
+                ended = slow.recv(1) == b""
+            except TimeoutError:
+                same(failure(client.head_bucket, Bucket="data-1"), None, "another client")
+            except OSError:
+                ended = True
+        same(ended, True, "the connection has ended")
+
+
+def case_slow_body():
+    gateway, client = opened(flags=["--timeout", "60", "--min-rate", "10000"])
+    with gateway, gateway.connect() as slow:
+        slow.settimeout(0.5)
+        start = time.monotonic()
+        slow.sendall(put_head(client, "slow", 1000000))
+        ended = False
+        while not ended and time.monotonic() - start < 60:
+            try:
+                slow.sendall(b"a")
+                ended = slow.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                ended = True
+        same(ended, True, "the connection has ended")
+        same(keys_of(client), [], "keys")
+        until(lambda: not gateway.drafts(), "no draft is left")
+
+
+def case_oversize_heads():
+    gateway, client = opened()
+    with gateway:
+        for head in (b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 40000 + b"\r\n\r\n",
+                     b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+                     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 100 + b"\r\n",
+                     b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 400000 + b"\r\n\r\n"):
+            with gateway.connect() as raw:
+                raw.sendall(head)
+                line = read_reply(raw).split(b"\r\n")[0]
+                same(line[9:12] in (b"400", b"413", b"414", b"431", b""), True,
+                     f"reply {line!r} to {len(head)} bytes")
+        same(gateway.metric("penstock_refused_heads_total") >= 3, True, "refusals counted")
+        same(failure(client.head_bucket, Bucket="data-1"), None, "the gateway goes on")
+
+
+def case_garbage():
+    gateway, client = opened()
+    source = random.Random(SEED)
+    with gateway:
+        for _ in range(300):
+            path = presigned(client, "put_object", "garbage").encode()
+            good = (b"PUT " + path + b" HTTP/1.1\r\nHost: " + host(client).encode() +
+                    b"\r\nTransfer-Encoding: chunked\r\nx-amz-decoded-content-length: 5\r\n\r\n"
+                    b"5\r\nabcde\r\n0\r\n\r\n")
+            data = bytearray(good)
+            for _ in range(source.randrange(1, 8)):
+                at = source.randrange(len(data))
+                data[at:at + source.randrange(3)] = source.randbytes(source.randrange(3))
+            with gateway.connect() as raw:
+                raw.sendall(data)
+                raw.shutdown(1)
+                read_reply(raw)
+        same(failure(client.head_bucket, Bucket="data-1"), None, "the gateway goes on")
+        until(lambda: not gateway.drafts(), "no draft is left")
+
+
+def case_truncated_body():
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="old", Body=b"old")
+        for key in ("new", "old"):
+            with gateway.connect() as raw:
+                raw.sendall(put_head(client, key, 100000) + b"x" * 50000)
+        until(lambda: gateway.metric("penstock_aborted_total") == 2, "both are counted")
+        same(keys_of(client), ["old"], "keys")
+        same(client.get_object(Bucket="data-1", Key="old")["Body"].read(), b"old", "body")
+        same(gateway.drafts(), [], "drafts")
+
+
+def case_double_headers():
+    gateway, client = opened()
+    with gateway, gateway.connect() as raw:
+        raw.sendall(put_head(client, "k", 1, "Connection: close\r\nContent-Length: 2\r\n") +
+                    b"xy")
+        same(read_reply(raw)[9:12], b"400", "status")
+        same(keys_of(client), [], "keys")
+
+
+def case_body_limit():
+    gateway, client = opened(flags=["--body-max", "1MiB"])
+    with gateway:
+        same(failure(client.put_object, Bucket="data-1", Key="k", Body=b"x" * ((1 << 20) + 1)),
+             (400, "EntityTooLarge"), "too long")
+        same(failure(client.put_object, Bucket="data-1", Key="k", Body=b"x" * (1 << 20)), None,
+             "just fits")
+
+
+def case_connections_limit():
+    gateway, client = opened(flags=["--connections", "64", "--threads", "1", "--timeout", "3"])
+    with gateway:
+        held = [gateway.connect() for _ in range(200)]
+        # All of them are idle, so the gateway ends those that it has accepted.
+        until(lambda: failure_or_refused(client.head_bucket, Bucket="data-1") is None,
+              "the gateway serves again")
+        for connection in held:
+            connection.close()
+
+
+def failure_or_refused(call, **named):
+    try:
+        return failure(call, **named)
+    except Exception as error:  # noqa: B902  (a refused connection has many names in boto3)
+        return error
+
+
+def case_traversal():
+    gateway, client = opened()
+    with gateway:
+        outside = os.path.join(gateway.place, "outside")
+        with open(outside, "w", encoding="ascii") as file:
+            file.write("secret file")
+        os.mkdir(os.path.join(gateway.root, "data-1", "dir"))
+        os.symlink(outside, os.path.join(gateway.root, "data-1", "link"))
+        os.symlink(gateway.place, os.path.join(gateway.root, "data-1", "folder"))
+        os.symlink(gateway.place, os.path.join(gateway.root, "linked-bucket"))
+        for key in ("../../outside", "dir/../../../outside", "link", "folder/outside",
+                    "../.penstock/lock", "./link"):
+            same(failure(client.get_object, Bucket="data-1", Key=key), (404, "NoSuchKey"), key)
+        same(keys_of(client), [], "keys")
+        same(failure(client.list_objects_v2, Bucket="linked-bucket"), (404, "NoSuchBucket"),
+             "a linked bucket")
+        same(failure(client.put_object, Bucket="data-1", Key="folder/new", Body=b"x")[0], 400,
+             "PUT through a link")
+        for key in ("../../up", "dir/../../..//up", "..", ".", "/", "//", "/../x"):
+            client.put_object(Bucket="data-1", Key=key, Body=key.encode())
+            same(client.get_object(Bucket="data-1", Key=key)["Body"].read(), key.encode(), key)
+        with open(outside, encoding="ascii") as file:
+            same(file.read(), "secret file", "file outside")
+        same(sorted(os.listdir(gateway.place)), ["keys", "log", "outside", "root"], "files")
+
+
+# --- files ------------------------------------------------------------------------
+
+def case_plain_files():
+    """Objects are files, and files are objects."""
+    gateway, client = opened()
+    with gateway:
+        folder = os.path.join(gateway.root, "data-1")
+        etag = client.put_object(Bucket="data-1", Key="x/y.txt", Body=b"by S3")["ETag"]
+        path = os.path.join(folder, "x", "y.txt")
+        with open(path, "rb") as file:
+            same(file.read(), b"by S3", "file")
+        with open(path, "wb") as file:
+            file.write(b"by POSIX")
+        got = client.get_object(Bucket="data-1", Key="x/y.txt")
+        same((got["Body"].read(), got["ETag"] == etag), (b"by POSIX", False), "changed file")
+        with open(os.path.join(folder, "x", "new"), "wb") as file:
+            file.write(b"new")
+        os.makedirs(os.path.join(folder, "empty", "folder"))
+        os.mkfifo(os.path.join(folder, "pipe"))
+        same(keys_of(client), ["x/new", "x/y.txt"], "keys")
+        got = client.list_objects_v2(Bucket="data-1", Delimiter="/")
+        same([p["Prefix"] for p in got["CommonPrefixes"]], ["x/"], "common prefixes")
+        same(got["KeyCount"], 1, "KeyCount")
+
+
+def case_long_metadata():
+    """Metadata that the file system's attributes cannot hold is kept in a file."""
+    gateway, client = opened()
+    with gateway:
+        metadata = {f"m{i}": "%" * 190 for i in range(10)}
+        for body in (b"one", b"two"):
+            client.put_object(Bucket="data-1", Key="k", Body=body, Metadata=metadata)
+            got = client.get_object(Bucket="data-1", Key="k")
+            same((got["Body"].read(), got["Metadata"]), (body, metadata), "object")
+        client.delete_object(Bucket="data-1", Key="k")
+        same(gateway.drafts(), [], "files that remain")
+
+
+NAMES = ["a", "b", "", ".", "..", "%", "%e", "%self", "%moving", "%25", "-", "a" * 255, "a" * 256,
+         "%" + "b" * 253, "%" + "b" * 254, "c" * 253, "c" * 254, "c" * 600, "\u00fc", " ", "+"]
+
+
+def case_keys_collide():
+    """Random keys that share names of folders, compared with a dictionary."""
+    gateway, client = opened()
+    source = random.Random(SEED)
+    print(f"# seed: PENSTOCK_SEED={SEED}")
+    other = Gateway(root=gateway.root)
+    with gateway, other:
+        clients, model = [client, other.client()], {}
+        for step in range(600):
+            key = "/".join(source.choice(NAMES) for _ in range(source.randrange(1, 5)))
+            if not key or len(key.encode()) > 1024:
+                continue
+            one = source.choice(clients)
+            if source.random() < 0.7:
+                model[key] = b"%d" % step
+                one.put_object(Bucket="data-1", Key=key, Body=model[key])
+            else:
+                key = source.choice(sorted(model) or [key])
+                one.delete_object(Bucket="data-1", Key=key)
+                model.pop(key, None)
+            if step % 50 == 0:
+                same(keys_of(source.choice(clients)),
+                     sorted(model, key=lambda text: text.encode()), f"keys at step {step}")
+        for key, body in model.items():
+            same(client.get_object(Bucket="data-1", Key=key)["Body"].read(), body, key)
+        for key in list(model):
+            client.delete_object(Bucket="data-1", Key=key)
+        same(keys_of(client), [], "keys at the end")
+        client.delete_bucket(Bucket="data-1")
+
+
+def case_listing_pages():
+    """Each page size and each delimiter gives the same keys as a sorted list."""
+    gateway, client = opened()
+    source = random.Random(SEED)
+    with gateway:
+        keys = sorted({"".join(source.choice("ab/-") for _ in range(source.randrange(1, 7)))
+                       for _ in range(150)})
+        for key in keys:
+            client.put_object(Bucket="data-1", Key=key, Body=b"")
+        for prefix in ("", "a", "a/", "/", "b-", "//"):
+            for delimiter in ("", "/", "-", "ab", "a/"):
+                rest = [key for key in keys if key.startswith(prefix)]
+                wanted = sorted({key if not delimiter or delimiter not in key[len(prefix):] else
+                                 prefix + key[len(prefix):].split(delimiter)[0] + delimiter
+                                 for key in rest})
+                for size in (1, 7, 1000):
+                    same(listed(client, prefix, delimiter, size), wanted,
+                         f"prefix {prefix!r}, delimiter {delimiter!r}, pages of {size}")
+
+
+def listed(client, prefix, delimiter, size):
+    found, more = [], {}
+    while True:
+        page = client.list_objects_v2(Bucket="data-1", Prefix=prefix, Delimiter=delimiter,
+                                      MaxKeys=size, **more)
+        found += sorted([item["Key"] for item in page.get("Contents", [])] +
+                        [item["Prefix"] for item in page.get("CommonPrefixes", [])])
+        if not page["IsTruncated"]:
+            return found
+        more = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def case_large_folder():
+    """A folder with more files than a listing keeps in memory."""
+    gateway, client = opened()
+    with gateway:
+        folder = os.path.join(gateway.root, "data-1")
+        names = sorted(f"f{i * 7919 % 5000:04}" for i in range(5000))
+        for name in names:
+            os.close(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT))
+        same(keys_of(client) == names, True, "all names are listed in order")
+        same(listed(client, "f49", "", 1000), [n for n in names if n.startswith("f49")], "prefix")
+
+
+def case_full_disk():
+    gateway = Gateway()
+    with gateway:
+        gateway.stop()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", gateway.root],
+                          stderr=subprocess.DEVNULL, check=False).returncode:
+            raise Skip("mount is refused here")
+        try:
+            gateway.start()
+            client = gateway.client()
+            client.create_bucket(Bucket="data-1")
+            client.put_object(Bucket="data-1", Key="old", Body=b"old")
+            for key in ("new", "old"):
+                same(failure(client.put_object, Bucket="data-1", Key=key, Body=b"x" * (16 << 20)),
+                     (507, "StorageFull"), f"PUT {key}")
+            same(keys_of(client), ["old"], "keys")
+            same(client.get_object(Bucket="data-1", Key="old")["Body"].read(), b"old", "body")
+            same(gateway.drafts(), [], "drafts")
+            client.put_object(Bucket="data-1", Key="small", Body=b"x" * (1 << 20))
+        finally:
+            gateway.stop(signal.SIGKILL)
+            subprocess.run(["umount", gateway.root], check=True)
+
+
+def case_if_none_match_race():
+    """Of many PUTs with If-None-Match: * by two gateways, one succeeds."""
+    gateway, client = opened()
+    other = Gateway(root=gateway.root)
+    with gateway, other:
+        clients = [one.client() for one in (gateway, other) for _ in range(3)]
+        for step in range(40):
+            key = f"k{step}"
+            if step % 2:
+                clients.append(clients.pop(0))
+
+            def attempt(number, key=key):
+                return failure(clients[number].put_object, Bucket="data-1", Key=key,
+                               Body=b"%d" % number, IfNoneMatch="*")
+
+            calls = [lambda n=n: attempt(n) for n in range(6)]
+            # A folder with the object's name appears at the same time.
+            calls.append(lambda: failure(client.put_object, Bucket="data-1", Key=key + "/x",
+                                         Body=b"x"))
+            results = together(calls)
+            same((sorted(map(str, results[:6])), results[6]),
+                 (sorted(["None"] + ["(412, 'PreconditionFailed')"] * 5), None), key)
+            same(client.get_object(Bucket="data-1", Key=key)["Body"].read(),
+                 b"%d" % results.index(None), f"body of {key}")
+
+
+def case_object_becomes_folder():
+    """An object stays readable while another gateway makes a folder of its name."""
+    gateway, client = opened()
+    other = Gateway(root=gateway.root)
+    with gateway, other:
+        second = other.client()
+        for step in range(30):
+            key = f"k{step}"
+            client.put_object(Bucket="data-1", Key=key, Body=b"first")
+
+            def read_it(key=key):
+                return {client.get_object(Bucket="data-1", Key=key)["Body"].read()
+                        for _ in range(8)}
+
+            def write_it(key=key):
+                for number in range(4):
+                    client.put_object(Bucket="data-1", Key=key, Body=b"second")
+                    second.put_object(Bucket="data-1", Key=f"{key}/{number}/x", Body=b"x")
+
+            seen, _ = together([read_it, write_it])
+            same(seen <= {b"first", b"second"}, True, f"bodies {seen}")
+            same(client.get_object(Bucket="data-1", Key=key)["Body"].read(), b"second", key)
+
+
+# --- life -------------------------------------------------------------------------
+
+def case_drain():
+    gateway, client = opened(flags=["--drain", "60"])
+    with gateway, gateway.connect() as raw:
+        raw.sendall(put_head(client, "k", 10) + b"12345")
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
+        gateway.process.send_signal(signal.SIGTERM)
+        until(lambda: gateway.get("/healthz")[0] == 503, "the gateway drains")
+        raw.sendall(b"67890")
+        reply = read_reply(raw)
+        same((reply[9:12], b"Connection: close" in reply), (b"200", True), f"reply {reply!r}")
+        same(gateway.stop()[0], 0, "exit status")
+        with open(os.path.join(gateway.root, "data-1", "k"), "rb") as file:
+            same(file.read(), b"1234567890", "object")
+
+
+def case_drain_ends():
+    gateway, client = opened(flags=["--drain", "1"])
+    with gateway, gateway.connect() as raw:
+        raw.sendall(put_head(client, "k", 10) + b"12345")
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
+        same(gateway.stop()[0], 0, "exit status")
+        same(os.listdir(os.path.join(gateway.root, "data-1")), [], "files")
+
+
+def case_metrics():
+    gateway, client = opened()
+    with gateway:
+        same(gateway.get("/healthz"), (200, "ok\n"), "/healthz")
+        client.put_object(Bucket="data-1", Key="k", Body=b"x" * 1000,
+                          ChecksumAlgorithm="SHA256")
+        client.get_object(Bucket="data-1", Key="k")["Body"].read()
+        failure(client.get_object, Bucket="data-1", Key="absent")
+        text = gateway.get("/metrics")[1]
+        for line in ('penstock_requests_total{operation="PutObject",status="2xx"} 1',
+                     'penstock_requests_total{operation="GetObject",status="2xx"} 1',
+                     'penstock_requests_total{operation="GetObject",status="4xx"} 1'):
+            same(line in text.splitlines(), True, f"{line} in\n{text}")
+        for line in text.splitlines():
+            same(bool(re.fullmatch(r'# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{[^{}]*\})? [0-9.e+-]+',
+                                   line)), True, f"form of {line!r}")
+        same(gateway.get("/other")[0], 404, "another page")
+        os.rename(gateway.root + "/.penstock", gateway.root + "/away")
+        same(gateway.get("/healthz")[0], 503, "/healthz without the root")
+
+
+def case_log_has_no_secret():
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"x")
+        paths = [presigned(client, "get_object", "k"),
+                 "/data-1/k?AWSAccessKeyId=AKWRITE&Signature=c2lnbmF0dXJl&Expires=1",
+                 "/data-1/k?X-Amz-Security-Token=tokentoken&x%2Damz-signature=abcdef"]
+        for path in paths:
+            with gateway.connect() as raw:
+                raw.sendall(f"GET {path} HTTP/1.1\r\nHost: {host(client)}\r\nCookie: cookie1\r\n"
+                            "Authorization2: abc\r\nConnection: close\r\n\r\n".encode())
+                read_reply(raw)
+        failure(gateway.client(KEY, SECRET + "x").list_buckets)
+        _, err = gateway.stop()
+        with open(gateway.log, encoding="utf-8") as file:
+            text = file.read()
+        lines = [json.loads(line) for line in text.splitlines()]
+        same(len(lines), 6, f"lines of {text}")
+        same([line["status"] for line in lines], [200, 200, 200, 400, 403, 403], "statuses")
+        for word in (SECRET, "ignature=", "c2lnbmF0dXJl", "tokentoken", "abcdef", "cookie1",
+                     paths[0].split("Signature=")[1][:20]):
+            same(word in text + err, False, f"{word} in {text + err}")
+
+
+def make_certificate(place, name):
+    paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
+    done = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                           "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                           "-out", paths[0], "-keyout", paths[1]], capture_output=True,
+                          check=False)
+    if done.returncode:
+        raise Skip("openssl is not installed")
+    os.chmod(paths[1], 0o600)
+    return paths
+
+
+def case_tls():
+    with Gateway() as place:
+        first, second = make_certificate(place.place, "one"), make_certificate(place.place, "two")
+        with Gateway(tls=first) as gateway:
+            client = gateway.client(verify=first[0])
+            client.create_bucket(Bucket="data-1")
+            body = os.urandom(3 << 20)
+            client.put_object(Bucket="data-1", Key="k", Body=body)
+            same(client.get_object(Bucket="data-1", Key="k")["Body"].read() == body, True, "body")
+            for new, old in zip(second, first):
+                os.rename(new, old)
+            gateway.process.send_signal(signal.SIGHUP)
+
+            def works():
+                return failure_or_refused(gateway.client(verify=first[0]).list_buckets) is None
+            until(works, "the new certificate is used")
+            same(gateway.stop()[0], 0, "exit status")
+        os.chmod(first[1], 0o644)
+        done = subprocess.run([PENSTOCK, "serve", "--root", place.root, "--listen", "127.0.0.1:0",
+                               "--keys", place.keys, "--cert", first[0], "--key", first[1]],
+                              capture_output=True, text=True, timeout=60, check=False)
+        same((done.returncode, "chmod 600" in done.stderr), (1, True), "a key that others read")
+
+
+def case_repair():
+    gateway, client = opened()
+    with gateway, gateway.connect() as raw:
+        own = os.path.join(gateway.root, ".penstock")
+        uploads = []
+        for key in ("old", "live"):
+            upload = client.create_multipart_upload(Bucket="data-1", Key=key)["UploadId"]
+            client.upload_part(Bucket="data-1", Key=key, UploadId=upload, PartNumber=1, Body=b"x")
+            uploads.append(os.path.join(own, "multipart", "data-1", upload))
+        for name in ("upload", "00001", ""):
+            os.utime(os.path.join(uploads[0], name), (1, 1))
+        draft = os.path.join(own, "tmp", "0123")
+        write_private(draft, "a draft")
+        raw.sendall(put_head(client, "k", 10) + b"12345")
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
+        result = repair(gateway)
+        same((result["uploads_removed"], result["drafts_removed"], result["in_use"]), (1, 0, 2),
+             "first repair")
+        same([os.path.exists(path) for path in uploads], [False, True], "uploads")
+        # The time of a name's last change cannot be set, so the lease runs out.
+        until(lambda: repair(gateway, "--lease", "1")["drafts_removed"] == 1, "the draft is old")
+        raw.sendall(b"67890")
+        until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
+        client.upload_part(Bucket="data-1", Key="live", UploadId=os.path.basename(uploads[1]),
+                           PartNumber=2, Body=b"y")
+
+
+def repair(gateway, *flags):
+    done = subprocess.run([PENSTOCK, "serve", "--repair", "--json", "--root", gateway.root, *flags],
+                          capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+def case_rdma_declined():
+    gateway, client = opened()
+    with gateway:
+        token = "0000000000001000:00001000:00000001:0000:000001:0:" + "0" * 32
+        client.meta.events.register("before-sign.s3", lambda request, **_: request.headers.
+                                    add_header("x-amz-rdma-token", token))
+        try:
+            client.put_object(Bucket="data-1", Key="k", Body=b"")
+        except botocore.exceptions.ClientError as error:
+            got = error.response["ResponseMetadata"]["HTTPHeaders"]
+        with open(gateway.log, encoding="utf-8") as file:
+            status = json.loads(file.read().splitlines()[-1])["status"]
+        # boto3 reports 500, because the body of the reply is an error.
+        same((status, got.get("x-amz-rdma-reply"), got.get("x-amz-rdma-bytes-transferred")),
+             (200, "501", "0"), "PUT")
+        same(os.listdir(os.path.join(gateway.root, "data-1")), [], "nothing is stored")
+        gateway.client().put_object(Bucket="data-1", Key="k", Body=b"body")
+        got = client.get_object(Bucket="data-1", Key="k")
+        same((got["Body"].read(), got["ResponseMetadata"]["HTTPHeaders"].get("x-amz-rdma-reply")),
+             (b"body", "501"), "GET")
+        token = "x" * 513
+        same(failure(client.put_object, Bucket="data-1", Key="l", Body=b""),
+             (400, "InvalidRDMAToken"), "a token that is too long")
+        same(gateway.metric("penstock_rdma_declined_total"), 2.0, "declines counted")
+
+
+if __name__ == "__main__":
+    print(f"# build {BUILD}")
+    sys.exit(run_cases(globals(), sys.argv[1:]))

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kills `penstock serve` while clients store objects, many times. After each restart, every
+acknowledged object must be there, and every object must be whole. At the end, a repair must remove
+all that is left. $PENSTOCK_KILLS is the number of kills (default 15). Prints TAP."""
+
+import hashlib
+import os
+import random
+import signal
+import sys
+import threading
+
+import botocore.exceptions
+
+from served import Gateway, run_cases, same
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "15"))
+SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
+KEYS = ("a", "a/b", "c/d/e", "f" * 300, "g/")
+PART = 5 << 20
+
+
+def body_of(writer, number, length):
+    """Returns a body that shows whether it is whole: a head, bytes, and their digest."""
+    rest = random.Random(f"{writer} {number}").randbytes(length)
+    return b"%d %d %d\n" % (writer, number, length) + rest + hashlib.sha256(rest).digest()
+
+
+def number_of(body, writer):
+    """Returns the number of a whole body of a writer."""
+    head, rest = body.split(b"\n", 1)
+    who, number, length = map(int, head.split())
+    same((who, len(rest)), (writer, length + 32), "writer and length")
+    same(hashlib.sha256(rest[:-32]).digest(), rest[-32:], f"digest of {head}")
+    return number
+
+
+class Writer(threading.Thread):
+    """Stores an object under its key again and again, until the gateway is gone."""
+
+    def __init__(self, client, key, writer, first):
+        super().__init__()
+        self.client, self.key, self.writer = client, key, writer
+        self.next, self.acknowledged, self.errors = first, -1, []
+
+    def store(self, body):
+        if self.writer != 2:
+            self.client.put_object(Bucket="data-1", Key=self.key, Body=body)
+            return
+        upload = self.client.create_multipart_upload(Bucket="data-1", Key=self.key)["UploadId"]
+        names = {"Bucket": "data-1", "Key": self.key, "UploadId": upload}
+        parts = [{"PartNumber": n + 1, "ETag": self.client.upload_part(
+            PartNumber=n + 1, Body=body[n * PART:(n + 1) * PART], **names)["ETag"]}
+            for n in range((len(body) + PART - 1) // PART)]
+        self.client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **names)
+
+    def run(self):
+        source = random.Random(f"{SEED} {self.writer} {self.next}")
+        while True:
+            number, self.next = self.next, self.next + 1
+            length = source.choice((10, 5000, 300000, PART + 1000))
+            try:
+                self.store(body_of(self.writer, number, length))
+            except botocore.exceptions.ClientError as error:
+                self.errors.append(error)
+                return
+            except Exception:  # noqa: B902  (a connection that breaks has many names in boto3)
+                return
+            self.acknowledged = number
+
+
+def check(client, writers):
+    """Checks all objects against what was acknowledged."""
+    for one in writers:
+        same(one.errors, [], f"errors of {one.key[:9]}")
+        try:
+            body = client.get_object(Bucket="data-1", Key=one.key)["Body"].read()
+        except client.exceptions.NoSuchKey:
+            same(one.acknowledged, -1, f"last acknowledged object {one.key[:9]}")
+            continue
+        found = number_of(body, one.writer)
+        # The PUT that was interrupted may have been stored.
+        same(one.acknowledged <= found < one.next, True,
+             f"number {found} of {one.key[:9]} between {one.acknowledged} and {one.next}")
+        one.acknowledged = found
+    listed = [o["Key"] for o in client.list_objects_v2(Bucket="data-1").get("Contents", [])]
+    same(set(listed) <= set(KEYS), True, f"keys {listed}")
+
+
+def case_kills():
+    source = random.Random(SEED)
+    print(f"# seed: PENSTOCK_SEED={SEED}, {KILLS} kills", flush=True)
+    stored = 0
+    with Gateway(flags=["--threads", "8"]) as gateway:
+        gateway.client().create_bucket(Bucket="data-1")
+        before = [(0, -1)] * len(KEYS)
+        for _ in range(KILLS):
+            client = gateway.client(retries={"total_max_attempts": 1}, connect_timeout=5)
+            writers = [Writer(client, key, n, before[n][0]) for n, key in enumerate(KEYS)]
+            for one, (_, acknowledged) in zip(writers, before):
+                one.acknowledged = acknowledged
+                one.start()
+            # The time of a kill is random: any moment of a PUT may be hit.
+            threading.Event().wait(source.uniform(0.05, 0.8))
+            gateway.stop(signal.SIGKILL)
+            for one in writers:
+                one.join()
+            stored += sum(one.next - first for one, (first, _) in zip(writers, before))
+            gateway.start()
+            check(gateway.client(), writers)
+            before = [(one.next, one.acknowledged) for one in writers]
+        print(f"# {stored} objects begun", flush=True)
+        same(stored > KILLS, True, f"{stored} objects in {KILLS} kills")
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases(globals(), sys.argv[1:]))
