@@ -415,11 +415,15 @@ struct penstock_object_remote_info {
 PENSTOCK_API int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 						 struct penstock_object_remote_info *info);
 
-/* A piece of the server's memory. */
+/* A piece of the server's memory, or of a file. With shm1, the bytes of a file are copied only
+ * once, between the page cache and the client's memory. */
 struct penstock_object_seg {
 	struct penstock_device *dev; /* device of the memory; NULL: host memory */
-	void *ptr;
+	void *ptr;		     /* first byte of the memory; not used with a file */
 	uint64_t len;
+	int has_fd; /* 1: the piece is a range of the file `fd` */
+	int fd;	    /* descriptor for reading (GET) or writing (PUT), open until the completion */
+	uint64_t fd_off; /* offset of the first byte in the file */
 };
 
 /*

@@ -122,11 +122,74 @@ struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uin
 		struct penstock_object_seg seg = move->segs[i];
 
 		if (at < seg.len) {
-			seg.ptr = (char *)seg.ptr + at;
+			seg.ptr = seg.has_fd ? NULL : (char *)seg.ptr + at;
+			seg.fd_off += at;
 			seg.len = seg.len - at < max ? seg.len - at : max;
 			return seg;
 		}
 		at -= seg.len;
 	}
 	return (struct penstock_object_seg){0};
+}
+
+/* Reads or writes all bytes of a range of a file. */
+static int file_io(const struct penstock_object_seg *seg, uint64_t off, char *mem, uint64_t len,
+		   bool read_file, struct pst_err *err)
+{
+	for (uint64_t done = 0; done < len;) {
+		off_t at = (off_t)(seg->fd_off + off + done);
+		ssize_t n = read_file ? pread(seg->fd, mem + done, len - done, at)
+				      : pwrite(seg->fd, mem + done, len - done, at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return pst_fail_errno(err, errno, pst_why_from_errno(errno),
+					      "the object's file: %m");
+		if (!n)
+			return pst_fail_errno(err, ENODATA, PENSTOCK_WHY_SHRANK,
+					      "the object's file has become shorter");
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+/* Copies between a file and memory of a device. */
+static int file_to_device(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
+			  struct penstock_device *dev, char *mem, bool gather, struct pst_err *err)
+{
+	const struct pst_wire_devices *devices = channel->server->devices;
+	char *between = (char *)channel->staging + PST_WIRE_STAGING;
+	int ret = 0;
+
+	for (uint64_t done = 0; done < seg->len && !ret;) {
+		uint64_t left = seg->len - done;
+		uint64_t n = left < PST_WIRE_STAGING ? left : PST_WIRE_STAGING;
+
+		if (gather)
+			ret = file_io(seg, done, between, n, true, err);
+		if (!ret && (gather ? pst_wire_copy(devices, dev, mem + done, NULL, between, n)
+				    : pst_wire_copy(devices, NULL, between, dev, mem + done, n)))
+			ret = pst_fail(err, PENSTOCK_WHY_DEVICE_ERROR, "%s", penstock_errmsg());
+		if (!ret && !gather)
+			ret = file_io(seg, done, between, n, false, err);
+		done += n;
+	}
+	return ret;
+}
+
+int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
+		      struct penstock_device *dev, void *mem, bool gather, struct pst_err *err)
+{
+	const struct pst_wire_devices *devices = channel->server->devices;
+	int ret;
+
+	if (seg->has_fd && dev)
+		return file_to_device(channel, seg, dev, mem, gather, err);
+	if (seg->has_fd)
+		return file_io(seg, 0, mem, seg->len, gather, err);
+	ret = gather ? pst_wire_copy(devices, dev, mem, seg->dev, seg->ptr, seg->len)
+		     : pst_wire_copy(devices, seg->dev, seg->ptr, dev, mem, seg->len);
+	return ret ? pst_fail_errno(err, -ret, PENSTOCK_WHY_DEVICE_ERROR, "%s", penstock_errmsg())
+		   : 0;
 }

@@ -120,7 +120,7 @@ static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 				      "%u segments; the maximum is %u", seg_count,
 				      PENSTOCK_OBJECT_SEGS_MAX);
 	for (unsigned i = 0; i < seg_count; i++) {
-		if (segs[i].len && !segs[i].ptr)
+		if (segs[i].len && !segs[i].ptr && !segs[i].has_fd)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "segment %u has no address",
 					i);
 		if (__builtin_add_overflow(*len, segs[i].len, len))
@@ -394,7 +394,7 @@ static int channel_open(struct pst_wire_server *server, struct pst_wire_channel 
 	int code;
 
 	channel->server = server;
-	channel->staging = malloc(PST_WIRE_STAGING);
+	channel->staging = malloc(2 * PST_WIRE_STAGING);
 	if (!channel->staging)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a channel");
 	code = pst_thread_start(&channel->thread, channel_run, channel);

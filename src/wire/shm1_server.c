@@ -307,8 +307,6 @@ static int copy_all(struct pst_wire_channel *channel, struct shm1_peer *s,
 		    const struct pst_wire_move *move, const struct memory *m,
 		    const struct pst_shm1_message *window, struct pst_err *err)
 {
-	const struct pst_wire_devices *devices = channel->server->devices;
-
 	for (uint64_t done = 0; done < move->len;) {
 		struct penstock_object_seg seg = pst_wire_seg_at(move, done, STEP);
 		unsigned char *at = m->at + window->off + done;
@@ -320,12 +318,9 @@ static int copy_all(struct pst_wire_channel *channel, struct shm1_peer *s,
 		if (ended)
 			return pst_fail_errno(err, -ended, pst_why_from_errno(ended),
 					      "the client has gone");
-		ret = move->op == PENSTOCK_READ
-			      ? pst_wire_copy(devices, m->dev, at, seg.dev, seg.ptr, seg.len)
-			      : pst_wire_copy(devices, seg.dev, seg.ptr, m->dev, at, seg.len);
+		ret = pst_wire_seg_copy(channel, &seg, m->dev, at, move->op == PENSTOCK_READ, err);
 		if (ret)
-			return pst_fail_errno(err, -ret, PENSTOCK_WHY_DEVICE_ERROR, "%s",
-					      penstock_errmsg());
+			return ret;
 		done += seg.len;
 	}
 	return 0;

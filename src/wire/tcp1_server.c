@@ -147,24 +147,20 @@ static unsigned char *frame_at(const struct pst_wire_move *move, uint64_t at, ui
 {
 	struct penstock_object_seg seg = pst_wire_seg_at(move, at, len);
 
-	return !seg.dev && seg.len == len ? seg.ptr : NULL;
+	return !seg.dev && !seg.has_fd && seg.len == len ? seg.ptr : NULL;
 }
 
 /* Copies between the server's memory and the staging memory. */
 static int frame_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
 		      uint64_t at, uint32_t len, bool gather, struct pst_err *err)
 {
-	const struct pst_wire_devices *devices = channel->server->devices;
-
 	for (uint32_t done = 0; done < len;) {
 		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
-		unsigned char *staging = channel->staging + done;
-		int ret = gather ? pst_wire_copy(devices, NULL, staging, seg.dev, seg.ptr, seg.len)
-				 : pst_wire_copy(devices, seg.dev, seg.ptr, NULL, staging, seg.len);
+		int ret = pst_wire_seg_copy(channel, &seg, NULL, channel->staging + done, gather,
+					    err);
 
 		if (ret)
-			return pst_fail_errno(err, -ret, PENSTOCK_WHY_DEVICE_ERROR, "%s",
-					      penstock_errmsg());
+			return ret;
 		done += (uint32_t)seg.len;
 	}
 	return 0;

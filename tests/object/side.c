@@ -206,7 +206,7 @@ static int become(long user)
 static void server_move(struct penstock_object_server *server, const char *token,
 			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed)
 {
-	struct penstock_object_seg seg = {NULL, host_memory(len ? len : 1), len};
+	struct penstock_object_seg seg = {.ptr = host_memory(len ? len : 1), .len = len};
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;
 	struct penstock_sum_args sum = {.size = sizeof(sum), .ptr = seg.ptr, .len = len};

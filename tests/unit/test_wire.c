@@ -95,7 +95,7 @@ static unsigned split(struct penstock_object_seg *segs, unsigned char *mem, uint
 	while (len) {
 		uint64_t n = count == 6 ? len : 1 + test_random(seed) % len;
 
-		segs[count++] = (struct penstock_object_seg){NULL, mem, n};
+		segs[count++] = (struct penstock_object_seg){.ptr = mem, .len = n};
 		mem += n;
 		len -= n;
 	}
@@ -252,7 +252,7 @@ static void many_moves_complete_once(void **state)
 	open_sides(&s, NULL, false);
 	assert_int_equal(penstock_object_alloc(s.client, NULL, sizeof(local), &buffer), 0);
 	for (unsigned i = 0; i < 64; i++) {
-		struct penstock_object_seg seg = {NULL, local[i], sizeof(local[i])};
+		struct penstock_object_seg seg = {.ptr = local[i], .len = sizeof(local[i])};
 
 		memset(local[i], (int)i + 1, sizeof(local[i]));
 		/* An odd offset makes every second window one of tcp1. */
@@ -328,7 +328,7 @@ static void headers_of_a_request(void **state)
 static void limits_are_kept(void **state)
 {
 	static struct penstock_object_window *windows[PENSTOCK_OBJECT_WINDOWS_MAX + 1];
-	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX + 1] = {{NULL, NULL, 0}};
+	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX + 1] = {{.len = 0}};
 	struct penstock_object_server_info info = {.size = sizeof(info)};
 	struct penstock_object_remote_info facts = {.size = sizeof(facts)};
 	struct penstock_object_buffer *buffer;
@@ -352,7 +352,7 @@ static void limits_are_kept(void **state)
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, segs,
 					      PENSTOCK_OBJECT_SEGS_MAX + 1, 0),
 			 -E2BIG);
-	segs[0] = (struct penstock_object_seg){NULL, &byte, 11};
+	segs[0] = (struct penstock_object_seg){.ptr = &byte, .len = 11};
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, segs, 1, 0), -ERANGE);
 	segs[0].len = 1;
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 10, segs, 1, 0), -ERANGE);
@@ -372,6 +372,65 @@ static void limits_are_kept(void **state)
 	close_sides(&s);
 }
 
+/* The server's bytes may also be ranges of a file, beside memory. */
+static void moves_files_by(const char *transport, bool gpu)
+{
+	static unsigned char bytes[3 << 20], found[sizeof(bytes)];
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct penstock_object_seg segs[3];
+	FILE *file = tmpfile();
+	uint64_t seed = test_seed(99);
+	struct sides s;
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	assert_int_equal(fwrite(bytes, 1, sizeof(bytes), file), sizeof(bytes));
+	fflush(file);
+	segs[0] = (struct penstock_object_seg){.ptr = bytes, .len = 100};
+	segs[1] = (struct penstock_object_seg){
+		.len = sizeof(bytes) - 200, .has_fd = 1, .fd = fileno(file), .fd_off = 100};
+	segs[2] = (struct penstock_object_seg){.ptr = bytes + sizeof(bytes) - 100, .len = 100};
+	open_sides(&s, transport, gpu);
+	assert_int_equal(penstock_object_alloc(s.client, s.gpu, sizeof(bytes), &buffer), 0);
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		assert_int_equal(penstock_object_window_open(buffer, op, 0, sizeof(bytes), &window),
+				 0);
+		remote = resolve(&s, window);
+		assert_int_equal(penstock_object_move(remote, op, 0, segs, 3, op), 0);
+		assert_int_equal(wait_one(&s, op), sizeof(bytes));
+		/* A file that ends too early is an error. */
+		segs[1].fd_off += sizeof(bytes);
+		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, segs, 3, 7), 0);
+		assert_true(wait_one(&s, 7) < 0);
+		segs[1].fd_off = 100;
+		penstock_object_forget(remote);
+		assert_int_equal(penstock_object_release(window), 0);
+		if (op == PENSTOCK_READ) {
+			copy(&s, found, penstock_object_ptr(buffer), sizeof(found), false);
+			assert_memory_equal(found, bytes, sizeof(bytes));
+			/* What the window has is written back to the file and to the memory. */
+			memset(bytes, 0, sizeof(bytes));
+			assert_int_equal(ftruncate(fileno(file), 0), 0);
+		}
+	}
+	assert_int_equal(pread(fileno(file), bytes + 100, sizeof(bytes) - 200, 100),
+			 sizeof(bytes) - 200);
+	assert_memory_equal(found, bytes, sizeof(bytes));
+	fclose(file);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	close_sides(&s);
+}
+
+static void moves_files(void **state)
+{
+	(void)state;
+	moves_files_by("shm1", false);
+	moves_files_by("tcp1", false);
+	moves_files_by("tcp1", true);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -381,6 +440,7 @@ int main(void)
 		cmocka_unit_test(tcp1_uses_memory_of_the_caller),
 		cmocka_unit_test(picks_a_transport_for_each_window),
 		cmocka_unit_test(many_moves_complete_once),
+		cmocka_unit_test(moves_files),
 		cmocka_unit_test(headers_of_a_request),
 		cmocka_unit_test(limits_are_kept),
 	};

@@ -189,7 +189,7 @@ static int64_t move_byte(struct penstock_object_server *server, const char *toke
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;
 	char byte = 'x';
-	struct penstock_object_seg seg = {NULL, &byte, 1};
+	struct penstock_object_seg seg = {.ptr = &byte, .len = 1};
 
 	if (penstock_object_resolve(server, token, strlen(token), peer, &remote))
 		fail_msg("%s", penstock_errmsg());
@@ -210,7 +210,7 @@ static void sends_nothing_to_other_programs(void **state)
 	int listener = socket(AF_INET, SOCK_STREAM, 0), sock;
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;
-	struct penstock_object_seg seg = {NULL, "x", 1};
+	struct penstock_object_seg seg = {.ptr = "x", .len = 1};
 	char token[128], byte;
 
 	(void)state;
@@ -323,7 +323,7 @@ static void survives_hostile_memory(void **state)
 		struct penstock_object_server *server = server_open(0);
 		struct penstock_object_remote *remote;
 		struct penstock_object_done done;
-		struct penstock_object_seg seg = {NULL, "x", 1};
+		struct penstock_object_seg seg = {.ptr = "x", .len = 1};
 		struct sockaddr_un at;
 		char handle[32];
 
