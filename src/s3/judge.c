@@ -13,8 +13,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define EMPTY_MD5 "d41d8cd98f00b204e9800998ecf8427e" /* MD5 of no bytes: ETag of an empty object \
-						      */
+#define EMPTY_MD5                                                                      \
+	"d41d8cd98f00b204e9800998ecf8427e" /* MD5 of no bytes: ETag of an empty object \
+					    */
 
 /* The headers that matter, as numbers. */
 struct seen {
@@ -178,6 +179,10 @@ static bool judge_status(const struct penstock_object_reply *reply,
 	else if (reply->status == 400 && !strcmp(error, "InvalidRDMAToken")) {
 		v->remember = 1;
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
+	} else if (!strcmp(error, "RDMANotSupported") && reply->status != 200) {
+		/* Some clients, such as boto3, report status 200 with an error in the body as 500.
+		 */
+		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
 	} else if (reply->status >= 300 || reply->status < 200) {
 		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))
 			decide(v, PENSTOCK_OBJECT_RESEND, "the transfer by RDMA failed");

@@ -108,6 +108,13 @@ static const struct row {
 	 LEN},
 	/* PUT declined */
 	{"a PUT is declined", PUT, 200, 0, "RDMANotSupported", {{REPLY, "501"}}, RESEND},
+	{"a PUT is declined, as boto3 reports it",
+	 PUT,
+	 500,
+	 0,
+	 "RDMANotSupported",
+	 {{REPLY, "501"}},
+	 RESEND},
 	/* the trap */
 	{"a server ignores the token of a PUT",
 	 PUT,
