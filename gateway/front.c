@@ -10,6 +10,7 @@
 
 #include "access_log.h"
 #include "auth.h"
+#include "rdma.h"
 #include "route.h"
 
 static uint64_t now_ns(void)
@@ -82,8 +83,10 @@ static void front_end(void *owner, struct gw_http_request *http)
 	struct gw_request *req = http->user;
 
 	(void)owner;
-	if (gw_body_end(req))
-		req->op->run(req);
+	if (!gw_rdma_receive(req) || !gw_body_end(req))
+		return;
+	req->op->run(req);
+	gw_rdma_stored(req);
 }
 
 static void front_done(void *owner, struct gw_http_request *http, bool complete)
