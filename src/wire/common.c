@@ -154,38 +154,18 @@ static int file_io(const struct penstock_object_seg *seg, uint64_t off, char *me
 	return 0;
 }
 
-/* Copies between a file and memory of a device. */
-static int file_to_device(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
-			  struct penstock_device *dev, char *mem, bool gather, struct pst_err *err)
-{
-	const struct pst_wire_devices *devices = channel->server->devices;
-	char *between = (char *)channel->staging + PST_WIRE_STAGING;
-	int ret = 0;
-
-	for (uint64_t done = 0; done < seg->len && !ret;) {
-		uint64_t left = seg->len - done;
-		uint64_t n = left < PST_WIRE_STAGING ? left : PST_WIRE_STAGING;
-
-		if (gather)
-			ret = file_io(seg, done, between, n, true, err);
-		if (!ret && (gather ? pst_wire_copy(devices, dev, mem + done, NULL, between, n)
-				    : pst_wire_copy(devices, NULL, between, dev, mem + done, n)))
-			ret = pst_fail(err, PENSTOCK_WHY_DEVICE_ERROR, "%s", penstock_errmsg());
-		if (!ret && !gather)
-			ret = file_io(seg, done, between, n, false, err);
-		done += n;
-	}
-	return ret;
-}
-
 int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
 		      struct penstock_device *dev, void *mem, bool gather, struct pst_err *err)
 {
 	const struct pst_wire_devices *devices = channel->server->devices;
 	int ret;
 
-	if (seg->has_fd && dev)
-		return file_to_device(channel, seg, dev, mem, gather, err);
+	if (seg->has_fd && dev) {
+		ret = devices->file_io(seg->fd, seg->fd_off, dev, mem, seg->len, gather);
+		return ret < 0 ? pst_fail_errno(err, -ret, penstock_errwhy(), "%s",
+						penstock_errmsg())
+			       : 0;
+	}
 	if (seg->has_fd)
 		return file_io(seg, 0, mem, seg->len, gather, err);
 	ret = gather ? pst_wire_copy(devices, dev, mem, seg->dev, seg->ptr, seg->len)

@@ -21,8 +21,7 @@ int pst_wire_status_fail(unsigned status, struct pst_err *err);
 struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uint64_t at,
 					   uint64_t max);
 /* Copies the bytes of a segment to memory, or from it if `gather` is false. `dev` is the device of
- * this memory; NULL stands for host memory. Bytes between a file and memory of a device go through
- * the channel's second staging memory. Returns 0 or a negative errno. */
+ * this memory; NULL stands for host memory. Returns 0 or a negative errno. */
 int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
 		      struct penstock_device *dev, void *mem, bool gather, struct pst_err *err);
 /* Copies between memory of two devices; NULL stands for host memory. */

@@ -394,7 +394,7 @@ static int channel_open(struct pst_wire_server *server, struct pst_wire_channel 
 	int code;
 
 	channel->server = server;
-	channel->staging = malloc(2 * PST_WIRE_STAGING);
+	channel->staging = malloc(PST_WIRE_STAGING);
 	if (!channel->staging)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a channel");
 	code = pst_thread_start(&channel->thread, channel_run, channel);

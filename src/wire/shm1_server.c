@@ -22,8 +22,9 @@
 #include "wire/shm1.h"
 #include "wire/common.h"
 
-#define MEMORIES_MAX 64 /* most mappings of a connection */
-#define STEP (4u << 20) /* bytes between two checks for a REVOKE */
+#define MEMORIES_MAX 64	     /* most mappings of a connection */
+#define STEP (4u << 20)	     /* bytes between two checks for a REVOKE */
+#define GPU_STEP (64u << 20) /* the same for a GPU, whose copies of several threads overlap */
 
 /* A mapping of a client's memory, or an import of a GPU's memory. */
 struct memory {
@@ -308,7 +309,8 @@ static int copy_all(struct pst_wire_channel *channel, struct shm1_peer *s,
 		    const struct pst_shm1_message *window, struct pst_err *err)
 {
 	for (uint64_t done = 0; done < move->len;) {
-		struct penstock_object_seg seg = pst_wire_seg_at(move, done, STEP);
+		struct penstock_object_seg seg =
+			pst_wire_seg_at(move, done, m->dev ? GPU_STEP : STEP);
 		unsigned char *at = m->at + window->off + done;
 		int ret, ended;
 

@@ -184,7 +184,7 @@ struct pst_wire_channel {
 	bool running;
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;
-	unsigned char *staging; /* twice PST_WIRE_STAGING bytes, see pst_wire_seg_copy */
+	unsigned char *staging; /* PST_WIRE_STAGING bytes */
 };
 #define PST_WIRE_STAGING (1u << 20)
 

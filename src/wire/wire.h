@@ -14,6 +14,8 @@
 #ifndef PST_WIRE_WIRE_H
 #define PST_WIRE_WIRE_H
 
+#include <stdbool.h>
+
 #include "core/base/err.h"
 #include "penstock_object.h"
 
@@ -28,6 +30,9 @@ struct pst_wire_devices {
 			     struct penstock_export *out);
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out);
+	/* Moves bytes between a file and memory of a device, all or a negative errno. */
+	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
+		       bool read_file);
 };
 
 /* The objects of both halves; transport.h has their members. */

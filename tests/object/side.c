@@ -13,9 +13,10 @@
  *		info		prints the counters
  *	side server DEVICE USER
  *		USER: the user to become; -1: none
- *		get|put TOKEN OFF LEN SEED
+ *		get|put|fget|fput TOKEN OFF LEN SEED
  *			moves LEN bytes at OFF of the window; prints "begun", and when it has
- *			ended the result, and the CRC-32C of the server's memory or a message
+ *			ended the result, and the CRC-32C of the server's memory or a message.
+ *			fget and fput use a file in place of memory
  */
 #include <grp.h>
 #include <inttypes.h>
@@ -204,7 +205,7 @@ static int become(long user)
 }
 
 static void server_move(struct penstock_object_server *server, const char *token,
-			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed)
+			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed, FILE *file)
 {
 	struct penstock_object_seg seg = {.ptr = host_memory(len ? len : 1), .len = len};
 	struct penstock_object_remote *remote;
@@ -213,6 +214,12 @@ static void server_move(struct penstock_object_server *server, const char *token
 	int ret = penstock_object_resolve(server, token, strlen(token), NULL, &remote);
 
 	fill(seg.ptr, len, seed);
+	if (file) {
+		seg.has_fd = 1;
+		seg.fd = fileno(file);
+		if (pwrite(seg.fd, seg.ptr, len, 0) != (ssize_t)len)
+			puts("error: no space for a file");
+	}
 	puts("begun");
 	if (ret) {
 		printf("%d %s\n", ret, penstock_errmsg());
@@ -226,6 +233,8 @@ static void server_move(struct penstock_object_server *server, const char *token
 		puts("error: no completion");
 	else if (done.result < 0)
 		printf("%" PRId64 " %s\n", done.result, done.text);
+	else if (file && pread(seg.fd, seg.ptr, len, 0) != (ssize_t)len)
+		puts("error: the file is too short");
 	else if (penstock_sum(&sum, 1))
 		failed("sum");
 	else
@@ -238,6 +247,7 @@ static int server_main(char **argv)
 	struct penstock_object_server *server;
 	struct penstock_device *host;
 	char line[1024], word[16], token[PENSTOCK_OBJECT_TOKEN_MAX + 1];
+	FILE *file = tmpfile();
 	uint64_t off, len, seed;
 
 	opts.channels = 1;
@@ -249,8 +259,9 @@ static int server_main(char **argv)
 	while (fgets(line, sizeof(line), stdin))
 		if (sscanf(line, "%15s %512s %" SCNu64 " %" SCNu64 " %" SCNu64, word, token, &off,
 			   &len, &seed) == 5)
-			server_move(server, token, *word == 'g' ? PENSTOCK_READ : PENSTOCK_WRITE,
-				    off, len, seed);
+			server_move(server, token,
+				    strstr(word, "get") ? PENSTOCK_READ : PENSTOCK_WRITE, off, len,
+				    seed, *word == 'f' ? file : NULL);
 	penstock_object_server_close(server);
 	penstock_device_close(opts.device);
 	penstock_device_close(host);
