@@ -65,7 +65,7 @@ static bool front_head(void *owner, struct gw_http_request *http)
 		return false;
 	if (req->op->check && !req->op->check(req))
 		return false;
-	if (req->op->body == GW_BODY_NONE && !has_body(http)) {
+	if (req->op->body == GW_BODY_NONE && !has_body(http) && !gw_op_is_long(req->op)) {
 		req->op->run(req);
 		return false;
 	}
@@ -87,6 +87,14 @@ static void front_end(void *owner, struct gw_http_request *http)
 		return;
 	req->op->run(req);
 	gw_rdma_stored(req);
+}
+
+static bool front_is_long(void *owner, struct gw_http_request *http)
+{
+	struct gw_request *req = http->user;
+
+	(void)owner;
+	return gw_op_is_long(req->op);
 }
 
 static void front_done(void *owner, struct gw_http_request *http, bool complete)
@@ -115,6 +123,7 @@ const struct gw_http_calls gw_front_calls = {
 	.head = front_head,
 	.body = front_body,
 	.end = front_end,
+	.is_long = front_is_long,
 	.done = front_done,
 };
 

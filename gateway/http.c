@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +26,14 @@
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
 
-enum { STATE_NEW, STATE_BODY, STATE_DISCARD };
+enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE };
 
 struct gw_http {
 	struct MHD_Daemon *daemon;
 	const struct gw_http_calls *calls;
 	void *owner;
 	struct gw_watch *watch;
+	struct gw_pool *pool; /* NULL if there are no workers */
 	atomic_uint connections, requests;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
@@ -244,6 +245,34 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	return reply_send(http, connection, req);
 }
 
+/* Ends a request on a worker's thread. The reply is sent by the connection's own thread. */
+static void request_work(struct gw_job *job)
+{
+	struct gw_http_request *req =
+		(struct gw_http_request *)((char *)job - offsetof(struct gw_http_request, job));
+	struct MHD_Connection *connection = req->connection;
+
+	req->http->calls->end(req->http->owner, req);
+	/* The connection's thread may free the request at once. */
+	MHD_resume_connection(connection);
+}
+
+/* Gives a request that may take long to a worker. Returns false if there is none. */
+static bool request_defer(struct gw_http *http, struct MHD_Connection *connection,
+			  struct gw_http_request *req)
+{
+	if (!http->pool || !http->calls->is_long(http->owner, req))
+		return false;
+	req->http = http;
+	req->connection = connection;
+	req->job.run = request_work;
+	MHD_suspend_connection(connection);
+	if (gw_pool_add(http->pool, &req->job))
+		return true;
+	request_work(&req->job);
+	return true;
+}
+
 /* Called by libmicrohttpd for the head of a request, for each piece of its body, and at its end. */
 static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connection, const char *url,
 				     const char *method, const char *version, const char *data,
@@ -266,8 +295,12 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		return MHD_YES;
 	}
 	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
-	if (req->state == STATE_BODY)
+	if (req->state == STATE_BODY) {
+		req->state = STATE_DONE;
+		if (request_defer(http, connection, req))
+			return MHD_YES;
 		http->calls->end(http->owner, req);
+	}
 	return reply_send(http, connection, req);
 }
 
@@ -390,7 +423,8 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 
 static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_http_options *o)
 {
-	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
+	unsigned flags =
+		MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME;
 	struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
 				       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
 				       {MHD_OPTION_END, 0, NULL}};
@@ -425,8 +459,9 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	http->calls = o->calls;
 	http->owner = o->owner;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
+	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
 	http->starting = true;
-	if (http->watch)
+	if (http->watch && (http->pool || !o->workers))
 		http->daemon = daemon_start(http, o);
 	http->starting = false;
 	if (!http->daemon) {
@@ -434,6 +469,8 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 		snprintf(why, why_len, "the HTTP server cannot start: %s",
 			 http->message[0] ? http->message : strerror(errno));
 		gw_watch_stop(http->watch);
+		gw_pool_stop(http->pool);
+		gw_pool_free(http->pool);
 		free(http);
 		return NULL;
 	}
@@ -460,7 +497,10 @@ void gw_http_stop(struct gw_http *http)
 {
 	if (!http)
 		return;
+	/* Suspended connections must be resumed before the daemon stops. */
+	gw_pool_stop(http->pool);
 	MHD_stop_daemon(http->daemon);
+	gw_pool_free(http->pool);
 	gw_watch_stop(http->watch);
 	free(http);
 }

@@ -13,6 +13,7 @@
 
 #include "s3/sigv4.h"
 #include "common/text.h"
+#include "pool.h"
 
 #define GW_TARGET_MAX 16384	  /* longest target of a request in bytes */
 #define GW_HEAD_MAX (32u << 10)	  /* maximum total length of a request's headers in bytes */
@@ -47,6 +48,9 @@ struct gw_http_request {
 	bool too_long, completed;
 	uint64_t discarded;
 	struct gw_watched *watched;
+	struct gw_job job;
+	struct gw_http *http;
+	void *connection;
 };
 
 /* What a server's owner does with requests. Called from the server's threads. */
@@ -58,13 +62,16 @@ struct gw_http_calls {
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
 	/* The body has arrived; fills the reply. */
 	void (*end)(void *owner, struct gw_http_request *req);
+	/* Returns whether end() may take long; it is then called from a thread of its own. */
+	bool (*is_long)(void *owner, struct gw_http_request *req);
 	/* The reply has been sent (`complete`), or the connection has ended before. Frees
 	 * req->user. Also called for refused requests. */
 	void (*done)(void *owner, struct gw_http_request *req, bool complete);
 };
 
 struct gw_http_options {
-	int fd; /* socket that listens; the caller owns it */
+	int fd;		  /* socket that listens; the caller owns it */
+	unsigned workers; /* threads for operations that may take long; 0 for none */
 	unsigned threads, connections_max, connections_per_address_max;
 	unsigned timeout_s;	/* time without a byte after which a connection ends */
 	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */

@@ -27,7 +27,8 @@ struct gw_rdma {
 	struct penstock_object_server *server;
 	pthread_t thread;
 	bool running;
-	int stop; /* eventfd */
+	struct penstock_device *device; /* NULL: none */
+	int stop;			/* eventfd */
 	atomic_uint active;
 	unsigned active_max;
 };
@@ -62,7 +63,7 @@ static void *rdma_run(void *arg)
 	}
 }
 
-struct gw_rdma *gw_rdma_open(unsigned threads, bool encrypt, char *why, size_t why_len)
+struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
 	struct gw_rdma *rdma = calloc(1, sizeof(*rdma));
@@ -71,10 +72,17 @@ struct gw_rdma *gw_rdma_open(unsigned threads, bool encrypt, char *why, size_t w
 		snprintf(why, why_len, "out of memory");
 		return NULL;
 	}
-	rdma->active_max = threads > 1 ? threads / 2 : 1;
+	rdma->active_max = o->threads > 1 ? o->threads / 2 : 1;
 	opts.channels = CHANNELS;
 	opts.timeout_ms = TIMEOUT_MS;
-	opts.require_encryption = encrypt;
+	opts.require_encryption = o->encrypt;
+	opts.transports = o->transports;
+	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
+		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
+		free(rdma);
+		return NULL;
+	}
+	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
 	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->server))
 		rdma->running = !pthread_create(&rdma->thread, NULL, rdma_run, rdma);
@@ -95,6 +103,7 @@ void gw_rdma_close(struct gw_rdma *rdma)
 	if (rdma->running && write(rdma->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(rdma->thread, NULL);
 	penstock_object_server_close(rdma->server);
+	penstock_device_close(rdma->device);
 	if (rdma->stop >= 0)
 		close(rdma->stop);
 	free(rdma);

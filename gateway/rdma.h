@@ -12,10 +12,15 @@
 
 struct gw_rdma;
 
-/* Starts the server half. `threads` is the number of threads that serve connections; half of them
- * may wait for RDMA at a time. With `encrypt`, the bytes must not leave the host unencrypted.
- * Returns NULL with a text in `why`. */
-struct gw_rdma *gw_rdma_open(unsigned threads, bool encrypt, char *why, size_t why_len);
+struct gw_rdma_options {
+	const char *transports; /* NULL: all */
+	const char *device;	/* GPU through which windows of GPUs are accessed; NULL: none */
+	unsigned threads;	/* threads that serve connections; half of them may wait for RDMA */
+	bool encrypt;		/* whether bytes must not leave the host unencrypted */
+};
+
+/* Starts the server half. Returns NULL with a text in `why`. */
+struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len);
 void gw_rdma_close(struct gw_rdma *rdma);
 
 /* Checks the token of a request that stores an object, before its body. Returns false after it has

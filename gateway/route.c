@@ -156,6 +156,11 @@ unsigned gw_op_count(void)
 	return OP_COUNT + 1;
 }
 
+bool gw_op_is_long(const struct gw_op *op)
+{
+	return op->write || !strncmp(op->name, "List", 4);
+}
+
 const char *gw_op_name(unsigned op)
 {
 	return op < OP_COUNT ? ops[op].name : "none";

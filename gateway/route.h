@@ -33,5 +33,7 @@ bool gw_route(struct gw_request *req);
 /* Number of operations, with one more for requests without an operation. */
 unsigned gw_op_count(void);
 const char *gw_op_name(unsigned op);
+/* Returns whether an operation may take long: it syncs files, or reads whole folders. */
+bool gw_op_is_long(const struct gw_op *op);
 
 #endif

@@ -79,7 +79,8 @@ static struct gw_http *http_start(struct gateway *g)
 	const struct gw_options *o = g->options;
 	struct gw_http_options http = {
 		.fd = g->fd,
-		.threads = o->threads,
+		.threads = o->threads < o->connections_max ? o->threads : o->connections_max,
+		.workers = o->threads,
 		.connections_max = o->connections_max,
 		.connections_per_address_max = o->connections_per_address_max,
 		.timeout_s = o->timeout_s,
@@ -179,9 +180,14 @@ static int gateway_start(struct gateway *g)
 			return -EIO;
 	}
 	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
-	server->rdma = gw_rdma_open(o->threads, o->cert != NULL, g->why, g->why_len);
-	if (!server->rdma)
-		return -EIO;
+	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
+		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads,
+						     o->cert != NULL};
+
+		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
+		if (!server->rdma)
+			return -EIO;
+	}
 	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
 	if (g->fd < 0)
 		return g->fd;

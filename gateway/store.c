@@ -15,6 +15,9 @@
 #define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 /* Number of times that a place is looked for again after another gateway has changed it. */
 #define ATTEMPTS 200
+/* The drive begins to write a draft each time that so many bytes are complete, so that less is left
+ * for fsync(). */
+#define FLUSH (8u << 20)
 
 /* ---- the store ---- */
 
@@ -282,6 +285,8 @@ int gw_draft_open(const struct gw_store *store, struct gw_draft *draft)
 
 int gw_draft_write(const struct gw_draft *draft, const char *bytes, size_t len, uint64_t at)
 {
+	uint64_t from = at / FLUSH * FLUSH, to = (at + len) / FLUSH * FLUSH;
+
 	while (len) {
 		ssize_t n = pwrite(draft->fd, bytes, len, (off_t)at);
 
@@ -293,6 +298,10 @@ int gw_draft_write(const struct gw_draft *draft, const char *bytes, size_t len, 
 			at += (uint64_t)n;
 		}
 	}
+	/* Only a hint, so its failure does not matter. */
+	if (to > from)
+		(void)sync_file_range(draft->fd, (off64_t)from, (off64_t)(to - from),
+				      SYNC_FILE_RANGE_WRITE);
 	return 0;
 }
 

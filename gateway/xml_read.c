@@ -39,7 +39,7 @@ static void element_begin(void *user, const char *name, const char **attributes)
 	len = strlen(name);
 	if (r->ret)
 		return;
-	if (r->depth >= GW_XML_DEPTH_MAX || r->path_len + len + 2 > sizeof(r->path)) {
+	if (!len || r->depth >= GW_XML_DEPTH_MAX || r->path_len + len + 2 > sizeof(r->path)) {
 		stop(r, -EBADMSG);
 		return;
 	}

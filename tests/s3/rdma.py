@@ -22,7 +22,7 @@ import object_boto3  # noqa: E402  pylint: disable=wrong-import-position
 
 MIB = 1 << 20
 LEN = 9 * MIB + 77
-WAYS = (("shm1", "host"), ("tcp1", "host"), ("tcp1", "cuda:0"))
+WAYS = (("shm1", "host"), ("tcp1", "host"), ("shm1", "cuda:0"), ("tcp1", "cuda:0"))
 
 
 class Setup:
@@ -60,7 +60,7 @@ def read_plain(client, key):
 
 def round_trip(transport, device):
     data = random.Random(5).randbytes(LEN)
-    with Setup(transport, device) as s:
+    with Setup(transport, device, flags=["--device", device] if device != "host" else []) as s:
         s.memory.write(0, data)
         how, response = s.objects.put("data-1", "key", s.memory, 0, LEN)
         same(how, transport, "PUT")
@@ -150,6 +150,18 @@ def case_wrong_tokens():
                         f"0:100000:shm1:{'0' * 32}:m:x:{'0' * 32}"):
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+
+
+def case_rdma_can_be_turned_off():
+    data = random.Random(9).randbytes(MIB)
+    for flags, transport in ((["--rdma", "none"], None), (["--rdma", "tcp1"], "shm1")):
+        with Setup(transport, flags=flags) as s:
+            s.memory.write(0, data)
+            same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], "http", "PUT")
+            s.memory.write(0, bytes(MIB))
+            same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
+            same(s.memory.read(0, MIB) == data, True, "bytes")
+            same(s.metric('rdma_declined_total{reason="no-transport"}'), 2, "declined")
 
 
 def case_tls_excludes_tcp1():
