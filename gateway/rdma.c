@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements rdma.h. The thread that serves a request waits for its move. One more thread takes the
- * completions of all moves and wakes these threads. At most half of the threads wait at a time, so
- * that clients that do not answer cannot stop the gateway; further tokens are declined.
+ * Implements rdma.h. The worker (pool.c) that runs a request waits for its move. One more thread
+ * takes the completions of all moves and wakes the workers. At most half of the workers wait at a
+ * time, so that clients that do not answer cannot stop the gateway; further tokens are declined.
  */
 #include "rdma.h"
 

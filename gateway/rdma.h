@@ -15,7 +15,7 @@ struct gw_rdma;
 struct gw_rdma_options {
 	const char *transports; /* NULL: all */
 	const char *device;	/* GPU through which windows of GPUs are accessed; NULL: none */
-	unsigned threads;	/* threads that serve connections; half of them may wait for RDMA */
+	unsigned threads;	/* number of workers, half of which may wait for RDMA at a time */
 	bool encrypt;		/* whether bytes must not leave the host unencrypted */
 };
 
