@@ -7,8 +7,11 @@ whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 import os
 import random
 import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import botocore.exceptions
 
@@ -212,6 +215,81 @@ os._exit(0)
             same(error.response["Error"]["Code"], "NoSuchKey", "the object")
         else:
             raise AssertionError("an object was stored")
+
+
+class Stalled:
+    """A client of tcp1 that greets, and then only counts what it receives."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        port = self.listener.getsockname()[1]
+        self.token = f"0:{MIB:x}:tcp1:127.0.0.1:{port}:{'0' * 32}"
+
+    def accept(self):
+        """Returns a connection on which the server has sent a command."""
+        connection = self.listener.accept()[0]
+        connection.sendall(b"PENSTOCK tcp1 1\n")
+        same(len(connection.recv(56, socket.MSG_WAITALL)), 56, "length of a command")
+        return connection
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def case_stalled_client():
+    """A client that stalls gets an error in the end, and does not stop the gateway."""
+    data = random.Random(10).randbytes(MIB)
+    with Setup(flags=["--threads", "2"]) as s, Stalled() as stalled:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=data)
+        results = []
+        put = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        put.start()
+        connection = stalled.accept()
+        # One of two workers waits. The other one serves; a second token is declined.
+        same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
+        same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
+             "a GET with a token meanwhile")
+        same(s.metric('rdma_declined_total{reason="no-transport"}'), 1, "declined")
+        same(results, [], "the stalled PUT")
+        put.join()
+        connection.close()
+        same(results, [(500, "RDMATransferFailed")], "the stalled PUT")
+        same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+        # A GET whose transfer stalls gets the object as its body.
+        get = threading.Thread(target=lambda: results.append(
+            with_token(s, stalled.token, s.plain.get_object)["Body"].read()))
+        get.start()
+        connection = stalled.accept()
+        get.join()
+        connection.close()
+        same(results[1] == data, True, "the stalled GET")
+
+
+def case_gateway_killed():
+    """A gateway that is killed in the middle of a PUT by RDMA leaves no object."""
+    with Setup() as s, Stalled() as stalled:
+        errors = []
+
+        def put():
+            try:
+                with_token(s, stalled.token, s.plain.put_object)
+            except botocore.exceptions.BotoCoreError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        connection = stalled.accept()
+        s.gateway.stop(signal.SIGKILL)
+        thread.join()
+        connection.close()
+        same(len(errors), 1, "the PUT has no response")
+        s.gateway.start()
+        same(failure(lambda: s.gateway.client().get_object(Bucket="data-1", Key="key")),
+             (404, "NoSuchKey"), "the object")
 
 
 if __name__ == "__main__":
