@@ -20,11 +20,13 @@
 #include "watch.h"
 
 /* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
- * cost fewer calls of pwrite(). */
-#define CONNECTION_MEMORY (256u << 10)
+ * cost fewer calls of pwrite(), but libmicrohttpd clears the memory after each request. */
+#define CONNECTION_MEMORY (128u << 10)
 /* A walk through a bucket needs some 300 bytes for each level of its folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
+/* A body of up to so many bytes is sent in one call together with the headers. */
+#define SHORT_BODY (16u << 10)
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE };
 
@@ -88,7 +90,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 			    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
 								     : sizeof(struct sockaddr_in),
 			    req->remote, sizeof(req->remote), NULL, 0, NI_NUMERICHOST);
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	gw_watch_phase(req->watched, GW_PHASE_HEAD);
 	atomic_fetch_add(&http->requests, 1);
 	return req;
 }
@@ -148,11 +150,30 @@ static bool headers_collect(struct MHD_Connection *connection, struct gw_http_re
 	return true;
 }
 
+/* Reads a short body into memory. If that fails, it stays in its file. */
+static void body_read(struct gw_reply *reply)
+{
+	char *bytes = malloc(reply->len);
+
+	if (!bytes ||
+	    pread(reply->fd, bytes, reply->len, (off_t)reply->at) != (ssize_t)reply->len) {
+		free(bytes);
+		return;
+	}
+	close(reply->fd);
+	reply->fd = -1;
+	free(reply->body.at);
+	reply->body = (struct pst_text){.at = bytes, .len = reply->len, .capacity = reply->len};
+}
+
 static struct MHD_Response *response_make(struct gw_http_request *req)
 {
 	struct gw_reply *reply = &req->reply;
 	struct MHD_Response *response;
 
+	if (reply->fd >= 0 && reply->len && reply->len <= SHORT_BODY &&
+	    strcmp(req->method, "HEAD") != 0)
+		body_read(reply);
 	/* In reply to HEAD, libmicrohttpd sends the headers only. */
 	if (reply->fd >= 0 && reply->len) {
 		response =
@@ -191,7 +212,7 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	}
 	if (req->reply.close || atomic_load(&http->quiet))
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_REPLY);
+	gw_watch_phase(req->watched, GW_PHASE_REPLY);
 	ret = MHD_queue_response(connection, req->reply.status ? req->reply.status : 500, response);
 	MHD_destroy_response(response);
 	return ret;
@@ -215,7 +236,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 				    struct gw_http_request *req, const char *method)
 {
 	req->method = method;
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
+	gw_watch_phase(req->watched, GW_PHASE_WORK);
 	if (!req->target)
 		return MHD_NO;
 	if (req->too_long || !headers_collect(connection, req)) {
@@ -234,12 +255,12 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	}
 	if (http->calls->head(http->owner, req)) {
 		req->state = STATE_BODY;
-		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
 	if (reply_waits(req)) {
 		req->state = STATE_DISCARD;
-		gw_watch_phase(http->watch, req->watched, GW_PHASE_BODY);
+		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
 	return reply_send(http, connection, req);
@@ -294,7 +315,7 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		*len = 0;
 		return MHD_YES;
 	}
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_WORK);
+	gw_watch_phase(req->watched, GW_PHASE_WORK);
 	if (req->state == STATE_BODY) {
 		req->state = STATE_DONE;
 		if (request_defer(http, connection, req))
@@ -313,7 +334,7 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	(void)connection;
 	if (!req)
 		return;
-	gw_watch_phase(http->watch, req->watched, GW_PHASE_HEAD);
+	gw_watch_phase(req->watched, GW_PHASE_HEAD);
 	/* A request without a method broke off before its head was complete. */
 	if (req->method)
 		http->calls->done(http->owner, req, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);

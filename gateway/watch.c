@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <linux/tcp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,11 +14,17 @@
 
 #include "common/thread.h"
 
+#define PHASES 4
+
 struct gw_watched {
 	struct gw_watched *next, **prev;
 	int fd;
-	enum gw_phase phase;
-	time_t since;	/* start of the phase or of its current window */
+	/* Start of the phase in seconds, times PHASES, plus the phase. Atomic, so that the threads
+	 * of the HTTP server need no lock. */
+	_Atomic uint64_t state;
+	/* used by the watching thread only */
+	uint64_t seen;	/* `state` for which the window below is */
+	time_t since;	/* start of the current window */
 	uint64_t moved; /* bytes that the connection had moved then */
 	bool ended;
 };
@@ -35,7 +42,7 @@ static time_t now_s(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
 	return t.tv_sec;
 }
 
@@ -53,17 +60,19 @@ static uint64_t moved(int fd)
 /* Returns whether a connection is too slow; begins its next window if it is not. */
 static bool is_slow(const struct gw_watch *watch, struct gw_watched *w, time_t now)
 {
-	uint64_t bytes;
+	uint64_t state = atomic_load(&w->state), bytes;
+	enum gw_phase phase = (enum gw_phase)(state % PHASES);
 
-	if (w->ended || w->phase == GW_PHASE_WORK)
+	if (w->ended || phase == GW_PHASE_WORK)
 		return false;
-	if (w->phase == GW_PHASE_HEAD)
-		return now - w->since >= (time_t)watch->head_s;
-	if (now - w->since < (time_t)watch->window_s)
+	if (phase == GW_PHASE_HEAD)
+		return now - (time_t)(state / PHASES) >= (time_t)watch->head_s;
+	if (state == w->seen && now - w->since < (time_t)watch->window_s)
 		return false;
 	bytes = moved(w->fd);
-	if (bytes - w->moved < (uint64_t)watch->rate_min * watch->window_s)
+	if (state == w->seen && bytes - w->moved < (uint64_t)watch->rate_min * watch->window_s)
 		return true;
+	w->seen = state;
 	w->moved = bytes;
 	w->since = now;
 	return false;
@@ -134,7 +143,7 @@ struct gw_watched *gw_watch_add(struct gw_watch *watch, int fd)
 	if (!w)
 		return NULL;
 	w->fd = fd;
-	w->since = now_s();
+	gw_watch_phase(w, GW_PHASE_HEAD);
 	pthread_mutex_lock(&watch->lock);
 	w->next = watch->first;
 	w->prev = &watch->first;
@@ -145,16 +154,10 @@ struct gw_watched *gw_watch_add(struct gw_watch *watch, int fd)
 	return w;
 }
 
-void gw_watch_phase(struct gw_watch *watch, struct gw_watched *watched, enum gw_phase phase)
+void gw_watch_phase(struct gw_watched *watched, enum gw_phase phase)
 {
-	if (!watched)
-		return;
-	pthread_mutex_lock(&watch->lock);
-	watched->phase = phase;
-	watched->since = now_s();
-	/* The first window counts from here, so what was moved before does not matter. */
-	watched->moved = phase == GW_PHASE_BODY || phase == GW_PHASE_REPLY ? moved(watched->fd) : 0;
-	pthread_mutex_unlock(&watch->lock);
+	if (watched)
+		atomic_store(&watched->state, (uint64_t)now_s() * PHASES + phase);
 }
 
 void gw_watch_remove(struct gw_watch *watch, struct gw_watched *watched)

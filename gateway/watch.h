@@ -24,7 +24,7 @@ void gw_watch_stop(struct gw_watch *watch);
 
 /* Begins to watch a socket. Returns NULL if there is no memory. */
 struct gw_watched *gw_watch_add(struct gw_watch *watch, int fd);
-void gw_watch_phase(struct gw_watch *watch, struct gw_watched *watched, enum gw_phase phase);
+void gw_watch_phase(struct gw_watched *watched, enum gw_phase phase);
 /* Ends the watch, before the socket is closed. */
 void gw_watch_remove(struct gw_watch *watch, struct gw_watched *watched);
 
