@@ -269,6 +269,20 @@ def case_stalled_client():
         same(results[1] == data, True, "the stalled GET")
 
 
+def case_drain_waits_for_transfers():
+    """SIGTERM lets a transfer by RDMA come to its end, here to its error."""
+    with Setup() as s, Stalled() as stalled:
+        results = []
+        thread = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        thread.start()
+        connection = stalled.accept()
+        same(s.gateway.stop(), (0, ""), "status and messages")
+        thread.join()
+        connection.close()
+        same(results, [(500, "RDMATransferFailed")], "the PUT in flight")
+
+
 def case_gateway_killed():
     """A gateway that is killed in the middle of a PUT by RDMA leaves no object."""
     with Setup() as s, Stalled() as stalled:
