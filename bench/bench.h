@@ -96,6 +96,7 @@ int meter_compare_u32(const void *a, const void *b);
 
 /* ---- drive.c: the drive's limit, and the page cache ---- */
 
+/* A way to read or write the drive: which calls, how many at once, and of which length. */
 struct drive_way {
 	const char *engine; /* "uring", or "threads" for plain pread and pwrite calls. */
 	unsigned threads;   /* Number of threads; with "uring", each thread has its own io_uring. */

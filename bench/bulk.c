@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures bulk transfers and their limits: reads of a cached and of an uncached file into the
- * GPU, saves from the GPU to a durable file, reads of a checkerboard file of cached and uncached
- * tiles, and reads of several sizes. One round measures each transfer and each limit once;
- * several rounds follow each other. core.c calls the sections.
+ * GPU, reads of several sizes, and saves from the GPU to a durable file. Also measures reads of a
+ * checkerboard file, of which every other tile is cached. One round measures each transfer and
+ * each limit once; several rounds follow each other. core.c calls the sections.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -254,8 +254,8 @@ static int cold(struct bench *b)
 	struct drive_way loop;
 	int ret = cold_start(b, &c, "cold", 0);
 
-	/* One thread with as many calls in flight as all threads of the fastest way have
-	 * together. */
+	/* A loop of one thread has as many calls in flight as all threads of c.way, the drive's
+	 * fastest way, have together. */
 	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;
@@ -330,9 +330,8 @@ static uint64_t tiles_wrong(int fd, uint64_t len)
 	return off;
 }
 
-/* Brings the even tiles into the page cache. Reads them one by one without readahead, so that
- * no folio extends beyond a tile. So the folios are small. This case is harder for the library
- * than large folios. */
+/* Brings the even tiles into the page cache. Reads without readahead, so that no folio extends
+ * beyond a tile. The folios are then small, which is harder for the library than large folios. */
 static int tiles_make(struct bench *b, int fd, uint64_t len)
 {
 	int own = open(b->file, O_RDONLY | O_CLOEXEC), ret = own < 0 ? -errno : 0;
@@ -411,8 +410,8 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				/* For more than 1 GiB, opening the file takes a negligible part of
-				 * the time, so leave this row out. */
+				/* For more than 1 GiB, opening the file takes a negligible part
+				 * of the time, so this row is left out. */
 				continue;
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",

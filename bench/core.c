@@ -2,8 +2,8 @@
 /*
  * bench_core: measures Penstock and the limits of the hardware in alternation. bench/gpu.sh runs
  * it once for each section. Each measurement is one line of CSV. This program must never print a
- * figure of a transfer whose bytes it has not compared, or of an uncached read without checking
- * that the file was not cached.
+ * figure of a transfer whose bytes it has not compared. It must also never print a figure of an
+ * uncached read without checking that the file was not cached.
  */
 #include <errno.h>
 #include <getopt.h>

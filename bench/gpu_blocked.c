@@ -27,7 +27,7 @@ struct registrar {
 	int fd;
 	pthread_t thread;
 	char *base[WINDOWS];
-	/* Whether the thread is in cuMemHostRegister, and whether it has ended. */
+	/* registers: the thread is inside cuMemHostRegister. ended: the thread has ended. */
 	_Atomic bool registers, ended;
 	int ret;
 };
@@ -64,7 +64,7 @@ static void registrar_close(struct registrar *r)
 	}
 }
 
-/* The calls. Each function makes one call. */
+/* Arguments of the measured driver calls. Each function call_* makes one of these calls. */
 struct caller {
 	struct bench *b;
 	struct gpu *g;

@@ -52,7 +52,8 @@ struct job {
 	uint64_t windowed;     /* Number of bytes in windows. */
 	struct window *windows;
 	unsigned window_count;
-	struct worker *workers; /* workers[0] registers windows, unless the way has no windows. */
+	/* If way->window is not 0, workers[0] registers windows. All other workers read pieces. */
+	struct worker *workers;
 	unsigned count;
 };
 
@@ -65,7 +66,8 @@ struct worker {
 	struct {
 		uint64_t at, len;
 	} pieces[SLOTS]; /* The piece in each slot. */
-	/* Number of pieces that are read, and number of those whose copies are queued. */
+	/* Number of pieces that this thread has read, and number of these whose copies are
+	 * queued. */
 	_Atomic uint64_t filled, queued;
 	_Atomic bool ended; /* The thread reads no more pieces, and all its copies are done. */
 	struct spent spent;
@@ -86,9 +88,9 @@ static int piece_copy(struct worker *w, const char *from, uint64_t at, uint64_t 
 
 /* ---- the thread that registers windows ---- */
 
-/* Takes the next window of the range, and returns its length. Returns 0 if few bytes are left: the
- * other threads read these bytes sooner than this thread could register them. Without other
- * threads, this thread takes all bytes. */
+/* Takes the next window of the range, and returns its length. Returns 0 if few bytes are left and
+ * other threads exist, which read these bytes. Without other threads, this thread takes all
+ * bytes. */
 static uint64_t window_take(struct job *job, uint64_t *at)
 {
 	uint64_t n, rest;
@@ -285,7 +287,8 @@ static void worker_close(struct worker *w)
 		api->cuStreamDestroy(w->stream);
 }
 
-/* Runs all threads. workers[0] registers windows, unless the way has no windows. */
+/* Runs all threads. If way->window is not 0, workers[0] registers windows; all others read
+ * pieces. */
 static int workers_run(struct worker *workers, unsigned count)
 {
 	unsigned started = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures reads that are part of a CUDA graph: the time from the launch of a graph with one read
- * until the stream is idle. The same read is also submitted in stream order each time. Each is
- * measured with fixed and with late values, one after the other without a pause, and with pauses of
- * 5 ms as between the tokens of a language model. The bytes are cached, so the row does not measure
- * the drive. The last row is the CPU time of a second in which a graph exists and is not launched.
+ * Measures reads in CUDA graphs: the time from the launch of a graph with one read until the
+ * stream is idle. For comparison, the same read is submitted in stream order each time. Both are
+ * measured with fixed values and with late values (the library reads length and offsets when the
+ * stream reaches the read). Reads follow each other without a pause, or with pauses of 5 ms, as
+ * between the tokens of a language model. The bytes are cached, so the drive has no influence.
+ * The last rows are the CPU time of a second without and with a graph that is not launched.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -113,7 +114,7 @@ static void graph_drop(struct graph_run *r)
 	r->graph = NULL;
 }
 
-/* Makes the read once, and waits for it. */
+/* Launches the graph if there is one, or submits the read. Waits until the stream is idle. */
 static int read_once(struct graph_run *r, uint64_t len)
 {
 	int ret = 0;
@@ -139,7 +140,7 @@ static double cpu_seconds(void)
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-/* Measures one way to make the read, and writes one row of the CSV. */
+/* Measures reads with one combination of the options, and writes one row of the CSV. */
 static int graph_row(struct bench *b, struct graph_run *r, uint64_t len, bool late, bool replay,
 		     bool pause, unsigned rep)
 {
@@ -186,7 +187,8 @@ static int graph_row(struct bench *b, struct graph_run *r, uint64_t len, bool la
 	return ret;
 }
 
-/* Measures the CPU time of a second of sleep, while a graph exists or not. */
+/* Measures the CPU time of a second in which this thread sleeps. `exists`: a graph with a read
+ * exists. */
 static int idle_row(struct bench *b, struct graph_run *r, bool exists, unsigned rep)
 {
 	struct sample s = {.seconds = 1};

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # model.sh FILE [DEVICE]: measures reads of FILE into DEVICE (cuda:0) with blocks of 64 KiB to
-# 64 MiB, warm and cold, and fits the planner to them. The measurements and the fits go to $OUT
-# (bench/results). It also prints the time that the simulator needs for one second of eight streams.
+# 64 MiB, warm and cold. Then fits the parameters of `penstock model` to the measurements. The
+# measurements and the fits go to $OUT (bench/results). Also prints the time that the simulator of
+# `penstock model` needs for one second of eight streams.
 #
 #   PENSTOCK     the command (build/penstock)
 #   RUNTIME      seconds of a measurement (2)

@@ -312,7 +312,8 @@ static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigne
 	}
 }
 
-/* Measures each way once. `prefix` precedes the names of the ways. */
+/* Measures random reads once in each way of `ways`: by a queue, an inline lane or one call for each
+ * read, with an effort. Adds a row for each, in which `prefix` precedes the name of the way. */
 static int random_rows(struct bench *b, struct random_run *r, const char *group, unsigned depth,
 		       unsigned rep, const struct way *ways, const char *prefix)
 {
@@ -386,11 +387,12 @@ static const struct way ways_of_1[] = {
 	{"own lane", WAY_OWN, PENSTOCK_THRIFTY}, {"own lane fast", WAY_OWN, PENSTOCK_FAST},
 	{NULL, WAY_QUEUE, PENSTOCK_THRIFTY},
 };
-/* At depth 32: without the ways of one call. */
+/* At depth 32, the first two ways are left out: with one call for each read, the depth is always
+ * 1. */
 #define WAYS_OF_32 (ways_of_1 + 2)
 
-/* Makes one plain read and one copy of two rows (tests/standin/README.md says why two), and polls
- * until the copy is done. */
+/* Makes one pread and one copy of two rows, and polls until the copy is done. Two rows keep the
+ * copy out of the compute queue, see tests/standin/README.md. */
 static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64_t off)
 {
 	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
@@ -411,8 +413,8 @@ static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64
 	return gpu_bad("plain read", rc);
 }
 
-/* Measures the least that a read into GPU memory can cost: one thread makes one plain read, one
- * copy, and polls. */
+/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock.
+ * One thread makes one plain read and one copy, and polls. */
 static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
 {
 	char *pinned = gpu_pinned_mem(MIB);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures stream-ordered reads: many are submitted, and then the program waits for the stream, as
- * programs do that keep a KV cache in a file. They are compared with the same reads submitted to a
- * queue, with one-call reads, and with copies of pinned memory alone. The streams are idle when the
- * reads are submitted, or wait for a word, so that all reads are queued first. Section
+ * Measures stream-ordered reads. The program submits many reads and then waits for the stream, as
+ * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
+ * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
+ * when the reads are submitted, or wait for a word, so that all reads are queued first. Section
  * `stream_beside` measures how much such reads slow a compute kernel on another stream.
  */
 #include <errno.h>
@@ -19,8 +19,8 @@
 
 #define COUNT_MAX 128u
 #define STREAMS 8u
-/* Bytes of one batch of reads, and most reads in it. A hardware queue holds about 1,020
- * operations, and each read takes 5 to 14 of them. */
+/* Bytes of one batch of reads. A batch also has at most COUNT_MAX reads, because a hardware queue
+ * holds about 1,020 operations, and each read takes 5 to 14 of them. */
 #define BATCH_BYTES (256 * MIB)
 
 struct stream_run {
@@ -34,7 +34,7 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	uint64_t *word; /* pinned; streams wait for it */
+	uint64_t *word; /* word in pinned memory for which held streams wait */
 	uint64_t turn;
 };
 
@@ -48,7 +48,8 @@ static void reads_aim(struct bench *b, struct stream_run *r, enum how how, uint6
 	bool late = how == STREAM_LATE;
 
 	for (unsigned i = 0; i < count; i++) {
-		/* Blocks far apart, in an order without a pattern that read-ahead could follow. */
+		/* Consecutive reads are far apart, in an order that the kernel's readahead does
+		 * not recognise. */
 		uint64_t off = (uint64_t)i * 37 % count * len;
 
 		r->segs[i] = (struct penstock_seg){.buf = b->gpu,
@@ -92,7 +93,8 @@ static int reads_harvest(struct stream_run *r, unsigned count, uint64_t len)
 	return 0;
 }
 
-/* Makes all reads of one batch. Returns 0 or -errno. */
+/* Makes all reads of one batch in the way `how`, and waits until their bytes have arrived.
+ * Returns 0 or -errno. */
 static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned count)
 {
 	unsigned harvested = 0;
@@ -116,7 +118,8 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	for (unsigned i = 0; i < count && !ret; i++) {
 		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
 
-		if (n == -EAGAIN && how != STREAM_HELD) { /* pinned memory is short */
+		/* the library's pinned memory is in use */
+		if (n == -EAGAIN && how != STREAM_HELD) {
 			ret = reads_harvest(r, 1, len);
 			harvested += !ret;
 			i--;
@@ -131,8 +134,9 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	return ret ? ret : reads_harvest(r, count - harvested, len);
 }
 
-/* Drops the file from the page cache. The library may take a moment to unregister it. The kernel
- * drops only whole folios, so a short range would stay. */
+/* Drops the whole file from the page cache. The kernel drops only whole folios, so parts of a
+ * short range would stay. Tries again for a second, because the library unregisters the file a
+ * moment after it has closed. */
 static int cache_drop_soon(int fd, uint64_t len)
 {
 	uint64_t until = meter_ns() + 1000000000;
@@ -143,7 +147,7 @@ static int cache_drop_soon(int fd, uint64_t len)
 	return ret;
 }
 
-/* Measures one way to make the reads, and writes one row of the CSV. */
+/* Measures one batch of reads in the way `how`, and writes one row of the CSV. */
 static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64_t len,
 		     unsigned count, bool cached, unsigned rep)
 {
@@ -152,7 +156,8 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 	struct meter m;
 	int ret, fd;
 
-	/* A closed storage keeps no registration of the page cache, so the cache can be dropped. */
+	/* Opens the file again. The library unregisters the page cache of a closed storage, so
+	 * the kernel can then drop it. */
 	penstock_close(r->st);
 	r->st = NULL;
 	ret = penstock_open(b->file, NULL, &r->st);
@@ -221,7 +226,8 @@ static int section_stream(struct bench *b)
 	static struct stream_run r;
 	int ret = run_open(b, &r);
 
-	/* The first requests make what the library keeps: lanes, pinned memory and the kernel. */
+	/* The first requests start lanes, allocate pinned memory and load the kernel, so they are
+	 * not measured. */
 	for (unsigned how = 0; how < HOWS && !ret; how++) {
 		reads_aim(b, &r, (enum how)how, MIB, 16);
 		ret = reads_make(&r, (enum how)how, MIB, 16);
@@ -251,7 +257,8 @@ static int section_stream(struct bench *b)
 	return ret;
 }
 
-/* A kernel of 10 waves on an H200, which only computes. */
+/* A kernel that only computes. On an H200, its blocks fill all multiprocessors ten times (10
+ * waves). */
 static const char burn_ptx[] =
 	".version 6.3\n.target sm_70\n.address_size 64\n"
 	".visible .entry burn(.param .u32 turns, .param .u64 out)\n{\n"
@@ -280,7 +287,7 @@ static void *await_kernels(void *arg)
 	return NULL;
 }
 
-/* Measures the time of a fixed number of kernels, alone and beside reads on other streams. */
+/* Measures the time of a fixed number of kernels, alone or during reads on other streams. */
 static int beside_row(struct bench *b, struct stream_run *r, struct pst_cu_function *burn,
 		      struct pst_cu_stream *stream, int how, unsigned rep)
 {
@@ -302,6 +309,8 @@ static int beside_row(struct bench *b, struct stream_run *r, struct pst_cu_funct
 								    stream, args, NULL));
 	if (!ret)
 		ret = gpu_bad("thread", pthread_create(&thread, NULL, await_kernels, &beside));
+	if (ret)
+		return ret;
 	while (!ret && how >= 0 && !beside.done) {
 		ret = reads_make(r, (enum how)how, MIB, count);
 		submitted += count;

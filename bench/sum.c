@@ -28,7 +28,8 @@ static struct penstock_sum_args *ranges_make(struct penstock_device *dev, const 
 	return sums;
 }
 
-/* Compares the checksums with the checksum of all bytes as three ranges of other lengths. */
+/* Checks the measured checksums: their join must equal the checksum of the same bytes, computed
+ * as three ranges of other lengths. */
 static int ranges_check(struct bench *b, struct penstock_device *dev,
 			const struct penstock_sum_args *sums, unsigned count)
 {

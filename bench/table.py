@@ -3,8 +3,8 @@
 """table.py CSV: prints the measurements of bench/gpu.sh as tables in markdown.
 
 The columns are the median of the repetitions, the spread (lowest to highest), the ratio to the
-limit that was measured in the same repetitions, CPU-seconds per GB, and whether the target is
-met. Every value is computed from the CSV alone."""
+limit, CPU-seconds per GB, and whether the target is met. The limit was measured in the same
+repetitions. Every value is computed from the CSV alone."""
 
 import re
 import statistics

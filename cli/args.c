@@ -29,8 +29,8 @@ int fail(int code, const char *fmt, ...)
 	va_end(args);
 	if (!first_error[0])
 		memcpy(first_error, text, sizeof(text));
-	/* A file name in the text can contain newlines and escape sequences, so replace control
-	 * characters. */
+	/* A file name in the text can contain newlines and escape sequences. So this loop
+	 * replaces control characters. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
@@ -111,8 +111,11 @@ int code_without_device(enum penstock_class require)
 
 const char *storage_path(const char *storage)
 {
-	if (!strncmp(storage, "mem:", 4))
-		return NULL;
+	static const char *const others[] = {"mem:", "s3://", "http://", "https://"};
+
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!strncmp(storage, others[i], strlen(others[i])))
+			return NULL;
 	return strncmp(storage, "file://", 7) ? storage : storage + 7;
 }
 
@@ -147,8 +150,8 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	/* Only a word whose edit distance from `word` is less than this is suggested. Words that
-	 * differ more are no typing errors. */
+	/* A word is suggested only if its edit distance from `word` is less than this. Words that
+	 * differ more are probably no typing errors. */
 	unsigned least = half < 2 ? half + 1 : 3;
 
 	for (unsigned i = 0; words[i]; i++) {

@@ -23,7 +23,7 @@ enum {
 	EXIT_FAILED = 1,
 	EXIT_USAGE = 2,
 	EXIT_REFUSED = 3,
-	/* only used by `penstock check`: the transfer works, but no path is direct */
+	/* only `penstock check` uses this code: the test transfer works, but no path is direct */
 	EXIT_NOT_DIRECT = 4
 };
 
@@ -69,7 +69,7 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
  * is similar. */
 const char *closest(const char *word, const char *const *words);
 /* Returns the path of the file that a storage names, or NULL if the storage is in memory
- * ("mem:..."). */
+ * ("mem:...") or an object ("s3://..."). */
 const char *storage_path(const char *storage);
 
 /* These functions parse the value of an option. After an error they print a message and return

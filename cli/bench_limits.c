@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limit that a benchmark run is compared with, on the same machine and within the same
- * minute: the best that plain system calls do with memory of the same kind and size. Some threads
- * make the same reads and writes with pread(2) and pwrite(2), then others make them through
- * io_uring. The faster way is the limit. Called by bench_main.c. It must never use the library.
+ * Measures the limit of a benchmark run: the speed at which plain system calls make the same
+ * reads or writes, with memory of the same kind and size. The limit is measured on the same
+ * machine and within a minute of the run. First threads make the calls with pread(2) and
+ * pwrite(2), then threads make them through io_uring. The faster of the two is the limit. Called
+ * by bench_main.c. It must never use the library.
  */
 #include "bench_limits.h"
 
@@ -25,7 +26,8 @@
 #define THREADS_MAX 32
 #define HUGE_PAGE (2u << 20)
 
-/* A way to make the calls: `threads` threads, each with `depth` calls in flight. */
+/* A way to make the calls: `threads` threads with `depth` calls in flight each, through io_uring
+ * if `uring` is set, else by pread(2) and pwrite(2). */
 struct limit_way {
 	bool uring;
 	unsigned threads, depth;
@@ -128,7 +130,7 @@ static void *job_thread(void *arg)
 	return NULL;
 }
 
-/* Runs the job in one way. Returns GB/s, or NAN if no byte moved. */
+/* Runs the job with the threads and the calls of `way`. Returns GB/s, or NAN if no byte moved. */
 static double way_measure(struct limit_job *j, const struct limit_way *way, double runtime)
 {
 	pthread_t ids[THREADS_MAX];
@@ -153,8 +155,8 @@ static unsigned least(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-/* Lists the ways to try. With `warm`, the calls copy on the CPU, so all threads are used whatever
- * the run's depth is. */
+/* Lists the ways to measure, and returns their count. With `warm`, the CPU copies the bytes in
+ * each call. So all eight threads are used, even if the run has a smaller depth. */
 static unsigned ways_list(const struct bench_args *a, struct limit_way *ways)
 {
 	unsigned cpus = 1, count = 0, threads;
@@ -171,8 +173,8 @@ static unsigned ways_list(const struct bench_args *a, struct limit_way *ways)
 	return count;
 }
 
-/* Allocates memory of the kind that penstock_alloc returns for host memory: with huge pages, if the
- * kernel has them. *map and *len become the mapping. */
+/* Allocates memory as penstock_alloc does for host memory: with huge pages, if the kernel has
+ * them. Returns its address, and stores the whole mapping in *map and *len. */
 static char *memory_map(uint64_t bytes, void **map, size_t *len)
 {
 	char *mem;

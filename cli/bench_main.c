@@ -160,7 +160,8 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 		return fail(EXIT_USAGE, "--cold is for reads, and cannot be combined with --warm");
 	if ((a->cold || a->warm || a->limits) && !storage_path(a->storage))
 		return fail(EXIT_USAGE,
-			    "--cold, --warm and --limits need a file, not mem: storage");
+			    "--cold, --warm and --limits need a file, not mem: storage "
+			    "or an object");
 	if (a->limits && !a->write && !a->cold && !a->warm)
 		return fail(EXIT_USAGE, "--limits of reads needs --cold or --warm: otherwise run "
 					"and limit could read from different places");
@@ -189,7 +190,7 @@ static bool has_no_pages(const char *file)
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
-/* Shows what the command does at present, unless requests are in flight. */
+/* Shows the present step of the command on the progress line, unless requests are in flight. */
 static void step_progress(const struct bench_args *a, const char *step)
 {
 	double shown = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock ckpt`: lists the checkpoints of a folder, verifies one against its
- * manifests, and removes old and incomplete ones. It asks nothing, and prints each removal.
+ * Implements `penstock ckpt`: lists the checkpoints of a folder, verifies a checkpoint against
+ * its manifests, and removes old and incomplete checkpoints. It prints each removal, and asks for
+ * no confirmation.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +21,7 @@ struct ckpt_args {
 	bool dry_run, newest, json, quiet;
 };
 
-/* The state of the printing. */
+/* State of the functions that print: the arguments, the JSON object, counts, and times. */
 struct output {
 	const struct ckpt_args *a;
 	struct json j;
@@ -38,7 +39,7 @@ static int ckpt_parse(int argc, char **argv, struct ckpt_args *a)
 						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
 	static const char *const actions[] = {"list", "verify", "prune", NULL};
-	const char *only = NULL; /* an option that only prune has */
+	const char *only = NULL; /* name of the last option that only `prune` has; NULL: none */
 	int c;
 
 	while ((c = next_option(argc, argv, &cmd_ckpt, options)) != -1) {
@@ -75,8 +76,8 @@ static int ckpt_parse(int argc, char **argv, struct ckpt_args *a)
 	return fail(EXIT_USAGE, "there is no '%s', use list, verify or prune", argv[optind]);
 }
 
-/* Prints the library's message, or that a signal has stopped the command. Returns the exit
- * code. */
+/* Prints the library's message or, if a signal has stopped the command, prints that. Returns the
+ * exit code. */
 static int ckpt_fail(void)
 {
 	char text[64];

@@ -33,6 +33,7 @@ struct cp_args {
 struct block {
 	char *mem;
 	uint64_t off, len;
+	uint64_t id; /* of the request in flight; 0 if there is none */
 	bool writing;
 };
 
@@ -112,7 +113,8 @@ static int cp_parse(int argc, char **argv, struct cp_args *a)
 	if (a->verify && (!storage_path(a->src) || !storage_path(a->dst)))
 		return fail(
 			EXIT_USAGE,
-			"--verify compares files, and mem: storage is not a file: leave it out");
+			"--verify compares files, and mem: storage or an object is not a file: "
+			"leave it out");
 	return 0;
 }
 
@@ -320,7 +322,7 @@ static void destination_open(struct copy *c)
 	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
-		/* Test before any byte moves whether the destination can be replaced. */
+		/* Tests before any byte moves whether the destination can be replaced. */
 		if (penstock_open(c->a->dst, &opts, &c->to)) {
 			copy_fail_lib(c, EXIT_FAILED, NULL);
 			return;
@@ -363,7 +365,7 @@ static void block_submit(struct copy *c, struct block *b)
 	req.path = c->a->path;
 	req.flags = PENSTOCK_R_EXACT;
 	req.user = b;
-	if (penstock_submit(c->q, &req, 1, NULL) == 1) {
+	if (penstock_submit(c->q, &req, 1, &b->id) == 1) {
 		c->busy++;
 		return;
 	}
@@ -409,9 +411,11 @@ static void block_done(struct copy *c, const struct penstock_done *done, uint64_
 	struct block *b = done->user;
 
 	c->busy--;
+	b->id = 0;
 	tally_add(b->writing ? &c->write : &c->read, done->report);
 	if (done->result < 0) {
-		if (!c->failed) {
+		/* After a signal, the command itself has cancelled the request. */
+		if (!c->failed && !(stop_signal && done->result == -ECANCELED)) {
 			c->failed = true;
 			c->code = done->report->why == PENSTOCK_WHY_REQUIRE ? EXIT_REFUSED
 									    : EXIT_FAILED;
@@ -438,10 +442,19 @@ static void block_done(struct copy *c, const struct penstock_done *done, uint64_
 	block_read(c, b, len_max);
 }
 
+/* Cancels all requests. A request to a server may otherwise take minutes to end. */
+static void blocks_cancel(struct copy *c)
+{
+	for (unsigned i = 0; i < BLOCKS; i++)
+		if (c->blocks[i].id)
+			penstock_cancel(c->q, c->blocks[i].id);
+}
+
 static void copy_transfer(struct copy *c)
 {
 	struct penstock_done done[BLOCKS];
 	uint64_t len_max = c->blocks[0].len;
+	bool cancelled = false;
 
 	for (unsigned i = 0; i < BLOCKS && c->blocks[i].mem; i++)
 		block_read(c, &c->blocks[i], len_max);
@@ -450,6 +463,10 @@ static void copy_transfer(struct copy *c)
 
 		for (int i = 0; i < n; i++)
 			block_done(c, &done[i], len_max);
+		if (stop_signal && !cancelled) {
+			cancelled = true;
+			blocks_cancel(c);
+		}
 		copy_progress(c, false);
 	}
 	if (stop_signal && !c->failed) {

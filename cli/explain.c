@@ -59,7 +59,8 @@ static const char *explained_path_name(const struct penstock_explanation *e, int
 	return index >= 0 ? e->paths[index].name : "none";
 }
 
-/* Returns whether the path of row `i` carries cached bytes at the same time as the path `taken`. */
+/* Returns whether the path with index `i` is mixed with the path e->taken, which means that both
+ * would carry cached bytes of the request at the same time. */
 static bool explained_mix_used(const struct penstock_explanation *e, int i)
 {
 	return i >= 0 && i == e->mixed && e->resident > 0 && e->taken == e->warm;
@@ -189,7 +190,8 @@ static int explain_main(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
-	/* spare memory after the buffer, as much as in cp.c */
+	/* the same spare memory after the buffer as in cp.c, so that explain names the path that
+	 * cp uses */
 	seg.room = 4096;
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;

@@ -229,7 +229,8 @@ static int flow_alloc(struct gdsio_run *r, struct flow *f, const struct gdsio_jo
 	} else if (a->xfer != GDSIO_CPU) {
 		f->mem = f->host;
 	}
-	/* -m 2 needs pinned host memory, and so does the buffer of -x 2 and 4 unless -b. */
+	/* Registers host memory if the job wants pinned memory (-m 2). Also registers the buffer
+	 * of -x 2 and -x 4, unless -b is given. */
 	if (gpu && gpu != r->host &&
 	    (job->memory == GDSIO_PINNED || (gdsio_is_plain(a) && !a->skip_register))) {
 		if (penstock_register(gpu, f->host, len))

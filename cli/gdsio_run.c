@@ -82,8 +82,8 @@ static int transfer_prepare(struct worker *w, struct flow *f)
 		gdsio_pattern(f->host, f->n, f->off, a->seed);
 		return gdsio_copy(w->r, f, true, f->n, w->result.error);
 	}
-	/* The random bytes of -F come from a random generator of their own, so that a seed (-k)
-	 * leads to the same offsets with and without -F. */
+	/* The random bytes of -F come from a random generator of their own. So a seed (-k) leads
+	 * to the same offsets with and without -F. */
 	if (a->refill) {
 		uint64_t state = f->state;
 		int ret;

@@ -35,8 +35,8 @@ static void write_string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-/* Writes the name of a member; a member of an array has the name NULL. Writes a comma before it,
- * unless the member is the first of its object or array. */
+/* Writes the name of a member, or nothing if the name is NULL, as for a member of an array.
+ * Writes a comma before it, unless the member is the first of its object or array. */
 static void write_key(struct json *j, const char *name)
 {
 	fputs(j->first ? "" : ", ", j->f);

@@ -21,7 +21,7 @@ void json_real(struct json *j, const char *key, double value);
 void json_bool(struct json *j, const char *key, bool value);
 void json_object(struct json *j, const char *key); /* "key": { */
 void json_end(struct json *j);			   /* } */
-/* "key": [. The members of an array have the key NULL. */
+/* Writes `"key": [`. The members of an array have the key NULL. */
 void json_array(struct json *j, const char *key);
 void json_array_end(struct json *j); /* ] */
 

@@ -157,8 +157,8 @@ static void note_death(struct ranks *r, unsigned rank, int status)
  * caused the failure can still report the failure. */
 #define GRACE_S 5
 /* Number of seconds after which a rank that still runs is killed, once another rank has failed.
- * Ranks learn of a failure through the group and exit, so a rank that still runs is stopped or
- * hangs, and the command would never return. */
+ * Ranks learn of a failure through the group and exit. So a rank that still runs is stopped or
+ * hangs, and without the kill the command would never return. */
 #define END_S 8
 
 static volatile sig_atomic_t ticked;

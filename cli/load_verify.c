@@ -34,9 +34,32 @@ struct check {
 	struct loading *l;
 	struct penstock_device *host;
 	const char *name;
-	char *blocks; /* Buffer for two blocks of BLOCK bytes each. */
-	int fd;
+	char *blocks;		     /* Buffer for two blocks of BLOCK bytes each. */
+	int fd;			     /* the file, or -1 */
+	struct penstock_storage *st; /* the object, or NULL */
 };
+
+/* Reads bytes of the file or the object again. Returns false if that fails. */
+static bool read_again(const struct check *c, char *to, size_t len, uint64_t off)
+{
+	return c->st ? penstock_read(c->st, c->host, to, len, off) == (int64_t)len
+		     : pread_all(c->fd, to, len, off);
+}
+
+/* Opens the file or the object again. Returns false if that fails. */
+static bool open_again(struct check *c, const char *path)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	penstock_close(c->st);
+	c->fd = -1;
+	c->st = NULL;
+	if (!storage_path(path))
+		return !penstock_open(path, NULL, &c->st);
+	/* O_NONBLOCK prevents that open(2) blocks if a FIFO has replaced the file. */
+	c->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	return c->fd >= 0;
+}
 
 /* Returns whether the `len` bytes at address `at` of a device are equal to the bytes of the
  * file at offset `off`. */
@@ -58,7 +81,7 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 			load_note_lib(c->l);
 			return false;
 		}
-		if (!pread_all(c->fd, c->blocks + BLOCK, part, off + done)) {
+		if (!read_again(c, c->blocks + BLOCK, part, off + done)) {
 			load_note(c->l, EXIT_FAILED, "%s: it could not be read again", c->name);
 			return false;
 		}
@@ -124,14 +147,9 @@ void load_verify(struct loading *l)
 
 		penstock_weights_get(l->w, i, &t);
 		if (t.file != file) {
-			if (c.fd >= 0)
-				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			/* O_NONBLOCK prevents that open(2) blocks if a FIFO has replaced the
-			 * file. */
-			c.fd = open(f.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-			if (c.fd < 0)
+			if (!open_again(&c, f.path))
 				load_note(l, EXIT_FAILED, "%s: it could not be opened again",
 					  f.path);
 		}
@@ -143,6 +161,7 @@ void load_verify(struct loading *l)
 	}
 	if (c.fd >= 0)
 		close(c.fd);
+	penstock_close(c.st);
 	free(c.blocks);
 	penstock_device_close(c.host);
 	l->verified = !l->code;

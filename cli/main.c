@@ -24,7 +24,8 @@ static void print_help(FILE *f)
 		penstock_version());
 	for (unsigned i = 0; commands[i]; i++)
 		fprintf(f, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
-	fprintf(f, "\nStorage: /path, file:///path, a block device, mem:1GiB?seed=7\n"
+	fprintf(f, "\nStorage: /path, file:///path, a block device, s3://bucket/key, "
+		   "mem:1GiB?seed=7\n"
 		   "Devices: host, cuda:0, peermem:0000:04:00.0, auto (the first GPU, else host)\n"
 		   "'penstock help COMMAND' lists the options of a command.\n"
 		   "Exit codes: 0 done, 1 failed, 2 usage, 3 refused by --require.\n");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock model`, the planner: computes how fast a storage path would be, and what
- * waiting for it would cost. src/model has the models, which are pure functions. This file parses
- * the options; each parameter of the model is an option. It must never transfer bytes.
+ * Implements `penstock model`, the planner. It computes how fast a storage path would be, and
+ * what the time costs in which GPUs wait for storage. src/model has the models, which are pure
+ * functions. This file parses the options; each parameter of a model is an option. It must never
+ * transfer bytes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@
 #include "model_print.h"
 #include "model_setting.h"
 
-/* Values of `val` of the options that are parameters: this number and the parameter's index. */
+/* The option of parameter number i has the value PARAM_BASE + i in the table for getopt_long. The
+ * other options have smaller values. */
 #define PARAM_BASE 1000
 #define FIXED_OPTIONS 17
 #define PLOTTED 4
@@ -29,7 +31,8 @@ struct model_args {
 	struct model_columns columns;
 	struct model_points points;
 	struct model_measures data;
-	const char *values[PST_MODEL_PARAMS]; /* texts of the options that are parameters */
+	/* the given text of each parameter; NULL: the option was not given */
+	const char *values[PST_MODEL_PARAMS];
 	const char *preset, *plot, *free_text, *sweep, *config, *topo_path, *html, *table;
 	const char *compare[MODEL_COLUMNS - 1], *results[PLOTTED], *files[FILES];
 	unsigned compare_count, result_count, file_count;
@@ -127,8 +130,8 @@ static bool option_store(struct model_args *a, int c)
 	}
 }
 
-/* Reads the options, of which the parameters of the model `m` are a part. Returns 0, -1 after the
- * help, or an exit code. */
+/* Parses the options. Each parameter of the model `m` is one of them. Returns 0, -1 after it has
+ * printed the help, or an exit code. */
 static int options_read(int argc, char **argv, const struct pst_model *m, struct model_args *a)
 {
 	static const struct option options[FIXED_OPTIONS] = {
@@ -194,7 +197,7 @@ static void config_set(struct model_run *r, const char *name, double value)
 	r->given[at] = true;
 }
 
-/* Takes the parameters of the model `kvcache` from a config.json. */
+/* Sets parameters of the model `kvcache` from the config.json of a Hugging Face model. */
 static int config_apply(struct model_args *a)
 {
 	struct model_run *r = &a->runs[0];
@@ -238,7 +241,8 @@ static int topo_apply(struct model_args *a)
 	return 0;
 }
 
-/* Applies the preset, from the user's table if it has one of this name. */
+/* Applies the preset that a->preset names. A preset of the user's table comes before a built-in
+ * preset of the same name. */
 static bool preset_find(struct model_args *a)
 {
 	int found = 0;
@@ -252,7 +256,8 @@ static bool preset_find(struct model_args *a)
 	return found ? found > 0 : model_preset_apply(&a->runs[0], "--preset", a->preset);
 }
 
-/* Applies preset, files and values, in this order, and then the comparisons. */
+/* Applies the preset, then the config.json, then the options, each of which overrides the ones
+ * before. Then applies the topology, and prepares the runs of --compare. */
 static int settings_apply(struct model_args *a)
 {
 	struct model_run *r = &a->runs[0];
@@ -339,7 +344,8 @@ static int compare_run(struct model_args *a)
 {
 	int ret = 0;
 
-	/* The first run comes last, because the details in its memory are printed. */
+	/* Runs the first setting last. Its details stay in the models' common memory, from which
+	 * they are printed. */
 	for (unsigned i = a->columns.count; !ret && i-- > 0;)
 		ret = model_run(&a->runs[i]);
 	if (ret)
@@ -417,8 +423,8 @@ static int args_run(struct model_args *a)
 	return a->sweep ? sweep_run(a) : compare_run(a);
 }
 
-/* Returns the model that the first argument names. Returns NULL if it names none, and sets *wrong
- * after an error message. */
+/* Returns the model that the first argument names, or NULL if it is an option or missing. If it
+ * is not a model's name, prints an error, sets *wrong and returns NULL. */
 static const struct pst_model *named_model(int argc, char **argv, bool *wrong)
 {
 	const struct pst_model *m = NULL, *each;

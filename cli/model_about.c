@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what `penstock model` knows about the models themselves: the list, the help of a model,
- * its tables, and the published figures with their verdicts. */
+/* Prints the tables of the models for `penstock model`: the list of models, the help of a model,
+ * its tables as JSON, and the published figures with their verdicts. */
 #include "model_about.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ void model_print_list(bool json)
 	json_close(&j);
 }
 
-/* Writes a number with all its digits if it is whole. */
+/* Writes a number as an integer with all its digits if it is whole. */
 static void number_json(struct json *j, const char *name, double value)
 {
 	if (value == floor(value) && fabs(value) < 9e15)
@@ -114,7 +114,7 @@ void model_print_tables(struct json *j, const struct pst_model *m)
 
 /* ---- the help ---- */
 
-/* Prints "    text", wrapped to 80 columns. */
+/* Prints a text, wrapped to 80 columns and indented by COLUMN. */
 static void words_print(FILE *f, const char *text)
 {
 	fprintf(f, "%*s", COLUMN, "");

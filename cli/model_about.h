@@ -9,14 +9,15 @@
 #include "json.h"
 #include "model.h"
 
-/* Print the published figures of a model (NULL: of all), with the verdicts. Return 0 or an exit
+/* Prints the published figures of a model (NULL: of all), with the verdicts. Returns 0 or an exit
  * code. */
 int model_print_cases(const struct pst_model *m, struct pst_model_space *space, bool json);
 /* Prints all models with their summaries. */
 void model_print_list(bool json);
 /* Writes the help of a model to `f`: parameters, results and presets with their sources. */
 void model_print_help(FILE *f, const struct pst_model *m);
-/* Writes the tables of a model as JSON: all that a program needs to offer its parameters. */
+/* Writes the tables of a model as JSON: all facts that a program needs to show the model's
+ * parameters to a user and to parse their values. */
 void model_print_tables(struct json *j, const struct pst_model *m);
 
 #endif

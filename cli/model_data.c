@@ -15,7 +15,8 @@
 
 #define GIB 1073741824.0
 
-/* A measurement that is being read, with the members read so far. */
+/* The parser's state: the measurement whose values are being read, and defaults from fio's global
+ * options. */
 struct reading {
 	struct model_measures *out;
 	struct model_measure one;
@@ -39,7 +40,8 @@ static void measure_end(struct reading *r)
 	r->threads = 0;
 }
 
-/* The keys of `penstock bench` and `penstock gdsio`, and those of a measured machine. */
+/* Stores a value if its key is one of those that `penstock bench` and `penstock gdsio` print, or
+ * the key "streams" of measurements of several GPUs. */
 static void penstock_value(struct reading *r, const struct model_json_value *v)
 {
 	static const struct {
@@ -66,7 +68,7 @@ static void penstock_value(struct reading *r, const struct model_json_value *v)
 				v->number * keys[i].factor;
 }
 
-/* Returns an option of fio as a number; it is a number with or without a unit. */
+/* Returns the value of an option of fio, which is a JSON number, or a text such as "64k". */
 static double fio_number(const struct model_json_value *v)
 {
 	char text[32];
@@ -100,7 +102,8 @@ static void fio_value(struct reading *r, const struct model_json_value *v)
 		*(global ? &r->global_jobs : &r->jobs) = fio_number(v);
 }
 
-/* A job of fio ends. Its own options win against the global ones. */
+/* Completes the measurement of a job of fio. For options that the job does not set, fio's global
+ * options apply. */
 static void fio_end(struct reading *r)
 {
 	double jobs = r->jobs > 0 ? r->jobs : r->global_jobs > 0 ? r->global_jobs : 1;
@@ -130,7 +133,8 @@ static void data_value(void *arg, const struct model_json_value *v)
 	}
 }
 
-/* Returns the number that follows `word` on a line, or 0. Stores the text behind it. */
+/* Returns the number that follows `word` in the line, or 0. Sets *rest to the text after the
+ * number. */
 static double number_after(const char *line, const char *word, const char **rest)
 {
 	const char *at = strstr(line, word);
@@ -145,7 +149,7 @@ static double number_after(const char *line, const char *word, const char **rest
 	return end > at + strlen(word) && isfinite(value) ? value : 0;
 }
 
-/* Parses a line of gdsio. Lines of another form are messages of gdsio. */
+/* Parses an output line of gdsio. Ignores lines that are no results. */
 static void gdsio_line(struct reading *r, const char *line)
 {
 	const char *rest;
@@ -246,7 +250,8 @@ const char *model_config_parse(char *text, size_t len, struct model_config *out,
 		return wrong;
 	*line = 1;
 	if (out->kv_heads <= 0)
-		out->kv_heads = out->heads; /* each head has its own keys and values */
+		/* without grouped heads, each attention head has its own keys and values */
+		out->kv_heads = out->heads;
 	if (out->head_dim <= 0 && out->heads > 0)
 		out->head_dim = floor(out->hidden / out->heads);
 	if (out->layers < 1 || (out->rank < 1 && (out->kv_heads < 1 || out->head_dim < 1)))

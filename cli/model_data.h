@@ -12,7 +12,7 @@ struct model_measure {
 	double streams;	     /* GPUs that copied at the same time; 0: unknown */
 	double gbps;
 	double cpu_s_per_gb; /* 0: unknown */
-	char path[16];	     /* as penstock bench names it, or "" */
+	char path[16];	     /* name of the path as penstock bench prints it; "": unknown */
 };
 
 struct model_measures {
@@ -21,9 +21,10 @@ struct model_measures {
 };
 
 /*
- * Parses measurements and appends them: JSON of `penstock bench`, `penstock gdsio` and fio, lines
- * of gdsio, and objects with "streams" and "gb_per_s". The text must end with a NUL behind `len`
- * bytes; it is changed. Returns NULL, or what is wrong; *line is then the number of the line.
+ * Parses measurements and appends them to `out`. Accepts the JSON of `penstock bench`, `penstock
+ * gdsio` and fio, result lines of gdsio, and JSON objects with "streams" and "gb_per_s". The text
+ * must have a NUL after its `len` bytes; the function changes it. Returns NULL, or a text that
+ * says what is wrong, with the number of the line in *line.
  */
 const char *model_data_parse(char *text, size_t len, struct model_measures *out, unsigned *line);
 /* Appends the measurements of a file. Returns 0, or an exit code after an error message. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock model --calibrate`. It fits the free parameters of a model to measurements
- * and prints the error of each one. It also predicts each measurement from a fit to the other
- * ones, because only such an error tells how good a prediction is.
+ * Implements `penstock model --calibrate`. Fits the free parameters of a model to measurements,
+ * and prints how much the fitted model differs from each of them. Also predicts each measurement
+ * from a fit to all others: only the error of such a prediction tells how good predictions are.
  */
 #include "model_fit.h"
 
@@ -15,8 +15,9 @@
 #include "fit.h"
 #include "json.h"
 
-/* How the model `pipeline` explains measurements: one slow hop, and a fixed time. The other hops
- * must not limit the fit, so they get bandwidths that no machine has. */
+/* Base of a fit of the model `pipeline`. The fit explains the measurements by one slow hop and a
+ * fixed time for each request. The other hops get no latency and a bandwidth that no machine
+ * reaches, so that they do not limit the result. */
 static const struct pst_model_setting pipeline_base[] = {
 	{"drive-us", 0},    {"copy-gbps", 1e6}, {"copy-us", 0},
 	{"dram-gbps", 1e6}, {"dram-us", 0},	{"pcie-gbps", 1e6},
@@ -44,7 +45,7 @@ static void point_set(struct calibration *c, struct pst_fit_point *p, const char
 	p->value[p->set_count++] = value;
 }
 
-/* Returns the choice of the parameter `path` for a path of Penstock. */
+/* Returns the number by which the parameter `path` of the model names a path of Penstock. */
 static double path_choice(const char *path)
 {
 	return !strcmp(path, "bounce") ? 2 : !strcmp(path, "staged") ? 1 : 0;
@@ -57,7 +58,7 @@ static int points_make(struct calibration *c)
 		struct pst_fit_point *p = &c->points[i];
 
 		p->measured = m->gbps;
-		p->result = 0; /* both models have their throughput first */
+		p->result = 0; /* the throughput is the first result of both models */
 		if (is_pipeline(c) && m->block >= 1) {
 			point_set(c, p, "size", m->block);
 			point_set(c, p, "depth", m->depth >= 1 ? m->depth : 1);
@@ -116,8 +117,9 @@ static int free_parse(struct calibration *c, const char *text)
 	return 0;
 }
 
-/* Returns the time of a request in us, as the measurement with the shortest requests has it. If a
- * fit started with a much smaller time, the slowest hop would hide the time at first. */
+/* Returns a start value for the fixed time of a request, in us: the duration of a request in the
+ * measurement with the shortest requests. From a much smaller start value, the fit would see no
+ * effect of this parameter, because the slowest hop would hide it. */
 static double request_time(const struct model_measures *data)
 {
 	const struct model_measure *least = &data->list[0];
@@ -128,7 +130,8 @@ static double request_time(const struct model_measures *data)
 	return fmax(1, least->depth) * least->block / least->gbps * 1e-3;
 }
 
-/* Sets the parameters that the user did not give to values that suit a fit. */
+/* Changes only parameters that the user has not given: sets the base of a fit, and start values
+ * for the parameters to fit. */
 static void base_set(struct calibration *c)
 {
 	const struct pst_model *m = c->run->model;
@@ -154,7 +157,7 @@ static void base_set(struct calibration *c)
 			c->run->in[c->fit.free[i]] = most;
 		else if (!strcmp(p->name, "request-us"))
 			c->run->in[c->fit.free[i]] = request_time(c->data);
-		else if (!strcmp(p->name, "knee")) /* the default is the end of its range */
+		else if (!strcmp(p->name, "knee")) /* the default is the maximum */
 			c->run->in[c->fit.free[i]] = 3;
 	}
 }

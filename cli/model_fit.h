@@ -7,9 +7,9 @@
 #include "model_setting.h"
 
 /*
- * Fits the parameters that `free_text` lists, separated by commas (NULL: the usual ones of the
- * model), and prints them with the errors. r->in has the other parameters. Returns 0 or an exit
- * code.
+ * Fits parameters of a model to measurements, and prints them with the errors. `free_text` lists
+ * the parameters to fit, separated by commas; if it is NULL, the usual parameters of the model
+ * are fitted. All others keep their values in r->in. Returns 0 or an exit code.
  */
 int model_calibrate(struct model_run *r, const struct model_measures *data, const char *free_text,
 		    bool json);

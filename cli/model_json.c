@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk of model_json.h, on the pull parser of src/common/json. */
+/* Implements model_json.h on top of the JSON parser of src/common/json. */
 #include "model_json.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ struct walk {
 	unsigned depth;
 	char ends[DEPTH_MAX];	    /* closing bytes of the open objects and arrays */
 	bool first[DEPTH_MAX];	    /* whether no member has been read */
-	size_t lens[DEPTH_MAX + 1]; /* length of the path of each of them */
+	size_t lens[DEPTH_MAX + 1]; /* for each of these objects and arrays: length of its path */
 	void (*value)(void *arg, const struct model_json_value *v);
 	void *arg;
 };
@@ -77,7 +77,8 @@ static bool plain_read(struct walk *w, int c)
 	return true;
 }
 
-/* Leaves the objects and arrays that end here. */
+/* Leaves each object or array whose closing byte comes next. Reports the end of an object to the
+ * caller's function. */
 static bool ends_read(struct walk *w)
 {
 	while (w->depth) {
@@ -95,7 +96,7 @@ static bool ends_read(struct walk *w)
 	return true;
 }
 
-/* Reads one value with all that it contains. */
+/* Reads one value, with all values that it contains if it is an object or an array. */
 static bool value_read(struct walk *w)
 {
 	do {

@@ -23,8 +23,9 @@ struct model_json_value {
 };
 
 /*
- * Walks through `text`, which must end with a NUL behind `len` bytes, and changes it. Returns NULL,
- * or what is wrong with the text; *line is then the number of the line.
+ * Passes each value in `text` to the function `value`. The text must have a NUL after its `len`
+ * bytes; the function changes it. Returns NULL, or a text that says what is wrong, with the
+ * number of the line in *line.
  */
 const char *model_json_walk(char *text, size_t len,
 			    void (*value)(void *arg, const struct model_json_value *v), void *arg,

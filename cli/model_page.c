@@ -19,8 +19,9 @@
 #include "args.h"
 #include "stop.h"
 
-/* Seconds after which the server gives up a browser that does not read, and one that sends nothing.
- * Browsers open connections that they do not use, and the server serves one at a time. */
+/* Seconds after which the server closes a connection whose browser does not read (SEND_S) or
+ * sends nothing (RECEIVE_S). Browsers open connections that they do not use, and the server
+ * serves only one connection at a time. */
 #define SEND_S 5
 #define RECEIVE_S 1
 #define REQUEST_MAX 8192
@@ -112,7 +113,8 @@ int model_page_serve(uint16_t port)
 	if (fd < 0)
 		return fail(EXIT_FAILED, "cannot open a socket: %s", strerror(errno));
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	/* accept4 then returns each second, so that no signal is missed. */
+	/* With a time limit of a second, accept4 returns often enough to notice a signal that
+	 * arrives just before the call. */
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
 	if (bind(fd, (struct sockaddr *)&address, len) || listen(fd, 8) ||
 	    getsockname(fd, (struct sockaddr *)&address, &len)) {
@@ -127,7 +129,9 @@ int model_page_serve(uint16_t port)
 	while (!stop_signal) {
 		peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 		if (peer < 0)
-			continue; /* a second has passed, a signal, or a browser has gone */
+			/* the second is over, a signal has arrived, or the browser has
+			 * disconnected */
+			continue;
 		request_answer(peer);
 		close(peer);
 	}

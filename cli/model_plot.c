@@ -21,7 +21,8 @@
 static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7"};
 
 struct axis {
-	double from, to; /* values at the two ends; their logarithms if `log` is set */
+	/* values at the ends of the axis; their logarithms (base 10) if `log` is set */
+	double from, to;
 	bool log;
 };
 
@@ -30,7 +31,7 @@ static double axis_share(const struct axis *a, double value)
 	return ((a->log ? log10(value) : value) - a->from) / (a->to - a->from);
 }
 
-/* Returns 1, 2 or 5 times a power of ten, at least `least`. */
+/* Returns the smallest number that is at least `least` and 1, 2 or 5 times a power of ten. */
 static double round_step(double least)
 {
 	double power = pow(10, floor(log10(least)));

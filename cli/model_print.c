@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output of `penstock model`. All names, units and sentences come from the tables of src/model.
- */
+/* Prints the results of `penstock model` as text, JSON and CSV. All names, units and sentences
+ * come from the tables of src/model. */
 #include "model_print.h"
 
 #include <math.h>
@@ -10,11 +10,11 @@
 #include "cases.h"
 #include "contention.h"
 
-/* Width of a column of numbers, of the names before it, and of the units. */
+/* Numbers of characters: width of a column of numbers, of the names, and of the units. */
 #define WIDE 13
 #define NAMES 22
 #define UNITS 6
-/* Results that a sweep prints as text if none is chosen. */
+/* Number of results that a sweep prints as text if the user selects none with --result. */
 #define FEW 4
 
 static void rule_print(const char *title)
@@ -59,7 +59,7 @@ static bool param_is_shown(const struct model_columns *c, unsigned i)
 	return false;
 }
 
-/* Prints the rates of the streams and the use of the links that carried bytes. */
+/* Prints the bandwidth of each stream, and how busy each link is that has carried bytes. */
 static void details_print(const struct model_run *r)
 {
 	const struct pst_model_space *s = r->space;
@@ -245,7 +245,8 @@ void model_print_csv(const struct model_columns *c)
 
 /* ---- a sweep ---- */
 
-/* Returns the number of results to print, and the index of number `i` of them. */
+/* shown_count returns the number of results to print. shown returns the index of the result in
+ * column `i`. */
 static unsigned shown_count(const struct model_points *p, unsigned without_choice)
 {
 	return p->result_count ? p->result_count : without_choice;

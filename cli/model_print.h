@@ -6,7 +6,8 @@
 #include "json.h"
 #include "model_setting.h"
 
-/* Settings beside each other: the first, and those of --compare. */
+/* Maximum number of settings that one table compares, each in a column of its own: the setting of
+ * the command line, and up to four of --compare. */
 #define MODEL_COLUMNS 5
 
 struct model_columns {
@@ -19,7 +20,8 @@ struct model_columns {
 struct model_points {
 	struct model_sweep sweep;
 	double (*outs)[PST_MODEL_RESULTS];
-	/* results to print; if there are none, text has the first ones and CSV has all */
+	/* results to print; if result_count is 0, text shows the first few results, and CSV shows
+	 * all */
 	unsigned results[PST_MODEL_RESULTS], result_count;
 };
 

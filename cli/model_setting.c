@@ -87,7 +87,8 @@ const char *model_value_text(double value, const char *choices, char *buf, size_
 	return buf;
 }
 
-/* Prints that a model has no such thing, and what is similar. Returns -1. */
+/* Prints that the model has no parameter, result or preset (`kind`) of this name, and suggests a
+ * similar name. Returns -1. */
 static int name_wrong(const struct pst_model *m, const char *option, const char *kind,
 		      const char *name, const char *const *names)
 {
@@ -200,7 +201,7 @@ bool model_settings_parse(struct model_run *r, const char *option, const char *t
 	return true;
 }
 
-/* Cuts the next word off a line. Returns NULL if there is none. */
+/* Returns the next word of the line, and moves *line behind it. Returns NULL if there is none. */
 static char *word_cut(char **line)
 {
 	char *word = *line + strspn(*line, " \t\r");

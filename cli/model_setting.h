@@ -41,7 +41,8 @@ bool model_preset_apply(struct model_run *r, const char *option, const char *nam
 /* Looks a preset up in a table of the user, whose lines are "MODEL PRESET NAME=VALUE,...", and sets
  * its parameters. Returns 1 if the table has the preset, 0 if not, -1 after an error message. */
 int model_table_apply(struct model_run *r, const char *path, const char *name);
-/* Parses "name=value,name=value"; the name may be "preset". Prints errors. */
+/* Parses "NAME=VALUE,NAME=VALUE" and sets these parameters. A name may also be "preset". Prints
+ * errors. */
 bool model_settings_parse(struct model_run *r, const char *option, const char *text);
 /* Parses "name=from:to:count" or "name=from:to:count:log". Prints errors. */
 bool model_sweep_parse(const struct pst_model *m, const char *text, struct model_sweep *out);

@@ -29,7 +29,8 @@ struct device {
 	struct link link;
 	char chain[CHAIN][20]; /* addresses of the bridges to the root, the nearest first */
 	unsigned chain_count;
-	unsigned ups[CHAIN], up_count; /* those that are upstream ports of switches */
+	/* indices of the bridges that are upstream ports of switches, the nearest first */
+	unsigned ups[CHAIN], up_count;
 };
 
 struct bridge {
@@ -50,7 +51,8 @@ static void text_keep(char *out, size_t len, const char *text)
 	snprintf(out, len, "%s", text);
 }
 
-/* Computes the bandwidth of a link in GB/s, with the line code of its generation. */
+/* Computes the bandwidth of a PCIe link in GB/s from its transfer rate and width. `code` is the
+ * share of the bits that are data, which depends on the generation. */
 static void link_finish(struct link *l)
 {
 	double code = l->mts >= 64000 ? 236.0 / 256 : l->mts >= 8000 ? 128.0 / 130 : 0.8;
@@ -201,7 +203,9 @@ struct build {
 	const double *in;
 	struct pst_sim_net *net;
 	unsigned memory[8], uplink[64], uplink_up[64], crossbar[64], device[DEVICES];
-	unsigned used[DEVICES]; /* streams that have a drive or network card as their other end */
+	/* for each device: number of streams that have this drive or network card as their other
+	 * end */
+	unsigned used[DEVICES];
 };
 
 static double param(const struct build *b, const char *name)
@@ -235,7 +239,9 @@ static void links_build(struct build *b)
 		unsigned kind = gpu ? 0 : drive ? 1 : 2;
 		double most = param(b, gpu ? "gpu-gbps" : drive ? "drive-gbps" : "nic-gbps");
 
-		/* The link limits a drive or a network card, whose own speed is a parameter. */
+		/* The parameter is a drive's or network card's own speed. The link may be slower,
+		 * and then it limits the device. For a GPU, the link's bandwidth replaces the
+		 * parameter. */
 		if (d->link.gbps > 0 && (gpu || d->link.gbps < most))
 			most = d->link.gbps;
 		b->device[i] = pst_contention_link(b->net, (enum pst_sim_kind)(PST_SIM_GPU + kind),
@@ -243,7 +249,7 @@ static void links_build(struct build *b)
 	}
 }
 
-/* Returns how many switches from the root `a` and `b` have in common. */
+/* Returns the number of switches that the paths of `a` and `b` to the root have in common. */
 static unsigned common_switches(const struct device *a, const struct device *b)
 {
 	unsigned n = 0;
@@ -254,8 +260,9 @@ static unsigned common_switches(const struct device *a, const struct device *b)
 	return n;
 }
 
-/* Returns the drive or network card that is nearest to a GPU (farthest, if `far` is set), and
- * among equals the one with the fewest streams. Returns -1 if there is none. */
+/* Returns the index of the drive or network card nearest to a GPU, or farthest from it if `far`
+ * is set. If several are equally near, returns the one with the fewest streams. Returns -1 if the
+ * machine has none. */
 static int partner_find(struct build *b, const struct device *gpu, const char *kind, bool far)
 {
 	int best = -1, best_rank = 0;
@@ -281,7 +288,8 @@ static int partner_find(struct build *b, const struct device *gpu, const char *k
 	return best;
 }
 
-/* Appends the hops from `from` (NULL: host memory) to the GPU. */
+/* Appends to the stream's path the links from device `from` to the GPU. If `from` is NULL, the
+ * path starts at the memory of the GPU's NUMA node. */
 static void path_build(struct build *b, struct pst_sim_stream *s, const struct device *from,
 		       const struct device *gpu)
 {

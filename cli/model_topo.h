@@ -11,13 +11,13 @@ struct model_topo;
 
 /* Reads a file. Returns NULL after an error message; the caller frees the result. */
 struct model_topo *model_topo_read(const char *path);
-/* Parses a text, which must end with a NUL behind `len` bytes. Returns NULL, or what is wrong with
- * it; *line is then the number of the line. */
+/* Parses a text, which must have a NUL after its `len` bytes. Returns NULL, or a text that says
+ * what is wrong, with the number of the line in *line. */
 const char *model_topo_parse(char *text, size_t len, struct model_topo *t, unsigned *line);
 size_t model_topo_bytes(void);
 unsigned model_topo_gpus(const struct model_topo *t);
-/* Builds the tree in `space`, with the parameters `in` of the model for what the topology does not
- * tell. Returns NULL, or a message. */
+/* Builds the tree in `space`. The model's parameters `in` give the values that the topology does
+ * not contain. Returns NULL, or a message if the tree cannot be built. */
 const char *model_topo_build(const struct model_topo *t, const struct pst_model *m,
 			     const double *in, struct pst_model_space *space);
 

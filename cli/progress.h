@@ -9,7 +9,8 @@
  * addition, the previous line must be at least 0.2 s old, or this line must be the last. *shown
  * keeps the time of the previous line. */
 bool progress_due(bool quiet, bool last, double *shown);
-/* Prints the progress line over the previous one. If `last`, the line stays on the terminal. */
+/* Prints the progress line over the previous one. If `last` is true, later output starts on a
+ * line of its own. */
 void progress(bool last, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Completes the line that progress() has printed, so that other output starts on its own line. */

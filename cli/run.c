@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements `penstock run`: preloads the drop-in libcufile.so.0 for a program, then replaces
- * itself by that program with exec, so that the caller sees the program's own exit status and
- * signals. Children of the program inherit the drop-in. The command fails before exec if the
- * dynamic loader would silently ignore the drop-in (because a library cannot be loaded, or the
- * program is setuid). It must never change a file.
+ * itself by that program with exec. So the caller sees the program's own exit status and signals.
+ * Children of the program inherit the drop-in. The command fails before exec if the dynamic
+ * loader would silently ignore the drop-in (because a library cannot be loaded, or the program is
+ * setuid). It must never change a file.
  */
 #include <dlfcn.h>
 #include <elf.h>

@@ -4,7 +4,7 @@
  * blocks and has a single completion. Up to 16 requests are in flight. Then the program copies
  * all blocks to host memory and compares them with blocks that pread(2) reads.
  *
- * *	gather FILE [DEVICE]
+ *	gather FILE [DEVICE]
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * memory and reads a file into it. The parent then prints the sum of the bytes. The parent
  * forks before it opens anything, because a child cannot use handles that its parent opened.
  *
- * *	share FILE [DEVICE]
+ *	share FILE [DEVICE]
  *
  * DEVICE must be a GPU. Host memory cannot be exported; processes share host memory with
  * mmap(2).

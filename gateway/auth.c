@@ -36,12 +36,18 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 
 	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
 		error = GW_AuthorizationQueryParametersError;
-	gw_fail(req, error,
-		result == PST_SIGV4_OLD_VERSION
-			? "The authorization mechanism you have provided is "
-			  "not supported. Please use AWS4-HMAC-SHA256."
-		: result == PST_SIGV4_EXPIRED ? "Request has expired"
-					      : NULL);
+	/* Clients such as s3cmd sign again for the region that the element Region names. */
+	if (result == PST_SIGV4_WRONG_REGION)
+		req->hint = req->server->region;
+	if (result == PST_SIGV4_WRONG_REGION)
+		gw_fail(req, error, "The region or the service is wrong; expecting '%s' and s3",
+			req->server->region ? req->server->region : "any");
+	else if (result == PST_SIGV4_OLD_VERSION)
+		gw_fail(req, error,
+			"The authorization mechanism you have provided is not supported. Please "
+			"use AWS4-HMAC-SHA256.");
+	else
+		gw_fail(req, error, result == PST_SIGV4_EXPIRED ? "Request has expired" : NULL);
 	return false;
 }
 

@@ -90,6 +90,8 @@ int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 		gw_xml_element(out, "BucketName", req->bucket);
 	if (req->key)
 		gw_xml_element(out, "Key", req->key);
+	if (req->hint)
+		gw_xml_element(out, "Region", req->hint);
 	pst_text_put_str(out, "<Resource>");
 	gw_xml_text(out, req->path ? req->path : "/", strlen(req->path ? req->path : "/"));
 	pst_text_put_str(out, "</Resource>");

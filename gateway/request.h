@@ -50,6 +50,7 @@ struct gw_request {
 	 * gw_rdma_check. */
 	struct penstock_object_remote *remote;
 	enum gw_error error;
+	const char *hint; /* region for the reply with an error; NULL for none */
 	bool failed;
 };
 

@@ -73,7 +73,7 @@ struct penstock_part_opts {
 /*
  * Writes a part. The file gets its name when all bytes are written, so a partial file never has
  * the name, and an existing file is replaced at once. If the call fails, no new file remains, and
- *an existing file is unchanged.
+ * an existing file is unchanged.
  *
  * path		name of the file
  * items	the items, in order of their offsets; bytes between two items become zeros.
@@ -149,8 +149,8 @@ struct penstock_manifest;
  * describes one part. The last line has the number of parts and the checksum of all lines before
  * it, so that a truncated or changed manifest is detected. Any thread. May block.
  *
- * -EINVAL	a name cannot be written to a manifest, a part occurs twice, or the items of a part
- *		overlap or end beyond it
+ * -EINVAL	a name cannot be written to a manifest, a part occurs twice, the items of a part
+ *		overlap or end beyond it, or the manifest would have more than 512 MiB
  * -ENOSPC	and other errors of open(2), write(2), fsync(2) and rename(2)
  */
 PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
@@ -168,7 +168,7 @@ PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
  *
  * -ENOENT	the folder has no manifest
  * -EBADMSG	a manifest is truncated, changed or malformed
- * -EFBIG	a manifest has more than 4 GiB
+ * -EFBIG	the manifests have more than 1 GiB together
  */
 PENSTOCK_API int penstock_manifest_open(const char *dir, struct penstock_manifest **out);
 
@@ -234,10 +234,10 @@ struct penstock_ckpt {
  * Parts are the files *.distcp and *.safetensors. A marker is .metadata (PyTorch's distributed
  * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
  * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
- * Temporary files are .NAME.penstock-* and *.metadata.tmp. A part *.distcp may be a
- * symbolic link to a part on another drive: to the absolute path of a file of the same name, in a
- * folder of the same name as the checkpoint's. Other symbolic links are not followed, and are
- * no files of a checkpoint.
+ * Temporary files are .NAME.penstock-* and *.metadata.tmp. A part *.distcp may be a symbolic link
+ * to a part on another drive. The link's target must be an absolute path, whose file has the same
+ * name as the link, and whose folder has the same name as the checkpoint's folder. Other symbolic
+ * links are not followed, and are no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
  *	subfolders are ignored.
@@ -260,8 +260,9 @@ struct penstock_ckpt_fault {
 			    * checkpoint has no marker */
 	const char *item;  /* name of the item; "" if the fault is in no item */
 	uint64_t off, len; /* range of the part in which the fault is */
-	int code;	   /* -EBADMSG: other bytes, or too many; -ENOENT: missing; -ENODATA: too
-			    * short; or another error of open(2) or read(2) */
+	int code;	   /* -EBADMSG: the bytes are wrong, or too many; -ENOENT: the file is
+			    * missing; -ENODATA: the file is too short; or another error of open(2)
+			    * or read(2) */
 	const char *text;  /* one sentence */
 };
 
@@ -280,7 +281,8 @@ struct penstock_verified {
  * dir		the checkpoint's folder
  * opts		options of the reads; NULL stands for the defaults. `look` gets the number of
  *		bytes read so far
- * each		function that is called for each fault; valid until it returns; NULL if none
+ * each		function that is called for each fault; NULL if none. The fault is valid until the
+ *		function returns
  * user		pointer that is passed to `each`
  * out		receives what was read; may be NULL
  *
@@ -297,9 +299,9 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
 
 /* A flag of penstock_ckpt_prune: only report what would be removed. */
 #define PENSTOCK_PRUNE_DRY_RUN 0x1u
-/* A flag of penstock_ckpt_prune: also remove incomplete checkpoints and stray files that a save may
- * still be writing, because they are newer than the newest complete checkpoint or than the marker
- * beside them. */
+/* A flag of penstock_ckpt_prune: also remove incomplete checkpoints that are newer than the newest
+ * complete checkpoint, and stray files that are newer than the marker of their checkpoint. A save
+ * may still be writing them. */
 #define PENSTOCK_PRUNE_NEWEST 0x2u
 
 /*
@@ -316,8 +318,8 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  *
  * A checkpoint is old if it is complete or damaged, and older than the `keep` newest complete ones.
  * An incomplete checkpoint is removed if it is older than the newest complete one, and a stray file
- * if it is older than the marker of its own checkpoint, which must be complete. No save writes such
- * files any more. PENSTOCK_PRUNE_NEWEST also removes newer ones.
+ * if it is older than the marker of its own checkpoint, which must be complete. No running save
+ * still writes such files. With PENSTOCK_PRUNE_NEWEST, newer ones are removed, too.
  *
  * The call skips a checkpoint into which a save of penstock.torch is writing. It removes a
  * checkpoint's marker first, so that an interrupted removal leaves an incomplete

@@ -138,7 +138,7 @@ PENSTOCK_API int penstock_object_register(struct penstock_object_client *client,
 					  struct penstock_device *dev, void *ptr, size_t len,
 					  struct penstock_object_buffer **out);
 
-/* Returns the address of a buffer's first byte. Any thread. */
+/* Returns the address of a buffer's first byte, or NULL if `buffer` is NULL. Any thread. */
 PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buffer);
 
 /*

@@ -32,14 +32,16 @@ struct penstock_loaded;
  *
  * path		one of: a safetensors file; an index (*.json); a directory; a folder of a
  * 		Hugging Face cache (models--owner--name); the name of a model in that cache,
- * 		which is owner/name or a name without an owner
+ * 		which is owner/name or a name without an owner; the URL of an object, of an index
+ *		that is an object, or of a prefix that ends with a slash (see penstock_open)
  * opts		the options; NULL stands for the defaults
  * out		receives the model; close it with penstock_weights_close
  *
  * In a directory the index tells which files belong to the model. If there is no index, the
  * model is the file model.safetensors. If there is none either, all files *.safetensors belong
  * to the model, but files named consolidated* only if there are no others. With an index, the
- * model has only the tensors that the index lists, each from the file that the index names.
+ * model has only the tensors that the index lists, each from the file that the index names. A
+ * prefix stands for its object model.safetensors.index.json, because objects are not listed.
  *
  * A model of up to 64 files keeps them open: if a file is removed or replaced, the model still
  * reads the old file. A child process may use a model that its parent opened before the fork,
@@ -684,7 +686,7 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * Every rank must call this function for the same files, each with its own devices and shard.
  * Each byte that at least one rank needs is read only once. Every rank reads a share of these
  * bytes into windows, and all ranks copy what they need from the windows. The windows are device
- * memory in addition to that of the load, and never come from opts->alloc. If the devices cannot
+ * memory in addition to the tensors' memory, and never come from opts->alloc. If the devices cannot
  * share memory, the windows are host memory. report->read counts only the bytes that this rank
  * has read. Only one thread of a rank at a time may use the group.
  *

@@ -2,9 +2,9 @@
 /*
  * Stream-ordered reads and writes. Each is a stream request on one queue of the library. The
  * library reads sizes and offsets when the stream reaches the transfer, unless the caller
- * registered the stream with flags that fix them. The library cannot order a request for host
- * memory or on the NULL stream. A call with such a request waits for the stream and moves the
- * bytes before it returns. A completed request holds its file until a later call of the drop-in
+ * registered the stream with flags that fix them. The library has no stream order for host memory
+ * and for the NULL stream. A call for one of these waits for the stream and moves the bytes before
+ * it returns. A completed request holds its file until a later call of the drop-in
  * collects the request. If the stream is being captured, the request becomes a part of the graph,
  * and each launch of the graph transfers the bytes again. Then a call must never wait for the
  * stream or query it. Lock order: shim.lock, then async_lock, then streams_lock.

@@ -169,7 +169,7 @@ static void batch_cancel(struct batch *b)
 /* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
 static void batch_destroy(struct batch *b)
 {
-	batch_cancel(b); /* makes a thread return that waits for events of this batch */
+	batch_cancel(b); /* so that a thread that waits for events of this batch returns */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
 		pthread_cond_wait(&call_left, &list_lock);
@@ -261,9 +261,9 @@ static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 	atomic_fetch_add(&b->refused, 1);
 }
 
-/* Submits the chosen operations one by one. If no path meets the required class for the first
- * operation, returns a code and submits nothing more, because the library would refuse the
- * other operations, too. */
+/* Submits the chosen operations, each with a call of its own. If no path meets the required class
+ * for the first operation, returns a code and submits nothing more, because the library would
+ * refuse the other operations, too. */
 static int ops_submit(struct batch *b, unsigned nr)
 {
 	struct op **ops = b->chosen;

@@ -262,7 +262,7 @@ static bool key_set(struct shim_config *config, const struct shim_key *key, cons
 }
 
 /* Sets the parameter that the value belongs to. If the value is an object or an array, returns
- * whether the caller must read its members one by one. */
+ * whether the caller must read each of its members. */
 static bool value_apply(struct shim_config *config, const struct value *v)
 {
 	const struct shim_key *key;
@@ -471,8 +471,8 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 
 extern char **environ;
 
-/* Adds a note for each CUFILE_ environment variable that has no effect in this library or that
- * neither library knows. */
+/* Adds a note for each CUFILE_ environment variable that has no effect: either only NVIDIA's
+ * library knows the variable, or neither library does. */
 static void env_others(void)
 {
 	static const char *const effective[] = {

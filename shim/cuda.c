@@ -58,7 +58,7 @@ static bool symbol_find(void *lib, const char *name, void *into)
 	return sym != NULL;
 }
 
-/* Stores the number of objects that the process has loaded so far, for dl_iterate_phdr. */
+/* Callback of dl_iterate_phdr: stores the number of objects that the process has loaded so far. */
 static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	(void)size;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's functions for CUDA graphs, which the library does not call, for the tests that
- * capture graphs and launch them. The functions are the stand-in driver's, or the machine's own if
- * PENSTOCK_STANDIN=0.
+ * The CUDA driver's functions for graphs, for tests that capture graphs and launch them. The
+ * library does not call these functions. They are the stand-in driver's, or those of the
+ * machine's own driver if PENSTOCK_STANDIN=0.
  */
 #ifndef GRAPHS_H
 #define GRAPHS_H

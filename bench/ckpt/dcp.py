@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""dcp.py [OPTIONS]: measures saves and loads of torch.distributed.checkpoint in one process, with
-torch's own storage and with penstock.torch, in turn, and what limits them.
+"""dcp.py [OPTIONS]: measures saves and loads of torch.distributed.checkpoint in one process. Runs
+with torch's own storage and with penstock.torch alternate. Also measures the limits of both.
 
 Prints a table, and writes the raw numbers with --csv. Each row is the median of --runs runs:
 
   limit write, limit read   plain O_DIRECT calls between pinned host memory and the drive
-  limit copy                copies from the GPU into one pinned buffer, by torch
+  limit copy                copies from the GPU into one pinned buffer, made by torch
   save, load                the whole call, with fsync; the page cache is dropped before a load.
                             Each save writes into a folder that does not exist. The column data_s
                             has the seconds in which the bytes moved, from Penstock's reports; the
                             rest of the call is planning, the manifest and the marker
-  stall                     how long async_save holds up the caller
-  loop                      a fixed loop of GPU kernels, alone and while a save runs behind
+  stall                     the time until async_save returns to the caller
+  loop                      a fixed loop of GPU kernels, alone and while async_save writes
 """
 
 import argparse
@@ -156,8 +156,8 @@ def readers(folder):
 
 
 def in_turn(what, cases, run, nbytes, runs, before=lambda: None):
-    """Runs all cases one after the other, `runs` times, and records the medians. What a case and
-    `before` do is not timed."""
+    """Runs all cases one after the other, `runs` times, and records the medians. Only `run` is
+    timed, not the functions in `cases`, which prepare a run, and not `before`."""
     found = {name: [] for name in cases}
     for _ in range(runs):
         for name, make in cases.items():

@@ -48,7 +48,8 @@ plain() {
 	python3 bench/ckpt plain --dir "$dir" --csv "$out/ckpt-plain.csv" --runs "$runs" \
 		--bytes $((14000000000 / scale)) --tensor $((128000000 / scale))
 }
-# The width of a model is the square root of its bytes.
+# mlperf.py divides the width of the model by --scale. The bytes of the model grow with the
+# square of its width, so this is the square root of BENCH_SCALE.
 mlperf() {
 	python3 bench/ckpt mlperf --dir "$dir" --csv "$out/ckpt-mlperf.csv" --model 8b \
 		--ranks "${BENCH_RANKS:-1}" --rounds "$runs" --peer torch \

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf Storage.
+"""mlperf.py --model 8b|70b|405b|1t [OPTIONS]: runs the checkpointing workload of MLPerf
+Storage.
 
-Makes the tensors of some ranks of a training job, with the numbers of elements and the types that
-MLPerf Storage's program DLIO gives them, in GPU memory if there is a GPU, else in host memory. Each
-rank is a process. In each of ten rounds all ranks save a checkpoint together, with fsync, and load
-it again after it has left the page cache. The slowest rank counts. The checkpoint is then removed,
-so that the drive needs room for only one. The first and the last load are compared with what was
-saved.
+Makes the tensors of some ranks of a training job. The numbers of elements and the types are
+those of MLPerf Storage's program DLIO. The tensors are in GPU memory if there is a GPU, else in
+host memory. Each rank is a process. In each of ten rounds all ranks save a checkpoint together,
+with fsync, and load it again after it has left the page cache. The slowest rank counts. The
+checkpoint is then removed, so that the drive needs room for only one. The first and the last
+load are compared with what was saved.
 
-Prints a row for each save and load, their medians, and what the whole model would need. Writes the
-rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and Reader.
-"""
+Prints a row for each save and load, their medians, and what the whole model would need. Writes
+the rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and
+Reader."""
 
 import argparse
 import csv
@@ -36,7 +37,7 @@ from dcp import drop_caches
 warnings.filterwarnings("ignore")
 GIB = 1 << 30
 VOCABULARY = 128256
-# Number of elements that are filled or compared at once.
+# Number of elements that fill() writes, or check() compares, at once.
 PIECE = 1 << 20
 
 
@@ -60,7 +61,7 @@ class Model:
 
     @property
     def projections(self):
-        """Number of elements of a layer's matrices for queries, keys and values."""
+        """Returns the number of elements of a layer's matrices for queries, keys and values."""
         kv = max(1, self.hidden // self.heads) * self.kv_heads
         return self.hidden * (self.hidden + 2 * kv)
 
@@ -84,7 +85,7 @@ class Model:
     def layers_of(self, rank):
         """Returns the layers whose weights a rank saves."""
         if self.zero == 1 and rank >= self.tensor * self.pipeline:
-            return range(0)  # The first replica saves the weights.
+            return range(0)  # the ranks of the first replica save the weights
         stage = rank // self.tensor % self.pipeline
         short, longer = divmod(self.layers, self.pipeline)
         first = 1 + stage * short + min(stage, longer)
@@ -141,7 +142,8 @@ def pieces(state):
 
 
 def fill(state):
-    """Gives all tensors values that differ between places, tensors and ranks."""
+    """Fills all tensors with values that depend on the rank, the tensor and the place in the
+    tensor."""
     for piece, value in pieces(state):
         piece.copy_(value)
 
@@ -168,7 +170,8 @@ def available():
 
 
 def fitting(model, folder, device):
-    """Returns how many ranks, from the first one on, fit memory and drive."""
+    """Returns how many ranks, counted from rank 0, fit into memory and onto the drive at the
+    same time."""
     places = [available() * 0.7]
     if device == "cuda":
         places = [torch.cuda.mem_get_info(i)[0] * 0.9 - GIB
@@ -188,7 +191,7 @@ def fitting(model, folder, device):
 # ---- the workload --------------------------------------------------------------------
 
 def gather(value):
-    """Returns the values of all ranks."""
+    """Collects one value from each rank. Returns the list of all values, on each rank."""
     if not dist.is_initialized():
         return [value]
     values = [None] * dist.get_world_size()
@@ -271,7 +274,8 @@ class Rank:
 
 
 def summary(rows, model, within):
-    """Prints the medians, and what all ranks of the model would need."""
+    """Prints the medians, and the bytes and the storage speed that all ranks of the model would
+    need."""
     ranks, nbytes = rows[0]["ranks"], rows[0]["bytes"]
     whole, largest = sum(model.sizes()), max(map(model.bytes_of, range(model.ranks)))
     found = {}
@@ -291,7 +295,7 @@ def summary(rows, model, within):
 
 
 def work(args, model):
-    """Is the body of a rank's process."""
+    """Runs in the process of one rank."""
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{args.folder}/store", rank=args.rank,
                                 world_size=args.ranks)

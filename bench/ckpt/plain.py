@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """plain.py [OPTIONS]: measures torch.save and torch.load of one file, and penstock.torch.save and
-load, in turn and on the same drive, and what limits them.
+load. Their runs alternate on the same drive. Also measures the limits of the drive.
 
 Prints a table, and writes the raw numbers with --csv. Each row is the median of --runs runs:
 
@@ -35,7 +35,8 @@ def torch_save(state, path):
 
 
 def savers(state, folder):
-    """Returns the ways to save. Each removes the earlier file and returns a function."""
+    """Returns a dict of the ways to save. A value is a function that removes the file of an
+    earlier save, and returns the function to measure."""
     def case(name, call, **how):
         def make():
             path = os.path.join(folder, name)
@@ -50,7 +51,7 @@ def savers(state, folder):
 
 
 class Load:
-    """One way to load a file. The first call compares the object with `state`."""
+    """One way to load a file. check() compares the loaded object with `state`."""
 
     def __init__(self, state, path, device, **how):
         self.state, self.path, self.device, self.how = state, path, device, how
@@ -86,7 +87,8 @@ def loaders(state, folder, device):
 
 
 def run_load(load):
-    """Runs a load whose object is not kept, so that only one object uses memory."""
+    """Runs a load and drops the loaded object at once, so that memory holds only one object at
+    a time."""
     report = load()
     del load.loaded
     return report

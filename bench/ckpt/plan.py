@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""plan.py [RANKS [WEIGHTS]]: measures how long the coordinator of a save plans for many ranks.
+"""plan.py [RANKS [WEIGHTS]]: measures how long the coordinator of a save needs to plan for many
+ranks.
 
-Each rank has a shard of each weight and of two moments of it, and a copy of the step of each weight
-and of two objects. The plans of all ranks are made in this process, so their way over the network
-is not measured. Prints CPU seconds of torch's DefaultSavePlanner and of penstock.torch.SavePlanner:
-for the first save, and for a second one of the same state. Needs 1 GB for 500,000 items."""
+Each rank has a shard of each weight and of its two moments, and copies of each weight's step
+and of two objects. This process makes the plans of all ranks, so the time to send them over the
+network is not measured. Prints the CPU seconds of torch's DefaultSavePlanner and of
+penstock.torch.SavePlanner, for the first save and for a second save of the same state. Needs 1
+GB for 500,000 items."""
 
 import gc
 import sys

@@ -3,8 +3,8 @@
  * bench_shim: measures one way of reading a file into GPU memory. The way is either the core
  * (Penstock's own API) or a libcufile that is named by its path: Penstock's or NVIDIA's.
  * bench/shim/run runs this program for each way in turn, and computes the ratios. It must never
- * print a figure of bytes that it has not compared, or of an uncached read without checking that
- * the file was not cached.
+ * print a figure of bytes that it has not compared. It must also never print a figure of an
+ * uncached read without checking that the file was not cached.
  */
 #include <errno.h>
 #include <fcntl.h>

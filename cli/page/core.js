@@ -91,6 +91,35 @@ function valueParse(model, i, text) {
   return wasm.param_check(model.index, i, value) ? value : null;
 }
 
+// Reads the text of a Hugging Face config.json as model_config_parse (cli/model_data.c) does. Returns
+// the parameters of the model kvcache that it sets, by name. Throws a message if it sets none.
+function configParse(text) {
+  let all;
+  try {
+    all = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`this is no JSON: ${error.message}`);
+  }
+  // Models with vision have the settings of the language model in text_config.
+  const config = {...all, ...(all && all.text_config)};
+  const number = (key) => typeof config[key] === "number" ? config[key] : 0;
+  const heads = number("num_attention_heads"), type = String(config.torch_dtype || config.dtype);
+  const found = {
+    "layers": number("num_hidden_layers"),
+    // Without this key, each head has its own keys and values.
+    "kv-heads": number("num_key_value_heads") || heads,
+    "head-dim": number("head_dim") || (heads > 0 ? Math.floor(number("hidden_size") / heads) : 0),
+    "latent-dim": number("kv_lora_rank") > 0 ? number("kv_lora_rank") + number("qk_rope_head_dim")
+      : 0,
+    "element-bytes": type === "float32" ? 4 : type.startsWith("float8") ? 1 : 2,
+  };
+  if (found.layers < 1 || (found["latent-dim"] < 1 && (found["kv-heads"] < 1 ||
+      found["head-dim"] < 1)))
+    throw new Error("this is no config.json of a language model: num_hidden_layers, " +
+      "num_attention_heads or hidden_size is missing");
+  return Object.fromEntries(Object.entries(found).filter(([, value]) => value > 0));
+}
+
 // Returns a value as text with six digits; a choice as its word.
 function valueText(row, value) {
   if (Number.isNaN(value))

@@ -171,6 +171,37 @@ function presetMake() {
   return make("div", {class: "bar"}, make("label", {}, "preset", select));
 }
 
+// Sets the parameters from the pasted config.json.
+function configTake(text, error) {
+  error.textContent = "";
+  if (!text.trim())
+    return;
+  try {
+    const values = [...state.values];
+    for (const [name, value] of Object.entries(configParse(text))) {
+      const i = paramIndex(state.model, name);
+      if (!wasm.param_check(state.model.index, i, value))
+        throw new Error(`${name} cannot be ${value}`);
+      values[i] = value;
+    }
+    state.values = values;
+    update();
+    say("The parameters are those of the pasted config.json.");
+  } catch (wrong) {
+    error.textContent = wrong.message;
+  }
+}
+
+function configMake() {
+  if (state.model.name !== "kvcache")
+    return "";
+  const error = make("p", {class: "error", id: "config-error"});
+  const area = make("textarea", {id: "config", rows: 3, spellcheck: "false",
+    placeholder: "paste a model's config.json", "aria-describedby": "config-error",
+    oninput: () => configTake(area.value, error)});
+  return make("div", {class: "bar"}, make("label", {}, "config.json", area), error);
+}
+
 // ---- the results ----
 
 function keep() {
@@ -391,7 +422,7 @@ function modelShow() {
   main.className = "";
   main.replaceChildren(
     make("div", {}, make("section", {}, make("h2", {}, `${model.name}: ${model.summary}`),
-      presetMake(), ...model.params.map(fieldMake))),
+      presetMake(), configMake(), ...model.params.map(fieldMake))),
     make("div", {}, make("section", {}, make("h2", {}, "Results"),
       make("div", {class: "bar"}, make("button", {type: "button", onclick: keep}, "Keep beside"),
         make("button", {type: "button", onclick: () => download(`${model.name}.csv`, "text/csv",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests failing drives in the guest: a drive with a bad sector, a region whose writes fail, a
-# region that reports success for lost writes, a slow region, and a drive that is removed during
-# a transfer. In each case the command must end, report the error, and leave an existing file
+# Tests drives with faults in the guest. The faults are a bad sector, a region whose writes
+# fail, a region that reports success for lost writes, a slow region, and a removal during a
+# transfer. In each case the command must end, report the error, and leave an existing file
 # unchanged. If the command reports success, the bytes must be right. Before each case, a check
 # without Penstock shows that the drive has the fault.
 #

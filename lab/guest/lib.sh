@@ -49,7 +49,7 @@ lab_disk() { # SERIAL
 }
 lab_disk_exists() { [[ -b $(lab_disk "$1") ]]; } # SERIAL
 
-# Formats the first 448 MiB of a drive and mounts them. The marks use the sectors behind them.
+# Formats the first 448 MiB of a drive and mounts them. The sectors after them serve as marks.
 lab_mount() { # SERIAL DIR
 	local dev
 	dev=$(lab_drive "$1")

@@ -48,7 +48,8 @@ verify() { # SERIAL
 	while read -r word name i; do
 		[[ $word == durable ]] || continue
 		version=$i
-		# A later version of the file may have replaced it, but must then be complete.
+		# A later version may have replaced this version of the file. Then the later
+		# version must be complete.
 		if [[ $name == same && -e $dir/same ]]; then
 			version=$((($(stat -c %s "$dir/same") - 777) / 300000))
 		fi

@@ -29,13 +29,15 @@ from ._group import Group
 from ._lib import (ClassRefusedError, FormatError, NotFoundError, PenstockError, ffi as _ffi,
                    lib as _lib)
 from ._model import Model, Report
+from ._objects import ObjectClient, ObjectInfo
 from ._patch import patch_safetensors
 from ._tensor import Tensor
+from ._transfer import TransferReport
 from . import aio
 
 __version__ = _ffi.string(_lib.penstock_version()).decode()
 __all__ = [
-    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "PenstockError",
-    "Report", "Tensor", "aio", "allocate", "iterate", "load_file", "load_into",
-    "patch_safetensors", "safe_open", "save_file",
+    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "ObjectClient",
+    "ObjectInfo", "PenstockError", "Report", "Tensor", "TransferReport", "aio", "allocate",
+    "iterate", "load_file", "load_into", "patch_safetensors", "safe_open", "save_file",
 ]

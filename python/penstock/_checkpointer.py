@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpointer: saves the checkpoints of a training into one folder, and resumes from the newest.
 
-The files are those of StorageWriter. The ranks agree through Ranks instead of torch's collectives,
-so that a rank that dies is noticed within seconds, and a save may run beside the training's own
-collectives."""
+StorageWriter writes the files. The ranks exchange objects through the class Ranks instead of
+torch's collectives. So they notice within seconds that a rank has died, and a save may run while
+the training itself uses collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from . import _part
 from ._coordination import RankError, Ranks, describe
-from ._dcp import SaveReport, StorageReader, StorageWriter
+from ._dcp import refuse_object
+from ._dcp_read import StorageReader
+from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
 from ._staging import Stager, tensor_bytes
 
@@ -65,7 +67,7 @@ class Saved:
 
 
 class _Deadline:
-    """Is set when a time has passed; for the argument `stop` of write_part."""
+    """An event that is set from the time `at` on. It is the argument `stop` of write_part."""
 
     def __init__(self, at: float) -> None:
         self.at = at
@@ -103,6 +105,7 @@ class Checkpointer:
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
                  raise_errors: bool = False, patience: float = 20.0,
                  **writer_options: Any) -> None:
+        refuse_object(folder, "use penstock.torch.ObjectStorageWriter")
         self.folder, self.keep = os.path.abspath(os.fspath(folder)), keep
         self.raise_errors, self._options = raise_errors, writer_options
         self._ranks = Ranks(group, patience)
@@ -124,10 +127,10 @@ class Checkpointer:
         Args:
             state: a dict of tensors, objects with state_dict, and objects that torch.save takes.
             step: the number of the checkpoint.
-            deadline: number of seconds after which the save must have ended. Before it writes,
-                it predicts its duration from measured rates. If the time is too short, it
-                leaves out the keys of `state` that come last in `priority`. If not even the
-                first fits, or if the save takes longer than predicted, it fails with
+            deadline: number of seconds after which the save must have ended. Before the save
+                writes, it predicts its duration from measured rates. If the time is too short,
+                it leaves out the keys of `state` that come last in `priority`. If not even the
+                first key fits, or if the deadline passes during the save, the save fails with
                 DeadlineError, and the earlier checkpoints are unchanged.
             priority: names of keys of `state`, or patterns of names, the most important first.
                 Keys that no pattern matches come last.
@@ -138,7 +141,7 @@ class Checkpointer:
     def save_async(self, state: Mapping[str, Any], step: int
                    ) -> "concurrent.futures.Future[Saved]":
         """Copies a state to host memory, and saves the copy on another thread. Returns when the
-        state may be changed. An earlier save that still runs is waited for."""
+        program may change the state. First waits until an earlier save has ended."""
         self.wait()
         if self._stager is None:
             self._stager = Stager(self._options.get("pool_bytes"), may_leave=True)
@@ -224,7 +227,7 @@ class Checkpointer:
     def _choose(self, state: Mapping[str, Any], deadline: float, priority: Sequence[str]
                 ) -> Tuple[List[str], float]:
         """Returns the keys of the state that can be saved before the deadline, and the predicted
-        duration. All ranks get the same."""
+        duration. The result is the same on all ranks."""
         order = _by_priority(state, priority)
 
         def measure() -> Tuple[float, Dict[str, int]]:
@@ -247,7 +250,7 @@ class Checkpointer:
         return kept, seconds
 
     def _probe(self) -> float:
-        """Measures the drive by writing a file, and returns bytes a second."""
+        """Measures the drive by writing a file. Returns the number of bytes a second."""
         os.makedirs(self.folder, exist_ok=True)
         data = memoryview(bytearray(PROBE_BYTES))
         item = _part.Item("probe", 0, len(data))
@@ -268,10 +271,10 @@ class Checkpointer:
 
     def load(self, state: Dict[str, Any], step: Optional[int] = None, *,
              checksums: bool = True) -> Optional[str]:
-        """Loads the newest complete checkpoint into a state, or that of a step.
+        """Loads the checkpoint of a step into a state; without `step`, the newest complete one.
 
-        If the newest one is damaged, loads the one before it, and so on. The number of ranks may
-        be another than at the save.
+        If the newest checkpoint is damaged, loads the one before it, and so on. The number of
+        ranks may differ from that at the save.
 
         Returns the checkpoint's folder, or None if there is no complete checkpoint and no step
         was asked for. Raises the error of the load if no complete checkpoint can be loaded.
@@ -316,8 +319,8 @@ class Checkpointer:
 
 
 def _drop_tracebacks(error: Optional[BaseException]) -> None:
-    """Removes the tracebacks of an error. The functions in them refer to the snapshot, whose memory
-    the next save needs."""
+    """Removes the tracebacks of an error. They keep local variables alive, and so the snapshot,
+    whose memory the next save needs."""
     if error is not None:
         _log.debug("the save failed here:", exc_info=error)
     while error is not None:

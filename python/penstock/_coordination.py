@@ -6,7 +6,7 @@ do not name the rank. Here all objects pass through the store of torch.distribut
 each rank increments a counter in the store every second. A rank whose counter stands still for
 `patience` seconds is dead: all others raise an error that names it.
 
-With torch.distributed not initialised, there is one rank."""
+If torch.distributed is not initialised, there is one rank."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch.distributed as dist
 
-# Interval between two beats of a rank's counter, in seconds.
+# Time between two increments of a rank's counter (its beats), in seconds.
 BEAT_S = 1.0
-# Shortest and longest pause between two looks at the store, in seconds.
+# Shortest and longest pause between two queries of the store, in seconds.
 LOOK_MIN_S, LOOK_MAX_S = 0.001, 0.2
 
 
@@ -41,7 +41,7 @@ class RankError(RuntimeError):
 
 
 class _Failed:
-    """What a rank sends in place of a value if it has failed."""
+    """An object that a failed rank sends in place of a value. `text` describes its error."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -122,7 +122,8 @@ class Ranks:
         return answer
 
     def _answer(self, store: Any, mine: Any, join: Any) -> Any:
-        """Collects the values of all ranks, and sends each its answer. Returns rank 0's."""
+        """Collects the values of all ranks, and sends each rank its answer. Returns the answer for
+        rank 0, which calls this method."""
         answers: Any
         try:
             values = [mine] + [pickle.loads(self._get(store, f"up/{rank}", rank))
@@ -150,7 +151,7 @@ class Ranks:
         try:
             store.delete_key(key)
         except (RuntimeError, NotImplementedError):
-            pass  # A store without deletion, such as FileStore; the value stays in it.
+            pass  # The store cannot delete (FileStore, for example), so the value stays in it.
 
     def _get(self, store: Any, key: str, of: int) -> bytes:
         """Waits for a value of rank `of`. Raises RankError if that rank dies meanwhile."""
@@ -186,7 +187,7 @@ _counts: Dict[Any, int] = {}
 
 
 def _number_of(members: Any) -> int:
-    """Returns how many Ranks of these members this process has made before."""
+    """Returns how many objects of class Ranks for these ranks this process has made before."""
     key = (os.getpid(), members)
     _counts[key] = _counts.get(key, -1) + 1
     return _counts[key]
@@ -199,7 +200,7 @@ def _beat(store: Any, rank: int, stop: threading.Event) -> None:
         try:
             store.set(f"beat/{rank}", str(count))
         except RuntimeError:
-            return  # The store is gone, which every call of the other methods finds out, too.
+            return  # The store cannot be reached. Every other method then raises an error.
         if stop.wait(BEAT_S):
             return
 

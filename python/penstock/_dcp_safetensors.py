@@ -24,6 +24,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from ._api import save_places
 from ._cuda import synchronize_all
+from ._dcp import refuse_object
 from ._dtypes import from_torch_dtype, torch_dtype
 from ._folders import sync_folder
 from ._lib import PenstockError, open_device
@@ -162,6 +163,7 @@ class HuggingFaceStorageWriter(_TorchWriter, _Writes):
     def __init__(self, *args: Any, require: str = "any", effort: str = "thrifty", **how: Any
                  ) -> None:
         _check_choices(require, effort)
+        refuse_object((*args, how.get("path"))[0], "penstock.save_file writes single objects")
         super().__init__(*args, **how)
         self.require, self.effort = require, effort
         if type(self.fs) is FileSystem:  # pylint: disable=unidiomatic-typecheck
@@ -294,6 +296,7 @@ class HuggingFaceStorageReader(_TorchReader):
     def __init__(self, path: Any, thread_count: int = 1, *, require: str = "any",
                  effort: Optional[str] = None) -> None:
         _check_choices(require, effort)
+        refuse_object(path, "penstock.load_into reads models of a store")
         super().__init__(path=path, thread_count=thread_count)
         self.require, self.effort = require, effort
 

@@ -25,9 +25,9 @@ def is_dtensor(value: Any) -> bool:
 def _split_order(placements: Sequence[Any], mesh: Any) -> Iterable[Tuple[int, Any]]:
     """Returns (mesh dimension, placement) in the order in which the tensor is split.
 
-    A DTensor is split by the mesh's dimensions from the first to the last. FSDP2 marks a
-    dimension with _StridedShard if the split of a later mesh dimension, which is that of tensor
-    parallelism, precedes its own."""
+    Usually the mesh's dimensions split a DTensor in order, from the first to the last. With FSDP2
+    and tensor parallelism, a later dimension may split the tensor first. FSDP2 then marks the
+    earlier dimension with _StridedShard."""
     late: List[Tuple[int, Any]] = []
     for i, placement in enumerate(placements):
         if type(placement).__name__ != "_StridedShard":

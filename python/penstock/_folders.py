@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of checkpoints: makes them durably, and finds out about their file systems."""
+"""Creates the folders of checkpoints durably, and describes their file systems."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _NETWORK = {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs",
 
 
 def place_of(folder: str) -> Place:
-    """Returns the place of a folder, which must exist."""
+    """Describes the file system of a folder, which must exist."""
     stat, space = os.stat(folder), os.statvfs(folder)
     return Place(socket.gethostname(), stat.st_dev, space.f_blocks * space.f_frsize,
                  space.f_bavail * space.f_frsize, file_system(stat.st_dev) in _NETWORK)
 
 
 def file_system(device: int) -> str:
-    """Returns the type of a mounted file system, such as "ext4", or "" if it is not mounted."""
+    """Returns the type of the file system with this device number, such as "ext4", or "" if no
+    such file system is mounted."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as lines:
         for line in lines:

@@ -18,12 +18,12 @@ class FolderLock:
     """A lock on a folder, by flock(2) on the file `name` in it.
 
     The kernel releases the lock when the process ends. The lock is also released when the object
-    is garbage-collected. Raises OSError with errno EBUSY if another process has the lock, or
-    another object of this process that is at work.
+    is garbage-collected. The constructor raises OSError with errno EBUSY if another process has
+    the lock, or if another object of this process has it and is inside a block at_work.
 
-    If a save fails on another rank, the object that has the lock does not learn of it. So another
-    object of this process takes the lock over, unless the first one is at work. On a file system
-    without locks, every process gets the lock."""
+    If a save fails on another rank, the object that has the lock does not learn of it. So a new
+    object of this process takes the lock from an object that is not inside a block at_work. On a
+    file system without locks, every process gets the lock."""
 
     _release: "weakref.finalize[Any, FolderLock]"
 
@@ -41,8 +41,8 @@ class FolderLock:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Inside the block, no other object can take the lock over. Raises OSError with errno EBUSY
-        if one has done so before."""
+        """Inside the block, no other object can take the lock from this one. Raises OSError with
+        errno EBUSY if another object has taken it before."""
         if not self._release.alive:
             raise _busy_error(self._folder)
         self._busy = True

@@ -38,7 +38,7 @@ CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
 # Size of a request in bytes if a program wants to know the progress of a load. Smaller requests
 # would make the load slower.
 STEP_BYTES = 256 << 20
-# Number of places at which a load with keep_cached looks whether the files are cached.
+# Number of places at which a load with keep_cached checks whether the files are cached.
 CACHE_SAMPLES = 256
 
 
@@ -317,7 +317,7 @@ class Model:
         return opts, keep, install_stop_check(opts, keep, stop)
 
     def _is_cached(self) -> bool:
-        """Returns whether the tensors are in the page cache. Looks at CACHE_SAMPLES places."""
+        """Returns whether the tensors are in the page cache. Checks CACHE_SAMPLES places."""
         columns = self.columns
         step = max(1, sum(columns.nbytes) // CACHE_SAMPLES)
         for file in range(lib.penstock_weights_file_count(self.handle)):
@@ -333,7 +333,7 @@ class Model:
             try:
                 for offset in places:
                     os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
-            except OSError:  # EAGAIN: the page is not cached. EOPNOTSUPP: nobody knows.
+            except OSError:  # EAGAIN: the page is not cached. EOPNOTSUPP: it is not known.
                 return False
             finally:
                 os.close(fd)

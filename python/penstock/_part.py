@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import (Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    Union)
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
+                    Tuple, Union)
 
 from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_device, raise_caught,
                    to_c)
@@ -83,6 +83,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
     table = ffi.new("struct penstock_item[]", len(items) or 1)
     segments = ffi.new("struct penstock_seg[]", sum(len(i.segments) for i in items) or 1)
     keep += [table, segments]
+    devices: Dict[str, Any] = {}  # The handles of the devices. Looking one up takes a lock.
     at, size = 0, ffi.sizeof("struct penstock_item")
     for row, item in zip(table, items):
         row.size = size
@@ -96,7 +97,9 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
             to.off, to.row_len, to.rows = segment.off, segment.row_bytes, segment.rows
             to.pitch, to.buf_pitch = segment.pitch, segment.ptr_pitch
             to.room = segment.room
-            to.buf, to.dev = ffi.cast("void *", segment.ptr), open_device(segment.device)
+            if segment.device not in devices:
+                devices[segment.device] = open_device(segment.device)
+            to.buf, to.dev = ffi.cast("void *", segment.ptr), devices[segment.device]
             at += 1
     return table
 
@@ -146,7 +149,7 @@ def region_segments(off: int, itemsize: int, shape: Sequence[int], first: Sequen
     """Returns the segments that move a region of a tensor in a part to or from memory.
 
     Args:
-        off: offset in the part of the tensor, whose elements are there in row-major order.
+        off: offset of the tensor in the part, in which its elements are in row-major order.
         itemsize: bytes of an element.
         shape: the tensor's dimensions in the part.
         first, counts: the region: its first index and its length in each dimension.
@@ -154,8 +157,8 @@ def region_segments(off: int, itemsize: int, shape: Sequence[int], first: Sequen
         strides: the region's strides in memory, in elements.
         device: the library's name of the memory's device.
 
-    Returns None if more than SEGMENTS_MAX segments would be needed or if an element is not beside
-    its neighbour in memory.
+    Returns None if more than SEGMENTS_MAX segments would be needed, if rows overlap in memory, or
+    if a stride is negative.
     """
     if 0 in counts:
         return []

@@ -80,7 +80,7 @@ def patch_safetensors() -> Patched:
         except ImportError:
             continue
         replaced.append((module.load_file, _load_for(module.load_file, framework)))
-        if framework != "flax":  # safetensors.flax.save_file calls that of numpy.
+        if framework != "flax":  # safetensors.flax.save_file calls safetensors.numpy.save_file.
             replaced.append((module.save_file, _save_for(module.save_file)))
     return Patched(replaced)
 

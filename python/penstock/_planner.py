@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SavePlanner: torch's planner of saves, with a plan that is computed quickly and kept.
+"""SavePlanner: a planner of saves for torch, which computes a plan quickly and keeps it.
 
 torch's DefaultSavePlanner takes about 10 us for each tensor of each rank on the coordinator, at
 each save. At thousands of ranks this takes longer than writing. SavePlanner takes less than 1 us,
@@ -23,19 +23,21 @@ from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkSt
                                                   Metadata, TensorStorageMetadata)
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
-# Identifies an item: name and offset of the shard.
+# Identifies an item: the name of its tensor or object, and the offset of its shard.
 Key = Tuple[str, Any]
-# Number of states whose plans are kept.
+# Number of different states whose plans are kept.
 STATES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan(SavePlan):
-    """A plan that the other side may have already.
+    """A plan that a rank and the coordinator send to each other. The receiver may have kept the
+    same plan from an earlier save.
 
     Attributes:
         token: identifies the plan.
-        known: whether the plan has no items because the receiver keeps the plan with this token.
+        known: True if the items are left out, because the receiver has kept the plan with this
+            token.
         nbytes: number of bytes that the rank will write; None before the global plan.
     """
     token: str = ""
@@ -44,15 +46,15 @@ class _Plan(SavePlan):
 
 
 class _Kept(NamedTuple):
-    """What a rank keeps of a save: the token of its local plan, the local and the final plan."""
+    """The plans of a save that a rank keeps: its local plan with its token, and the final plan."""
     token: str
     local: SavePlan
     final: SavePlan
 
 
 class _Joined(NamedTuple):
-    """What the coordinator keeps of a save: token of the global plan, the local and the final plans
-    of all ranks, and the metadata."""
+    """The plans of a save that the coordinator keeps: the token of the global plan, the local and
+    the final plans of all ranks, and the metadata."""
     token: str
     local: List[SavePlan]
     final: List[SavePlan]
@@ -66,15 +68,16 @@ class _Cache:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.kept: "collections.OrderedDict[str, _Kept]" = collections.OrderedDict()
-        # Only on the coordinator; by the tokens of the local plans.
+        # On the coordinator: the plans of a save by the tokens of all local plans.
         self.joined: "collections.OrderedDict[Tuple[str, ...], _Joined]" = \
             collections.OrderedDict()
-        # Whether a save has begun whose plan is not finished. If a save fails before, it fails on
-        # all ranks, and some may have kept what others have not. So all ranks forget everything.
+        # True from the start of a save until its plan is finished. If it is still True at the
+        # start of the next save, the last one has failed on all ranks, and only some of the ranks
+        # may have kept its plan. Then all ranks drop all plans.
         self.planning = False
 
     def begin(self) -> None:
-        """Is called at the start of a save."""
+        """Prepares for a new save. Called at its start."""
         if self.planning:
             self.kept.clear()
             self.joined.clear()
@@ -85,7 +88,8 @@ _caches: Dict[Any, _Cache] = {}
 
 
 def _put(table: Any, key: Any, value: Any) -> None:
-    """Stores an entry as the one that was used last, and drops the oldest ones."""
+    """Stores an entry at the end of the table, and drops the entries that were used least
+    recently, until STATES entries are left."""
     table[key] = value
     table.move_to_end(key)
     while len(table) > STATES:
@@ -99,12 +103,12 @@ class SavePlanner(DefaultSavePlanner):
 
     Args:
         flatten_state_dict, flatten_sharded_tensors: as in DefaultSavePlanner.
-        dedup_save_to_lowest_rank: whether the lowest rank writes what several ranks have;
-            otherwise the rank writes it that has least to write.
+        dedup_save_to_lowest_rank: if several ranks have an item, True lets the lowest rank write
+            it; False lets the rank write it that has the fewest bytes to write.
         cache: whether a plan is used again if no rank's state has changed its tensors or shards.
-            The plans of the last two states are kept. If one process takes part in the saves
-            of several process groups in turn, set it to False; otherwise some saves fail, and
-            succeed when they are repeated.
+            The plans of the last two states are kept. If a process takes part in the saves of
+            several process groups, set it to False; otherwise some saves fail, and succeed
+            when they are repeated.
     """
 
     def __init__(self, flatten_state_dict: bool = True, flatten_sharded_tensors: bool = True, *,
@@ -116,8 +120,8 @@ class SavePlanner(DefaultSavePlanner):
         self._sent: Optional[_Plan] = None
 
     def _plans(self) -> _Cache:
-        """Returns the plans that this process keeps. The number of ranks may change, and a child of
-        fork must not use those of its parent."""
+        """Returns the plans that this process keeps for this number of ranks and these options. A
+        child of fork does not use the plans of its parent."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         key = (torch.distributed.get_world_size() if distributed else 1, type(self),
                self.flatten_state_dict, self.flatten_sharded_tensors,
@@ -158,7 +162,8 @@ class SavePlanner(DefaultSavePlanner):
                            nbytes=sum(map(_storage_size, plan.items))) for plan in final]
             found = _Joined(uuid.uuid4().hex, local, final, metadata)
         _put(joined, tokens, found)
-        # The storage writer changes the metadata, and has its data of this save in the local plans.
+        # The storage writer changes the metadata, so it gets a copy. Its own data about this save
+        # is in the plans that the ranks have sent.
         self.global_plan, self.metadata = found.final, dataclasses.replace(found.metadata)
         return [_Plan([] if known else plan.items, storage_data=sent.storage_data,
                       planner_data=None if known else plan.planner_data, token=found.token,
@@ -166,7 +171,8 @@ class SavePlanner(DefaultSavePlanner):
                 for plan, sent in zip(found.final, all_plans)], self.metadata
 
     def _with_items(self, plans: Sequence[SavePlan]) -> List[SavePlan]:
-        """Replaces each plan that the rank has sent before. Raises ValueError if it is not kept."""
+        """Returns the ranks' plans with their items. For a plan that its rank has sent without
+        items, takes the plan that was kept. Raises ValueError if it was not kept."""
         kept = {getattr(plan, "token"): plan for joined in self._plans().joined.values()
                 for plan in joined.local}
         full = [kept.get(getattr(plan, "token")) if getattr(plan, "known") else plan
@@ -244,7 +250,8 @@ def _without_duplicates(plans: Sequence[SavePlan], to_lowest: bool) -> List[Save
 
 
 def _storage_size(item: WriteItem) -> int:
-    """Returns the bytes of an item; 1 for other objects than tensors, whose size is unknown."""
+    """Returns the bytes of an item. Returns 1 for an object that is not a tensor, because its size
+    is not known."""
     data = item.tensor_data
     if data is None:
         return 1
@@ -276,7 +283,7 @@ def _state_metadata(plans: Sequence[SavePlan]) -> Dict[str, Any]:
 def _check(plans: List[SavePlan], metadata: Metadata) -> None:
     """Raises ValueError if the shards of a tensor overlap or do not cover the tensor.
 
-    Shards that split only one dimension are checked here, all others by torch."""
+    Checks shards that split only one dimension itself, and lets torch check all others."""
     hard = {name: value for name, value in metadata.state_dict_metadata.items()
             if isinstance(value, TensorStorageMetadata) and not _is_row_of_shards(value)}
     if not hard:
@@ -289,7 +296,8 @@ def _check(plans: List[SavePlan], metadata: Metadata) -> None:
 
 
 def _is_row_of_shards(value: TensorStorageMetadata) -> bool:
-    """Returns whether the shards lie beside each other in one dimension and cover the tensor."""
+    """Returns whether the shards split only one dimension, follow each other in it without gaps,
+    and cover the tensor."""
     chunks, size = value.chunks, value.size
     if len(chunks) == 1:
         return tuple(chunks[0].sizes) == tuple(size) and not any(chunks[0].offsets)

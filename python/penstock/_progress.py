@@ -52,7 +52,7 @@ class Meter:
 
     @property
     def active(self) -> bool:
-        """Whether anything is to be told."""
+        """Whether the meter has a function to call or a bar to show."""
         return self._call is not None or self._bar is not None
 
     def add(self, nbytes: int) -> None:
@@ -62,7 +62,7 @@ class Meter:
         self._tell(min(int(self._read * self.scale), self.total))
 
     def finish(self) -> None:
-        """Tells that all bytes have been delivered."""
+        """Reports that all bytes have been delivered."""
         self._tell(self.total)
 
     def _tell(self, done: int) -> None:

@@ -3,8 +3,8 @@
 training goes on.
 
 The copies go to a pool of pinned memory, which is allocated once and used again for each save.
-The pool is never larger than the host's free memory. What does not fit stays on the GPU, and the
-save writes these tensors first: until they are written, async_save does not return."""
+The pool is never larger than the host's free memory. Tensors that do not fit into the pool stay on
+the GPU. The save writes them first, and async_save returns only when they are written."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from ._lib import check, device_name, ffi, lib, open_device
 _log = logging.getLogger("penstock")
 # Copies begin at multiples of this in the pool, so that drives can read them directly.
 ALIGN = 4096
-# Memory of the host that the pool leaves free: a twentieth, but at least 2 GiB.
+# Memory of the host that the pool leaves free: 1 / SPARE_SHARE, but at least SPARE_MIN bytes.
 SPARE_SHARE, SPARE_MIN = 20, 2 << 30
-# A snapshot on which no thread works for this many seconds is not waited for.
+# If no thread has worked on an earlier snapshot for this many seconds, a new snapshot does not wait
+# any longer for its memory.
 KEPT_S = 2.0
 
 
 def free_host_bytes() -> int:
     """Returns how much memory this process may allocate without the kernel killing a process.
 
-    This is the least of the host's available memory and of what the limits of the process's
-    control groups leave, minus a spare, divided by the number of this host's ranks
-    (LOCAL_WORLD_SIZE)."""
+    Takes the host's available memory, or less if a control group of this process allows less.
+    Subtracts a spare, and divides the rest by the number of ranks on this host (LOCAL_WORLD_SIZE).
+    """
     total = available = 0
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
@@ -74,12 +75,12 @@ def _group_room() -> Iterator[int]:
                 with open(f"{folder}/{limit}", encoding="ascii") as most, \
                         open(f"{folder}/{used}", encoding="ascii") as current:
                     yield max(0, int(most.read()) - int(current.read()))
-            except (OSError, ValueError):  # No such group here, or no limit ("max").
+            except (OSError, ValueError):  # The group is not visible, or has no limit ("max").
                 continue
 
 
 class SnapshotReport:
-    """What a snapshot has done.
+    """A report of one snapshot.
 
     Attributes:
         bytes: number of bytes copied to the pool.
@@ -146,11 +147,12 @@ class _Pool:
     def await_free(self, busy: Callable[[], bool]) -> bool:
         """Waits until no tensor of an earlier snapshot exists, and returns True.
 
-        Returns False if nobody is at work on the snapshot, as `busy` tells, for KEPT_S seconds,
-        while something still refers to it. The error of a failed save does, for example."""
+        Returns False if an object still refers to the snapshot although no thread has worked on it
+        for KEPT_S seconds. The error of a failed save is such an object, for example. `busy` tells
+        whether a thread works on the snapshot."""
         with self._released:
             if self._leases:
-                gc.collect()  # The last references may be in cycles.
+                gc.collect()  # The last references may be in reference cycles.
             idle_since = time.monotonic()
             while self._leases:
                 self._released.wait(0.1)
@@ -256,7 +258,8 @@ class Stager(AsyncStager):
         return seconds
 
     def _ready_pool(self, wanted: int, devices: Set[str], report: SnapshotReport) -> _Pool:
-        """Returns the pool, free for a new snapshot, and as large as needed and allowed."""
+        """Waits until the pool is free, and returns it. If it has less than `wanted` bytes,
+        replaces it by a larger one, as far as the limit allows."""
         started = time.monotonic()
         if self._pool is not None and self._pool.pid != os.getpid():
             self._pool = None  # The parent's pool is not in this child of fork.
@@ -284,7 +287,7 @@ class Stager(AsyncStager):
         sources = []
         for key in kept:
             source = found.tensors[key].detach().contiguous()
-            sources.append(source)  # A temporary copy must live until the bytes are copied.
+            sources.append(source)  # contiguous() may have made a copy, which must stay for now.
             staged[key] = _view(lease, at, source)
             if source.nbytes:
                 row = args[count]
@@ -305,7 +308,8 @@ class Stager(AsyncStager):
         return staged
 
     def release(self, error: Optional[BaseException]) -> None:
-        """Is called by the writer when this rank's tensors are written, or cannot be."""
+        """Ends the wait for the tensors that are not in the pool. The writer calls this when this
+        rank's tensors are written, or cannot be written."""
         report = self.report
         if error is None and report is not None and report.left_bytes:
             seconds = time.monotonic() - self._left_since
@@ -314,7 +318,7 @@ class Stager(AsyncStager):
         self._written.set()
 
     def begin(self) -> None:
-        """Is called by the writer on the thread that saves the snapshot."""
+        """Records which thread saves the snapshot. The writer calls this on that thread."""
         self._saver = threading.current_thread()
 
     @property
@@ -335,7 +339,8 @@ class Stager(AsyncStager):
                 return
 
     def await_written(self) -> None:
-        """Waits until the writer has called `release`, or no tensor was left."""
+        """Waits until the writer has called `release`. Returns at once if all tensors fit into the
+        pool."""
         self._written.wait()
 
     def _new_threads(self) -> List[threading.Thread]:
@@ -348,7 +353,7 @@ class Stager(AsyncStager):
         """Whether a thread may be saving the last snapshot."""
         if self._saver is not None:
             return self._saver.is_alive() and not self._released
-        return bool(self._new_threads())  # Another writer saves it.
+        return bool(self._new_threads())  # A writer of another class calls no begin().
 
     def _give_up_pool(self) -> None:
         assert self._pool is not None
@@ -366,7 +371,7 @@ class Stager(AsyncStager):
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Returns whether the tensor's bytes alone, with dtype and shape, are its whole value."""
+    """Returns whether the bytes, the dtype and the shape describe the tensor completely."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and \
         tensor.layout is torch.strided and not tensor.is_quantized and \
         tensor.device.type in ("cpu", "cuda") and not tensor.is_conj() and not tensor.is_neg()
@@ -400,7 +405,7 @@ class _Tensors:
     """The tensors of a state, and the state with other tensors in their place.
 
     Attributes:
-        tensors: the tensors by an identity; shards of distributed tensors count as tensors.
+        tensors: the tensors by id; the local shards of a distributed tensor count as tensors.
         devices: the library's names of the GPUs on which tensors are.
     """
 
@@ -452,8 +457,8 @@ def tensor_bytes(state: Any) -> int:
 
 
 def _locals(value: torch.Tensor) -> List[torch.Tensor]:
-    """Returns the tensors of this process of which a tensor consists. The same call always returns
-    the same objects."""
+    """Returns this process's local tensors of a tensor: the shards of a distributed tensor, or else
+    the tensor itself. The same call always returns the same objects."""
     if hasattr(value, "local_shards"):  # ShardedTensor
         return [shard.tensor for shard in value.local_shards()]
     if hasattr(value, "device_mesh"):  # DTensor

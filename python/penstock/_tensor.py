@@ -72,7 +72,7 @@ def _drop_abandoned(_phase: Any = None, _info: Any = None) -> None:
         _set_gc_callback(_no_op)
 
 
-# The callback in gc.callbacks while no capsule is offered. It must not be Python code: Python
+# The function in gc.callbacks while _offered is empty. It must not be Python code: Python
 # would run signal handlers inside it, and an exception that a handler raises there, such as
 # KeyboardInterrupt, is lost. dict.setdefault accepts the two arguments and does no harm.
 _no_op: Any = {}.setdefault

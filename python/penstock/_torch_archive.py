@@ -30,15 +30,15 @@ _LOCAL_MAGIC, _END_MAGIC = b"PK\x03\x04", b"PK\x05\x06"
 # Length of a zip archive's end record, and the longest comment after it.
 _END_BYTES, _COMMENT_MAX = 22, 65535
 # Number of bytes of a local header to read. The rest of a longer header is padding.
-_HEADER_MAX = 1024
-# Functions that rebuild a tensor on the device that torch.load's argument map_location names.
-# torch.load passes the argument to them in its own way, and allows no function as argument.
+HEADER_MAX = 1024
+# Functions that rebuild a tensor on the device that torch.load's argument map_location names. For
+# a pickle with one of them, torch.load does not accept a function as map_location.
 _DEVICE_CALLS = {"_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_cpu_tensor",
                  "_rebuild_device_tensor_from_numpy", "_rebuild_xla_tensor"}
 
 
 class Unsuited(Exception):
-    """Says why only torch.load can read a file."""
+    """Raised if only torch.load can read a file. The message is the reason."""
 
 
 class Record(NamedTuple):
@@ -122,7 +122,7 @@ def scan(pickled: bytes) -> Tuple[List[Reference], Set[str]]:
 
     Raises Unsuited for a pickle that cannot be scanned."""
     if getattr(copyreg, "_extension_registry"):
-        # An unpickler takes classes with a registered code from a cache, without asking find_class.
+        # For a class with a registered code, an unpickler does not call find_class.
         raise Unsuited("the program has registered pickle extension codes")
     scanner = _Scanner(pickled)
     try:
@@ -139,14 +139,16 @@ class Contents:
     """The storages of a file that torch.save wrote.
 
     Attributes:
-        path: the file.
+        path: the file, which torch.load maps.
+        name: its name in messages.
+        source: what the library reads the payloads from.
         storages: the storages with bytes, in the order in which torch.load meets them.
         records: the record of each storage, by name.
-        identity: tells whether the file is still the same.
+        identity: numbers by which `changed` recognises the file and its state.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, name: str = "") -> None:
+        self.path, self.name, self.source = path, name or path, path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -166,6 +168,9 @@ class Contents:
         finally:
             os.close(self._fd)
 
+    def close(self) -> None:
+        """Frees what the object holds."""
+
     def changed(self) -> bool:
         """Returns whether another file has this name, or the file has changed."""
         try:
@@ -178,7 +183,7 @@ class Contents:
         while nbytes:
             part = os.pread(self._fd, nbytes, offset)
             if not part:
-                damaged(self.path, offset, "the file ends here, too early")
+                damaged(self.name, offset, "the file ends here, too early")
             parts.append(part)
             offset, nbytes = offset + len(part), nbytes - len(part)
         return b"".join(parts)
@@ -191,11 +196,11 @@ class Contents:
         if place is None and not begins:
             raise Unsuited("it is not a zip archive")
         if not begins:
-            damaged(self.path, 0, "an archive's first header is damaged")
+            damaged(self.name, 0, "an archive's first header is damaged")
         if place is None:
             if self._has_comment():
                 raise Unsuited("its directory is not as torch.save writes it")
-            damaged(self.path, self._size, "the archive's directory is missing: the file is "
+            damaged(self.name, self._size, "the archive's directory is missing: the file is "
                     "truncated, or was not written completely")
         found = _zip.entries(self._read(*place))
         if found is None:
@@ -205,7 +210,7 @@ class Contents:
         if "constants.pkl" in table:
             raise Unsuited("it is a TorchScript archive")
         if "data.pkl" not in table:
-            damaged(self.path, place[0], "the archive's directory lists no record data.pkl")
+            damaged(self.name, place[0], "the archive's directory lists no record data.pkl")
         return table
 
     def _has_comment(self) -> bool:
@@ -226,24 +231,24 @@ class Contents:
             if packed and all(self._read(one.header_offset + 8, 2) ==
                               one.compress_type.to_bytes(2, "little") for one in packed):
                 raise Unsuited("it has compressed records")
-        damaged(self.path, directory, "the archive's directory is damaged")
+        damaged(self.name, directory, "the archive's directory is damaged")
 
     def _record(self, name: str) -> Record:
         """Returns where a record is. Checks its local header."""
         entry = self._entries[name]
         if entry.header + _zip.HEADER > self._size:
-            damaged(self.path, entry.header, f"record {name} begins after the end of the file")
-        header = self._read(entry.header, min(self._size - entry.header, _HEADER_MAX))
+            damaged(self.name, entry.header, f"record {name} begins after the end of the file")
+        header = self._read(entry.header, min(self._size - entry.header, HEADER_MAX))
         distance = _zip.data_offset(header)
         if distance is None or not _zip.names(header, name):
-            damaged(self.path, entry.header, f"the header of record {name} is damaged")
+            damaged(self.name, entry.header, f"the header of record {name} is damaged")
         offset = entry.header + distance
         if offset + entry.nbytes > self._size:
-            damaged(self.path, offset, f"record {name} has {entry.nbytes} bytes, but the file ends "
+            damaged(self.name, offset, f"record {name} has {entry.nbytes} bytes, but the file ends "
                     f"after {max(0, self._size - offset)} of them")
         after = self._headers[bisect.bisect_right(self._headers, entry.header)]
         if after - offset - entry.nbytes not in _zip.gaps(header):
-            damaged(self.path, entry.header, f"record {name} does not end where the next "
+            damaged(self.name, entry.header, f"record {name} does not end where the next "
                     "one begins")
         return Record(offset, entry.nbytes)
 
@@ -252,7 +257,7 @@ class Contents:
         place, crc = self._record(name), self._entries[name].crc
         data = self._read(*place)
         if crc and zlib.crc32(data) != crc:
-            damaged(self.path, place.offset, f"record {name} of {place.nbytes} bytes has another "
+            damaged(self.name, place.offset, f"record {name} of {place.nbytes} bytes has another "
                     "checksum than its header: the file is damaged")
         return data
 
@@ -269,11 +274,11 @@ class Contents:
     def _payload(self, one: Reference) -> Record:
         """Returns the part of a storage's record that the pickle refers to."""
         if one.name not in self._entries:
-            damaged(self.path, self._record("data.pkl").offset,
+            damaged(self.name, self._record("data.pkl").offset,
                     f"record data.pkl refers to {one.name}, which the archive does not have")
         record = self._record(one.name)
         if record.nbytes < one.nbytes:
-            damaged(self.path, record.offset, f"record {one.name} has {record.nbytes} bytes, but "
+            damaged(self.name, record.offset, f"record {one.name} has {record.nbytes} bytes, but "
                     f"its storage has {one.nbytes}")
         return Record(record.offset, one.nbytes)
 
@@ -282,4 +287,4 @@ def _identity(info: os.stat_result) -> Tuple[int, ...]:
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
-__all__ = ["Contents", "Record", "Reference", "Unsuited", "damaged", "scan"]
+__all__ = ["HEADER_MAX", "Contents", "Record", "Reference", "Unsuited", "damaged", "scan"]

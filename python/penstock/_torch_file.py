@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """save and load: files of torch.save, whose tensors move directly between storage and devices.
 
-save writes a zip archive that plain torch.load reads; load reads what torch.save or save wrote. For
-load, torch.load rebuilds the object, and gets storages whose bytes this module has already read
-into the memory of the right device. So a file runs no other code here than in torch.load. What this
-module cannot read, torch.load reads, and load says why."""
+save writes a zip archive that plain torch.load reads; load reads the files of torch.save and save.
+load first reads the bytes of all storages into the memory of the right device. Then it calls
+torch.load, which rebuilds the object and gets these storages. So a file runs no other code here
+than in torch.load. If this module cannot read a file, torch.load reads it, and load says why."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -27,13 +28,15 @@ from ._model import CLASSES, EFFORTS, PathLike, Report
 from ._part import Item, Segment, read_part, write_part
 from ._progress import Meter, Progress
 from ._torch_archive import Contents, Record, Unsuited
+from ._torch_object import ObjectContents, is_object, read_object
 from ._torch_pickle import storage_identity
 
 _log = logging.getLogger("penstock")
 # Kinds of torch devices whose memory the library moves. torch copies the memory of other devices.
 _DIRECT = ("cpu", "cuda")
 
-# Words in errors of torch.load that occur only because of the way in which load calls it.
+# Parts of the messages of torch.load's errors that occur only because load passes mmap=True and a
+# function as map_location; with the reason to give for each.
 _NOT_HERE = {
     "unable to mmap": "it cannot be mapped into memory",
     "Callable map_location not supported": "torch.load rebuilds its tensors on a device itself",
@@ -54,7 +57,8 @@ def _path_of(filename: Any) -> str:
 
 
 def _check_stop(stop: Optional[threading.Event], name: str) -> None:
-    """Raises PenstockError if `stop` is set. The library looks only after some time."""
+    """Raises PenstockError if `stop` is set. Without this check, a call whose `stop` is set at the
+    start could succeed, because the library checks `stop` only after a tenth of a second."""
     if stop is not None and stop.is_set():
         error = PenstockError(errno.ECANCELED, f"{name}: cancelled by the caller", name)
         error.reason = "cancelled"
@@ -108,7 +112,8 @@ class _Storages:
 
 @functools.lru_cache(maxsize=16)
 def _pickler_of(module: Any) -> Any:
-    """Returns a Pickler class that asks its attribute `storages` for persistent ids."""
+    """Returns a Pickler class that gets the persistent ids of storages from its attribute
+    `storages`."""
 
     class Pickler(module.Pickler):
         """Pickles all objects but storages."""
@@ -136,7 +141,8 @@ def bytes_of(storage: Any) -> Any:
 
 
 def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
-    """Returns the layout of the file. Short storages in host memory become part of the text."""
+    """Returns the layout of the file. The bytes of short storages in host memory are copied into
+    the pieces of text between the payloads."""
     archive = _zip.Archive()
     archive.add("data.pkl", pickled)
     archive.add("byteorder", sys.byteorder.encode())
@@ -179,7 +185,7 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
     Args:
         obj: any object that torch.save accepts, such as a state dict. Tensors that share memory
             are saved once, and share memory after the load.
-        filename: the path of the file.
+        filename: the path of the file, or the URL of an object, s3://bucket/key.
         durable: True makes the call wait until the file would survive a power cut.
         pickle_module, pickle_protocol: as in torch.save.
         require: the class of paths that the save may use, as in penstock.save_file.
@@ -204,7 +210,7 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
     items = _items(archive, storages)
     synchronize_all(device_name(one.device) for one in storages)
     _check_stop(stop, name)
-    with Meter(progress, archive.end, os.path.basename(name)) as meter:
+    with Meter(progress, archive.end, os.path.basename(_shown(name))) as meter:
         return write_part(name, items, checksums=False, durable=durable, stop=stop,
                           tell=_teller(meter), require=require, effort=effort, path=path)
 
@@ -241,13 +247,13 @@ class _Loader:
                  report: FileReport, meter: Meter) -> None:
         self.contents, self.map_location, self.how = contents, map_location, how
         self.report, self.meter = report, meter
-        # Whether torch.load's argument is a function, which wants storages with their bytes.
+        # Whether map_location is a function. Such a function gets storages with their bytes.
         self.asks = not (map_location is None or
                          isinstance(map_location, (str, bytes, torch.device, dict)))
         self._devices: Dict[str, Any] = {}
         # The storage of each payload by its offset in the file, once it is read.
         self._ready: Dict[int, Any] = {}
-        # The payloads by offset.
+        # Name and record of each payload, by its offset in the file.
         self._payloads = {record.offset: (name, record) for name, record in
                           contents.records.items()}
         # Address of the file's first byte in the mapping from which torch.load makes storages.
@@ -296,10 +302,10 @@ class _Loader:
                       [Segment(record.offset, place.data_ptr(), record.nbytes,
                                device_name(place.device), room=_room(record, place))], [place])
                  for name, record, place in wanted]
-        _check_stop(self.how["stop"], self.contents.path)
+        _check_stop(self.how["stop"], self.contents.name)
         # torch may have freed this memory while kernels that use it were still queued on a stream.
         synchronize_all(item.segments[0].device for item in items)
-        self.report._add(read_part(self.contents.path, items, checksums=False,
+        self.report._add(read_part(self.contents.source, items, checksums=False,
                                    tell=_teller(self.meter), **self.how))
 
     def restore(self, storage: Any, location: str) -> Any:
@@ -316,7 +322,7 @@ class _Loader:
         return self._ready[record.offset]
 
     def _moved(self, storage: Any, location: str) -> Any:
-        """Returns what torch.load makes of a storage in host memory."""
+        """Moves a storage from host memory to its location, as torch.load does, and returns it."""
         if self.asks:
             moved = self.map_location(storage, location)
             if moved is not None:
@@ -344,8 +350,8 @@ def _is_long(record: Record) -> bool:
 def _new_storage(record: Record, device: Any) -> Any:
     """Returns an uninitialised storage for a payload, in host memory if `device` is None.
 
-    In host memory a long payload gets the same distance from a page boundary as in the file, and a
-    page of room after it, so that a drive can write the memory directly."""
+    A drive can write a long payload in host memory directly. For this, the payload has the same
+    offset within its memory page as within its page of the file, and a page of room after it."""
     if device is not None and device.type != "cpu":
         return torch.UntypedStorage(record.nbytes, device=device)
     if not _is_long(record):
@@ -364,12 +370,12 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
          pickle_module: Any = None, require: str = "any", effort: str = "thrifty",
          progress: Progress = False, stop: Optional[threading.Event] = None,
          report: Optional[FileReport] = None, path: Optional[str] = None) -> Any:
-    """Loads an object that torch.save or save wrote, its tensors straight into their memory.
+    """Loads an object that torch.save or save wrote. Reads its tensors straight into their memory.
 
     torch.load rebuilds the object. The file runs no other code than in torch.load.
 
     Args:
-        filename: the path of the file.
+        filename: the path of the file, or the URL of an object, s3://bucket/key.
         map_location: as in torch.load: a device, a dict from locations to locations, or a function
             (storage, location). With a function the storages are read one after the other into
             host memory, and the function moves them.
@@ -399,16 +405,24 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
     how = {"require": require, "effort": effort, "stop": stop, "path": path}
     code = {"weights_only": weights_only, "pickle_module": pickle_module}
     try:
-        contents = Contents(name)
-        total = sum(one.nbytes for one in contents.storages)
-        with Meter(progress, total, os.path.basename(name)) as meter:
+        contents = ObjectContents(name) if is_object(name) else Contents(name)
+        with contextlib.closing(contents), \
+                Meter(progress, sum(one.nbytes for one in contents.storages),
+                      os.path.basename(contents.name)) as meter:
             return _load_directly(contents, map_location, how, code, told, meter)
     except Unsuited as error:
-        told.fallback = f"torch.load reads {name}: {error}"
+        told.fallback = f"torch.load reads {_shown(name)}: {error}"
     if require != "any":
-        raise ClassRefusedError(errno.EOPNOTSUPP, f"{told.fallback}; but require='{require}'", name)
+        raise ClassRefusedError(errno.EOPNOTSUPP, f"{told.fallback}; but require='{require}'",
+                                _shown(name))
     _log.debug("%s", told.fallback)
-    return torch.load(name, map_location, weights_only=weights_only, pickle_module=pickle_module)
+    return torch.load(io.BytesIO(read_object(name)) if is_object(name) else name, map_location,
+                      weights_only=weights_only, pickle_module=pickle_module)
+
+
+def _shown(name: str) -> str:
+    """Returns the name of a file for messages: that of an object has no options."""
+    return name.partition("?")[0] if is_object(name) else name
 
 
 def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any],
@@ -430,8 +444,8 @@ def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any]
 
 def _check_unchanged(contents: Contents) -> None:
     if contents.changed():
-        error = PenstockError(errno.ESTALE, f"{contents.path}: the file changed while it was read",
-                              contents.path)
+        error = PenstockError(errno.ESTALE, f"{contents.name}: the file changed while it was read",
+                              contents.name)
         error.reason = "file-changed"
         raise error
 

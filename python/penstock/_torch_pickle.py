@@ -24,7 +24,7 @@ class _StorageMark:
 
 
 class _Rebuilt:
-    """Is pickled as the call that rebuilds a tensor."""
+    """An object whose pickle is the call that rebuilds a tensor."""
 
     def __init__(self, call: Any, args: Tuple[Any, ...]) -> None:
         self.call = (call, args)

@@ -31,7 +31,8 @@ _LOCATOR64 = struct.Struct("<IIQI")
 _MAX32 = 0xFFFFFFFF
 _DATE = 0x21  # 1 January 1980, so that equal objects give equal files
 _ID_ZIP64, _ID_PADDING = 0x0001, 0x4246
-# The extra fields in archives of torch.save and of zip programs: these two, times and owners.
+# The extra fields that occur in archives of torch.save and of zip programs: ZIP64, padding, and
+# the times and owners that zip programs store.
 _IDS = (_ID_ZIP64, _ID_PADDING, 0x5455, 0x5855, 0x7875)
 
 
@@ -150,7 +151,7 @@ class Entry(NamedTuple):
     crc: int = 0
 
 
-# A tail of at least this length has the end records of any archive without a comment.
+# The last TAIL bytes of an archive without a comment contain all its end records.
 TAIL = _END64.size + _LOCATOR64.size + _END.size
 # Length of a local header without the name and the extra field.
 HEADER = _LOCAL.size
@@ -203,8 +204,8 @@ def entries(directory: bytes) -> Optional[List[Entry]]:
 
 
 def _wide_values(extra: bytes) -> Iterator[int]:
-    """Returns the numbers in the ZIP64 extra field, in which those of the fields stand that are
-    too large for 32 bits."""
+    """Returns the 64-bit numbers in the ZIP64 extra field. A record of the directory has its sizes
+    and its offset there if they do not fit in 32 bits."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)

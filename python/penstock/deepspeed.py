@@ -9,10 +9,11 @@
     engine.save_checkpoint("/ckpt")
     engine.load_checkpoint("/ckpt")
 
-The files have DeepSpeed's names, and plain torch.load reads them, so a training goes on without
-this package, too. Each file gets its name when all its bytes are on the drive. DeepSpeed writes
-the file `latest`, which names the newest checkpoint, on rank 0 as soon as that rank has saved its
-own files. With this engine it does so after all ranks have."""
+The files have DeepSpeed's names, and plain torch.load reads them. So a training can also continue
+without this package. Each file gets its name when all its bytes are on the drive. The file
+`latest` names the newest checkpoint. By default, DeepSpeed writes `latest` on rank 0 as soon as
+this rank has saved its own files. With this engine, DeepSpeed writes it after all ranks have saved
+their files."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Raises an error on this rank and on all others, which wait in commit."""
+        """Raises an error on this rank, and on all other ranks when they call commit."""
 
         def fail() -> None:
             raise error

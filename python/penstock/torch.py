@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from ._checkpointer import Checkpointer, DeadlineError, Saved
 from ._coordination import RankError
-from ._dcp import LoadReport, SaveReport, StorageReader, StorageWriter
+from ._dcp_object import ObjectStorageReader, ObjectStorageWriter
+from ._dcp_read import LoadReport, StorageReader
+from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
 from ._staging import SnapshotReport, Stager, free_host_bytes
 from ._torch_file import FileReport, load, save
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from ._dcp_safetensors import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 __all__ = ["Checkpointer", "DeadlineError", "FileReport", "HuggingFaceStorageReader",
-           "HuggingFaceStorageWriter", "LoadReport", "RankError", "SavePlanner", "SaveReport",
+           "HuggingFaceStorageWriter", "LoadReport", "ObjectStorageReader",
+           "ObjectStorageWriter", "RankError", "SavePlanner", "SaveReport",
            "Saved", "SnapshotReport", "Stager", "StorageReader", "StorageWriter",
            "free_host_bytes", "load", "save"]
 

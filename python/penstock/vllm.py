@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import os
+import tempfile
 from typing import Any, Callable, Iterator, List, Optional
 
+from ._api import save_file
 from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader, weights
 
 # Functions of vLLM's module default_loader that read safetensors files. Their first argument is
@@ -79,11 +82,30 @@ def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
             setattr(default_loader, name, function)
 
 
+@contextlib.contextmanager
+def _stand_in(source: Any, elsewhere: Optional[str]) -> Iterator[Any]:
+    """Returns a Source with which vLLM chooses files. If the weights are elsewhere, this is a
+    folder with an empty file, which the reader does not use."""
+    if elsewhere is None:
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        save_file({}, os.path.join(folder, "model.safetensors"))
+        changed = copy.copy(source)
+        changed.model_or_path = folder
+        for name in ("subfolder", "allow_patterns_overrides"):
+            if hasattr(changed, name):
+                setattr(changed, name, None)
+        yield changed
+
+
 def loader_class() -> Any:
     """Returns a subclass of vLLM's default loader that reads safetensors with Penstock.
 
     `--model-loader-extra-config` accepts the options effort, require, window (in bytes),
-    keep_cached and group, in addition to vLLM's own options."""
+    keep_cached, group and weights, in addition to vLLM's own options. `weights` is where the
+    model's safetensors files are, such as s3://bucket/model; the rest of the model is where
+    vLLM's option for the model says."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
@@ -94,12 +116,16 @@ def loader_class() -> Any:
             self.penstock, own.model_loader_extra_config = \
                 options_of(load_config.model_loader_extra_config)
             own.load_format = "auto"
+            own.model_loader_extra_config = given = dict(own.model_loader_extra_config)
+            self.penstock_weights: Optional[str] = given.pop("weights", None)
+            self.penstock_model: Optional[str] = None
             self.penstock_device = "cpu"
             super().__init__(own)
 
         def load_weights(self, model: Any, model_config: Any) -> Any:
             kind = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
             self.penstock_device = cuda_or_cpu() if kind is None else kind
+            self.penstock_model = getattr(model_config, "model", None)
             return super().load_weights(model, model_config)
 
         def _get_weights_iterator(self, source: Any) -> Any:
@@ -108,17 +134,21 @@ def loader_class() -> Any:
                 refuse_own_loader(self.penstock, "vLLM", "the model is quantized by torchao")
                 return super()._get_weights_iterator(source)
             read: List[Any] = []
+            elsewhere = self.penstock_weights if \
+                self.penstock_model in (None, source.model_or_path) else None
 
             def reader(files: Any, use_tqdm_on_load: bool = False, *_: Any,
                        local_expert_ids: Any = None, **_how: Any) -> Any:
                 read.append(files)
+                if elsewhere is not None:
+                    files = [elsewhere]
                 return file_weights(files, self.penstock_device, _ranks(), self.penstock,
                                     needs=_needs(local_expert_ids),
                                     progress=_shows_bar(use_tqdm_on_load))
 
             # vLLM chooses the files and the experts, notes the time, and adds the prefix.
-            with _readers_replaced(reader):
-                steps = super()._get_weights_iterator(source)
+            with _readers_replaced(reader), _stand_in(source, elsewhere) as chosen:
+                steps = super()._get_weights_iterator(chosen)
             if not read:
                 refuse_own_loader(self.penstock, "vLLM", f"{source.model_or_path} has no "
                                   "safetensors files")

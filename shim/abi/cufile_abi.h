@@ -268,8 +268,8 @@ struct cuf_stats_l1 {
 	uint64_t batch_submit_lat_sum_us, batch_completion_lat_sum_us;
 	uint64_t last_batch_read_bytes, last_batch_write_bytes;
 };
-/* Statistics of cuFileReadv and cuFileWritev. Version 1.19 inserts this struct between those of
- * levels 1 and 2. */
+/* Statistics of cuFileReadv and cuFileWritev. Version 1.19 inserts this struct between the
+ * statistics of level 1 and those that level 2 adds. */
 struct cuf_stats_v {
 	struct cuf_op_counter readv_ops, writev_ops;
 	uint64_t readv_bytes, writev_bytes;

@@ -11,9 +11,9 @@
 
 /*
  * Checks every gate and stores the result in *out; the caller frees it with pst_check_free().
- * If the target is a path on the running machine, also creates a scratch file next to the path.
- * The file is gone afterwards, however the process ends. Blocks for seconds. Returns 0, or
- * -errno with a sentence in `why`:
+ * If the target is a path on the running machine, also creates a scratch file next to the path,
+ * and removes it (see scratch_create in probe.c). Blocks for seconds. Returns 0, or -errno with a
+ * sentence in `why`:
  * -ENOENT  the path does not exist
  * -ENODEV  the device does not exist
  * -EINVAL  `root` does not hold a capture

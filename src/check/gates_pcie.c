@@ -67,7 +67,9 @@ static void inspect_iommu(const struct pst_check_facts *f, struct pst_check_line
 /* The PCI Express route between a device and a drive. */
 struct pci_route {
 	int near; /* distance between device and drive, an enum pst_nearness */
-	int acs;  /* result of pst_topo_acs_redirects() */
+	/* 1 if a bridge between the two sends their traffic up to the root, 0 if none does, -errno
+	 * if unknown (pst_topo_acs_redirects) */
+	int acs;
 	/* 1 if the kernel permits the route across the host bridge, 0 if not, -1 if unknown */
 	int host;
 	int open; /* 1 if peer-to-peer DMA is possible, 0 if not, -1 if unknown */

@@ -84,7 +84,7 @@ static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 }
 
 /* Opens the device for a moment, to learn whether the driver's library exists and works. If
- * `one` is true, the opened card becomes the only device to check. */
+ * `one` is true, makes the opened card the only device to check. */
 static void device_try(struct pst_check_facts *f, const char *name, bool one)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The probe creates a scratch file next to the path that is checked. penstock_explain, which
- * makes a test read, tells it which paths the library can use. The probe then measures each of
- * these paths and compares the bytes. Called by check.c, on the running machine only. The
+ * Creates a scratch file next to the path that is checked. Then calls penstock_explain, which makes
+ * a test read, to find out which paths of the library can be used for this file. Measures each of
+ * these paths, and compares the bytes. Called by check.c, on the running machine only. The
  * scratch file has no name, so it disappears however the process ends. If no scratch file can
  * be created, or if the target is a block device, the probe reads the target itself, and must
  * never write to it.

@@ -24,7 +24,7 @@ struct pst_check_opts {
 	const char *target;
 	/* device name as for penstock_device_open(); NULL stands for "auto" */
 	const char *device;
-	/* measure each path for some milliseconds instead of a second */
+	/* measure each path for 50 ms instead of a second */
 	bool quick;
 };
 
@@ -43,9 +43,9 @@ enum pst_check_need {
 	PST_NEED_NOTHING,
 	/* The same path carries the bytes, but more slowly than with an open gate. */
 	PST_NEED_SPEED,
-	PST_NEED_DIRECT,  /* No path is direct. */
-	PST_NEED_NO_COPY, /* The CPU copies every byte. */
-	PST_NEED_WORK,	  /* No byte arrives. */
+	PST_NEED_DIRECT,  /* While the gate is not open, no path is direct. */
+	PST_NEED_NO_COPY, /* While the gate is not open, the CPU copies every byte. */
+	PST_NEED_WORK,	  /* While the gate is not open, no byte arrives. */
 };
 
 /* The finding of one gate. Strings behind pointers are static. */
@@ -69,7 +69,7 @@ struct pst_check_path {
 	bool cached;	 /* whether the measured bytes came from the page cache */
 	double gb_per_s; /* speed in 10^9 bytes per second */
 	double cpu_copies, dram_passes;
-	/* reason why an open path failed; "" if it did not fail */
+	/* reason why the test transfer on this path failed; "" if it did not fail */
 	char error[PENSTOCK_TEXT_MAX];
 };
 

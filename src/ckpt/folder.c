@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Describes the folder of one checkpoint: lists its files, finds the marker, and compares the parts
- * with the manifests. A checkpoint without a manifest, which PyTorch itself has written, is
- * complete if it has its marker, and all files that an index of safetensors files names. Called by
- * list.c, verify.c and prune.c.
+ * with the manifests. A checkpoint that PyTorch itself has written has no manifest. It is complete
+ * if it has its marker; if the marker is an index of safetensors files, all files that the index
+ * names must exist, too. Called by list.c, verify.c and prune.c.
  */
 #include "ckpt/folder.h"
 
@@ -43,7 +43,7 @@ static bool take_number(const char **at, unsigned long *out)
 	return !errno;
 }
 
-/* Returns whether the name is __N.metadata, and the number. */
+/* Returns whether the name is __N.metadata, the marker of rank N. *rank becomes N. */
 static bool rank_marker(const char *name, unsigned long *rank)
 {
 	const char *at = name + 2;
@@ -51,7 +51,8 @@ static bool rank_marker(const char *name, unsigned long *rank)
 	return !strncmp(name, "__", 2) && take_number(&at, rank) && !strcmp(at, ".metadata");
 }
 
-/* Returns whether the name is __N_M.distcp, which DCP gives to the parts of rank N. */
+/* Returns whether the name is __N_M.distcp, which torch.distributed.checkpoint gives to the parts
+ * of rank N. *rank becomes N. */
 static bool rank_part(const char *name, unsigned long *rank)
 {
 	const char *at = name + 2;
@@ -61,7 +62,7 @@ static bool rank_part(const char *name, unsigned long *rank)
 	       take_number(&at, &number) && !strcmp(at, ".distcp");
 }
 
-/* Returns whether the library gives such names to files that it has not committed:
+/* Returns whether the name is that of a file which the library has not committed:
  * .NAME.penstock-*, with 16 hexadecimal digits at the end. */
 static bool temp_name(const char *name)
 {
@@ -146,14 +147,20 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	bool linked = pst_part_link(f->fd, name, target), missing;
 	struct stat stat;
 
-	/* A file that is removed meanwhile, a folder and another link are no files of a
-	 * checkpoint. */
+	/* Ignores a file that has been removed since the folder was listed, a folder, and a link
+	 * that does not lead to a part. */
 	missing = linked && fstatat(f->fd, name, &stat, 0) && errno == ENOENT;
-	if (missing)
-		stat = (struct stat){.st_mode = S_IFREG};
-	else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
-		 !S_ISREG(stat.st_mode))
+	if (missing && fstatat(f->fd, name, &stat, AT_SYMLINK_NOFOLLOW))
 		return 0;
+	if (missing) {
+		/* The target does not exist, so the file gets the time of the link. A running save
+		 * makes the link before it writes the target. */
+		stat.st_mode = S_IFREG;
+		stat.st_size = 0;
+	} else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
+		   !S_ISREG(stat.st_mode)) {
+		return 0;
+	}
 	if (f->count == f->capacity) {
 		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
 		struct pst_ckpt_file *more = reallocarray(f->files, capacity, sizeof(*more));
@@ -209,8 +216,8 @@ set_state(struct pst_ckpt_folder *f, enum penstock_ckpt_state state, const char 
 	va_end(args);
 }
 
-/* Returns the marker of the whole checkpoint: .metadata or an index, or the only file of a model
- * that has no index. Returns NULL if there is none. */
+/* Returns the marker of the whole checkpoint: .metadata, an index, or model.safetensors, which is
+ * the only file of a model without an index. Returns NULL if the folder has none of them. */
 static const struct pst_ckpt_file *find_marker(const struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -228,9 +235,10 @@ static bool has_rank_marker(const struct pst_ckpt_folder *f, unsigned long rank)
 	return find_file(f, name);
 }
 
-/* Returns whether each rank has written its marker. Without a manifest, the ranks are those that
- * have written parts. *missing becomes the first rank that has no marker. *any tells whether any
- * rank has one. */
+/* Returns whether each rank has written its marker. `ranks` is the number of ranks that the
+ * manifest names. If it is 0, there is no manifest, and each rank that has written a part needs a
+ * marker. *missing becomes the first rank without a marker. *any tells whether any rank has a
+ * marker. */
 static bool all_rank_markers(const struct pst_ckpt_folder *f, unsigned ranks,
 			     unsigned long *missing, bool *any)
 {
@@ -253,8 +261,8 @@ static bool all_rank_markers(const struct pst_ckpt_folder *f, unsigned ranks,
 	return true;
 }
 
-/* Finds the marker. Sets the state if there is none, or if it is empty. Returns whether the
- * checkpoint may be complete. */
+/* Finds the marker. If the marker is missing or empty, sets the state and returns false. Otherwise
+ * returns true: the checkpoint may be complete. */
 static bool check_marker(struct pst_ckpt_folder *f)
 {
 	const struct pst_ckpt_file *marker = find_marker(f);
@@ -274,7 +282,8 @@ static bool check_marker(struct pst_ckpt_folder *f)
 	return f->ckpt.state == PENSTOCK_CKPT_COMPLETE;
 }
 
-/* Compares the parts that the manifest lists with the files. */
+/* Compares the parts that the manifest lists with the folder's files. Sets the state if a part is
+ * missing or has another length. */
 static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	const struct pst_manifest_part *wrong = NULL;
@@ -303,7 +312,8 @@ static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifes
 		set_state(f, PENSTOCK_CKPT_DAMAGED, "part %.80s is missing%s", wrong->name, more);
 }
 
-/* Notes that a file of the index is missing, and ends the reading of the index. */
+/* Checks that the file `name`, which the index names, exists. If not, sets the state, and returns
+ * false to end the reading of the index. */
 static bool check_indexed_file(void *user, const char *name)
 {
 	struct pst_ckpt_folder *f = user;
@@ -326,7 +336,8 @@ static int check_indices(struct pst_ckpt_folder *f)
 
 		if (f->files[i].kind != PST_FILE_MARKER || !strcmp(name, ".metadata"))
 			continue;
-		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, &text, &len);
+		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, PST_MANIFEST_READ_MAX,
+					     &text, &len);
 		if (pst_ckpt_error_is_ours(ret))
 			return ret;
 		if (ret) {
@@ -342,7 +353,8 @@ static int check_indices(struct pst_ckpt_folder *f)
 	return 0;
 }
 
-/* Adds the parts of the manifest whose names do not tell that they are parts. */
+/* Adds to the list of files the parts of the manifest that list_file has ignored, because their
+ * names are not those of parts. */
 static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	uint64_t before = f->count;
@@ -356,8 +368,8 @@ static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_mani
 	return ret;
 }
 
-/* Sets the state if a part is on a drive that is not mounted. Without a manifest, nothing else
- * tells that the part is missing. */
+/* Sets the state if a part is a link whose target is missing, for example because its drive is not
+ * mounted. Called for checkpoints without a manifest, for which check_parts cannot find this. */
 static void check_links(struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -374,7 +386,8 @@ static void find_strays(struct pst_ckpt_folder *f, const struct penstock_manifes
 			f->files[i].stray = !pst_manifest_part(m, f->files[i].name);
 }
 
-/* Counts the files, and finds the time of the checkpoint. */
+/* Counts the files and their bytes. Sets the time of the checkpoint: the time of its marker, or of
+ * its newest file if it has no marker. */
 static void count_files(struct pst_ckpt_folder *f)
 {
 	struct penstock_ckpt *c = &f->ckpt;
@@ -393,9 +406,10 @@ static void count_files(struct pst_ckpt_folder *f)
 	c->saved_ns = marker ? marker->time_ns : f->count ? newest : 0;
 }
 
-/* Describes the checkpoint whose files are listed. `manifest` is the result of opening its
- * manifests: 0 or an error, whose message this thread has. Returns 0, or an error of the process.
- */
+/* Fills in the description of a checkpoint whose files are listed. `manifest` is the result of
+ * opening its manifests: 0 or an error, whose message this thread has. Returns 0, or an error such
+ * as
+ * -ENOMEM that says nothing about the checkpoint. */
 static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
 {
 	bool summed = !manifest;

@@ -23,13 +23,14 @@ enum pst_file_kind {
 };
 
 enum pst_file_kind pst_file_kind(const char *name);
-/* Returns whether a name in the folder `dir` is a symbolic link to a part on another drive, as a
- * striped save makes it: to the absolute path of a file of the same name, in a folder that has the
- * same name as `dir`. `target` receives the path. */
+/* Returns whether `name` in the folder `dir` is a symbolic link to a part on another drive. A
+ * striped save makes such links. The target is an absolute path. It has the same file name as the
+ * link, and its folder has the same name as `dir`. `target` receives the path. */
 bool pst_part_link(int dir, const char *name, char target[PATH_MAX]);
 
-/* Returns whether the process lacks memory or descriptors. Such an error says nothing about the
- * file that it was to read, so it ends the call. */
+/* Returns whether the error means that this process lacks memory or descriptors. Such an error says
+ * nothing about the file that was to be read. So the caller must fail, and must not call the file
+ * damaged. */
 bool pst_ckpt_error_is_ours(int code);
 
 /* A file of a checkpoint. */

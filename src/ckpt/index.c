@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements index.h. Checkpoints without a manifest use it to find missing files. Unlike
- * src/weights/files.c, it looks for no file. Called by folder.c.
+ * Implements index.h. folder.c calls it to find the files that a checkpoint without a manifest must
+ * have. Unlike src/weights/files.c, it does not check whether the files exist.
  */
 #include "ckpt/index.h"
 
@@ -9,7 +9,8 @@
 
 #include "common/json.h"
 
-/* Reads the weight map. Returns false if `fn` ends the reading, or after an error. */
+/* Reads the object "weight_map" of the index. Returns false if `fn` ends the reading, or after an
+ * error. */
 static bool read_map(struct pst_json *in, pst_index_fn *fn, void *user)
 {
 	bool first = true;

@@ -40,14 +40,14 @@ static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f
 	return 0;
 }
 
-/* A folder whose subfolders are to be listed. */
+/* A folder whose subfolders may be checkpoints. */
 struct parent {
 	struct pst_ckpt_list *list;
 	const char *path;
 };
 
-/* Adds an entry of the folder if it is a subfolder with a checkpoint. A subfolder that is a link,
- * that this user cannot read, or that is removed meanwhile, is ignored. */
+/* Adds the directory entry `e` to the list if it is a subfolder with a checkpoint. Ignores a
+ * subfolder that is a symbolic link, that this user cannot read, or that has just been removed. */
 static int add_subfolder(void *user, const struct dirent *e)
 {
 	const struct parent *parent = user;

@@ -22,9 +22,6 @@
 #include "common/utf8.h"
 #include "weights/err.h"
 
-/* Maximum number of bytes of a manifest. */
-#define BYTES_MAX (4ull << 30)
-
 /* A manifest that is being parsed. */
 struct parse {
 	struct penstock_manifest *m;
@@ -38,7 +35,8 @@ static int malformed(const struct parse *p, const char *at, const char *what)
 				(uint64_t)(at - p->text), "%s", what);
 }
 
-/* Returns `in->what`, or `fallback` if the JSON is valid and yet not that of a manifest. */
+/* Fails with the message `in->what` if the JSON is malformed. Fails with the message `fallback` if
+ * the JSON is valid, but is not a line of a manifest. */
 static int json_fail(const struct parse *p, const struct pst_json *in, const char *fallback)
 {
 	return malformed(p, in->text + in->at, in->what ? in->what : fallback);
@@ -52,7 +50,7 @@ bool pst_manifest_names_part(const char *name)
 	       pst_utf8_valid(name);
 }
 
-/* Reads the key `want` of the next member. */
+/* Reads the key of the next member. Returns false if the key is not `want`. */
 static bool take_key(struct pst_json *in, bool *first, const char *want)
 {
 	size_t len;
@@ -204,15 +202,15 @@ static int parse_head(struct parse *p, char *line, size_t len)
 	if (!take_number(&in, &first, "ranks", &ranks) || ranks > UINT_MAX ||
 	    !take_end(&in, &first))
 		return json_fail(p, &in, "the first line is malformed");
-	/* While a save replaces a checkpoint of another number of ranks, the folder has the
-	 * manifests of both. */
+	/* While a save replaces a checkpoint, the folder has the manifests of the old and of the
+	 * new checkpoint, and their numbers of ranks may differ. */
 	if (ranks > p->m->ranks)
 		p->m->ranks = (unsigned)ranks;
 	return 0;
 }
 
-/* Checks the tail, which is the text from `line` on, and returns the number of parts that it
- * tells. */
+/* Checks the tail (the last line of a manifest), which begins at `line`. *parts becomes the number
+ * of parts that the tail has. */
 static int check_tail(struct parse *p, char *line, size_t len, uint64_t *parts)
 {
 	size_t before = (size_t)(line - p->text);
@@ -305,7 +303,7 @@ static int64_t read_all(int fd, char *to, size_t len)
 	return (int64_t)at;
 }
 
-static int read_open_file(int fd, const char *path, char **out, size_t *len)
+static int read_open_file(int fd, const char *path, uint64_t max, char **out, size_t *len)
 {
 	struct stat stat;
 	int64_t n;
@@ -315,9 +313,11 @@ static int read_open_file(int fd, const char *path, char **out, size_t *len)
 	if (!S_ISREG(stat.st_mode))
 		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
 					"it is no regular file");
-	if ((uint64_t)stat.st_size > BYTES_MAX)
+	if ((uint64_t)stat.st_size > max)
 		return pst_weights_fail(EFBIG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
-					"the file has more than 4 GiB");
+					"the file has %llu bytes, and the manifests and indices of "
+					"a folder may have 1 GiB; load without comparing checksums",
+					(unsigned long long)stat.st_size);
 	*out = malloc((size_t)stat.st_size + 1);
 	if (!*out)
 		return pst_weights_no_memory("a manifest");
@@ -330,7 +330,8 @@ static int read_open_file(int fd, const char *path, char **out, size_t *len)
 	return 0;
 }
 
-int pst_manifest_read_file(int at, const char *dir, const char *name, char **out, size_t *len)
+int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t max, char **out,
+			   size_t *len)
 {
 	int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 	char path[PATH_MAX];
@@ -341,7 +342,7 @@ int pst_manifest_read_file(int at, const char *dir, const char *name, char **out
 					"it is a symbolic link");
 	if (fd < 0)
 		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
-	ret = read_open_file(fd, path, out, len);
+	ret = read_open_file(fd, path, max, out, len);
 	close(fd);
 	return ret;
 }
@@ -351,26 +352,31 @@ struct source {
 	struct penstock_manifest *m;
 	const char *path;
 	int fd;
+	uint64_t bytes_left; /* maximum number of bytes of the manifests that are not read yet */
 };
 
 /* Adds a file of the folder if its name is that of a manifest. */
 static int add_file(void *user, const struct dirent *e)
 {
 	size_t name_len = strlen(e->d_name), end = strlen(PST_MANIFEST_END), len;
-	const struct source *dir = user;
+	struct source *dir = user;
 	char path[PATH_MAX], *text;
 	int ret;
 
 	if (name_len < end || strcmp(e->d_name + name_len - end, PST_MANIFEST_END) != 0)
 		return 0;
-	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, &text, &len);
+	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, dir->bytes_left, &text, &len);
+	if (ret)
+		return ret;
+	dir->bytes_left -= len;
 	snprintf(path, sizeof(path), "%s/%s", dir->path, e->d_name);
-	return ret ? ret : pst_manifest_add(dir->m, path, text, len);
+	return pst_manifest_add(dir->m, path, text, len);
 }
 
 static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
 {
-	struct source source = {.m = m, .path = dir, .fd = fd};
+	struct source source = {
+		.m = m, .path = dir, .fd = fd, .bytes_left = PST_MANIFEST_READ_MAX};
 	int ret = pst_dir_each(fd, dir, add_file, &source);
 
 	if (!ret && !m->text_count)
@@ -459,14 +465,15 @@ const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest
 			     : NULL;
 }
 
-/* Returns the last item of a part that begins at `off`, or NULL. Of several items, only the last
- * can have bytes. */
+/* Returns the last item of a part that begins at offset `off`, or NULL. If several items begin
+ * there, only the last of them can have bytes, because items do not overlap. */
 static const struct penstock_item *item_at(const struct penstock_manifest *m,
 					   const struct pst_manifest_part *part, uint64_t off)
 {
 	uint64_t low = part->first, high = part->first + part->count;
 
-	/* Items before `low` begin at `off` at the latest, those from `high` on begin later. */
+	/* A binary search. All items before index `low` begin at `off` or earlier. All items from
+	 * index `high` on begin after `off`. */
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
 

@@ -11,7 +11,12 @@
 
 #include "penstock_ckpt.h"
 
-/* How the name of a manifest ends. */
+/* Maximum number of bytes of a manifest that is written, which lists about 5 million items. */
+#define PST_MANIFEST_WRITE_MAX (512ull << 20)
+/* Maximum number of bytes of all manifests of a folder. They are in memory at the same time. While
+ * a save replaces a checkpoint, the folder has the manifests of both. */
+#define PST_MANIFEST_READ_MAX (2 * PST_MANIFEST_WRITE_MAX)
+/* The end of the name of each manifest. */
 #define PST_MANIFEST_END "penstock.manifest"
 
 struct pst_manifest_part {
@@ -47,8 +52,9 @@ int pst_manifest_sort(struct penstock_manifest *m, const char *dir);
 
 /* Reads the file `name` of the folder behind the descriptor `at`; `dir` is the folder's name for
  * messages. *out becomes a malloc'd buffer of *len bytes. Fails with -EBADMSG if it is no regular
- * file, and with -EFBIG if it has more than 4 GiB. */
-int pst_manifest_read_file(int at, const char *dir, const char *name, char **out, size_t *len);
+ * file, and with -EFBIG if it has more than `max` bytes. */
+int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t max, char **out,
+			   size_t *len);
 
 /* Returns the part with this name, or NULL. */
 const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest *m,

@@ -7,8 +7,8 @@
  *	{"part":"__0_0.distcp","bytes":8192,"items":[["weight",0,4096,1234],["bias",4096,8,null]]}
  *	{"parts":1,"crc32c":305419896}
  *
- * An item is its name or null, its offset, its length, and its checksum or null. Called by bindings
- * and programs.
+ * An item is an array: its name or null, its offset, its length, and its checksum or null. Called
+ * by bindings and programs.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -136,7 +136,8 @@ static int put_all(struct pst_text *t, const char *path, unsigned ranks,
 	return t->failed ? pst_weights_no_memory("a manifest") : 0;
 }
 
-/* Parses the text, so that no manifest is written that cannot be read. Finds duplicate parts. */
+/* Parses the text of the manifest before it is written, because manifest.c must be able to read it.
+ * This also finds duplicate parts. */
 static int check_text(const char *path, const struct pst_text *t)
 {
 	struct penstock_manifest *m = calloc(1, sizeof(*m));
@@ -173,6 +174,10 @@ int penstock_manifest_write(const char *path, unsigned ranks, const struct penst
 	if (len < end || strcmp(path + len - end, PST_MANIFEST_END) != 0)
 		return write_fail(path, NULL, "the name of a manifest ends with " PST_MANIFEST_END);
 	ret = put_all(&t, path, ranks, parts, count);
+	if (!ret && t.len > PST_MANIFEST_WRITE_MAX)
+		ret = write_fail(path, NULL,
+				 "the list of items would have more than 512 MiB; save without "
+				 "checksums, or shorten the names");
 	if (!ret)
 		ret = check_text(path, &t);
 	if (!ret) {

@@ -37,8 +37,8 @@ static bool seg_end(const struct penstock_seg *seg, uint64_t *end)
 	       !__builtin_add_overflow(*end, seg->off, end) && *end <= INT64_MAX;
 }
 
-/* Checks that the segments lie inside the item's range. Sets *covers to whether they cover the
- * range without gaps, in order. */
+/* Checks that the segments lie inside the item's range. Sets *covers to whether each segment begins
+ * where the one before it ends, and all of them together cover the whole range. */
 static int item_check(const struct pst_part_move *m, const struct penstock_item *item, bool *covers)
 {
 	uint64_t end = item->off;
@@ -96,7 +96,7 @@ static void part_end(struct pst_part_move *m)
 	free(m->slices.list);
 }
 
-/* Makes the slices of all items. An item whose checksum is not wanted is unsummed. */
+/* Makes the slices of all items, and marks the slices whose checksums are to be computed. */
 static int list_slices(struct pst_part_move *m)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -119,8 +119,8 @@ static int list_slices(struct pst_part_move *m)
 
 /* ---- checksums ---- */
 
-/* Returns the checksum of item `i`. Its slices are sorted, and begin at index *at of the list. Sets
- * *at to the index after them. */
+/* Returns the checksum of item `i`, joined from the checksums of its slices. The slices of the item
+ * begin at index *at of the sorted list. Sets *at to the index after its last slice. */
 static uint32_t item_sum(const struct pst_slices *slices, uint64_t i, uint64_t *at)
 {
 	uint32_t crc = 0;
@@ -142,8 +142,8 @@ static int sum_fail(const struct pst_part_move *m, const struct penstock_item *i
 				(unsigned long long)item->len, crc, item->crc32c);
 }
 
-/* Stores the checksums of written items, or compares those of read items. Reports the first item
- * with a wrong checksum, but compares all. */
+/* Stores the checksums in the items if m->store_sums is set, otherwise compares them with the
+ * items' checksums. Compares all items, but reports only the first wrong checksum. */
 static int finish_sums(struct pst_part_move *m)
 {
 	uint64_t at = 0;
@@ -179,8 +179,8 @@ static void give_items(const struct pst_part_move *m, struct penstock_item *item
 
 /* ---- files ---- */
 
-/* Opens the file. The name is always treated as a path, as in the functions that read models. So a
- * name with a colon is not taken for the address of another kind of storage. */
+/* Opens the file. Treats the name as a path, as the functions that read models do. So a file name
+ * with a colon, such as "mem:1", does not open another kind of storage. */
 static int open_part(struct pst_part_move *m, const struct penstock_storage_opts *how)
 {
 	const char *path = m->path, *colon = strchr(path, ':'), *slash = strchr(path, '/');
@@ -196,8 +196,9 @@ static int open_part(struct pst_part_move *m, const struct penstock_storage_opts
 	return ret ? pst_weights_fail_lib(ret, path, NULL, PST_NO_OFF) : 0;
 }
 
-/* Fails if the file system has too few bytes for the new file. Not all file systems can reserve
- * space. If the free space is not known, the function succeeds. */
+/* Fails if the file system has too few free bytes for the new file. Without this check, the write
+ * could fail late, because not all file systems can reserve space. If the free space is not known,
+ * the function succeeds. */
 static int check_space(const struct pst_part_move *m, uint64_t length)
 {
 	const char *path = strncmp(m->path, "file://", 7) ? m->path : m->path + 7, *slash;
@@ -225,7 +226,8 @@ static int check_space(const struct pst_part_move *m, uint64_t length)
 
 /* ---- write ---- */
 
-/* Checks that the items are in order and their segments cover them. Sets the length of the file. */
+/* Checks that the items are sorted by offset, do not overlap, and are covered by their segments.
+ * Sets the length of the file. */
 static int check_written(struct pst_part_move *m)
 {
 	uint64_t end = 0;
@@ -286,8 +288,8 @@ static int read_file(struct pst_part_move *m)
 	return ret;
 }
 
-/* Runs `move` while the device "host" is open, to which all memory belongs that is on no other open
- * device. */
+/* Runs `move` while the device "host" is open. Memory that belongs to no other open device then
+ * belongs to this device. */
 static int with_host(struct pst_part_move *m, int (*move)(struct pst_part_move *m))
 {
 	struct penstock_device *host;

@@ -15,8 +15,8 @@
 #define SEGS 1024u   /* Maximum number of segments of a request. */
 /* Time in ns between two calls of opts.look. */
 #define POLL_NS 100000000
-/* Maximum number of ranges, and of bytes, whose checksums are computed between two looks at the
- * queue. A single range may be longer. */
+/* Maximum number of ranges, and of their bytes, whose checksums this thread computes before it
+ * takes completed requests from the queue again. A single range may have more bytes. */
 #define SUMS 256u
 #define SUM_BYTES (16u << 20)
 
@@ -25,7 +25,7 @@ struct batch {
 	uint64_t first, count;
 	uint64_t id;
 	bool in_flight;
-	struct batch *next; /* next batch on the list of those whose slices can be summed */
+	struct batch *next; /* next batch of the list state.ready */
 };
 
 struct state {
@@ -34,8 +34,8 @@ struct state {
 	struct batch *batches;
 	uint64_t batch_count;
 	uint64_t submitted, ended; /* numbers of batches */
-	/* The batches whose slices can be summed; the slice and the row of the first of them that
-	 * come next. */
+	/* List of the batches whose slices are ready for their checksums. `slice` and `row` are the
+	 * next slice of the first batch, and the next row of this slice. */
 	struct batch *ready, **ready_end;
 	uint64_t slice, row;
 	uint64_t looked_ns; /* time of the last call of opts.look, in ns */
@@ -55,7 +55,7 @@ static void make_ready(struct state *s, struct batch *b)
 	}
 }
 
-/* Moves to the next slice of the ready batches. */
+/* Sets s->slice to the next slice of the ready batches. */
 static void next_slice(struct state *s)
 {
 	s->row = 0;
@@ -68,8 +68,8 @@ static void next_slice(struct state *s)
 		s->ready_end = &s->ready;
 }
 
-/* Collects ranges of one device whose checksums come next, and the slice of each range. Returns
- * their number. */
+/* Collects the next ranges whose checksums are to be computed, and the slice of each range. All of
+ * them are on one device. Returns their number. */
 static unsigned collect_sums(struct state *s, struct penstock_sum_args *sums,
 			     struct pst_slice **owners)
 {
@@ -134,7 +134,8 @@ static const char *item_name_at(const struct pst_part_move *m, uint64_t off)
 	return NULL;
 }
 
-/* Calls the caller's callback if it is time, and cancels if it asks for that. */
+/* Calls opts.look if POLL_NS have passed since its last call. If it asks to cancel, sets
+ * s->failed. */
 static void look(struct state *s)
 {
 	const struct penstock_part_opts *opts = &s->m->opts;

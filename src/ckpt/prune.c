@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_ckpt_prune. It removes files by the descriptor of their folder, so a folder
- * that is replaced by a link meanwhile leads nowhere else. It must never remove the newest complete
- * checkpoint.
+ * Implements penstock_ckpt_prune. It removes files by the descriptor of their folder. So if another
+ * process replaces the folder by a symbolic link meanwhile, no file behind this link is removed. It
+ * must never remove the newest complete checkpoint.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include "ckpt/folder.h"
 #include "weights/err.h"
 
-/* End of the names of the files that saves lock. */
+/* End of the names of lock files. A save holds such a lock while it writes into a folder. */
 #define SAVE_LOCK ".penstock-saving"
 
 struct prune {
@@ -31,8 +31,9 @@ static int announce(const struct prune *p, const char *path, uint64_t bytes)
 	return p->each ? p->each(p->user, path, bytes) : 0;
 }
 
-/* Removes the part on another drive to which a link leads, and its folder there if that is empty.
- * The part of a folder that is a checkpoint itself, with a marker or a manifest, stays. */
+/* Removes the part on another drive to which a link leads, and then the part's folder if it is
+ * empty. If the part's folder is itself a checkpoint, with a marker or a manifest, removes
+ * nothing. */
 static int remove_target(const struct pst_ckpt_folder *f, const char *name)
 {
 	char target[PATH_MAX], *slash;
@@ -72,7 +73,7 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 				      "cannot remove: %m");
 }
 
-/* Removes the files for which `markers` is the answer to whether they are markers. */
+/* Removes all markers of the checkpoint if `markers` is true, otherwise all its other files. */
 static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 {
 	int ret = 0;
@@ -88,21 +89,21 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 	return ret;
 }
 
-/* Removes a checkpoint: first its markers, durably, then its other files, then its folder if that
- * is empty. */
+/* Removes a checkpoint: first its markers, then its other files, then its folder if it is empty.
+ * Syncs after the markers, so that a power cut leaves no marker without its parts. */
 static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
 			     const struct pst_ckpt_folder *f)
 {
 	int ret = remove_files(f, true);
 
 	if (!ret && fsync(f->fd) && errno != EINVAL)
-		/* Some file systems cannot sync a folder, and say EINVAL. */
+		/* EINVAL means that the file system cannot sync a folder. */
 		ret = pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF, "cannot sync: %m");
 	if (!ret)
 		ret = remove_files(f, false);
 	if (ret || p->list.self || !unlinkat(p->list.fd, e->name, AT_REMOVEDIR))
 		return ret;
-	/* A folder with other files stays. */
+	/* If the folder still has other files, it stays. */
 	return errno == ENOTEMPTY || errno == EEXIST || errno == ENOENT
 		       ? 0
 		       : pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF,
@@ -131,8 +132,8 @@ static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
 	return ret;
 }
 
-/* Returns 1 if the file is the lock of a save, and a save holds it. A lock that this user cannot
- * open counts as free. */
+/* Returns 1 if the file is a lock file, and a save holds the lock. A lock file that this user
+ * cannot open counts as not held. */
 static int lock_is_held(void *user, const struct dirent *e)
 {
 	const char *end = strstr(e->d_name, SAVE_LOCK);
@@ -152,8 +153,9 @@ static int lock_is_held(void *user, const struct dirent *e)
 	return held;
 }
 
-/* Returns 1 if a save is writing into the folder: if it holds its lock, the file .penstock-saving
- * or, if ranks save for themselves, __N.penstock-saving. Returns 0, 1 or a negative errno. */
+/* Returns 1 if a save is writing into the folder, 0 if not, or a negative errno. A save holds the
+ * lock .penstock-saving. If each rank saves for itself, rank N holds the lock
+ * __N.penstock-saving. */
 static int save_runs(struct pst_ckpt_folder *f)
 {
 	return pst_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
@@ -184,7 +186,7 @@ static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
 	return 1;
 }
 
-/* Removes a checkpoint if `whole`, else its stray files. */
+/* Removes the whole checkpoint if `whole` is true, otherwise only its stray files. */
 static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bool whole)
 {
 	struct pst_ckpt_folder f;
@@ -206,8 +208,9 @@ static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bo
 	return ret;
 }
 
-/* Returns the index of the oldest of the `keep` newest complete checkpoints. The older ones are
- * old. If `keep` is 0, or if there are no more complete ones, returns 0: none is old. */
+/* Returns the index of the oldest checkpoint that is kept. The `keep` newest complete checkpoints
+ * are kept; complete and damaged checkpoints before this index are removed. Returns 0, so that none
+ * is removed, if `keep` is 0 or if there are fewer than `keep` complete checkpoints. */
 static uint64_t oldest_kept(const struct pst_ckpt_list *list, unsigned keep)
 {
 	unsigned kept = 0;
@@ -218,8 +221,8 @@ static uint64_t oldest_kept(const struct pst_ckpt_list *list, unsigned keep)
 	return 0;
 }
 
-/* Returns the index of the newest complete checkpoint, or 0 if there is none: then each checkpoint
- * may be one that a save is writing. */
+/* Returns the index of the newest complete checkpoint. Incomplete checkpoints before this index are
+ * removed. Returns 0 if no checkpoint is complete: a save may then still be writing any of them. */
 static uint64_t newest_complete(const struct pst_ckpt_list *list)
 {
 	for (uint64_t i = list->count; i-- > 0;)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes slices from segments. A direct path moves the aligned middle of a long segment. If a short
- * unaligned segment and a long one were one contiguous range of a request, a chunk could begin in
- * the short one and end in the long one, and no direct path could carry it. So the aligned middles
- * come first, in requests of their own. All other bytes, the edges, come after them. Called by
- * part.c. Does no I/O.
+ * Makes slices from segments. A direct path can move the aligned middle of a long segment, but not
+ * its unaligned ends or a short segment. If one request contained all of them, a chunk could begin
+ * in a short segment and end in a long one, and no direct path could carry this chunk. So the
+ * aligned middles come first, in requests of their own. All other bytes, the edges, come after
+ * them. Called by part.c. Does no I/O.
  */
 #include "ckpt/slices.h"
 
@@ -33,9 +33,9 @@ static int slice_add(struct pst_slices *s, const struct pst_slice *slice)
 	return 0;
 }
 
-/* Adds `len` bytes from byte `at` of the slice `whole` on, in slices of at most PST_SLICE_MAX bytes
- * that end at multiples of this number in the file. Only the last byte of `whole` keeps the room
- * after it. */
+/* Cuts `len` bytes of the slice `whole`, from byte `at` on, into slices of at most PST_SLICE_MAX
+ * bytes, and adds them. They end at multiples of PST_SLICE_MAX in the file. Only a slice that ends
+ * where `whole` ends keeps the room in memory after it. */
 static int range_add(struct pst_slices *s, const struct pst_slice *whole, uint64_t at, uint64_t len,
 		     bool edge)
 {
@@ -51,8 +51,8 @@ static int range_add(struct pst_slices *s, const struct pst_slice *whole, uint64
 		if (slice.seg.row_len > end - at)
 			slice.seg.row_len = end - at;
 		else if (slice.seg.row_len > PAGE && slice.seg.row_len + 1 == end - at)
-			/* Leaves no slice of one byte, whose copy to a GPU could wait for other
-			 * streams. */
+			/* Makes this slice shorter, so that the last slice has more than one byte:
+			 * a copy of one byte to a GPU can wait for other streams. */
 			slice.seg.row_len -= PAGE;
 		slice.seg.room = at + slice.seg.row_len == whole->seg.row_len ? whole->seg.room : 0;
 		ret = slice_add(s, &slice);
@@ -60,7 +60,8 @@ static int range_add(struct pst_slices *s, const struct pst_slice *whole, uint64
 	return ret;
 }
 
-/* Returns whether the room after a segment completes its last block. */
+/* Returns whether the memory has enough room after the segment to transfer its last block as a
+ * whole. */
 static bool tail_has_room(const struct pst_slices *s, const struct penstock_seg *seg)
 {
 	uint64_t end = seg->off + seg->row_len;
@@ -68,7 +69,7 @@ static bool tail_has_room(const struct pst_slices *s, const struct penstock_seg 
 	return seg->room >= -end % s->align && (s->op == PENSTOCK_READ || end == s->length);
 }
 
-/* Adds a contiguous range of file and memory. */
+/* Adds slices for a segment that is contiguous in the file and in memory. */
 static int dense_add(struct pst_slices *s, const struct pst_slice *whole)
 {
 	const struct penstock_seg *seg = &whole->seg;
@@ -87,8 +88,8 @@ static int dense_add(struct pst_slices *s, const struct pst_slice *whole)
 	return ret ? ret : range_add(s, whole, seg->row_len - tail, tail, true);
 }
 
-/* Adds the rows of a segment that is not contiguous in file or memory. Long rows become slices of
- * their own, short rows stay together. */
+/* Adds slices for a segment that is not contiguous in the file or in memory. A long row becomes
+ * slices of its own. Several short rows become one slice. */
 static int rows_add(struct pst_slices *s, const struct pst_slice *whole)
 {
 	const struct penstock_seg *seg = &whole->seg;

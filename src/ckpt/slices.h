@@ -38,8 +38,8 @@ int pst_slices_add(struct pst_slices *s, const char *path, const char *name, uin
 void pst_slices_sort(struct pst_slices *s);
 /* Sorts the slices by item and offset. */
 void pst_slices_sort_by_item(struct pst_slices *s);
-/* Returns the index of the slice with which the request after the one that begins with slice
- * `first` begins. A request has at most `count_max` slices. */
+/* Returns the index after the last slice of the request that begins with slice `first`. A request
+ * has at most `count_max` slices. */
 uint64_t pst_slices_batch_end(const struct pst_slices *s, uint64_t first, uint64_t count_max);
 
 #endif

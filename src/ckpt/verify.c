@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_ckpt_verify: reads the parts that the manifests list, in batches of a limited
- * number of bytes, and compares the checksums of the items. A fault does not end the call, except
- * that the rest of a part that cannot be read is left out.
+ * number of bytes, and compares the checksums of the items. After a fault it continues. Only if a
+ * part cannot be read, it skips the rest of this part.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ struct verify {
 	uint64_t moved;	     /* number of bytes of earlier batches */
 	uint64_t looked_ns;  /* time of the last call of opts.look, in ns */
 	bool cancelled;	     /* whether opts.look has cancelled the call */
-	uint32_t crc;	     /* checksum of the pieces of an item that has more of them */
+	uint32_t crc;	     /* checksum of an item's pieces in earlier batches */
 	const struct penstock_item *at; /* item that the next piece belongs to */
 };
 
@@ -75,7 +75,7 @@ __attribute__((format(printf, 7, 8))) static void report_fault(struct verify *v,
 
 /* ---- batches ---- */
 
-/* Calls the caller's callback with the number of bytes of all batches. */
+/* Calls the caller's callback with the number of bytes that all batches have read so far. */
 static int look(void *user, uint64_t bytes)
 {
 	struct verify *v = user;
@@ -104,7 +104,8 @@ static void check_item(struct verify *v, const char *part, const struct penstock
 	}
 }
 
-/* Joins the checksums of the pieces of a batch, and compares those of the items that end in it. */
+/* Joins the checksums of the pieces in a batch, and compares the checksums of the items that end in
+ * this batch. */
 static void check_batch(struct verify *v, const char *part)
 {
 	for (unsigned i = 0; i < v->piece_count; i++) {
@@ -119,8 +120,8 @@ static void check_batch(struct verify *v, const char *part)
 	}
 }
 
-/* Reads the pieces and checks them. Returns 1 if the part cannot be read further, which has been
- * reported, or an error. */
+/* Reads the pieces of a batch and checks them. Returns 0, or an error. Returns 1 if the rest of the
+ * part cannot be read; the function has then reported this fault. */
 static int read_batch(struct verify *v, struct penstock_storage *st, const char *part)
 {
 	struct penstock_part_opts opts = v->opts;
@@ -150,8 +151,9 @@ static int read_batch(struct verify *v, struct penstock_storage *st, const char 
 	return ret;
 }
 
-/* Adds a piece of an item to the batch. Returns its length, or 0 if the batch is full. The piece's
- * memory has the same offset in its page as the bytes in the file, which direct paths need. */
+/* Adds a piece of an item to the batch. Returns its length, or 0 if the batch is full. Direct paths
+ * need the memory's offset within its page to equal the offset in the file's page, so the function
+ * chooses such memory. */
 static uint64_t add_piece(struct verify *v, uint64_t off, uint64_t len)
 {
 	uint64_t at = v->buffer_len + (off - v->buffer_len) % PAGE;
@@ -201,7 +203,7 @@ static int read_items(struct verify *v, struct penstock_storage *st,
 
 /* ---- parts ---- */
 
-/* Reports that a part has another length than the manifest tells. */
+/* Reports a fault if the part's length differs from the length in the manifest. */
 static void check_length(struct verify *v, const struct pst_manifest_part *part, uint64_t bytes)
 {
 	const struct penstock_item *items = v->m->items + part->first, *cut = NULL;

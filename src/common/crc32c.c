@@ -53,7 +53,8 @@ uint32_t pst_crc32c_raw(uint32_t raw, const void *mem, size_t len)
 				    : pst_crc32c_raw_tables(raw, mem, len);
 }
 
-/* x^(8 * 2^k), each the square of the one before. The square of the last is the first. */
+/* Entry k is x^(8 * 2^k) modulo the CRC's polynomial, so each entry is the square of the entry
+ * before it. The square of the last entry equals the first, so no further entries are needed. */
 static const uint32_t powers[31] = {
 	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955,
 	0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564,

@@ -21,7 +21,7 @@ uint32_t pst_crc32c_raw(uint32_t raw, const void *mem, size_t len);
 uint32_t pst_crc32c_raw_tables(uint32_t raw, const void *mem, size_t len);
 
 /* Returns the raw CRC of some bytes followed by `len` zero bytes. `raw` is the raw CRC of the bytes
- * before them. It takes time for each binary digit of `len` that is 1. */
+ * before them. Makes one multiplication for each binary digit of `len` that is 1. */
 uint32_t pst_crc32c_shift(uint32_t raw, uint64_t len);
 /* Returns the CRC-32C of `len` bytes with the raw CRC `raw`. */
 uint32_t pst_crc32c_finish(uint32_t raw, uint64_t len);

@@ -10,7 +10,8 @@
 
 #define HWCAP_HAS_CRC32 (1ul << 7) /* HWCAP_CRC32 of the kernel's asm/hwcap.h */
 
-/* The assembler accepts the instructions whatever CPU the compiler was told to compile for. */
+/* Adds 8 bytes to a raw CRC. With .arch_extension, the assembler accepts the instruction even if
+ * the compiler generates code for CPUs without it. */
 static inline uint64_t word_add(uint64_t crc, const unsigned char *at)
 {
 	uint32_t out = (uint32_t)crc;

@@ -12,8 +12,8 @@
 
 #include "common/crc32c_field.h"
 
-/* Lengths of a piece, with x^(8 * len). Joining three pieces takes as long as reading 1.7 KiB, so
- * long pieces are best. The short ones are for short ranges. */
+/* The possible lengths of a piece, each with x^(8 * len). To join three pieces takes as long as to
+ * compute the CRC of 1.7 KiB, so long pieces are best. Short pieces are for short ranges. */
 static const struct {
 	size_t len;
 	uint32_t power;

@@ -17,7 +17,7 @@ struct unit {
 #define KB 1000ull
 #define KIB 1024ull
 
-/* A name that begins like another one precedes it. */
+/* If one name begins with another, the longer name comes first, so that unit_find finds it. */
 static const struct unit units[] = {
 	{"bytes", 1},
 	{"B", 1},

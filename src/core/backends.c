@@ -22,10 +22,12 @@
 #include "path/vendor.h"
 #include "storage/file.h"
 #include "storage/mem.h"
+#include "storage/object.h"
 
 const struct pst_storage_ops *const pst_storages[] = {
 	&pst_storage_file,
 	&pst_storage_mem,
+	&pst_storage_object,
 	NULL,
 };
 

@@ -63,8 +63,8 @@ struct pst_storage_facts {
 	bool fd_blocks; /* `fd` has O_DIRECT, too (see why_fd), so it can move only whole blocks */
 	/* The page cache has large folios, so registering its memory takes little time. */
 	bool mapped_quick;
-	/* The file system and its drives are on the allow-list: there, an O_DIRECT call is DMA by
-	 * the drive. */
+	/* The file system and all layers below it are on the allow-list, so the drive's DMA moves
+	 * the bytes of an O_DIRECT call. */
 	bool listed;
 	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths, in bytes */
 	uint32_t mem_align; /* alignment of the memory addresses of O_DIRECT calls, in bytes */
@@ -310,13 +310,13 @@ struct pst_stream_seq {
 	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
 	 * the graph is launched. Then `idle` is false, and stream_copy must not be called. */
 	bool capturing;
-	bool copying;	   /* the backend's: the stream may use a copy queue */
+	bool copying;	   /* used by the backend only: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
 };
 
 /* One copy that a kernel on the device executes, and a round of such copies. Both layouts are part
- * of the kernel (device/stream_copy.cu). Addresses are those of the device's address space, which
- * contains pinned host memory. */
+ * of the kernel (device/stream_copy.cu). All addresses are in the device's address space,
+ * which also contains pinned host memory. */
 struct pst_stream_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
@@ -442,13 +442,14 @@ struct pst_device_ops {
 			  struct pst_err *err);
 	int (*stream_count)(struct pst_stream_seq *seq, uint64_t *count, uint64_t *zero,
 			    uint64_t *zero_too, struct pst_err *err);
-	/* Calls gone(arg) once, when the graph into which the stream is being captured and all
-	 * executables of it have been destroyed, or when stream_tie fails. The call may come from
+	/* Calls gone(arg) once: when the graph into which the stream is being captured and all its
+	 * executables have been destroyed, or when stream_tie fails. The call may come from
 	 * another thread, in which no function of the driver may be called. */
 	int (*stream_tie)(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			  struct pst_err *err);
-	/* Optional. Makes what the functions above keep. It may wait until the device is idle, so
-	 * the pump calls it when it starts. If it fails, these functions try again. */
+	/* Optional. Creates in advance the objects that the stream functions above need, such as
+	 * kernels. It may wait until the device is idle, so the pump calls it when it starts. If it
+	 * fails, the stream functions create these objects later. */
 	void (*stream_prepare)(struct penstock_device *dev);
 	/* Optional. Returns 0 if the device works, or -errno if it has failed for good, so that
 	 * none of its streams will run again. It does not wait for a lock of the driver. */
@@ -627,9 +628,9 @@ struct pst_engine_ops {
 	 * completed calls. */
 	int (*poll)(struct pst_engine *engine);
 	/* Sleeps until a call completes, another thread writes to wake_fd, or timeout_us
-	 * microseconds have passed (no limit if -1). It reaps nothing: poll() does that, after the
-	 * lane has stopped being marked as asleep. Otherwise the completion of a request would
-	 * wake the lane that completes it. */
+	 * microseconds have passed (no limit if -1). It does not reap completed calls: the lane
+	 * calls poll() later, when it is no longer marked as asleep. Otherwise a request that the
+	 * lane itself completes would make it wake itself. */
 	void (*wait)(struct pst_engine *engine, int64_t timeout_us);
 };
 

@@ -236,7 +236,7 @@ static enum pst_cu_result classify_in_context(struct pst_cuda_device *c, unsigne
 {
 	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
 	struct pst_cu_ctx *ctx;
-	/* not reported: after this error the caller treats the memory as that of another device */
+	/* ignored, because the caller then assumes that the memory belongs to another device */
 	struct pst_err ignored;
 	unsigned flags;
 	int active = 0;

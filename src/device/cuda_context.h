@@ -16,8 +16,9 @@
 /* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 
-/* A copy of at most this many bytes to the device uses a compute queue, where no copy of the
- * library waits (tests/standin/README.md). */
+/* The driver executes a copy to the device of at most this many bytes in a hardware queue for
+ * compute work (tests/standin/README.md). The library queues its own copies in other queues. So
+ * such a copy does not hold them up while its stream waits. */
 #define PST_CUDA_COMPUTE_COPY 24576u
 
 struct pst_cuda_device {

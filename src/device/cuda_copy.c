@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The copier of device cuda: two streams, one for each direction, and events. The streams, and
- * those events that are surely needed, are created when the copier opens, because creating one
- * takes up to 0.3 ms while other threads use the driver (H200).
+ * the events that are likely to be needed, are created when the copier opens. Creating one later
+ * could take up to 0.3 ms while other threads use the driver (H200).
  *
  * The last ticket has no event until another copy follows it. Until then its stream is queried
  * instead of an event. So the last copy of a sequence needs two driver calls instead of three.
@@ -40,7 +40,8 @@ struct small_copy {
 	uint64_t base;	/* Start of the allocation that contains dst. */
 	unsigned piece; /* Index of the piece of the ring that contains src. */
 	int *refused;
-	/* Its partner, if it is the first of a pair; and whether it is the second. */
+	/* `partner`: the other copy of its pair if this copy is the first of the pair, else NULL.
+	 * `second`: whether this copy is the second of a pair. */
 	struct small_copy *partner;
 	bool second;
 };
@@ -391,7 +392,7 @@ static struct pst_rect small_rows(const struct small_copy *one)
 }
 
 /* Queues the small copies as pitched copies of two rows, all with one driver call. Returns false if
- * the driver refuses that, or if it could be only one copy. */
+ * the driver refuses the call, or if there is only one copy of two rows. */
 static bool small_submit_batch(struct pst_copier *cp)
 {
 	enum pst_cu_result rc;

@@ -4,9 +4,9 @@
  * them at submit.
  *
  * A waiting stream also holds up every other stream whose work comes next in the same hardware
- * queue: the queue that the waiting stream used last. So before it waits, the stream is made to
- * use a compute queue, so that the copies of other streams continue (tests/standin/README.md has
- * the measurement). If a device has no memory operations, one host function stores a word, and
+ * queue: the queue that the waiting stream used last. So this file makes the stream use a compute
+ * queue before it waits; then the copies of other streams continue (tests/standin/README.md has the
+ * measurement). If a device has no memory operations, one host function stores a word, and
  * another polls a word. Neither makes a CUDA call or I/O.
  *
  * If the stream is being captured, each operation becomes a node of a graph. The functions then
@@ -27,8 +27,9 @@
 /* Bytes of scratch memory. Each wait of a stream writes the next byte, so that streams rarely
  * write the same one. */
 #define SCRATCH_BYTES 4096
-/* The kernel's blocks: one for few bytes, two otherwise. Two nearly fill a PCIe 5 link, and more
- * would take processors from the application's kernels. */
+/* Threads of each block of the kernel. The kernel has one block for up to KERNEL_ONE_BLOCK bytes,
+ * and two blocks for more. Two blocks nearly fill a PCIe 5 link; more blocks would take processors
+ * from the application's kernels. */
 #define KERNEL_THREADS 512
 #define KERNEL_ONE_BLOCK ((uint64_t)512 << 10)
 
@@ -83,8 +84,8 @@ static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 	return rc;
 }
 
-/* Launches the kernel that sets two words to 0 and counts. 0 stands for a word that shall not
- * change. */
+/* Launches the kernel that sets the words at `zero` and `zero_too` to 0, and adds 1 to the word at
+ * `count`. If the address `zero` or `zero_too` is 0, there is no such word. */
 static enum pst_cu_result counter_launch(struct pst_cuda_device *c, struct pst_cu_stream *stream,
 					 pst_cu_ptr count, pst_cu_ptr zero, pst_cu_ptr zero_too)
 {
@@ -94,8 +95,8 @@ static enum pst_cu_result counter_launch(struct pst_cuda_device *c, struct pst_c
 }
 
 /* Runs each kernel once, without a copy. The driver may load a kernel only when it is first
- * launched, and then waits until the context is idle. The thread's default stream exists without a
- * call that creates it. */
+ * launched, and then waits until the context is idle. Uses the thread's default stream, because
+ * creating a stream could wait too. */
 static void kernel_warm(struct pst_cuda_device *c)
 {
 	pst_cu_ptr args[] = {c->scratch, c->scratch};
@@ -134,7 +135,8 @@ void pst_cuda_stream_close(struct pst_cuda_device *c)
 
 /* ---- begin and end ---- */
 
-/* The context scope of a sequence of operations is kept in seq->state. */
+/* Returns the part of seq->state that keeps what pst_cuda_leave needs at the end of the sequence:
+ * the thread's former CUDA context and capture mode. */
 static struct pst_cuda_scope *seq_scope(struct pst_stream_seq *seq)
 {
 	_Static_assert(sizeof(struct pst_cuda_scope) <= sizeof(seq->state), "the scope must fit");
@@ -449,7 +451,8 @@ int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), voi
 
 /* ---- failures ---- */
 
-/* Every driver call fails in a broken context. A query of an event has no other effect. */
+/* Queries an event only to learn whether the context is broken: then every driver call fails. Such
+ * a query has no other effect. */
 int pst_cuda_alive(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;

@@ -24,7 +24,8 @@ int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), voi
 void pst_cuda_stream_prepare(struct penstock_device *dev);
 int pst_cuda_alive(struct penstock_device *dev);
 
-/* Frees what these functions have made. The device's context is current. */
+/* Frees all driver objects that the functions above have created. The caller has made the device's
+ * context current. */
 void pst_cuda_stream_close(struct pst_cuda_device *c);
 
 #endif

@@ -14,14 +14,16 @@
 #include "device/crc32c_ptx.h"
 
 #define RANGES_MAX 2048u
-/* Pieces of a launch. Half of them are for ranges that are shorter than a piece. */
+/* Maximum number of pieces of a launch. Each range may need one piece that is shorter than the
+ * others, so half of the pieces are reserved for these. */
 #define PIECES_MAX (2 * RANGES_MAX)
-/* Shortest piece, four tiles of the kernel. Longer pieces are a power of two times as long, so that
- * the kernel needs few multiplications to shift their checksums. */
+/* Length in bytes of the shortest piece: four times the 16 KiB that the kernel reads at a time.
+ * Longer pieces are a power of two times as long, so that the kernel needs few multiplications to
+ * shift their checksums. */
 #define PIECE_MIN ((uint64_t)64 << 10)
 #define KERNEL_THREADS 128
-/* Time for which the calling thread polls before it sleeps: the time that 1 GiB takes, or more. A
- * thread that sleeps takes 0.1 to 0.3 ms to wake up. */
+/* Time for which the calling thread polls before it sleeps. A checksum of 1 GiB takes no longer,
+ * and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
 #define POLL_NS 1000000u
 
 /* A piece of a range, in pinned memory. crc32c.cu has the same layout, and describes it. */
@@ -63,8 +65,8 @@ static enum pst_cu_result kernel_launch(const struct pst_cuda *api, const struct
 				   pointers, NULL);
 }
 
-/* Makes everything, and runs the kernel once for a piece of no bytes, because the driver may load a
- * kernel only when it is first launched. */
+/* Creates all objects of the struct. Then runs the kernel once, for a piece of 0 bytes, because the
+ * driver may load a kernel only when it is first launched. */
 static enum pst_cu_result sums_make(const struct pst_cuda *api, struct pst_cuda_sums *s)
 {
 	enum pst_cu_result rc = api->cuModuleLoadData(&s->module, pst_crc32c_image);

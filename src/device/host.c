@@ -25,7 +25,7 @@
 #define HUGE_PAGE (2u << 20)
 #define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
 #define SUM_PIECE ((uint64_t)64 << 20)
-/* Older headers do not define it, and older kernels return EINVAL for it. */
+/* Older headers do not define this flag, and older kernels return EINVAL for it. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
@@ -83,7 +83,7 @@ static int host_open(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Forgets the allocations that the caller has not freed, but leaves them mapped. */
+/* Frees the table of allocations. Allocations that the caller has not freed stay mapped. */
 static void host_close(struct penstock_device *dev)
 {
 	struct host_device *host = dev->priv;

@@ -4,9 +4,9 @@
  * arrived; when all have arrived, rank 0 sends every rank a packet with the result. The packets
  * carry the ranks' status. In an exchange, each rank also sends a message and a descriptor,
  * which rank 0 passes to all other ranks. A rank is "lost" when its socket closes or its
- * process exits. It "hangs" when it has not arrived stall_ms after the first rank that did. In
- * both cases this barrier and all later barriers fail. Called by the other files of src/group.
- * It never waits without a limit.
+ * process exits. A rank "hangs" if stall_ms have passed since the first rank arrived at the
+ * barrier, and it has not arrived yet. In both cases this barrier and all later barriers fail.
+ * Called by the other files of src/group. No function waits without a limit.
  */
 #include "group/barrier.h"
 
@@ -24,9 +24,9 @@
 #define LAST_BARRIER_MS 3000
 /* Time in ms between two calls of the callback by which this rank's caller can cancel. */
 #define POLL_MS 100
-/* Rank 0 gives up a rank that has not arrived after stall_ms, and tells the other ranks.
- * Therefore the other ranks wait longer than rank 0: by GRACE_MS plus 1 / GRACE_PART of
- * stall_ms. */
+/* If a rank has not arrived after stall_ms, rank 0 gives it up and tells the other ranks. These
+ * must still wait for this message, so they wait longer than rank 0: by GRACE_MS plus
+ * 1 / GRACE_PART of stall_ms. */
 #define GRACE_MS 2000
 #define GRACE_PART 8
 
@@ -116,8 +116,8 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 }
 
 /* Returns the time in ms at which the ranks that have arrived stop waiting for the other ranks:
- * stall_ms after the first arrival. Ignores arrival times too far in the past, because they
- * come from another clock (a time namespace) or from a rank that arrived long ago. */
+ * stall_ms after the first arrival. Ignores arrival times too far in the past: such a time comes
+ * from a rank in another time namespace, or from a rank that arrived long ago. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;
@@ -238,9 +238,9 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Sends a packet to a rank. If that rank does not read from its socket for stall_ms, it is recorded
- * as hung: the packet cannot be left out, because the rank needs it to continue. Waits only
- * LAST_BARRIER_MS if another rank is lost or this rank's caller cancels. */
+/* Sends a packet to a rank. If that rank does not read from its socket for stall_ms, records it as
+ * hung, because the rank cannot continue without the packet. Waits only LAST_BARRIER_MS if another
+ * rank is lost or this rank's caller cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,
 			 const struct pst_message *messages)
 {

@@ -19,7 +19,7 @@ struct penstock_group {
 		int rank; /* First rank that is lost; -1 if no rank is. */
 		int code;
 		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* What happened to the lost rank. */
+		char text[PENSTOCK_TEXT_MAX]; /* Sentence about the end of the lost rank. */
 	} lost;
 	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
 	 * callback from time to time. NULL if there is none. */
@@ -35,7 +35,8 @@ struct penstock_group {
 	struct pst_link *links;
 	struct pst_packet *packets; /* On rank 0: the last packet of each rank. */
 	struct pst_message scratch; /* Buffer for messages that are discarded. */
-	/* An array with one element for each rank; all elements point to the scratch buffer. */
+	/* Messages for a barrier without an exchange: one element for each rank. All elements
+	 * point to the scratch buffer. */
 	struct pst_message *empty;
 };
 
@@ -76,8 +77,8 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 		       struct pst_message *messages);
 /* Frees the bytes of all messages, and closes their descriptors. */
 void pst_messages_free(struct penstock_group *g, struct pst_message *messages);
-/* Returns -EPROTO with the message that `rank` sent something that no rank of this version
- * sends. */
+/* Returns -EPROTO, with an error text which says that `rank` has sent an invalid message: no rank
+ * of this version sends such a message. */
 int pst_message_invalid(unsigned rank);
 
 /*

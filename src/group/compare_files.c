@@ -18,6 +18,7 @@
 #include "group/watched_call.h"
 #include "weights/err.h"
 #include "weights/file.h"
+#include "weights/url.h"
 
 #define SAMPLE_BYTES 4096u
 /* Maximum number of samples of a whole model. It is limited because each sample may be a read
@@ -61,27 +62,46 @@ static size_t sample_of(const struct pst_model_file *file, size_t tensor, off_t 
 	return len;
 }
 
-static int hash_samples(const struct pst_model_file *file, int fd, size_t step, uint64_t *h)
+/* Reads a sample of a local file. Returns the number of bytes, or a negative errno. */
+static ssize_t sample_read(int fd, char *to, size_t len, off_t off)
+{
+	ssize_t n;
+
+	do
+		n = pread(fd, to, len, off);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+static int hash_samples(const struct pst_model_file *file, struct penstock_storage *st, int fd,
+			size_t step, uint64_t *h)
 {
 	char bytes[SAMPLE_BYTES];
 	off_t off;
 
-	/* First announces all reads to the kernel, so that they proceed in parallel; then reads
-	 * them one by one. */
+	/* First announces all samples to the kernel, so that it reads them in parallel. Then reads
+	 * one sample after the other. */
 	for (size_t i = 0; i < file->st.count; i += step) {
 		size_t len = sample_of(file, i, &off);
 
-		posix_fadvise(fd, off, (off_t)len, POSIX_FADV_WILLNEED);
+		if (fd >= 0)
+			posix_fadvise(fd, off, (off_t)len, POSIX_FADV_WILLNEED);
 	}
 	for (size_t i = 0; i < file->st.count; i += step) {
 		size_t len = sample_of(file, i, &off);
 		ssize_t n;
 
-		do
-			n = pread(fd, bytes, len, off);
-		while (n < 0 && errno == EINTR);
+		if (fd < 0) {
+			int ret = pst_url_read(file->path, st, bytes, len, (uint64_t)off);
+
+			if (ret)
+				return ret;
+			n = (ssize_t)len;
+		} else {
+			n = sample_read(fd, bytes, len, off);
+		}
 		if (n < 0)
-			return pst_weights_fail_errno(errno, file->path, file->st.tensors[i].name,
+			return pst_weights_fail_errno((int)n, file->path, file->st.tensors[i].name,
 						      (uint64_t)off, "%m");
 		*h = hash_bytes(*h, bytes, (size_t)n);
 	}
@@ -103,7 +123,7 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
 	/* The parser has changed this text, but equal headers are changed in the same way. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
-	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
+	ret = hash_samples(file, storage, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
 		file->content = h ? h : 1;
 	return ret;

@@ -5,8 +5,8 @@
 
 #include "group/barrier.h"
 
-/* Maximum number of files whose hashes are compared one by one. The hashes of all further files
- * are combined into one hash, which is the last entry. */
+/* Number of entries for the hashes of a model's files. Each file has an entry of its own, but the
+ * last entry combines the hashes of all further files. */
 #define PST_FILES_COMPARED 3072u
 
 /* Returns a hash of the stat fields that identify a file and its state: the device, the inode,

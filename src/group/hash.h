@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-/* Returns the hash that follows from the hash `h` and the next value. */
+/* Adds a value to a hash: returns the hash of all values so far. `h` is the hash of the values
+ * before `value`. */
 static inline uint64_t pst_hash_add(uint64_t h, uint64_t value)
 {
 	h = (h ^ value) * 0x9e3779b97f4a7c15u;

@@ -28,11 +28,11 @@
  * importing their modules at very different times. */
 #define TIMEOUT_MS 120000u
 #define RETRY_MS 10 /* Time between two attempts to connect to rank 0, in ms. */
-/* Time in ms that rank 0 waits for a hello. A rank sends its hello at once when it has
- * connected. */
+/* Time in ms that rank 0 waits for a hello, the first packet of a connection. A rank sends it as
+ * soon as it has connected. */
 #define HELLO_MS 2000
-/* Default time in ms after which a missing rank is given up. It is long because slow storage is
- * no reason to give up a rank. */
+/* Default time in ms that the ranks at a barrier wait for a missing rank. It is long because a rank
+ * on slow storage may arrive late. */
 #define STALL_MS 600000u
 /* Default length of a window. With 16 MiB instead of 64 MiB, a first load takes 1.4 times as
  * long. */

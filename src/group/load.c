@@ -185,8 +185,8 @@ static void merge_need(struct group_move *m, const struct pst_message *messages,
 			m->plan.need[at + i] |= messages[r].bytes[messages[r].len - len + i];
 }
 
-/* Exchanges the part of the need bitmap that did not fit into the first message, as for a large
- * model. */
+/* Exchanges the part of the need bitmap that did not fit into the first message, as happens with a
+ * large model. */
 static int exchange_need(struct group_move *m, struct pst_message *messages)
 {
 	size_t all = pst_group_plan_need_bytes(&m->plan);

@@ -42,8 +42,8 @@ static void wake_fd_signal(int fd)
 {
 	uint64_t one = 1;
 
-	/* The only possible error is EAGAIN: the eventfd's counter is full, and so the lane is
-	 * awake. */
+	/* The only possible error is EAGAIN: the eventfd's counter is full. Then earlier writes
+	 * have woken the lane already. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
 		return;
 }

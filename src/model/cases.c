@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Published figures, each with the inputs that its publisher gave. For each of them the model says
- * whether the figure follows from these inputs. tests/unit/test_model_cases has the verdicts.
+ * Figures that others have published, each with the inputs that its publisher gave. A model
+ * computes each figure again from these inputs, and thus shows whether the figure follows from
+ * them. tests/unit/test_model_cases has the expected verdicts.
  */
 #include "cases.h"
 

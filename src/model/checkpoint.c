@@ -141,7 +141,8 @@ static const struct pst_model_result results[] = {
 			"Daly 2006"},
 };
 
-/* Returns the slowest part's bandwidth in GB/s and stores which part it is. */
+/* Returns the bandwidth of the slowest part (GPU links, drives, fabric or storage) in GB/s.
+ * *binding becomes the index of this part. */
 static double run_speed(const double *in, double writers, double drive, double *binding)
 {
 	double speed = in[GPU] * writers, nodes = in[NODES];

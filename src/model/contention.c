@@ -248,8 +248,8 @@ static unsigned switch_of(const double *in, unsigned gpu)
 	return gpu % (unsigned)in[SWITCHES];
 }
 
-/* Returns one of `count` devices that are dealt to the switches in turn: the one that stream `i`
- * uses below switch `sw`. */
+/* Returns the number of the device that stream `i` uses below switch `sw`. Device number d of the
+ * `count` devices is below switch d modulo the number of switches. */
 static unsigned device_of(const double *in, double count, unsigned sw, unsigned i)
 {
 	unsigned switches = (unsigned)in[SWITCHES];
@@ -319,7 +319,7 @@ static void net_build(const double *in, unsigned streams, struct pst_sim_net *ne
 	}
 }
 
-/* Sets what does not depend on the shape of the tree. */
+/* Sets the weights and priorities of the streams, and the latencies of the links. */
 static void net_finish(const double *in, struct pst_sim_net *net)
 {
 	for (unsigned i = 0; i < net->stream_count; i++) {
@@ -352,8 +352,8 @@ static double closed_total(const struct pst_sim_net *net, const struct pst_sim_o
 	return total * 1e-9;
 }
 
-/* Finds the number of streams that gives nearly the most bytes a second. Leaves the tree without
- * streams. */
+/* Finds the smallest number of streams that reaches 99 % of the most bytes a second of any number
+ * of streams. Overwrites space->net, so the caller must build the tree again. */
 static void best_find(const double *in, const struct pst_sim_opts *opts,
 		      struct pst_model_space *space, double *out)
 {
@@ -466,7 +466,7 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 		if (space->simulated)
 			simulation_report(space, out);
 	}
-	if (space->given) /* another run may use more of the given streams */
+	if (space->given) /* a later run may use more streams of this net */
 		space->net.stream_count = given;
 	return wrong;
 }

@@ -19,7 +19,7 @@ struct pst_model_space {
 	 * parameters of the streams still apply, and `streams` says how many of them to use.
 	 */
 	bool given;
-	bool rates_only; /* a run finds no best number of streams, which makes it much quicker */
+	bool rates_only; /* whether to skip the slow search for the best number of streams */
 	/* The simulator's memory follows at the end. */
 	_Alignas(16) unsigned char sim[];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fit of fit.h. Called by `penstock model --calibrate` and by tests. */
+/* Implements fit.h. Called by `penstock model --calibrate` and by tests. */
 #include "fit.h"
 
 #include <math.h>
@@ -29,7 +29,9 @@ static double clamp(const struct pst_model_param *p, double value)
 	return fmin(p->max, fmax(least, value));
 }
 
-/* Returns the mean of the squared errors, or infinity if a value is not defined. */
+/* Returns the mean of the squared errors at the point `x`, or infinity if the model rejects the
+ * parameters. An error is the logarithm of predicted over measured value. Leaves out measurement
+ * number `without`. */
 static double fit_error(struct pst_fit *f, const double *x, int without)
 {
 	unsigned count = 0;
@@ -71,7 +73,8 @@ static void corners_sort(struct corner *c, unsigned count)
 		}
 }
 
-/* One step of Nelder and Mead: replaces the worst corner, or shrinks all towards the best. */
+/* Makes one step of the method of Nelder and Mead: replaces the worst corner of the simplex, or
+ * moves all other corners towards the best one. */
 static void simplex_step(struct pst_fit *f, struct corner *c, int without)
 {
 	struct corner *worst = &c[f->free_count], reflected, other;
@@ -111,8 +114,8 @@ double pst_fit_run(struct pst_fit *f, int without)
 
 	for (unsigned i = 0; i < f->free_count; i++)
 		start[i] = log(clamp(&f->model->params[f->free[i]], f->in[f->free[i]]));
-	/* The simplex contracts early if a parameter has no effect at first. So it starts again,
-	 * smaller each time. */
+	/* If a parameter has no effect at the start, the simplex shrinks too early. So the fit
+	 * starts again from its best point, each time with a smaller simplex. */
 	for (unsigned round = 0; round < 4; round++) {
 		for (unsigned i = 0; i <= f->free_count; i++) {
 			memcpy(c[i].x, start, sizeof(start));

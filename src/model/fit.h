@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fits free parameters of a model to measurements. The fit minimises the sum of the squares of the
- * logarithms of predicted over measured values, by the method of Nelder and Mead (1965), on the
- * logarithms of the parameters.
+ * Fits free parameters of a model to measurements. The error of a measurement is the logarithm of
+ * predicted over measured value. The method of Nelder and Mead (1965) minimises the sum of the
+ * squared errors. It varies the logarithms of the parameters.
  */
 #ifndef PST_MODEL_FIT_H
 #define PST_MODEL_FIT_H
@@ -15,7 +15,7 @@
 /* One measurement: a result of the model, with some of the model's parameters. */
 struct pst_fit_point {
 	unsigned param[PST_FIT_SET];
-	double value[PST_FIT_SET]; /* of these parameters */
+	double value[PST_FIT_SET]; /* values of the parameters in `param` */
 	unsigned set_count, result;
 	double measured;
 };
@@ -31,8 +31,8 @@ struct pst_fit {
 
 /* Returns the model's value for a point, or NaN if the model rejects the parameters. */
 double pst_fit_predict(const struct pst_fit *f, const struct pst_fit_point *p);
-/* Fits the free parameters to all points except number `without` (-1: to all). Returns the root
- * mean square of ln(predicted / measured), or NaN if no parameters suit the model. */
+/* Fits the free parameters to all points except point number `without` (-1: no exception). Returns
+ * the root mean square of ln(predicted / measured), or NaN if the model rejects all parameters. */
 double pst_fit_run(struct pst_fit *f, int without);
 
 #endif

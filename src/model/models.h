@@ -9,20 +9,23 @@
 #include "table.h"
 
 /*
- * registration: the time to register memory with the driver, beside the time of the transfers.
+ * registration: the time to register memory with the driver, compared with the time of the
+ * transfers.
  *	transfer [us]          = size / link
  *	cpu registration [us]  = cpu-fixed + ceil(size / cpu-page) * cpu-page-time
  *	efficiency             = n * transfer / (registrations * registration + n * transfer)
  *	crossover [I/Os]       = the first n for which one kept GPU registration costs no more
  *	                         than n CPU registrations
- *	MTT hit rate           = LRU cache of mtt-entries, in order or at random
+ *	MTT hit rate           = that of an LRU cache of mtt-entries, which is accessed in order
+ *	                         or at random
  * Source: the definition of efficiency as useful time over total time, and the measured fixed
  * and per-page times of memory registration by RDMA drivers.
  */
 extern const struct pst_model pst_model_registration;
 
 /*
- * fence: the cost of waiting for the order of peer-to-peer writes.
+ * fence: the time of ordering fences, which make a program wait until peer-to-peer writes have
+ * arrived.
  *	fences         = ceil(bytes / chunk)
  *	fence time [s] = fences * fence-time
  *	coalesced      = ceil(bytes / (chunk * batch)) * batch-time
@@ -64,7 +67,8 @@ extern const struct pst_model pst_model_contention;
 extern const struct pst_model pst_model_checkpoint;
 
 /*
- * sizing: `checkpoint` backwards. Bytes, window and GPUs in; drives, nodes and ports out.
+ * sizing: the reverse of the model checkpoint. From the bytes, the time for a save (the window) and
+ * the number of GPUs, it computes the numbers of drives, storage nodes and ports.
  *	needed [B/s]      = bytes / window
  *	expansion         = replicas, or (data + parity) / data for an erasure code
  *	drives            = the largest of: needed * expansion / drive bandwidth; kept bytes /

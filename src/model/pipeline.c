@@ -38,7 +38,7 @@ enum {
 
 enum { DIRECT, STAGED, BOUNCE };
 
-/* Value of `knee` from which the throughput is the smaller of its two bounds. */
+/* From this value of `knee` on, the throughput is exactly the smaller of its two bounds. */
 #define KNEE_SHARP 100
 
 static const struct pst_model_param params[] = {
@@ -153,8 +153,9 @@ static const struct pst_model_result results[] = {
 static const unsigned char dram_traffic[] = {[DIRECT] = 0, [STAGED] = 2, [BOUNCE] = 4};
 
 struct hops {
-	unsigned count, slowest;	       /* slowest: value of the result slowest-hop */
-	double latency, inverse, slowest_gbps; /* sums of us, and of us for each kB */
+	unsigned count, slowest; /* slowest: value of the result slowest-hop */
+	/* latency: sum of the hops' latencies in us; inverse: sum of their times for 1 kB in us */
+	double latency, inverse, slowest_gbps;
 };
 
 static void hop_add(struct hops *h, unsigned kind, double gbps, double latency)
@@ -184,7 +185,8 @@ static struct hops hops_of(const double *in, unsigned path)
 	return h;
 }
 
-/* Returns the time of one request in us. 1 GB/s is 1e3 bytes a us. */
+/* Returns the time of one request in us. The factor 1e-3 is there because 1 GB/s is 1e3 bytes a
+ * us. */
 static double request_latency(const double *in, const struct hops *h)
 {
 	double first = fmin(in[SIZE], in[CHUNK]);
@@ -195,8 +197,8 @@ static double request_latency(const double *in, const struct hops *h)
 	       (in[SIZE] - first) * 1e-3 / h->slowest_gbps;
 }
 
-/* Returns the largest gain of the direct path over the staged one: the direct path's slowest hop is
- * always busy, and the staged path's hops wait for each other. */
+/* Returns the largest possible gain of the direct path over path staged: the slowest hop of the
+ * direct path is always busy, while the hops of path staged wait for each other. */
 static double gain_limit(const double *in)
 {
 	struct hops direct = hops_of(in, DIRECT), staged = hops_of(in, STAGED);
@@ -205,7 +207,8 @@ static double gain_limit(const double *in)
 	       ((in[REQUEST] + staged.latency) * 1e3 / in[SIZE] + staged.inverse);
 }
 
-/* Returns the smaller of the bounds, or less if the bounds are near to each other. */
+/* Returns the smaller of the bounds `a` and `b`. If they are close to each other, returns less than
+ * both, and the more so the smaller `knee` is. */
 static double smooth_min(double a, double b, double knee)
 {
 	double least = fmin(a, b), most = fmax(a, b);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `registration`: the time to register memory against the time of the transfers. */
+/* The model `registration`: the time to register memory, compared with the time of the
+ * transfers. */
 #include <math.h>
 #include <stddef.h>
 

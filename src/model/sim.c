@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator of sim.h. Times are whole picoseconds, so that sums do not depend on their order.
+ * Implements the simulator that sim.h declares. Times are whole picoseconds, so that sums do not
+ * depend on the order of the additions.
  *
- * A chunk passes a link in the time of its wire bytes. It starts on the next link before its last
- * byte has left this one, as TLPs do, but so late that the next link need not wait for it. So a
- * slow link does not occupy the fast link behind it. The first TLP of the chunk does not wait: it
- * is ahead of the chunk's start, and the chunk may start with it on a later, slow link.
+ * A chunk occupies a link for the time that its wire bytes take. A chunk consists of TLPs (PCIe
+ * packets), and a TLP goes on to the next link as soon as it has arrived. So the chunk starts on
+ * the next link before its last byte has left the previous link. But if the next link is faster,
+ * the chunk starts there only so early that the link is then busy without a pause. Otherwise a slow
+ * link would also occupy the fast link behind it. The chunk's first TLP does not wait for this
+ * start. The simulator remembers by how much the TLP is ahead, because the chunk may start with it
+ * on a later, slower link.
  */
 #include "sim.h"
 
@@ -18,30 +22,35 @@
 #define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
 
 struct unit {
-	uint64_t born_ps, ahead_ps; /* ahead_ps: by which the first TLP precedes the unit's start */
-	uint16_t stream, next;	    /* next: the following unit of the same queue */
+	/* ahead_ps: how long the unit's first TLP has already been at the current link when the
+	 * link starts to send the unit */
+	uint64_t born_ps, ahead_ps;
+	uint16_t stream, next; /* next: number of the next unit in the same queue */
 	uint8_t hop;
 	bool first; /* first unit of its chunk */
 };
 
 struct event {
 	uint64_t time_ps, order;
-	uint32_t what; /* number of a unit that arrives at its hop; or of a link that is free */
+	/* number of a unit that arrives at its next link; or, with LINK_EVENT added, number of a
+	 * link that becomes free */
+	uint32_t what;
 };
 
 struct queue {
-	uint16_t head, tail; /* units of one stream that wait for one link */
+	uint16_t head, tail; /* first and last of the units of one stream that wait for one link */
 };
 
 /* The state of a link. */
 struct server {
 	struct queue queues[PST_SIM_STREAMS];
-	double finish[PST_SIM_STREAMS]; /* wfq: virtual time at which the stream's last unit ends */
+	/* for arbiter wfq: virtual finish time of the first unit that waits, for each stream */
+	double finish[PST_SIM_STREAMS];
 	double virtual_time;
-	uint64_t waiting; /* bit of each stream that has units here */
+	uint64_t waiting; /* bit i is set if units of stream i wait */
 	uint64_t service_ps, packet_ps, latency_ps, switch_ps, busy_ps, free_ps;
-	unsigned last, owner; /* streams of the last unit, and of the last chunk that began */
-	double credit;	      /* wrr: units that stream `last` may still send */
+	unsigned last, owner; /* streams of the latest unit, and of the latest chunk that began */
+	double credit;	      /* for arbiter wrr: units that stream `last` may still send */
 	bool busy;
 };
 
@@ -49,7 +58,7 @@ struct pst_sim {
 	struct server servers[PST_SIM_LINKS];
 	struct unit units[PST_SIM_UNITS];
 	struct event heap[EVENTS];
-	uint16_t done[PST_SIM_UNITS]; /* units of each chunk that have arrived */
+	uint16_t done[PST_SIM_UNITS]; /* for each chunk: number of its units that have arrived */
 	unsigned heap_count, unit_bytes, units_per_chunk;
 	uint64_t order, random, warm_ps, end_ps;
 	const struct pst_sim_net *net;
@@ -110,7 +119,8 @@ static struct event event_take(struct pst_sim *s)
 
 /* ---- the arbiters ---- */
 
-/* Returns the first stream of the set after `last`, in a circle. The set must not be empty. */
+/* Returns the stream of the set that has the next higher number than `last`. If there is none,
+ * returns the stream with the lowest number. The set must not be empty. */
 static unsigned stream_after(uint64_t set, unsigned last)
 {
 	uint64_t later = last >= 63 ? 0 : set & ~((2ull << last) - 1);
@@ -125,7 +135,8 @@ static unsigned pick_wfq(const struct server *v)
 	for (uint64_t set = v->waiting; set; set &= set - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(set);
 
-		/* Among equals the circle decides, so that no stream is preferred. */
+		/* Among streams with equal times, picks the next one after stream `last`, so that
+		 * the arbiter prefers no stream. */
 		if (best == NONE || v->finish[i] < v->finish[best] ||
 		    (v->finish[i] <= v->finish[best] && best <= v->last && i > v->last))
 			best = i;
@@ -214,7 +225,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Returns the part of [from, to] that lies in the measured time. */
+/* Returns how much of the time [from, to] lies in the part of the run that is measured. */
 static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 {
 	from = later(from, s->warm_ps);
@@ -222,7 +233,8 @@ static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 	return to > from ? to - from : 0;
 }
 
-/* Returns when a unit that starts on the link `v` at `now` may start on the link `next`. */
+/* Returns the time at which a unit may start on the link `next` if it starts on the link `v` at
+ * `now`. */
 static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
 			     uint64_t now)
 {
@@ -237,7 +249,7 @@ static uint64_t next_arrival(const struct server *v, const struct server *next, 
 	return arrival;
 }
 
-/* Lets an idle link serve the next waiting unit. */
+/* If the link is idle and a unit waits for it, starts to send this unit. */
 static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 {
 	struct server *v = &s->servers[l];
@@ -290,7 +302,8 @@ static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
 	link_start(s, link, now);
 }
 
-/* Returns the bucket of a latency: 32 for each power of two, and none below 32 ns. */
+/* Returns the bucket of a latency. Each power of two has 32 buckets. Bucket 0 also has all
+ * latencies below 32 ns. */
 static unsigned bucket_of(uint64_t ns)
 {
 	unsigned power = 63 - (unsigned)__builtin_clzll(ns | 32), at;
@@ -442,7 +455,7 @@ double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts 
 static double round_trip(const struct pst_sim_net *net, const struct pst_sim_stream *s,
 			 const struct pst_sim_opts *o)
 {
-	double head = 0, end = 0, latency = 0; /* head: when the first TLP arrives */
+	double head = 0, end = 0, latency = 0; /* head: time at which the first TLP arrives */
 
 	for (unsigned i = 0; i < s->hops; i++) {
 		const struct pst_sim_link *l = &net->links[s->path[i]];
@@ -456,9 +469,12 @@ static double round_trip(const struct pst_sim_net *net, const struct pst_sim_str
 	return end + latency;
 }
 
-/* The filling of the links: rates rise together until a link is full or a stream's window is. */
+/* The state of the computation of max-min fair rates. The rates of all rising streams rise
+ * together. A stream stops rising when one of its links is full, or when it reaches its limit,
+ * which follows from its number of chunks in flight. */
 struct fill {
-	double capacity[PST_SIM_LINKS], weight[PST_SIM_LINKS]; /* weight of the rising streams */
+	/* capacity: the part that no stream uses yet; weight: sum for the rising streams */
+	double capacity[PST_SIM_LINKS], weight[PST_SIM_LINKS];
 	double limit[PST_SIM_STREAMS];
 	bool rising[PST_SIM_STREAMS];
 };
@@ -484,7 +500,7 @@ static void fill_init(struct fill *f, const struct pst_sim_net *net,
 		f->capacity[i] = pst_sim_capacity(&net->links[i], opts, users[i] > 1);
 }
 
-/* Gives stream `i` its rate, and takes it from the capacity of its links. */
+/* Sets the final rate of stream `i`, and subtracts it from the capacities of its links. */
 static void stream_settle(struct fill *f, const struct pst_sim_net *net, unsigned i, double *rates,
 			  double rate)
 {
@@ -494,8 +510,8 @@ static void stream_settle(struct fill *f, const struct pst_sim_net *net, unsigne
 		f->capacity[net->streams[i].path[k]] -= rate;
 }
 
-/* Lets all rising streams rise to the next limit, and settles the streams that reach it. Returns
- * whether there was a rising stream. */
+/* Lets the rates of all rising streams rise until the first of them must stop, and sets the final
+ * rates of the streams that stop there. Returns false if no stream was rising. */
 static bool fill_step(struct fill *f, const struct pst_sim_net *net,
 		      const struct pst_sim_opts *opts, double *rates)
 {
@@ -531,7 +547,8 @@ void pst_sim_closed(const struct pst_sim_net *net, const struct pst_sim_opts *op
 	bool done = false;
 
 	fill_init(&f, net, opts);
-	/* With priorities, the streams of one priority share what the higher ones leave. */
+	/* With arbiter `priority`, the streams of a priority share the capacity that the streams of
+	 * higher priorities leave. */
 	for (unsigned rank = PST_SIM_STREAMS; rank-- > 0 && !done;) {
 		done = opts->arbiter != PST_SIM_PRIORITY;
 		for (unsigned i = 0; i < net->stream_count; i++)

@@ -2,10 +2,10 @@
 /*
  * Simulates streams of chunks over links, event by event, and computes the shares of the streams in
  * closed form. A link serves one unit at a time, and an arbiter chooses the stream whose unit is
- * next. A unit is a chunk, or one TLP (PCIe packet) in the exact mode. Both modes and the closed
- * form agree within 1 % if a stream has two or more chunks in flight; with one, they differ by up
- * to 30 %. The result depends only on the arguments: equal events keep their order, and random
- * numbers come from the seed.
+ * next. A unit is a chunk, or one TLP (PCIe packet) in the exact mode. The rates in both modes and
+ * in closed form differ by at most 1 % if each stream has two or more chunks in flight. If it has
+ * one, they differ by up to 30 %. The result depends only on the arguments: events at the same time
+ * keep their order, and random numbers come from the seed.
  */
 #ifndef PST_MODEL_SIM_H
 #define PST_MODEL_SIM_H
@@ -18,7 +18,7 @@
 #define PST_SIM_HOPS 12
 /* Largest number of units in flight. */
 #define PST_SIM_UNITS 32768
-/* Buckets of the histogram of latencies: 32 for each power of two of nanoseconds. */
+/* Number of buckets of the histogram of latencies: 32 for each power of two, in nanoseconds. */
 #define PST_SIM_BUCKETS (40 * 32)
 
 enum pst_sim_kind {
@@ -30,23 +30,23 @@ enum pst_sim_kind {
 	PST_SIM_NIC,
 	PST_SIM_SOURCE, /* the limit of one stream's own source */
 };
-/* The kinds as words, in this order, separated by '|'. */
+/* The names of the kinds, in the order of enum pst_sim_kind, separated by '|'. */
 #define PST_SIM_KINDS "memory|uplink|crossbar|gpu|drive|nic|source"
 
 enum pst_sim_arbiter { PST_SIM_RR, PST_SIM_WRR, PST_SIM_WFQ, PST_SIM_PRIORITY };
 
 struct pst_sim_link {
 	enum pst_sim_kind kind;
-	unsigned number;    /* of its kind */
-	bool reverse;	    /* the direction away from the GPUs */
-	bool packets;	    /* whether it carries TLPs with their overhead */
-	double bytes_per_s; /* including the overhead of TLPs */
+	unsigned number;    /* its number among the links of its kind */
+	bool reverse;	    /* whether it leads away from the GPUs */
+	bool packets;	    /* whether it carries TLPs, which have overhead */
+	double bytes_per_s; /* bandwidth, including the overhead of TLPs */
 	double latency_ns;
 	double switch_ns; /* additional time of a chunk that follows another stream's chunk */
 };
 
 struct pst_sim_stream {
-	uint16_t path[PST_SIM_HOPS]; /* indexes of links, in the order of the bytes */
+	uint16_t path[PST_SIM_HOPS]; /* indexes of the links, in the order of their use */
 	unsigned hops;
 	double weight;	   /* share, for the arbiters wrr and wfq */
 	unsigned priority; /* the arbiter `priority` prefers higher numbers */
@@ -62,16 +62,17 @@ struct pst_sim_opts {
 	unsigned chunk, payload, overhead; /* bytes */
 	unsigned depth;			   /* chunks in flight for each stream */
 	enum pst_sim_arbiter arbiter;
-	double jitter; /* share by which the time on a link varies at random */
+	double jitter; /* fraction by which the time on a link varies at random */
 	uint64_t seed;
 	double seconds; /* simulated time; the first tenth is not measured */
-	bool exact;	/* the unit is a TLP */
+	bool exact;	/* exact mode: a unit is a TLP, not a chunk */
 };
 
 struct pst_sim_result {
 	double stream_bytes_per_s[PST_SIM_STREAMS];
-	double link_use[PST_SIM_LINKS];		    /* share of the measured time, 0 to 1 */
-	uint64_t bytes_in, bytes_out, bytes_inside; /* of the whole run */
+	double link_use[PST_SIM_LINKS]; /* share of the measured time in which it is busy, 0 to 1 */
+	/* bytes that were sent, that have arrived, and that are in flight at the end of the run */
+	uint64_t bytes_in, bytes_out, bytes_inside;
 	uint64_t events;
 	uint32_t latency[PST_SIM_BUCKETS];
 };
@@ -84,12 +85,12 @@ unsigned long pst_sim_bytes(void);
 const char *pst_sim_run(struct pst_sim *sim, const struct pst_sim_net *net,
 			const struct pst_sim_opts *opts, struct pst_sim_result *out);
 
-/* Returns the latency in ns that a share `p` of the measured chunks did
- * not exceed, or NaN if there were none. The value is rounded by up to 3 %. */
+/* Returns the latency in ns that a share `p` (0 to 1) of the measured chunks did not exceed, or NaN
+ * if there were no chunks. The value is rounded up by at most 3 %. */
 double pst_sim_percentile(const struct pst_sim_result *r, double p);
 
-/* Returns the bytes a second of payload that a link carries. `shared`: chunks of several streams
- * alternate, so that each pays the link's switch time. */
+/* Returns how many bytes of payload a second a link carries. `shared` means that chunks of several
+ * streams alternate, so that each chunk also takes the link's switch time. */
 double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts *o, bool shared);
 
 /* Computes the rate of each stream in bytes a second: weighted max-min fair shares of the links,

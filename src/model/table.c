@@ -58,7 +58,7 @@ bool pst_model_check(const struct pst_model_param *p, double value)
 	if (p->choices)
 		return value >= 0 && value == floor(value) &&
 		       value < (double)pst_model_choice_count(p->choices);
-	/* A comparison with NaN is false. */
+	/* Written so that it also rejects NaN, for which every comparison is false. */
 	if (!(value >= p->min && value <= p->max))
 		return false;
 	return !pst_model_is_whole(p->unit) || value == floor(value);

@@ -20,9 +20,11 @@
 
 struct pst_model_param {
 	const char *name;
-	/* "bytes" and "count" stand for whole numbers, "" for a choice or a plain ratio. */
+	/* Unit of the value. "bytes" and "count" mean whole numbers; "" means a choice or a ratio
+	 * without a unit. */
 	const char *unit;
-	/* NULL for a number. Otherwise words separated by '|'; the value is the index of a word. */
+	/* The words of a choice, separated by '|'; the value is then the index of a word. NULL if
+	 * the parameter is a number. */
 	const char *choices;
 	double value, min, max; /* default and range; a choice needs no range */
 	const char *about;	/* meaning, as a sentence without a full stop */
@@ -32,7 +34,7 @@ struct pst_model_param {
 struct pst_model_result {
 	const char *name, *unit, *choices; /* as for a parameter */
 	const char *about;
-	const char *formula; /* in the names of parameters and of other results */
+	const char *formula; /* formula, written with the names of parameters and other results */
 	const char *source;  /* origin of the formula */
 };
 
@@ -72,9 +74,10 @@ int pst_model_preset_index(const struct pst_model *m, const char *name);
 
 /* Writes the default of each parameter to `in`. */
 void pst_model_defaults(const struct pst_model *m, double *in);
-/* Copies settings to `in`. Returns false if the model lacks a parameter of such a name. */
+/* Copies settings to `in`. Returns false if the model lacks a parameter that a setting names. */
 bool pst_model_apply(const struct pst_model *m, const struct pst_model_setting *set, double *in);
-/* Returns whether a parameter may have this value: in its range, and whole where it must be. */
+/* Returns whether a parameter may have this value: the value must be in the parameter's range, and
+ * whole if the unit requires that. */
 bool pst_model_check(const struct pst_model_param *p, double value);
 /* Returns whether values of this unit are whole numbers. */
 bool pst_model_is_whole(const char *unit);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `weights`: the time to load one model on many GPUs and hosts, if each GPU reads all of
- * it, and if each byte is read once and passed on. */
+/* The model `weights`: the time to load a language model on many GPUs and hosts. It compares two
+ * ways: each GPU reads all bytes that it needs, or each byte is read once and passed on to the
+ * other GPUs. */
 #include <math.h>
 #include <stddef.h>
 
@@ -59,7 +60,8 @@ static const struct pst_model_result results[] = {
 		     "part that limits once-s", "argmax", "slowest part of a pipeline"},
 };
 
-/* Returns the longest of the times of the parts, and stores which part it is. */
+/* Returns the longest of the five times. *which becomes its index, a value of the result
+ * `binding`. */
 static double slowest(const double *times, double *which)
 {
 	unsigned best = 0;

@@ -105,7 +105,10 @@ int penstock_object_register(struct penstock_object_client *client, struct penst
 
 void *penstock_object_ptr(const struct penstock_object_buffer *buffer)
 {
-	return buffer ? pst_wire_buffer_ptr(inner_buffer(buffer)) : NULL;
+	if (buffer)
+		return pst_wire_buffer_ptr(inner_buffer(buffer));
+	pst_fail_null("the buffer");
+	return NULL;
 }
 
 int penstock_object_unregister(struct penstock_object_buffer *buffer)

@@ -3,9 +3,8 @@
  * Path fault: wraps another path and injects faults into chunks that a seed selects, so that tests
  * can check how the library handles faults. A selected chunk fails, is delayed, or lies: it reports
  * that all bytes were moved although they were not. A request uses this path only if it names it.
- * The bytes that a chunk does move are moved by the wrapped path, in pieces that are each a request
- * of one chunk. After a failure, a chunk may be retried on another path; there it gets no more
- * faults.
+ * The wrapped path moves the bytes of a chunk in pieces; for each piece, this file makes a request
+ * with one chunk. After a failure, a chunk may be retried on another path, without further faults.
  *
  * The syntax is fault[:PATH][?NAME=VALUE&...], with these names:
  *
@@ -13,7 +12,8 @@
  * 	short	the first half of the chunk is moved, and only that half is reported
  * 	lost	nothing is moved, but all bytes are reported
  * 	cut	the second half is not moved, but all bytes are reported
- * 	swap	the two halves change places; if they are not one piece of memory, like lost
+ * 	swap	the two halves change places; if their memory is not contiguous, nothing is
+ * 		moved, as with lost
  * 	The value of these five is N, which selects one chunk in N by seed, or @OFFSET, which
  * 	selects the chunk that holds this byte of the storage.
  * 	delay_us=N	delays each chunk by 0 to N microseconds

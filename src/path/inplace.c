@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moves chunks by O_DIRECT between the drive and the caller's memory. No byte passes through the
- * library's memory. If the block stack is not on the allow-list, one CPU copy is counted all the
- * same, because the kernel may copy there without reporting it.
+ * library's memory. If the block stack is not on the allow-list, this file nevertheless counts one
+ * CPU copy, because the kernel may copy there without reporting it.
  */
 #include "path/inplace.h"
 

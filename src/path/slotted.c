@@ -198,6 +198,7 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 			char *fix)
 {
 	const struct pst_pump *pump = atomic_load(&route->dev->pump);
+	uint64_t most, least;
 
 	if (route->st->facts.fd_blocks) {
 		*err = route->st->facts.why_fd;
@@ -210,9 +211,13 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
-	if (!route->dev->facts.is_host && facts->chunk_max > CHUNK_MAX)
-		facts->chunk_max = CHUNK_MAX;
-	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
+	/* A storage without a page cache says itself how long its transfers shall be. */
+	most = route->st->facts.chunk_best && route->st->facts.fd < 0 ? route->st->facts.chunk_best
+								      : CHUNK_MAX;
+	if (!route->dev->facts.is_host && facts->chunk_max > most)
+		facts->chunk_max = most;
+	least = most > CHUNK_MAX ? CHUNK_MAX : CHUNK_FIRST;
+	facts->chunk_first = least < facts->chunk_max ? least : facts->chunk_max;
 	facts->lanes = pump->lane_count;
 	facts->quick = true;
 	return 0;

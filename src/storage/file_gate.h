@@ -10,7 +10,8 @@ void pst_gate_open(struct pst_file *file, const struct stat *stat);
 /*
  * Asks the gate whether a write may start. Returns true if it may start at once, or false if it
  * must wait. In that case the gate later calls go_on on the write's lane, as soon as the write may
- * start. Until then, struct pst_file_io keeps the write's own function `done`.
+ * start. For this, the gate replaces io->done, and stores the former io->done in the write's struct
+ * pst_file_io, from which it is restored.
  */
 bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io));
 /* Tells the gate that a write has completed or could not start. Ignores a write that the gate has

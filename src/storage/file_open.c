@@ -143,7 +143,7 @@ static const char *final_name(const struct pst_file *file)
 	return file->absolute ? file->absolute : file->path;
 }
 
-/* Returns the last part of that name, which is the file's name in file->dir. */
+/* Returns the last part of the final name, which is the file's name in file->dir. */
 static const char *base_name(const struct pst_file *file)
 {
 	const char *path = final_name(file), *slash = strrchr(path, '/');
@@ -327,8 +327,9 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	return file->fd < 0 ? file->fd : 0;
 }
 
-/* Duplicates a caller's descriptor that could not be reopened, and uses the duplicate. The
- * caller may close its own descriptor, and the number may then belong to another file. */
+/* Duplicates a caller's descriptor that could not be reopened, and uses the duplicate. The reason
+ * is that the caller may close its own descriptor, and its number may then belong to another
+ * file. */
 static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file, int fd, int flags,
 			     struct pst_err *err)
 {

@@ -14,8 +14,8 @@
  *
  * The error is EIO in both cases. But only a loss is also recorded for the whole file system,
  * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
- * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never take a loss for
- * old bytes.
+ * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never mistake a loss
+ * for old bytes.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -169,7 +169,7 @@ static bool line_split(struct text_span rest, struct mount_line *line)
 	struct text_span optional;
 
 	line->id = field_next(&rest);
-	field_next(&rest); /* Parent mount. */
+	field_next(&rest); /* Skips the id of the parent mount. */
 	line->dev = field_next(&rest);
 	/* Skips the field with the directory within the file system that is mounted. */
 	field_next(&rest);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "weights/url.h"
 
 /* Returns true for a key whose value is an object that the parser must read too. A multimodal
  * model keeps the values of its language model in such an object. */
@@ -85,7 +86,13 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 	char name[PATH_MAX];
 	int n;
 
-	if (w->list.home)
+	if (pst_url_match(path)) {
+		char dir[PATH_MAX];
+
+		n = !pst_url_is_s3(path) || pst_url_dir(dir, path) || pst_url_join(name, dir, file)
+			    ? -1
+			    : 0;
+	} else if (w->list.home)
 		n = snprintf(name, sizeof(name), "%s/%s", w->list.home, file);
 	else
 		n = snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0,

@@ -20,7 +20,7 @@
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
-/* The message that vfail gave to penstock_fail together with last_place. */
+/* The message that this file passed to penstock_fail when it filled last_place. */
 static _Thread_local char last_message[PENSTOCK_TEXT_MAX];
 
 /* Returns the last `most` bytes of `text`, or all of a shorter text. Messages quote the end of a
@@ -82,8 +82,16 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 						       uint64_t off, const char *fmt, va_list args)
 {
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
-	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX), *named;
+	char shown[sizeof(last_place.file)];
+	const char *name, *named;
 	int ret;
+
+	if (file && strstr(file, "://")) {
+		/* The query of a presigned URL is a secret. */
+		snprintf(shown, sizeof(shown), "%.*s", (int)strcspn(file, "?"), file);
+		file = shown;
+	}
+	name = text_end(file ? file : "", SENTENCE_FILE_MAX);
 
 	errno = code < 0 ? -code : code; /* For %m. */
 	vsnprintf(text, sizeof(text), fmt, args);

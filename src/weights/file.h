@@ -8,13 +8,16 @@
 
 #include "weights/model.h"
 
-/* Opens file->path for reading and returns the descriptor. May block. */
-int pst_model_file_open(const struct pst_model_file *file);
-/* Reads and checks the header of the file that is open as `fd`, and fills the members of `file`
- * except its path. May block. */
-int pst_model_file_read_header(struct pst_model_file *file, int fd);
+/* Opens file->path for reading: a descriptor, or the storage of a URL. May block. */
+int pst_model_file_open(const struct pst_model_file *file, struct pst_file_source *out);
+/* Reads and checks the header of an open file, and fills the members of `file` except its path. May
+ * block. */
+int pst_model_file_read_header(struct pst_model_file *file, const struct pst_file_source *source);
+/* Closes an open file. */
+void pst_model_file_close(struct pst_file_source *source);
 /* Returns 0 if `fd` refers to the file whose header was read and the file's bytes have not
- * changed since then; returns -ESTALE otherwise. May block. */
+ * changed since then; returns -ESTALE otherwise. For a URL it returns 0, because a read of the
+ * storage fails if the bytes have changed. May block. */
 int pst_model_file_check(const struct pst_model_file *file, int fd);
 
 /* Sets *out to the storage of file `index` of the model. The model owns the storage. The first

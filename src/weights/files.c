@@ -19,6 +19,7 @@
 #include "common/json.h"
 #include "weights/err.h"
 #include "weights/safetensors.h"
+#include "weights/url.h"
 
 #define SUFFIX ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"
@@ -43,7 +44,11 @@ static int index_fail(const char *path, const char *tensor, uint64_t at, const c
 
 static int path_join(char *to, const char *dir, const char *name)
 {
-	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
+	int n = 0;
+
+	if (pst_url_match(dir))
+		return pst_url_join(to, dir, name);
+	n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
 
 	return n < 0 || n >= PATH_MAX ? files_path_fail(name, ENAMETOOLONG, "") : 0;
 }
@@ -94,8 +99,11 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 	struct stat st;
 	size_t at = 0;
 	ssize_t n = 1;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
+	int fd, ret;
 
+	if (pst_url_match(path))
+		return pst_url_read_file(path, INDEX_MAX, out, len);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return files_path_fail(path, errno, "");
 	ret = fstat(fd, &st) ? files_path_fail(path, errno, "") : 0;
@@ -222,7 +230,8 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 		ret = path_join(path, i ? opts->dirs[i - 1] : dir, row->file);
 		if (ret)
 			return ret;
-		if (is_file(path))
+		/* The open tells whether a file behind a URL exists. */
+		if (pst_url_match(path) || is_file(path))
 			return list_add_file(files, path);
 	}
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, at,
@@ -503,6 +512,52 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 				"%m, and it is not in the cache %.100s either", cache);
 }
 
+/* Adds the index of a folder behind a URL, or its file of the usual name. Returns -ENOENT if it has
+ * neither: such a folder cannot be listed. */
+static int url_find_folder(struct pst_file_list *files, const char *url,
+			   const struct penstock_weights_opts *opts)
+{
+	struct penstock_storage *st;
+	char file[PATH_MAX];
+	uint64_t length;
+	int ret = pst_url_join(file, url, "model" INDEX_SUFFIX);
+
+	if (!ret)
+		ret = index_find(files, file, url, opts);
+	if (ret != -ENOENT)
+		return ret;
+	ret = pst_url_join(file, url, "model" SUFFIX);
+	if (!ret)
+		ret = pst_url_open(file, 0, &st, &length);
+	if (ret)
+		return ret;
+	penstock_close(st);
+	return list_add_file(files, file);
+}
+
+/* Finds the files of a model behind a URL: an index, a folder or a file. A name without a known end
+ * can be any of the last two. */
+static int url_find(struct pst_file_list *files, const char *url,
+		    const struct penstock_weights_opts *opts)
+{
+	char dir[PATH_MAX];
+	int ret;
+
+	if (!pst_url_is_s3(url) && pst_url_ends_with(url, ".json"))
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, url, NULL, PST_NO_OFF,
+					"an index can only be read from s3://BUCKET/KEY");
+	if (pst_url_ends_with(url, ".json")) {
+		ret = pst_url_dir(dir, url);
+		return ret ? ret : index_find(files, url, dir, opts);
+	}
+	if (!pst_url_is_s3(url) || pst_url_ends_with(url, SUFFIX))
+		return list_add_file(files, url);
+	ret = url_find_folder(files, url, opts);
+	if (ret != -ENOENT || pst_url_ends_with(url, "/"))
+		return ret;
+	return list_add_file(files, url);
+}
+
 int pst_file_list_find(struct pst_file_list *files, const char *path,
 		       const struct penstock_weights_opts *opts)
 {
@@ -512,6 +567,8 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 
 	if (dirs)
 		return dirs;
+	if (pst_url_match(path))
+		return url_find(files, path, opts);
 	if (!strncmp(path, "file://", 7))
 		path += 7;
 	if (stat(path, &st)) {

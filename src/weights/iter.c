@@ -185,9 +185,9 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	/* All long stretches (tensors that are contiguous in their file) have got whole pages from
-	 * pst_place_tensors. Other stretches are so short that pst_place_widen ignores own_pages
-	 * for them. */
+	/* own_pages says that an extent's first and last memory page contain no other data, so that
+	 * pst_place_widen may read whole pages there. This is true for every extent that
+	 * pst_place_widen would widen, because pst_place_tensors has placed it so. */
 	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];

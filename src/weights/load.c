@@ -247,9 +247,9 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* All long stretches (tensors that are contiguous in their file) have got whole pages from
-	 * pst_place_tensors. Other stretches are so short that pst_place_widen ignores own_pages
-	 * for them. */
+	/* own_pages says that an extent's first and last memory page contain no other data, so that
+	 * pst_place_widen may read whole pages there. This is true for every extent that
+	 * pst_place_widen would widen, because pst_place_tensors has placed it so. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */

@@ -20,7 +20,9 @@
 struct pst_model_file {
 	const char *path;
 	struct pst_st st;
-	struct stat stat;  /* Result of fstat when the header was read. */
+	/* Result of fstat when the header was read. For a file behind a URL, only its length, and
+	 * in place of the inode a checksum of its header. */
+	struct stat stat;
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
 	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
 	 * yet computed. */
@@ -36,11 +38,12 @@ struct pst_tensor_entry {
 /*
  * The descriptor and the storage of one file. The storage is opened when tensors of the file are
  * read for the first time. After a fork, the child inherits the descriptor but must not use its
- * parent's storage, so it opens its own.
+ * parent's storage, so it opens its own. A file behind a URL has no descriptor: the storage reads
+ * its header too.
  */
 struct pst_file_source {
 	struct penstock_storage *st;
-	int fd;	       /* -1 if the file is not open. */
+	int fd;	       /* -1 if the file is not open, or is behind a URL. */
 	pid_t process; /* Id of the process that opened `st`. */
 };
 

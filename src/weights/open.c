@@ -16,9 +16,10 @@
 #include "weights/err.h"
 #include "weights/file.h"
 #include "weights/find.h"
+#include "weights/url.h"
 
-/* A model of at most this many files keeps the descriptors on which it read the headers, so
- * that a load still works after a file was removed or replaced. The files of a larger model are
+/* A model of at most this many files keeps the descriptors with which it has read the headers. So a
+ * load still works after a file was removed or replaced. The files of a larger model are
  * opened only when they are read: not all of them may be needed, and a process may open only a
  * limited number of files. */
 #define KEPT_MAX 64u
@@ -35,17 +36,15 @@ static int open_files(struct penstock_weights *w)
 		int ret;
 
 		file->path = w->list.paths[i];
-		source->fd = pst_model_file_open(file);
-		if (source->fd < 0)
-			return source->fd;
-		w->file_count++;
-		ret = pst_model_file_read_header(file, source->fd);
+		ret = pst_model_file_open(file, source);
 		if (ret)
 			return ret;
-		if (w->list.count > KEPT_MAX) {
-			close(source->fd);
-			source->fd = -1;
-		}
+		w->file_count++;
+		ret = pst_model_file_read_header(file, source);
+		if (ret)
+			return ret;
+		if (w->list.count > KEPT_MAX)
+			pst_model_file_close(source);
 	}
 	return 0;
 }
@@ -201,11 +200,26 @@ static bool list_is_complete(const char *const *list, unsigned count)
 	return true;
 }
 
+/* Opens the device "host" if a path is a URL. The reads of all headers need it, and its first open
+ * starts threads. */
+static int open_host_for_urls(const char *const *paths, unsigned count,
+			      struct penstock_device **out)
+{
+	bool any = false;
+	int ret;
+
+	for (unsigned i = 0; i < count; i++)
+		any |= pst_url_match(paths[i]);
+	ret = any ? penstock_device_open("host", NULL, out) : 0;
+	return ret < 0 ? pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF) : 0;
+}
+
 int penstock_weights_open_list(const char *const *paths, unsigned count,
 			       const struct penstock_weights_opts *from,
 			       struct penstock_weights **out)
 {
 	struct penstock_weights_opts opts;
+	struct penstock_device *host = NULL;
 	struct penstock_weights *w;
 	int ret = pst_weights_struct_in(&opts, sizeof(opts), from, "penstock_weights_opts");
 
@@ -225,10 +239,12 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 	pthread_mutex_init(&w->lock, NULL);
 	w->flags = opts.flags;
 	w->refs = 1;
+	ret = open_host_for_urls(paths, count, &host);
 	for (unsigned i = 0; i < count && !ret; i++)
 		ret = pst_file_list_find(&w->list, paths[i], &opts);
 	if (!ret)
 		ret = open_files(w);
+	penstock_device_close(host);
 	if (!ret)
 		ret = make_table(w, &opts);
 	if (ret) {
@@ -255,10 +271,7 @@ void penstock_weights_close(struct penstock_weights *w)
 	if (!w || atomic_fetch_sub(&w->refs, 1) > 1)
 		return;
 	for (unsigned i = 0; i < w->file_count; i++) {
-		if (w->sources[i].st)
-			penstock_close(w->sources[i].st);
-		if (w->sources[i].fd >= 0)
-			close(w->sources[i].fd);
+		pst_model_file_close(&w->sources[i]);
 		pst_st_free(&w->files[i].st);
 	}
 	pthread_mutex_destroy(&w->lock);

@@ -3,8 +3,9 @@
  * Computes where each tensor lies in one allocation. Tensors that are contiguous in their file stay
  * contiguous in memory; such a group is called a stretch. A stretch is read as one segment and
  * keeps its file offset modulo the page size, which direct paths need. A tensor that would not be
- * aligned for its dtype begins a new stretch. A long stretch shares its first and its last page
- * with no other stretch, so that whole pages can be read. Called by load.c and iter.c. Does no I/O.
+ * aligned for its dtype begins a new stretch. No other stretch uses the first and the last memory
+ * page of a long stretch, so whole pages can be read there. Called by load.c and iter.c. Does no
+ * I/O.
  */
 #include "weights/place.h"
 

@@ -9,11 +9,11 @@
 /*
  * Computes the offset of each of the tensors [first, first + count) in an allocation that is
  * aligned to 4096 bytes. Returns the number of bytes that the tensors need in all. Tensors that are
- * contiguous in their file stay contiguous as long as each of them is aligned. `align` is the
+ * contiguous in their file stay contiguous as long as each of them is aligned. `least` is the
  * minimum alignment of each tensor in bytes, 0 if there is no minimum.
  */
 uint64_t pst_place_tensors(const struct penstock_weights *w, uint64_t first, uint64_t count,
-			   uint64_t align, uint64_t *offs);
+			   uint64_t least, uint64_t *offs);
 
 /*
  * Places one tensor, or a part of one, at or after offset `at` of an allocation, and returns the

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements sort_names.h: a radix sort that uses eight bytes of the names at a time. Each
- * name's next eight bytes are copied beside its pointer and compared as a number. Names may be
- * anywhere in memory, so reading them is slow. This sort reads each eight bytes of a name only
- * once, instead of at each comparison. Names whose eight bytes are equal are then sorted by
- * their following eight bytes.
+ * Implements sort_names.h: a radix sort that uses eight bytes of the names at a time. It copies
+ * each name's next eight bytes into the struct that has the name's pointer, and compares them as
+ * one number. Names may be anywhere in memory, so reading them is slow. This sort reads every eight
+ * bytes of a name only once, instead of at each comparison. It then sorts names whose eight bytes
+ * are equal by their following eight bytes.
  */
 #include "weights/sort_names.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the tests of checkpoints: two devices, parts whose items have bytes that depend only on
- * the item's index.
+ * Shared by the tests of checkpoints: two devices (the host and a GPU), and parts in memory. The
+ * bytes of an item depend only on the item's index, so the tests can compute them.
  */
 #ifndef PST_TEST_CKPT_H
 #define PST_TEST_CKPT_H
@@ -72,7 +72,7 @@ struct part {
 	struct penstock_item items[PART_ITEMS];
 	struct penstock_seg segs[PART_ITEMS];
 	char names[PART_ITEMS][16];
-	void *blocks[PART_ITEMS]; /* memory of the items, to be freed */
+	void *blocks[PART_ITEMS]; /* memory of the items, which the test frees */
 	struct penstock_device *devs[PART_ITEMS];
 	unsigned count;
 	uint64_t end;
@@ -106,7 +106,7 @@ static inline void part_add(struct part *p, struct penstock_device *dev, uint64_
 	p->end = off + len;
 }
 
-/* Overwrites the memory of all items. */
+/* Overwrites the memory of all items, so that a later read must restore it. */
 static inline void part_wipe(struct part *p)
 {
 	for (unsigned i = 0; i < p->count; i++) {
@@ -132,7 +132,8 @@ static inline void part_check_memory(struct part *p)
 	}
 }
 
-/* Checks that the file has the items' bytes, zeros between them, and `length` bytes. */
+/* Checks that the file has `length` bytes: the items' bytes at their offsets, and zeros between
+ * them. */
 static inline void part_check_file(const struct part *p, const char *path, uint64_t length)
 {
 	uint64_t len, at = 0;

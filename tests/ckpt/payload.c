@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * payload write|read DEVICE FILE: writes or reads a part whose payloads are in the memory of DEVICE
- * at multiples of 4096 in the file, each with a short head in host memory before it. A read checks
- * the bytes. Prints the report as one JSON object. lab/guest/p2p-penstock.sh runs it, and the trace
- * of the emulated drive shows where the payloads went.
+ * payload write|read DEVICE FILE: writes or reads a part of a checkpoint. Its payloads are in the
+ * memory of DEVICE, and at multiples of 4096 in the file. Before each payload is a short head,
+ * which is in host memory. A read checks the bytes. Prints the report as one JSON object.
+ * lab/guest/p2p-penstock.sh runs the program, and looks for the payloads in the trace of the
+ * drive.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static unsigned char byte_at(unsigned payload, unsigned i)
 	return (unsigned char)((payload + 1) * 2654435761u >> 16 ^ i * 40503u >> 8 ^ i);
 }
 
-/* Copies a payload to the device, or compares it. */
+/* Copies a payload to the device, or, if `check` is set, compares the device's bytes with it. */
 static int payload_copy(unsigned index, int check)
 {
 	unsigned char *bytes = malloc(PAYLOAD);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save DIR PARTS BYTES [PAUSE_US]: saves checkpoints into DIR, one after the other, until it is
- * killed: DIR/step-N with N one greater than the largest in DIR. After each it prints a line
- * "durable N". It keeps the two newest, and removes the others. A checkpoint has PARTS parts of up
- * to BYTES bytes each, which two threads write. tests/ckpt/kills and lab/guest/ckpt-power.sh run
- * it. The contents of checkpoint N depend on N only.
+ * save DIR PARTS BYTES [PAUSE_US]: saves one checkpoint after the other until it is killed. The
+ * first is DIR/step-N, with N one greater than the largest number in DIR. After each save it
+ * prints a line "durable N", and removes all checkpoints but the two newest. A checkpoint has
+ * PARTS parts of up to BYTES bytes, which two threads write. The bytes of checkpoint N depend
+ * only on N, so tests/ckpt/kills and lab/guest/ckpt-power.sh, which run the program, can check
+ * them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -90,7 +91,7 @@ static void *write_parts(void *arg)
 	return NULL;
 }
 
-/* Makes the name of a new folder durable. */
+/* Syncs the folder that contains a new folder, so that the new folder's name is durable. */
 static void sync_folder(const char *dir)
 {
 	int fd = open(dir, O_RDONLY | O_DIRECTORY);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests penstock_ckpt_list, penstock_ckpt_verify and penstock_ckpt_prune with folders that the test
- * makes: complete, incomplete and damaged checkpoints of several kinds. Every changed bit and every
- * truncation is reported with file, item and offset. PENSTOCK_DAMAGES sets how many are tried.
+ * makes: complete, incomplete and damaged checkpoints of several kinds. verify must report every
+ * changed bit and every truncation with file, item and offset. PENSTOCK_DAMAGES is the number of
+ * random changes that the test makes.
  */
 #include "ckpt.h"
 
@@ -41,7 +42,7 @@ static int setup(void **state)
 
 /* ---- checkpoints that the test makes ---- */
 
-/* Writes a file of `len` bytes whose time of change is `time` seconds after 2020. */
+/* Writes a file and sets its modification time to `time` seconds after the start of 2020. */
 static void make_file(const char *name, const void *bytes, size_t len, unsigned time)
 {
 	const struct timespec times[2] = {{1577836800 + time, 0}, {1577836800 + time, 0}};
@@ -56,8 +57,8 @@ static uint64_t item_len(unsigned part, unsigned item)
 	return 1000u * item * (part + 1) + (item == 3 ? 200000 : 7);
 }
 
-/* Makes a checkpoint like those of DCP, with three parts. The last item of each part has no
- * checksum. */
+/* Makes a checkpoint in the format of torch.distributed.checkpoint, with three parts. The last
+ * item of each part has no checksum. */
 static void make_checkpoint(const char *name, unsigned time, bool marker, bool manifest)
 {
 	static struct penstock_item items[PARTS][ITEMS];
@@ -161,7 +162,8 @@ static void test_list(void **state)
 	check_one(0, &l, "step-1", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(1, &l, "step-4", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(2, &l, "step-2", PENSTOCK_CKPT_COMPLETE, "no manifest");
-	/* Without a marker, the newest file gives the time; the manifest was written just now. */
+	/* Without a marker, the newest file gives the checkpoint's time. That is the manifest,
+	 * which the test has just written, so step-3 is the newest checkpoint. */
 	check_one(3, &l, "step-3", PENSTOCK_CKPT_INCOMPLETE, "no marker");
 	assert_int_equal(l.ckpts[0].part_count, 3);
 	assert_int_equal(l.ckpts[0].ranks, 3);
@@ -177,7 +179,7 @@ static void test_list(void **state)
 	l = (struct listed){.end_at = 2};
 	assert_int_equal(penstock_ckpt_list(root, note, &l), 77);
 	assert_int_equal(l.count, 2);
-	/* A folder that is a checkpoint is listed itself. */
+	/* If the folder itself is a checkpoint, list reports only this checkpoint. */
 	l = (struct listed){.count = 0};
 	assert_int_equal(penstock_ckpt_list(in_root("latest"), note, &l), 0);
 	assert_int_equal(l.count, 1);
@@ -221,7 +223,7 @@ static void make_index(const char *name, const char *text)
 	make_file(path, text, strlen(text), 3);
 }
 
-/* Without a manifest, the files that an index names must exist. */
+/* If a checkpoint has no manifest but an index, the files that the index names must exist. */
 static void test_index(void **state)
 {
 	static const struct {
@@ -252,7 +254,7 @@ static void test_index(void **state)
 	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "no manifest");
 }
 
-/* Each kind of checkpoint has its own marker. */
+/* Each format of checkpoints has its own marker. */
 static void test_markers(void **state)
 {
 	struct listed l;
@@ -304,7 +306,7 @@ struct found {
 	int code;
 };
 
-/* Notes the first fault. */
+/* Counts the faults that verify reports, and keeps the first one. */
 static void note_fault(void *user, const struct penstock_ckpt_fault *fault)
 {
 	struct found *f = user;
@@ -397,7 +399,7 @@ static void test_verify_cancelled(void **state)
 	assert_int_equal(f.code, -EIO);
 }
 
-/* Damages one place of a part, and returns what verify must report. */
+/* Truncates a part at a random place or changes a random bit. Returns what verify must report. */
 static struct found damage(unsigned part, unsigned char *bytes, uint64_t len, uint64_t *seed)
 {
 	struct found want = {.count = 1};
@@ -463,7 +465,7 @@ static void test_damages(void **state)
 		free(bytes[p]);
 }
 
-/* An item that is longer than the memory that verify uses. */
+/* verify must also check an item that is longer than the buffer into which it reads. */
 static void test_long_item(void **state)
 {
 	const uint64_t len = (300u << 20) + 12345;
@@ -573,7 +575,7 @@ static void test_prune(void **state)
 	assert_int_equal(r.count, 3);
 	assert_false(exists("s3") || exists("s5/__9_0.distcp"));
 	assert_true(exists("s5/.__1_0.distcp.penstock-0123456789abcdef") && exists("s6"));
-	/* The damaged s4 is older than the newest complete one, as is s1. */
+	/* Keeping one complete checkpoint (s5) removes all older ones, also the damaged s4. */
 	r = prune(1, 0);
 	assert_int_equal(r.count, 3);
 	assert_string_equal(r.names[0], "s1");
@@ -589,7 +591,8 @@ static void test_prune(void **state)
 	assert_int_equal(prune(1, PENSTOCK_PRUNE_NEWEST).count, 0);
 }
 
-/* Without a complete checkpoint, nothing is removed unless the caller asks for it. */
+/* If no checkpoint is complete, prune removes nothing unless the caller sets
+ * PENSTOCK_PRUNE_NEWEST. */
 static void test_prune_incomplete(void **state)
 {
 	struct removals r = {.end_at = 1};
@@ -606,7 +609,7 @@ static void test_prune_incomplete(void **state)
 	assert_int_equal(penstock_ckpt_prune(in_root("none"), 1, 0, NULL, NULL), -ENOENT);
 }
 
-/* The folder itself is a checkpoint; files that are links are not followed or removed. */
+/* The folder itself is a checkpoint. prune must neither follow nor remove files that are links. */
 static void test_prune_self(void **state)
 {
 	char whole[PATH_MAX];
@@ -629,7 +632,8 @@ static void test_prune_self(void **state)
 	assert_true(exists("a/__7_0.distcp") && exists("target"));
 }
 
-/* Moves a part of a checkpoint to another drive, as a striped save leaves it. */
+/* Moves a part of a checkpoint to another drive and links it, as a save with option `stripe`
+ * does. */
 static void move_part(const char *name, const char *to, const char *part)
 {
 	char target[PATH_MAX + 64], from[128], path[128];
@@ -644,7 +648,7 @@ static void move_part(const char *name, const char *to, const char *part)
 	assert_int_equal(symlink(target, in_root(from)), 0);
 }
 
-/* A part may be on another drive, to which a link of the same name leads. */
+/* A part may be on another drive, if the checkpoint has a symbolic link of the part's name. */
 static void test_linked_part(void **state)
 {
 	struct listed l;
@@ -663,7 +667,8 @@ static void test_linked_part(void **state)
 	assert_true(exists("b/.metadata") && exists("drive"));
 }
 
-/* Links to a part that does not exist: the drive is not mounted, or a removal was interrupted. */
+/* A checkpoint has a link to a part that does not exist, because the drive is not mounted or
+ * because a removal was interrupted. */
 static void test_dangling_link(void **state)
 {
 	struct listed l;
@@ -684,8 +689,8 @@ static void test_dangling_link(void **state)
 	assert_true(exists("c/.metadata"));
 }
 
-/* A folder of links to the parts of another checkpoint is no checkpoint. Its removal would not
- * remove that checkpoint's parts. */
+/* A folder that has only links to the parts of another checkpoint is not a checkpoint. If prune
+ * removed it with the targets of its links, the other checkpoint would lose its parts. */
 static void test_links_to_another_checkpoint(void **state)
 {
 	char target[PATH_MAX + 64];
@@ -703,7 +708,8 @@ static void test_links_to_another_checkpoint(void **state)
 		snprintf(target, sizeof(target), "%s", in_root(from));
 		snprintf(from, sizeof(from), "best/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
-		/* A link of a folder of the same name, which looks like one of a striped save. */
+		/* This folder has the name of the checkpoint, so its links look like those of a
+		 * striped save. */
 		snprintf(from, sizeof(from), "other/new/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
 	}
@@ -734,7 +740,8 @@ static int prune_with_descriptors(unsigned left)
 	return ret;
 }
 
-/* A checkpoint that a save is replacing stays, with the files of that save. */
+/* While a save replaces a checkpoint, prune removes neither this checkpoint nor the files of the
+ * save. */
 static void test_save_runs(void **state)
 {
 	unsigned left = 0;
@@ -751,7 +758,8 @@ static void test_save_runs(void **state)
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
 	assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
-	/* Also if the process has no descriptor left to open the lock. */
+	/* prune must keep both even if the process has no descriptor left to open the lock of the
+	 * save. */
 	do {
 		ret = prune_with_descriptors(left++);
 		assert_true(!ret || ret == -EMFILE);

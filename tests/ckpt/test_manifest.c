@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests manifests: what is written is read again, and every truncation, changed bit, exchanged line
- * and malformed text is refused, even if its checksum is right.
+ * Tests manifests. What is written must be read again. Every truncation, changed bit, exchanged
+ * line and malformed text must be refused, even if the checksum of the manifest is right.
  */
 #include "ckpt.h"
 
@@ -86,7 +86,7 @@ static void check_item(const struct penstock_item *got, const struct penstock_it
 
 static void test_round_trip(void **state)
 {
-	/* The items are written in another order than that of their offsets. */
+	/* The order of the items in the list is not the order of their offsets. */
 	const struct penstock_item items[] = {
 		make_item("w\"\\\n\x01\xc3\xa4", 4096, 100, 0xffffffffu),
 		make_item("empty", 4096, 0, 0),
@@ -126,7 +126,7 @@ static void test_round_trip(void **state)
 	assert_int_equal(penstock_manifest_find(manifest, "c.distcp", 0, &item), -ENOENT);
 }
 
-/* Several manifests of one folder are one manifest. */
+/* If a folder has several manifests, they are read as one. */
 static void test_several(void **state)
 {
 	const struct penstock_item item = make_item("x", 0, 8, 5);
@@ -146,7 +146,9 @@ static void test_several(void **state)
 	penstock_manifest_close(manifest);
 	manifest = NULL;
 	assert_int_equal(penstock_manifest_write(other, 3, &second, 1), 0);
-	open_folder(); /* A checkpoint of 2 ranks, which a save of 3 ranks is replacing. */
+	/* The manifests name 2 and 3 ranks, as while a save of 3 ranks replaces a checkpoint of 2
+	 * ranks. */
+	open_folder();
 	assert_int_equal(penstock_manifest_parts(manifest), 2);
 	penstock_manifest_close(manifest);
 	manifest = NULL;
@@ -300,7 +302,7 @@ static void test_malformed(void **state)
 	assert_int_equal(penstock_manifest_parts(manifest), 0);
 }
 
-/* Every truncation and every changed bit is found, and so are exchanged lines. */
+/* Every truncation, every changed bit and every exchange of lines must be reported. */
 static void test_damaged(void **state)
 {
 	uint64_t seed = test_seed(15), len;
@@ -346,6 +348,29 @@ static void test_damaged(void **state)
 	free(bytes);
 }
 
+/* All manifests of a folder together may have 1 GiB. A file that exceeds this is refused before
+ * it is read. The test uses a sparse file. */
+static void test_too_large(void **state)
+{
+	static const uint64_t most = 1ull << 30;
+	struct penstock_item item = make_item("a", 0, 10, 1);
+	struct penstock_part part = make_part("p", 10, &item, 1);
+	char other[PATH_MAX + 64];
+	uint64_t len;
+
+	(void)state;
+	assert_int_equal(penstock_manifest_write(path, 1, &part, 1), 0);
+	free(file_bytes(path, &len));
+	snprintf(other, sizeof(other), "%s/b.penstock.manifest", folder);
+	made_write(other, "", 0);
+	assert_int_equal(truncate(other, (off_t)most + 1), 0);
+	check_open(EFBIG, "the file has 1073741825 bytes");
+	assert_int_equal(unlink(path), 0);
+	check_open(EFBIG, "load without comparing checksums");
+	assert_int_equal(truncate(other, 0), 0);
+	check_open(EBADMSG, "the manifest ends in the middle of a line");
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -353,6 +378,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_round_trip),	   CASE(test_several),	 CASE(test_many_items),
 		CASE(test_refused_writes), CASE(test_malformed), CASE(test_damaged),
+		CASE(test_too_large),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

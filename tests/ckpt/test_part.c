@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests penstock_part_write and penstock_part_read: items with any offset, length and address, on
- * host memory and on the stand-in GPU, come back with the same bytes and checksums. A failed write
- * leaves the old file. A read finds changed bytes.
+ * Tests penstock_part_write and penstock_part_read in host memory and on the stand-in GPU. Items of
+ * any offset, length and address must be read back with the same bytes and checksums. A failed
+ * write must leave the old file. A read must report changed bytes.
  */
 #include "ckpt.h"
 
@@ -128,7 +128,8 @@ static void test_many_items(void **state)
 	part_check_memory(&part);
 }
 
-/* An item may have several segments, on several devices, with rows at a distance in memory. */
+/* An item may have several segments, on several devices, whose rows have gaps between them in
+ * memory. */
 static void test_segments(void **state)
 {
 	const char *path = made_path("segments.part");
@@ -167,7 +168,8 @@ static void test_segments(void **state)
 	for (unsigned i = 0; i < 100; i++)
 		for (unsigned b = 0; b < 64; b++)
 			assert_int_equal(rows[i][b], b < 40 ? (unsigned char)(i * 3 + b % 40) : 0);
-	/* A read of a piece of the item cannot be compared with the item's checksum. */
+	/* If only a piece of the item is read, its bytes cannot be compared with the item's
+	 * checksum. */
 	segs[0] = (struct penstock_seg){.buf = back, .off = 100, .row_len = 1000};
 	item.seg_count = 1;
 	item.crc32c ^= 1;
@@ -178,7 +180,7 @@ static void test_segments(void **state)
 	free(far);
 }
 
-/* Payloads at multiples of 4096 take a direct path, though short items lie beside them. */
+/* A direct path must carry payloads at multiples of 4096, even if short items are between them. */
 static void test_direct(void **state)
 {
 	const char *path = made_path("direct.part");
@@ -198,7 +200,7 @@ static void test_direct(void **state)
 	}
 	write_part(path);
 	part_check_file(&part, path, part.end);
-	/* Of each short item, at most two copies are made. */
+	/* The CPU may copy each short item twice, and no payload. */
 	if (report.cpu_copied > 8 * 4096ull * 2)
 		fail_msg("%llu bytes were copied by a CPU", (unsigned long long)report.cpu_copied);
 	assert_int_equal(posix_fadvise(open(path, O_RDONLY), 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -265,8 +267,8 @@ static void test_refusals(void **state)
 			 -ENOENT);
 }
 
-/* The space is checked before the first byte is written, and the message has the number of missing
- * bytes. */
+/* Before the first byte is written, the library checks that the drive has enough space. The
+ * message must say how many bytes are missing. */
 static void test_no_space(void **state)
 {
 	const char *path = made_path("space.part");
@@ -352,7 +354,7 @@ static int remove_folder(void *user, uint64_t bytes)
 	return 0;
 }
 
-/* The folder of the file is removed during the write. */
+/* The folder of the part is removed while the part is written. */
 static void test_folder_removed(void **state)
 {
 	char path[PATH_MAX + 8];
@@ -395,7 +397,7 @@ static void *write_often(void *arg)
 	return NULL;
 }
 
-/* Two threads write a file of the same name. The file always is one of the two. */
+/* Two threads write a file of one name. At any time, the file must be completely one of the two. */
 static void test_two_writers(void **state)
 {
 	const char *path = made_path("two.part");

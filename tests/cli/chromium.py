@@ -26,7 +26,7 @@ def program():
 
 
 class Socket:
-    """A WebSocket to one page."""
+    """A WebSocket connection to one page of the browser."""
 
     def __init__(self, url):
         host, _, path = url.removeprefix("ws://").partition("/")
@@ -77,8 +77,8 @@ class Socket:
 
 
 class Page:
-    """A tab. `errors` has all messages of level error, exceptions and failed requests of the
-    page; `requests` has the addresses that it asked for."""
+    """A tab of the browser. `errors` has the page's messages of level error, its exceptions and
+    its failed requests; `requests` has the addresses that the page requested."""
 
     def __init__(self, url):
         self.socket, self.last = Socket(url), 0

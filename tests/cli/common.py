@@ -198,7 +198,7 @@ def default_signals():
 # --- checkpoints ----------------------------------------------------------------
 
 def crc32c(data):
-    """CRC-32C (RFC 3720, B.4), one bit at a time, independent of the library."""
+    """Computes the CRC-32C of RFC 3720 bit by bit. It is independent of the library."""
     crc = 0xffffffff
     for byte in data:
         crc ^= byte
@@ -208,8 +208,8 @@ def crc32c(data):
 
 
 def checkpoint(folder, seconds, marker=True, manifest=True):
-    """Makes a checkpoint of two parts with two items each, like those of DCP. `seconds` after
-    2020-01-01 is the time at which its files changed."""
+    """Makes a checkpoint in the format of torch.distributed.checkpoint: two parts with two
+    items each. Sets the files' modification time to `seconds` after the start of 2020."""
     os.makedirs(folder)
     lines = ['{"penstock_manifest":1,"ranks":2}']
     names = []

@@ -77,8 +77,8 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 	unsigned made = 0;
 	void *fh;
 
-	/* Some file systems, such as an old tmpfs, do not support O_DIRECT; open the file without
-	 * it. */
+	/* Some file systems, such as an old tmpfs, do not support O_DIRECT. The file is then
+	 * opened without it. */
 	if (fd < 0 && errno == EINVAL)
 		fd = open(path, flags, 0644);
 	if (fd < 0 || threads > THREADS_MAX || len % threads)

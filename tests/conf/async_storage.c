@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements async_storage.h. Two threads take transfers from one list. A thread waits a short
- * time, so that more transfers arrive. The seed then decides which of the waiting transfers the
- * thread takes. A writer changes its own copy of the object. A reader keeps using the object
- * that was the published one when the reader was opened.
+ * Implements async_storage.h. Two threads take transfers from one list. A thread first waits a
+ * short time, so that more transfers arrive. Then it takes one of the waiting transfers, chosen by
+ * random numbers from the seed. A writer changes its own copy of the object. A reader reads the
+ * object that was published when the reader was opened.
  */
 #include "async_storage.h"
 
@@ -92,8 +92,9 @@ static void transfer_unlist(struct async_remote *remote, struct pst_io **at)
 	remote->counts.waiting--;
 }
 
-/* Removes a waiting transfer from the list and returns it. The choice is random. While the test
- * releases transfers one by one, the transfer with the lowest offset is chosen. */
+/* Removes a waiting transfer from the list and returns it. The choice is random, except while the
+ * test holds the transfers back and releases only some: then the transfer with the lowest offset
+ * is taken. */
 static struct pst_io *transfer_choose(struct async_remote *remote)
 {
 	struct pst_io **at = &remote->waiting, *io;

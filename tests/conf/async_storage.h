@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A simulated remote object store for tests, as different from a file as a storage can be. It
- * has no descriptor. Its own threads complete the transfers, not in the order of their
- * submission. Other readers see an object only after it is committed. The tests in tests/conf
- * use it. It must never complete a transfer twice, nor touch the memory of a completed transfer.
+ * A simulated remote object store for tests, as different from a file as a storage can be. It has
+ * no descriptor. The store's own threads complete the transfers, and not in the order of their
+ * submission. Other readers see an object only after it is committed. The tests in tests/conf use
+ * it. It must never complete a transfer twice, nor touch the memory of a completed transfer.
  */
 #ifndef ASYNC_STORAGE_H
 #define ASYNC_STORAGE_H

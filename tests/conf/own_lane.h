@@ -9,7 +9,8 @@
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-/* Length in bytes. The chunks that a lane may have in flight at once hold fewer bytes. */
+/* Length of the object in bytes. The chunks that a lane may have in flight together hold fewer
+ * bytes, so a lane is full before it has read the whole object. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 

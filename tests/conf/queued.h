@@ -9,7 +9,8 @@
 #ifndef QUEUED_H
 #define QUEUED_H
 
-/* Length in bytes. The chunks that a lane may have in flight at once hold fewer bytes. */
+/* Length of the object in bytes. The chunks that a lane may have in flight together hold fewer
+ * bytes, so a lane is full before it has read the whole object. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 
@@ -125,8 +126,8 @@ static inline void await_empty_inbox(void)
 	assert_null(atomic_load(&lane->inbox));
 }
 
-/* The main function of the test programs: sets the options of the host device and runs the cases.
- * */
+/* The main function of the test programs: sets the options of the host device and runs the
+ * cases. */
 #define run_queues(tests) (set_device_options(), cmocka_run_group_tests(tests, setup, teardown))
 
 static inline void set_device_options(void)

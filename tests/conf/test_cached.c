@@ -123,8 +123,8 @@ static void read_beyond_the_end(void **state)
 	}
 }
 
-/* A residency query uses the file's length at the time of the query, not at the time of the open.
- * */
+/* A residency query uses the file's length at the time of the query, not at the time of the
+ * open. */
 static void file_that_grew(void **state)
 {
 	struct penstock_storage *st;

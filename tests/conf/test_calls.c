@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the system calls and driver calls of small reads, so that a needless call is seen without
- * a measurement of time. The linker replaces the functions that make these calls. In the test's
- * io_uring, a read never completes before a thread sleeps for it, so every read takes the longest
- * way. The clock advances by one microsecond whenever the library reads it. The CUDA device is the
- * stand-in driver's.
+ * Counts the system calls and driver calls of small reads, so that a needless call is found without
+ * measuring time. The linker replaces the functions that make these calls. The test's io_uring
+ * hides a completion until the thread has slept for it, so every read needs the greatest number of
+ * calls. The clock advances by one microsecond whenever the library reads it. The CUDA device is
+ * the stand-in driver's.
  */
 #include "copy.h"
 #include "request.h"
@@ -30,15 +30,16 @@ static char name[256];
 
 /* ---- the calls ---- */
 
-/* Whether calls of all threads are counted, or only those of the test's thread. */
+/* True: the calls of all threads are counted. False: only those of the test's own thread. */
 static _Atomic bool all_threads;
 static pthread_t main_thread;
 static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
-/* The completions that poll finds are hidden until this thread has waited. */
+/* True after a submit: polls find no completion until this thread has waited in the kernel. */
 static _Thread_local bool hides;
-/* If the value is not 0, completions are also hidden until there are as many. */
+/* Number of completions for which each wait in the kernel waits; 0: as many as the library asks
+ * for. */
 static _Atomic unsigned together;
-/* Whether each poll finds only one completion. */
+/* True: each poll finds at most one completion. */
 static _Atomic bool one_by_one;
 static _Atomic uint64_t fake_us;
 
@@ -200,7 +201,7 @@ static void need_direct(void)
 		test_skip("io_uring is refused here: %s", pump->lanes[0].engine_why.text);
 }
 
-/* One call: the read itself is the only system call that moves bytes, and no thread wakes. */
+/* A short read by penstock_read makes one system call, pread. It wakes no thread. */
 static void one_call_reads_once(void **state)
 {
 	char *mem = mem_alloc(host);
@@ -215,8 +216,8 @@ static void one_call_reads_once(void **state)
 	mem_check(host, mem);
 }
 
-/* Depth 1 on an inline lane: one call submits the read, and one waits for it. The lane does not
- * wake itself when the read completes. */
+/* An inline lane with one read in flight makes two system calls for each read: one submits it,
+ * and one waits for it. The lane does not wake itself when the read completes. */
 static void inline_lane_submits_and_waits(void **state)
 {
 	struct penstock_queue *q;
@@ -229,7 +230,8 @@ static void inline_lane_submits_and_waits(void **state)
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	assert_int_equal(submits, READS);
-	/* The first wait also submits the read of the eventfd, which stays armed. */
+	/* The first wait also submits a read of the eventfd that wakes the lane. That read stays
+	 * in flight, so it is submitted only once. */
 	assert_int_equal(submitted, READS);
 	assert_int_equal(waits, READS);
 	assert_int_equal(writes, 0);
@@ -258,8 +260,8 @@ static void inline_lane_submits_together(void **state)
 	mem_check(host, mem);
 }
 
-/* A lane with a thread: the submitting thread wakes the lane, and the lane the waiting thread, each
- * at most once for a read. */
+/* Each read on a lane with a thread causes at most two wakes. The submitting thread wakes the
+ * lane, and the lane wakes the waiting thread. */
 static void lane_wakes_once(void **state)
 {
 	struct penstock_queue *q;
@@ -269,7 +271,8 @@ static void lane_wakes_once(void **state)
 	need_direct();
 	q = queue_open(NULL);
 	mem = mem_alloc(host);
-	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY); /* the lane opens its io_uring */
+	/* The first reads make the lane open its io_uring, so these reads are not counted. */
+	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	all_threads = true;
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
@@ -281,8 +284,9 @@ static void lane_wakes_once(void **state)
 	mem_check(host, mem);
 }
 
-/* With effort thrifty, the thread that waits for a drive polls for PST_SPIN_THRIFTY_NS at most, and
- * after failures less often. With effort fast it polls for PST_SPIN_FAST_NS. */
+/* With effort thrifty, a thread that waits for a drive polls for PST_SPIN_THRIFTY_NS at most, and
+ * polls less often if polling has found nothing before. With effort fast it polls for
+ * PST_SPIN_FAST_NS. */
 static void thrifty_polls_shortly(void **state)
 {
 	struct penstock_queue *q;
@@ -310,8 +314,8 @@ static unsigned long copy_calls(void)
 	       driver_calls("cuMemcpyHtoDAsync_v2");
 }
 
-/* The lane finds the completed reads one after the other, while the copy of the first is under way.
- * It queues the other copies together, when that copy is done. */
+/* The lane finds the completed reads one after the other. It queues the copy of the first read at
+ * once. While that copy runs, the lane collects the others, and then queues them together. */
 static void gpu_copies_wait_for_older(void **state)
 {
 	struct penstock_queue *q;
@@ -333,7 +337,7 @@ static void gpu_copies_wait_for_older(void **state)
 	mem_check(gpu, mem);
 }
 
-/* Reads into GPU memory that complete together: few driver calls queue all copies. */
+/* Reads into GPU memory complete together. Few driver calls must queue all their copies. */
 static void gpu_copies_share_calls(void **state)
 {
 	struct penstock_queue *q;
@@ -421,7 +425,7 @@ int main(void)
 		cmocka_unit_test(gpu_copies_wait_for_older),
 	};
 
-	/* Copies take longer than the lane needs to reap all reads. */
+	/* Each copy takes 2 ms, longer than the lane needs to find all completed reads. */
 	setenv("PENSTOCK_STANDIN_DELAY_US", "2000", 1);
 	test_use_standin();
 	return cmocka_run_group_tests_name("calls", tests, setup, teardown);

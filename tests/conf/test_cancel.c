@@ -137,8 +137,8 @@ static void cancel_refused_by_storage(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_memory_equal(back, bytes, 5 * PIECE);
 	assert_int_equal(fired[0], 1);
-	/* If the storage refuses the cancel, the chunks that have not started still do not
-	 * start. */
+	/* The storage refuses to cancel the transfers in flight. Even so, the request's other
+	 * chunks must not start. */
 	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
@@ -292,7 +292,7 @@ static void own_lane(void **state)
 
 static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-/* N means that the thread cancels a request in about one of N iterations of its loop */
+/* The thread cancels a request in about one of this number of iterations of its loop. */
 static _Atomic unsigned cancel_one_in;
 
 /* Cancels random requests of this round and of earlier rounds until `stop` is true. */
@@ -420,9 +420,9 @@ static void submit_with_deadline(unsigned i, uint64_t ns)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 }
 
-/* The store holds the maximum number of chunks that the lane may have in flight. A request of
- * which the lane has started no chunk completes at once when it is cancelled or its deadline
- * passes. */
+/* The store holds as many chunks as the lane may have in flight. Then a request is submitted, of
+ * which the lane can start no chunk. It must complete at once when it is cancelled or its
+ * deadline passes. */
 static void not_started_completes_beside_held_transfers(void **state)
 {
 	struct async_counts counts;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that penstock.h keeps its promises when queues, storages and devices close while
- * requests are in flight, when no caller harvests requests, and when several threads use a
- * queue. Each close runs on its own thread. The test detects a close that returns too early,
- * and fails when a close hangs.
+ * Tests what penstock.h promises for three situations: queues, storages and devices are closed
+ * while requests are in flight, no caller harvests requests, and several threads use a queue. Each
+ * close runs on its own thread. The test detects a close that returns too early, and fails when a
+ * close hangs.
  */
 #include "queued.h"
 #include "freed_memory.h"

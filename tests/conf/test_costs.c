@@ -19,8 +19,8 @@ static long resident_pages(void)
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-/* With a sanitizer, even unused mapped memory costs resident memory: the sanitizer's shadow of
- * it. */
+/* With a sanitizer, unused memory of a queue is resident, too: the sanitizer keeps shadow memory
+ * for every mapping. */
 #define SHADOWED true
 #else
 #define SHADOWED false

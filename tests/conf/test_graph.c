@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests requests that are captured into CUDA graphs: each launch of the graph must move the bytes
- * that the storage has at that time, with the late values of that time, and store its own result.
- * Also tests what happens to the graph if a queue, a storage or a device is closed, and that
- * everything is freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests run against the
+ * Tests requests that are captured into CUDA graphs. Each launch of the graph must move the bytes
+ * that the storage has at that time, and store its own result. It must use the present late
+ * values: a length or offsets in memory, which the library reads when the stream reaches the
+ * request. Also tests what happens to the graph if a queue, a storage or a device is closed.
+ * Everything must be freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the
  * machine's own driver.
  */
 #include "../graphs.h"
@@ -23,7 +24,7 @@
 
 static struct pst_cu_stream *stream;
 static struct penstock_queue *q;
-static unsigned char *back; /* pinned memory for the bytes that the device has got */
+static unsigned char *back; /* pinned memory for copies of device memory */
 static void *mem;	    /* device memory of BUF_LEN bytes */
 static int fd;		    /* the file that `st` reads */
 #define BUF_LEN (4u << 20)
@@ -84,14 +85,14 @@ static void graph_free(const struct graph *g)
 	assert_int_equal(graphs.destroy(g->graph), PST_CU_OK);
 }
 
-/* Launches the graph, and waits for it. A replay that hangs ends the program by its time limit. */
+/* Launches the graph and waits. If a replay hangs, the program's time limit ends the program. */
 static void replay(const struct graph *g)
 {
 	assert_int_equal(graphs.launch(g->exec, stream), PST_CU_OK);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 }
 
-/* Submits the request inside a capture. Its completion must come at once. */
+/* Submits the request inside a capture. A captured request must complete at once, with result 0. */
 static void submit(const struct penstock_req *req)
 {
 	struct penstock_done done;
@@ -177,7 +178,7 @@ static struct penstock_req late_request(struct penstock_seg *seg, struct penstoc
 
 /* ---- the bytes ---- */
 
-/* Fixed values: each replay delivers what the file contains at that time. */
+/* The request has no late values. Each replay delivers what the file contains at that time. */
 static void fixed_values(void **state)
 {
 	static const enum pst_cu_capture_mode modes[] = {
@@ -203,8 +204,8 @@ static void fixed_values(void **state)
 	graphs_await_gone();
 }
 
-/* Late values: each replay reads them when it reaches the request. Also reads past the end of the
- * file, and fails with values that are out of range. The next replay succeeds again. */
+/* Each replay reads the late values. Reads past the end of the file are short. Values out of
+ * range make a replay fail, and the next replay succeeds again. */
 static void late_values(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = ROW};
@@ -248,7 +249,7 @@ static void late_values(void **state)
 	graphs_await_gone();
 }
 
-/* A request of many rounds, whose memory in the stage is used again and again. */
+/* The request is longer than its stage, so each replay uses the stage's memory in many rounds. */
 static void many_rounds(void **state)
 {
 	struct penstock_late late = late_fixed();
@@ -278,8 +279,7 @@ static void many_rounds(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* Replays that follow each other without a pause: the second launch is queued before the first one
- * has ended. */
+/* Each launch is queued before the replay of the launch before it has ended. */
 static void launches_without_a_pause(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4096};
@@ -305,8 +305,7 @@ static void set_late(void *arg)
 	late_now.off = *(const uint64_t *)arg;
 }
 
-/* Two requests in one graph, with other nodes before and after them. The first one sets the late
- * value of the second one. */
+/* One graph has two requests. Before each request, a host function sets its late offset. */
 static void two_requests_in_one_graph(void **state)
 {
 	static uint64_t offs[2] = {4096, 123456};
@@ -334,7 +333,8 @@ static void two_requests_in_one_graph(void **state)
 			 PST_CU_OK);
 	g = capture_end();
 	assert_int_equal(graphs.nodes(g.graph, NULL, &nodes), PST_CU_OK);
-	assert_int_equal(nodes, 12); /* four for each request */
+	/* four for each request, two host functions, a memset and a copy */
+	assert_int_equal(nodes, 12);
 	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	for (unsigned i = 0; i < 100; i++) {
 		offs[0] = i * 517;
@@ -421,7 +421,7 @@ static void graph_destroyed_first(void **state)
 	graphs_await_gone();
 }
 
-/* A capture that is never launched, and more captures one after the other than there are stages. */
+/* Makes more captures than there are stages. Captures that are never launched free their stages. */
 static void stages_are_freed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
@@ -439,8 +439,8 @@ static void stages_are_freed(void **state)
 	graphs_await_gone();
 }
 
-/* Captured requests use at most half of the pinned memory. Further ones are refused with an error
- * that does not ask the caller to wait, and requests outside of captures still succeed. */
+/* Captured requests may use half of the pinned memory. Others are refused with -ENOMEM, because
+ * waiting (-EAGAIN) would not help. Requests outside of captures still succeed. */
 static void captures_leave_room(void **state)
 {
 	enum { MANY = 600 };
@@ -472,7 +472,7 @@ static void captures_leave_room(void **state)
 	graphs_await_gone();
 }
 
-/* The queue is closed. Replays still work. */
+/* The queue of a captured request is closed. Replays still work. */
 static void queue_closed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = ROW};
@@ -497,7 +497,7 @@ static void queue_closed(void **state)
 	graphs_await_gone();
 }
 
-/* The storage is closed. Replays fail with -EBADF and change no byte. */
+/* The storage of a captured request is closed. Replays fail with -EBADF and change no byte. */
 static void storage_closed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = ROW};
@@ -576,7 +576,7 @@ static void storage_closed_meanwhile(void **state)
 	graphs_await_gone();
 }
 
-/* The device is closed. It stays open until the graph is gone, so replays still work. */
+/* The program closes the device. The library keeps it open for the graph, so replays still work. */
 static void device_closed(void **state)
 {
 	struct penstock_late late = late_fixed();
@@ -605,14 +605,14 @@ static void device_closed(void **state)
 		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 		assert_memory_equal(back, bytes, ROW);
 	}
-	/* Opened again while the graph exists, the device is the same. */
+	/* While the graph exists, opening the device again returns the same device. */
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 	assert_ptr_equal(gpu, other);
 	penstock_device_close(gpu);
 	graph_free(&g);
 	for (count = 1; count; usleep(100))
 		count = (int)atomic_load(&other->graphs);
-	/* This closes the device of the graph, and opens another one. */
+	/* Each open closes devices that only a graph kept open. So cuda:0 gets a new object. */
 	assert_true(penstock_device_open("host", NULL, &other) >= 0);
 	penstock_device_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
@@ -636,7 +636,7 @@ static void process_forks(void **state)
 	if (!pid) {
 		struct penstock_storage *again;
 
-		/* These calls do nothing in a child. */
+		/* For inherited objects, these calls do nothing in a child. */
 		penstock_close(st);
 		penstock_device_close(gpu);
 		/* The child can open objects of its own and close them. */
@@ -717,7 +717,8 @@ static void error_in_one_replay(void **state)
 	graphs_await_gone();
 }
 
-/* Access the result while the library may store it. */
+/* result_set and result_get access the result atomically, because a lane may store it at the same
+ * time. */
 static void result_set(int64_t value)
 {
 	__atomic_store_n(&late_now.result, value, __ATOMIC_RELEASE);
@@ -728,8 +729,8 @@ static int64_t result_get(void)
 	return __atomic_load_n(&late_now.result, __ATOMIC_ACQUIRE);
 }
 
-/* Three executables of one graph run at the same time, again and again. No stream hangs. A result
- * is either good, and then so are the bytes, or -EBUSY. After that, replays work. */
+/* Three executables of one graph run at the same time. No stream may hang. Each result is -EBUSY,
+ * or the full length with the right bytes. Afterwards, replays work. */
 static void overlapping_replays(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};
@@ -743,7 +744,7 @@ static void overlapping_replays(void **state)
 
 	(void)state;
 #ifdef __SANITIZE_THREAD__
-	/* Both replays write the same device memory, which the sanitizer would report. */
+	/* Overlapping replays write the same device memory, which the sanitizer would report. */
 	req.path = "null";
 #endif
 	g = capture(&req, PST_CU_CAPTURE_GLOBAL);
@@ -761,7 +762,7 @@ static void overlapping_replays(void **state)
 			assert_int_equal(graphs.launch(execs[k % 3], streams[k % 3]), PST_CU_OK);
 		for (unsigned k = 0; k < 3; k++)
 			assert_int_equal(api->cuStreamSynchronize(streams[k]), PST_CU_OK);
-		usleep(300); /* the library may store -EBUSY late */
+		usleep(300); /* the library may store -EBUSY after the stream is idle */
 		ret = result_get();
 		busy += ret == -EBUSY;
 		if (ret != -EBUSY && !req.path)
@@ -800,8 +801,8 @@ static int standin_fail(const char *spec)
 	return set ? set(spec) : -1;
 }
 
-/* The driver refuses a node. The request is refused, and the reason names the node. If the graph is
- * launched all the same, the stream does not hang. */
+/* The driver refuses a node. Submit fails, and its message names the node. The nodes before it
+ * stay in the graph: if the graph is launched, the stream does not hang. */
 static void refused_nodes(void **state)
 {
 	static const struct {

@@ -23,7 +23,7 @@ static _Atomic bool stop;
 
 /* ---- words stored by the test ---- */
 
-/* Begins a replay as the device does. */
+/* Stores what the device stores when a replay begins. */
 static void replay_arrive(struct pst_stage_words *words)
 {
 	__atomic_store_n(&words->released, 0, __ATOMIC_RELEASE);
@@ -42,8 +42,8 @@ static void released_await(const struct pst_stage_words *words, uint64_t value)
 		usleep(50);
 }
 
-/* A replay begins although the one before it has been served, but has not left. Both must pass, and
- * the result is -EBUSY. The next replay succeeds. */
+/* The lane has served a replay, but this replay has not left when the next one begins. So the
+ * replays overlap: the lane must let both pass and store -EBUSY. The next replay succeeds. */
 static void overlap_after_the_result(void **state)
 {
 	int64_t result = -7;
@@ -79,13 +79,14 @@ static void overlap_after_the_result(void **state)
 	replay_arrive(words);
 	released_await(words, 1);
 	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), -EBUSY);
-	/* A third replay arrives, and sets the word to 0 again. */
+	/* A third replay begins, and sets `released` to 0 again. The lane must release all three
+	 * replays. */
 	replay_arrive(words);
 	for (unsigned i = 0; i < 3; i++) {
 		released_await(words, 1);
 		replay_leave(words);
 	}
-	usleep(10000); /* the lane sees that all have left */
+	usleep(10000); /* Gives the lane time to see that all three replays have left. */
 	replay_arrive(words);
 	released_await(words, 1);
 	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), 4096);
@@ -111,7 +112,8 @@ static void *launch_always(void *arg)
 	return NULL;
 }
 
-/* Breaks the context after `delay_us` microseconds of replays. If it is 0, before the first one. */
+/* Runs replays for `delay_us` microseconds, and then breaks the context. If delay_us is 0, the
+ * context breaks before the first replay. */
 static int child(unsigned delay_us)
 {
 	struct penstock_seg seg = {.off = 99, .row_len = FILE_LEN - 99};

@@ -34,20 +34,20 @@ static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
 
-/* True while the read runs that the test observes. */
+/* True during the read whose calls the test counts and delays. */
 static _Atomic bool observed;
-/* Every pread waits for this number of windows, so that the read does not end before the lane of
- * path mapped has begun them. */
+/* Number of windows for which every pread waits. So the read does not end before the lane of path
+ * mapped has begun these windows. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
-/* If this is n and not 0, the n-th window waits for SLOW_READS calls of pread. */
+/* Number of the window that waits for SLOW_READS calls of pread, counted from 1; 0: none. */
 static _Atomic unsigned slow_window;
 #define SLOW_READS 6
 /* Number of copies that were queued with the driver while the registration of window number
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows and of pread calls that succeed before every later one fails. */
+/* Number of windows, and of pread calls, that succeed. All later ones fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
@@ -437,8 +437,8 @@ static void reads_at_once(void **state)
 	penstock_queue_close(q);
 }
 
-/* A mixed read that is cancelled at any moment ends, also while a lane has chunks of another lane.
- * A later read must use paths mapped and bounce again. */
+/* A mixed read is cancelled at different moments, for example while a lane has chunks of another
+ * lane. The read must end. A later read must use paths mapped and bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};
@@ -457,7 +457,8 @@ static void cancelled_reads_end(void **state)
 		faults_reset(0);
 		atomic_store(&observed, true);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-		/* The moment is a number of calls that the lanes have made. */
+		/* The moment of the cancel is given by the number of calls that the lanes have
+		 * made. */
 		while (atomic_load(&preads) + 4 * atomic_load(&windows) < turn)
 			sched_yield();
 		penstock_cancel(q, id);

@@ -154,7 +154,8 @@ static void storage_close_beside_one_call_thread(void **state)
 	async_hold(remote);
 	assert_int_equal(pthread_create(&threads[0], NULL, read_sleeping, mem + MAX), 0);
 	assert_int_equal(async_await(remote, 1), 0);
-	/* gets another entry of the storage table than the storage `sleeping` */
+	/* This storage gets another entry of the library's table of storages than the storage
+	 * `sleeping`. */
 	kept = open_kept(mem);
 	atomic_store(&closed, false);
 	assert_int_equal(pthread_create(&threads[1], NULL, close_kept_storage, NULL), 0);

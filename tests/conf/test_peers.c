@@ -115,9 +115,9 @@ static void pitched_copy_between_gpus(void **state)
 #define GPUS 16
 #define PART 50000
 
-/* Reads one range into segments on the host and on up to 16 GPUs, and repeats this with fewer and
- * fewer GPUs. The lanes of one device copy to all these GPUs, in any order. Every segment must get
- * its bytes. */
+/* Reads one range into segments on the host and on up to 16 GPUs, then on fewer and fewer GPUs.
+ * The lanes of one device copy to all these GPUs, in any order. Every segment must get its bytes.
+ */
 static void one_request_for_many_gpus(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;

@@ -36,8 +36,7 @@ static void completes_exactly_once(void **state)
 				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
 			assert_true(done[k].result != -ECANCELED || i % 11 == 3);
 			failed += done[k].result == -EIO;
-			/* If this request completed a second time, the comparison above would fail.
-			 * */
+			/* A second completion of this request would fail the comparison above. */
 			ids[i] = UINT64_MAX;
 		}
 		have += (unsigned)n;

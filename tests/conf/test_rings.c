@@ -176,7 +176,7 @@ static void read_long(uint64_t len, bool drive)
 		assert_int_equal(back[i], 0xa5);
 }
 
-/* Reads many short segments, each with a gap after it in the file and in memory. */
+/* Reads many short segments. After each segment there is a gap in the file and in memory. */
 static void read_short(void)
 {
 	struct penstock_seg segs[SHORTS];

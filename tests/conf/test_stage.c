@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, long enough to use
- * the same memory of the stage several times, at offsets that no block begins at, and beyond the
- * end of the file. Each request is made in three ways: with copies that are queued at submit, with
- * copies by a kernel because the stream is busy, and by a kernel because values are late. The bytes
- * around each buffer must not change. With PENSTOCK_STANDIN=0 the test runs against the machine's
- * own driver.
+ * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, so long that they
+ * use the memory of the stage several times, at unaligned offsets, and beyond the end of the file.
+ * Each request is made in three ways. In the first, the copies are queued at submit. In the others,
+ * a kernel copies: because the stream is busy, or because the length and the offsets are late
+ * values, which the kernel reads when it runs. The bytes around each buffer must not change. With
+ * PENSTOCK_STANDIN=0 the test runs against the machine's own driver.
  */
 #include "streams.h"
 
@@ -21,7 +21,7 @@ enum way { QUEUED, BUSY, LATE, WAYS };
 
 static struct pst_cu_stream *stream;
 static struct penstock_queue *queue;
-static struct penstock_storage *file; /* LONG_LEN bytes, which `want` has too */
+static struct penstock_storage *file; /* a file that contains the LONG_LEN bytes of `want` */
 static struct penstock_storage *out;  /* a file to write */
 static char out_name[300];
 static unsigned char *want, *back;
@@ -88,7 +88,8 @@ static int stage_teardown(void **state)
 	return teardown(state);
 }
 
-/* Submits a request in one of the ways, and returns its result. `late` has room for late values. */
+/* Submits a request and returns its result. `way` is one of the three ways that the comment at
+ * the top describes. */
 static int64_t run(struct penstock_req *req, enum way way)
 {
 	uint64_t row_len = req->segs[0].row_len, off = req->segs[0].off,
@@ -139,7 +140,8 @@ static void mem_fetch(size_t len)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 }
 
-/* Checks `len` bytes that were fetched, and that the byte before and the byte after are guards. */
+/* Checks `len` bytes of `back` from index `at` on against the file's bytes from `off` on. The
+ * byte before and the byte after them must be guards. */
 static void check_row(uint64_t at, uint64_t off, uint64_t len, const char *what, enum way way)
 {
 	for (uint64_t i = 0; i < len; i++)
@@ -253,7 +255,7 @@ static void reads_beyond_the_end(void **state)
 	}
 }
 
-/* Writes come from the same buffers, and reach the file as they are. */
+/* Writes from the same kinds of buffers must reach the file unchanged. */
 static void writes(void **state)
 {
 	int fd = open(out_name, O_RDONLY);
@@ -295,8 +297,9 @@ static void writes(void **state)
 	close(fd);
 }
 
-/* More requests than the pinned memory holds are refused until some complete. They are on several
- * streams, because a hardware queue holds about 1,020 operations, and each request needs 13. */
+/* Requests are refused when they need more pinned memory than there is, until earlier requests
+ * complete. The requests are on several streams, because a hardware queue holds about 1,020
+ * operations, and each request needs 13. */
 static void too_many_requests(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
@@ -373,8 +376,8 @@ static void refused_requests(void **state)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 }
 
-/* A file that becomes shorter after the submit: the read has a short result, and no byte of another
- * request reaches the buffer. */
+/* A file becomes shorter after the submit. The read must have a short result, and no byte of
+ * another request may reach the buffer. */
 static void file_shrinks_after_submit(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the counters that a process publishes for other processes of the same user. A child
- * makes transfers and adds up their reports. The counters found through /proc/PID/fd, returned
- * by the library and printed by `penstock stats` must equal those sums. The library refuses to
- * read the counters of another user's process, of a process that has exited, of a process
- * without counters, and of a process whose counters have another format.
+ * Tests the counters that a process publishes for other processes of the same user. A child makes
+ * transfers and adds up their reports. The counters found through /proc/PID/fd, returned by the
+ * library and printed by `penstock stats` must equal the sums of the child. The library refuses
+ * to read the counters of another user's process. It also refuses if the process has exited, has
+ * no counters, or has counters of another format.
  */
 #include "test.h"
 
@@ -112,8 +112,8 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
-/* Records more notes than the library keeps. A note is a text about a problem, which the
- * library keeps beside the counters. One note is repeated, one has several lines, and one is
+/* Records more notes than the library keeps. A note is a text about a problem, which the library
+ * publishes together with the counters. One note is repeated, one has several lines, and one is
  * truncated. */
 static void leave_notes(void)
 {
@@ -297,8 +297,8 @@ static int open_memfd(pid_t pid)
 
 /* ---- the cases ---- */
 
-/* The shared memory has a version, a sealed length, and counters that equal the sums of the child.
- * */
+/* The shared memory has a version, a sealed length, and counters that equal the sums of the
+ * child. */
 static void shared_memory_has_the_sums(void **state)
 {
 	static struct pst_stats stats;

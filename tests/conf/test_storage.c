@@ -2,8 +2,9 @@
 /*
  * Tests the core's promises to every storage with a storage that has no descriptor
  * (async_storage.h). It completes its transfers on its own threads and not in the order of
- * submission. Every byte must arrive on every path that can carry it, on both devices, in all
- * kinds of segments, whether the caller's thread or a lane carries the request.
+ * submission. Every byte must arrive on every path that can carry it, on both devices and in all
+ * kinds of segments. This must hold for requests that the caller's thread carries and for
+ * requests that a lane carries.
  */
 #include "remote_object.h"
 
@@ -45,7 +46,8 @@ static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_devi
 		uint64_t len = sizes[i / COUNT(offsets)], off = offsets[i % COUNT(offsets)];
 
 		if (i % 5 == 4)
-			off += LEN - len / 2; /* this transfer goes beyond the end of the object */
+			/* These transfers go beyond the end of the object. */
+			off += LEN - len / 2;
 		memset(back, 0xee, len + 2 * GUARD);
 		test_copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
@@ -196,8 +198,8 @@ static void one_range_into_several_buffers(void **state)
 	penstock_close(st);
 }
 
-/* Reads rows with narrow or wide gaps into pitched memory, and then writes other bytes from there.
- * */
+/* Reads rows with narrow or wide gaps into pitched memory, and then writes other bytes from
+ * there. */
 static void check_pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
 {
 	const uint64_t buf_pitch = row + 13, room = rows * buf_pitch;

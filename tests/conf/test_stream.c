@@ -187,8 +187,8 @@ static void late_length_applies_to_each_row(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A late buffer offset (which the stream supplies) must stay within the allocation of the segment,
- * because the next allocation in memory may belong to another user. */
+/* A late buffer offset (which the stream supplies) must stay within the allocation of the
+ * segment. The next allocation in memory may belong to another user. */
 static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
@@ -337,10 +337,10 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* The library queues some operations of a request, and then the driver refuses a wait. So the
- * request is refused. The stream must continue, and must free the request's stage. More requests
- * are refused than there are stages. Later requests must get stages again, and each must wait for
- * its own stream. */
+/* The driver accepts the first operations of a request, and then fails cuStreamWaitValue64. Submit
+ * must refuse the request, the stream must not hang at the operations that it has, and the library
+ * must free the request's stage. The test does this more often than there are stages. Afterwards,
+ * valid requests must succeed, each only after the earlier work on its stream. */
 static void refused_requests_free_their_stages(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
@@ -357,7 +357,8 @@ static void refused_requests_free_their_stages(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		/* The rest needs a failure on demand, which only the stand-in driver offers. */
+		/* The checks below need a driver call that fails on demand. Only the stand-in
+		 * driver has such calls. */
 		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);

@@ -47,9 +47,9 @@ static bool take_failure(_Atomic int *left, int code)
 	return true;
 }
 
-/* The state of fail_first_of_two, which makes two concurrent syncs end in a fixed order: the first
- * sync fails after the second has started, and then the second succeeds. `pairing` is the number of
- * syncs that are still to start. */
+/* State of fail_first_of_two, which makes two concurrent syncs end in a fixed order. The first
+ * sync fails after the second has started, and then the second succeeds. `pairing` is the number
+ * of syncs that have yet to start. */
 static _Atomic int pairing;
 static sem_t both, second;
 
@@ -167,7 +167,8 @@ static void expect_bytes(void)
 
 static void expect_commit_refused(void)
 {
-	/* the later write succeeds, because its bytes are safe */
+	/* This write succeeds although an earlier sync has failed, because its own sync succeeds.
+	 */
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
 	/* But the commit fails, because bytes of earlier writes may be lost. */
 	assert_int_equal(penstock_commit(st, 1), -EIO);

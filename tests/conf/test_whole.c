@@ -284,7 +284,7 @@ static void one_byte_while_a_stream_waits(void **state)
 	assert_int_equal(penstock_alloc(gpu, 2u << 20, &mem), 0);
 	seg.buf = (char *)mem + 4096;
 	stream_hold(&h);
-	/* a read of one byte in the order of the stream that waits */
+	/* Reads one byte in stream order, on the stream that waits. */
 	req = request(&seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	for (unsigned i = 16; i <= 20; i++)
@@ -305,7 +305,7 @@ static void one_byte_while_a_stream_waits(void **state)
 	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
 	assert_int_equal((unsigned char)byte[0], bytes[0]);
 	assert_int_equal((unsigned char)byte[1], bytes[0]);
-	/* stream_release waits for the completion of this new request */
+	/* stream_release waits for this request to complete. */
 	req = request(&h.seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	stream_release(&h);
@@ -356,8 +356,8 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		req.stream = h.stream; /* the same read, in the order of the stream that waits */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
-	/* The chunk boundaries fall at the last byte of row 200 and at the first byte of row 189.
-	 * */
+	/* A first chunk of CHUNK bytes would end one byte before the end of row 200, or one byte
+	 * after the start of row 189. */
 	for (unsigned i = 0; i < 2; i++) {
 		segs[0] = (struct penstock_seg){.dev = gpu, .buf = mem, .rows = 1000};
 		segs[0].pitch = i ? 1387 : 1310;
@@ -373,15 +373,15 @@ static void no_chunk_leaves_a_single_byte(void **state)
 		assert_true(done.result > 0);
 	}
 	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-	/* stream_release waits for the completion of this new request */
+	/* stream_release waits for this request to complete. */
 	req = request(&h.seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	stream_release(&h);
 	penstock_free(gpu, mem);
 }
 
-/* A read requests more bytes than the file has. The end of the file must not leave a single byte
- * either. */
+/* A read requests more bytes than the file has. The last chunk before the end of the file must
+ * not have a single byte either. */
 static void file_end_leaves_no_single_byte(void **state)
 {
 	struct penstock_storage *whole = st;

@@ -71,8 +71,8 @@ static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev
 	return penstock_transfer(&req, report);
 }
 
-/* Returns the offset of the first byte in `got` that differs from `want`, or LEN if none differs.
- * */
+/* Returns the offset of the first byte in `got` that differs from `want`, or LEN if none
+ * differs. */
 static size_t first_wrong(const unsigned char *got, const unsigned char *want)
 {
 	size_t i = 0;

@@ -57,8 +57,8 @@ static void make_noop(const struct io_uring *ring, struct io_uring_sqe *sqe, int
 	sqe->user_data = data;
 }
 
-/* Applies the injected fault to the io_uring entries that wait for submission. The wrapper handles
- * each entry only once. */
+/* Applies to each entry that waits for submission the fault that calls_next_outcome returns for it,
+ * if any. Must be called once before each submission, because it also counts the entries. */
 static void apply_faults(struct io_uring *ring)
 {
 	for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Injects allocation failures into the library. memory.c wraps libc's allocators and mmap
- * (--wrap, see meson.build) for code that is linked into the program, but not for libraries
- * that the program loads. It also counts memory that was not freed.
+ * (--wrap, see meson.build) for code that is linked into the program. It does not wrap them for
+ * libraries that the program loads. It also counts memory that was not freed.
  */
 #ifndef PENSTOCK_FAULT_MEMORY_H
 #define PENSTOCK_FAULT_MEMORY_H

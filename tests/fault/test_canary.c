@@ -47,8 +47,8 @@ static int close_all(void **state)
 	return 0;
 }
 
-/* Opens the file as if it were on a block stack that is on the allow-list and has this many drives,
- * striped in units of `stripe` bytes. */
+/* Opens the file as if it were on a block stack of the allow-list. This block stack has `drives`
+ * drives, striped in units of `stripe` bytes. */
 static void open_listed(unsigned drives, uint64_t stripe)
 {
 	penstock_close(st);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program saves a checkpoint beside an older one, lists both, verifies the new one and prunes
- * the old one. In each run, another allocation or another system call fails. The program then gets
- * an error, or the failure did no harm. A checkpoint that counts as complete afterwards has all its
- * bytes, at least one checkpoint is complete, and no descriptor stays open.
+ * A program saves a checkpoint into a folder that has an older one, lists both, verifies the new
+ * one and prunes the old one. In each run, another allocation or another system call fails. The
+ * program then gets an error, or the failure did no harm. Afterwards, a checkpoint that counts as
+ * complete must have all its bytes, at least one checkpoint must be complete, and no descriptor
+ * may stay open.
  */
 #include "child.h"
 

@@ -338,8 +338,9 @@ static void run_and_check(int (*scenario)(void), const char *spec, const struct 
 
 static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	/* Numbers of driver calls in the first scenario. Functions that another scenario calls
-	 * equally often are not tested again: they open the device. */
+	/* The outcome of the first scenario, with its numbers of driver calls. If another
+	 * scenario makes as many calls of a function, it calls the function only to open the
+	 * device. These calls are not tested again. */
 	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;
@@ -356,8 +357,9 @@ static void fail_all_calls(int (*scenario)(void), unsigned rc)
 		for (unsigned n = 1; n <= clean.calls[i] && n <= TURNS_MAX; n++) {
 			bool many = clean.calls[i] > TURNS_MAX;
 
-			/* If a function is called often, its last calls fail too, because they
-			 * belong to the closing. */
+			/* If a function is called often, half of the runs make one of its last
+			 * calls fail: the scenario makes these calls while it closes its objects.
+			 */
 			snprintf(spec, sizeof(spec), "%s:%lu:%u", symbols[i],
 				 many && n > TURNS_MAX / 2 ? clean.calls[i] - (TURNS_MAX - n) : n,
 				 rc);

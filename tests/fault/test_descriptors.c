@@ -198,8 +198,8 @@ static void direct_duplicate_moves_whole_blocks(void **state)
 	free(want);
 }
 
-/* A duplicate with O_APPEND cannot write at an offset, so every write is refused, with the reason.
- * */
+/* A duplicate with O_APPEND cannot write at an offset, so every write is refused, with the
+ * reason. */
 static void append_duplicate_refuses_writes(void **state)
 {
 	struct penstock_storage *st;
@@ -281,8 +281,8 @@ static void direct_descriptor_by_name_without_proc(void **state)
 	}
 }
 
-/* Returns how many fsyncs one commit makes: of the file, and of the folder that contains its name.
- * */
+/* Returns how many fsyncs one commit makes: of the file, and of the folder that contains its
+ * name. */
 static unsigned count_commit_fsyncs(unsigned flags, int durable, bool relative)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

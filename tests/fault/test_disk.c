@@ -556,8 +556,8 @@ static void killed_writer_leaves_a_whole_file(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* This case comes first, because a child of a process that has used the library
-		 * may not use it. */
+		/* This case comes first. It forks children that use the library, and a child must
+		 * not do so if its parent has used the library before. */
 		cmocka_unit_test(killed_writer_leaves_a_whole_file),
 		cmocka_unit_test(full_disk_tmpfs),
 		cmocka_unit_test(full_disk_ext4),

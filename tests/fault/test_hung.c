@@ -299,7 +299,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the lane that hangs, so cancel it. */
+	/* The library may have given this request to the hanging lane, so the test cancels it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;
@@ -392,8 +392,8 @@ static void cancel_after_another_lane_moved_all(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* A durable request without bytes waits for its sync, which has not started. It can be cancelled.
- * */
+/* A durable request without bytes waits for its sync, which has not started. It can be
+ * cancelled. */
 static void cancel_of_a_sync(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The test opens, creates and commits files and starts pumps. In each of these operations the
- * n-th system call fails, for every n. The operation may fail with that errno, a reason and a
- * sentence; it then leaves no descriptor and no file. Or the operation continues without the
- * feature that needed the system call, and reports that. Existing files keep their bytes.
+ * n-th system call fails, for every n. The operation may fail with the errno of that call, a
+ * reason and a sentence; it then leaves no descriptor and no file. Or the operation continues
+ * without the feature that needed the system call, and reports that. Existing files keep their
+ * bytes.
  */
 #include "fixture.h"
 #include "request.h"
@@ -333,8 +334,8 @@ static void failed_calls_of_a_creation(void **state)
 	fail_creation(&strict, CALLS_FALLOCATE, full, COUNT(full));
 }
 
-/* If fallocate is interrupted, or not supported by the file system, the file still gets its length.
- * */
+/* If fallocate is interrupted, or not supported by the file system, the file still gets its
+ * length. */
 static void failed_reservation_still_sets_the_length(void **state)
 {
 	static const int codes[] = {EINTR, EOPNOTSUPP};

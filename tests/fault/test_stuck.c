@@ -186,7 +186,8 @@ static unsigned long unregister_calls(void)
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
 
 	*(void **)&calls = dlsym(lib, "pst_standin_calls");
-	return calls ? calls("cuMemHostUnregister") : 0; /* the driver does not count its calls */
+	/* a real driver does not count its calls */
+	return calls ? calls("cuMemHostUnregister") : 0;
 }
 
 /* Waits until the library's thread has unregistered the windows of a closed storage. Otherwise that
@@ -272,7 +273,9 @@ static void cancelled_requests_free_their_stages(void **state)
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
 	for (unsigned round = 0; round < 8; round++) {
 		stream_hold();
-		/* A hardware queue holds about 1,020 operations. */
+		/* 8 rounds of 150 requests are more than the 1,024 stages. One round must not have
+		 * many more: each request queues several operations, and if a hardware queue is
+		 * full (about 1,020), the next call waits for the stream. */
 		for (unsigned i = 0; i < 150; i++) {
 			assert_int_equal(penstock_cancel(q, submit(q, 0)), 0);
 			assert_completion(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);

@@ -549,8 +549,8 @@ static void io_urings_are_opened_when_needed(void **state)
 	unsigned hits = 0;
 
 	(void)state;
-	/* Check this first: if the device "host" is open already, it has another engine, and the
-	 * check would use that engine. */
+	/* This check must come first. If the device "host" were already open with another engine,
+	 * the check would use that engine. */
 	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
 	dev = seg.dev = fixture_open_device("cuda:0", "auto", 0);

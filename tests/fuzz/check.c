@@ -3,8 +3,8 @@
  * Fuzzes `penstock check` on a simulated machine. The input becomes a tree of files
  * (file_tree.h). Then check runs on that tree, with and without a file, for host memory, a GPU
  * and a PCI device. libFuzzer runs this target, or replay.c does with its own corpus and the one
- * of the target `machine`. A failure is a line with "ok" about a fact that check could not read,
- * a line without a sentence, or the result "direct" although a check failed.
+ * of the target `machine`. Three results are failures: a line with "ok" about a fact that check
+ * could not read, a line without a sentence, and "direct" although a check failed.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes manifests and indices of safetensors files. The parser first compares a checksum, which
- * random inputs never have, so the target also parses the input with a last line whose checksum is
- * right. libFuzzer runs this target, or replay.c does with its corpus. A failure is a read beyond
- * the text, a name that no part may have, or items that overlap or end beyond their part.
+ * random inputs never have. So the target also parses the input with a last line whose checksum
+ * is right. libFuzzer runs this target, or replay.c does with its corpus. A failure is a read
+ * beyond the text, a name that no part may have, or items that overlap or end beyond their part.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void check_part(const struct penstock_manifest *m, const struct penstock_
 	}
 }
 
-/* Parses `len` bytes; takes `text`. */
+/* Parses `len` bytes as a manifest. Takes ownership of `text`. */
 static void parse(char *text, size_t len)
 {
 	struct penstock_manifest *m = calloc(1, sizeof(*m));

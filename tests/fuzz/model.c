@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the text files of a model: the index that maps tensors to files, and config.json.
- * libFuzzer runs this target, or replay.c does with its corpus. A failure is a path outside the
- * model's folder, a tensor that is listed twice, a tensor whose file is not in the list of
- * files, or numbers from an invalid config.json.
+ * libFuzzer runs this target, or replay.c does with its corpus. Failures are: a path outside the
+ * model's folder, a tensor that is listed twice, a tensor whose file is not listed, or numbers
+ * from an invalid config.json.
  */
 #include <fcntl.h>
 #include <stdio.h>

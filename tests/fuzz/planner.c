@@ -74,7 +74,9 @@ static void check_topo(const uint8_t *data, size_t len)
 		abort();
 	pst_model_defaults(m, in);
 	if (!model_topo_parse(text, len, topo, &line) && model_topo_build(topo, m, in, space))
-		abort(); /* the traffic of the defaults needs no drive */
+		/* With the model's default parameters, no data moves to drives, so every valid
+		 * topology must give a tree, even one without a drive. */
+		abort();
 	free(text);
 	free(topo);
 }

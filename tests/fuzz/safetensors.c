@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes whole safetensors files: prefix, header, and the length of the data. libFuzzer runs
- * this target, or replay.c does with its corpus. A failure is a read beyond the header, tensors
- * that overlap or leave a hole, a name that is repeated or not terminated, or a shape that does
- * not match its offsets.
+ * Fuzzes whole safetensors files: prefix, header, and the length of the data. libFuzzer runs this
+ * target, or replay.c does with its corpus. Failures are: a read beyond the header, tensors that
+ * overlap or leave a hole, a wrong name, or a wrong shape. A name is wrong if it is repeated or
+ * not terminated. A shape is wrong if it does not match the tensor's offsets.
  */
 #include <stdlib.h>
 #include <string.h>

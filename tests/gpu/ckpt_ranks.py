@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ckpt_ranks.py FOLDER [GB]: saves and loads a model and its optimizer that are sharded over all
-GPUs of this machine, one process for each GPU, which communicate by NCCL.
+"""ckpt_ranks.py FOLDER [GB]: saves and loads a model and its optimizer, which are sharded over
+all GPUs of this machine. One process for each GPU holds about GB gigabytes, 2 by default. The
+processes communicate by NCCL. The program compares every byte.
 
-Each process holds about GB gigabytes, 2 by default. The program compares every byte. torch's
-FileSystemReader and Penstock's StorageReader read what Penstock saved, and Penstock's reader reads
-what torch saved. async_save runs while the training changes the state, a Checkpointer resumes, and
-a process dies during a save. The program prints the rates. Exits with 0, with 1 after an error, or
-with 77 if there is no GPU."""
+torch's FileSystemReader and Penstock's StorageReader read what Penstock saved, and Penstock's
+reader reads what torch saved. async_save runs while the training changes the state, a
+Checkpointer resumes, and a process dies during a save. The program prints the rates. Exits with
+0, with 1 after an error, or with 77 if there is no GPU."""
 
 import os
 import shutil
@@ -104,7 +104,8 @@ def rank_main(rank, count, folder, gb, port):
 
 
 def asynchronous(pt, mesh, folder, gb, total):
-    """The checkpoint has the values of the time of the call."""
+    """Calls async_save and then changes the state. The checkpoint must have the values that the
+    state had at the time of the call."""
     state = make_state(mesh, gb, 6)
     writer = pt.StorageWriter(os.path.join(folder, "async"))
     for turn in range(2):
@@ -130,7 +131,8 @@ def asynchronous(pt, mesh, folder, gb, total):
 
 
 def checkpointer(pt, mesh, folder, rank, count):
-    """Saves, resumes, and survives a process that dies during a save."""
+    """Saves and resumes with a Checkpointer. Then a process dies during a save, and the older
+    checkpoint stays complete."""
     run = os.path.join(folder, "run")
     checkpoints = pt.Checkpointer(run, patience=5.0)
     state = make_state(mesh, 0.2, 7)

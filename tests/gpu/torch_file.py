@@ -104,7 +104,8 @@ class Files(unittest.TestCase):
                   {"a": want["a"].to(other), "b": want["b"].to(GPU)})
 
     def test_pending(self):
-        """A save has the results of kernels that were queued before, on any stream."""
+        """Kernels are queued on another stream, and a save follows. The file has the results of
+        these kernels."""
         stream = torch.cuda.Stream()
         for value in range(5):
             x = torch.zeros(8 << 20, device=GPU)
@@ -116,7 +117,8 @@ class Files(unittest.TestCase):
             self.assertTrue(bool((torch.load(path("p.pt"))["x"] == value).all()))
 
     def test_reused(self):
-        """Kernels that still use freed memory do not write into tensors loaded into that memory."""
+        """A tensor is freed while a queued kernel still writes to it, and a load gets the same
+        memory. The kernel must not overwrite the loaded bytes."""
         want = torch.arange(8 << 20, device=GPU)
         penstock.torch.save({"x": want}, path("r.pt"))
         for _ in range(5):
@@ -127,8 +129,8 @@ class Files(unittest.TestCase):
             self.assertTrue(torch.equal(self.load("r.pt")["x"], want))
 
     def test_memory(self):
-        """The memory belongs to torch's allocator and is freed with its tensor. The tensors support
-        record_stream and handles for other processes."""
+        """torch's allocator owns the memory of each loaded tensor, and frees it with the
+        tensor. The tensors support record_stream and handles for other processes."""
         want = {"a": torch.randn(4 << 20, device=GPU), "b": torch.randn(4 << 20, device=GPU)}
         penstock.torch.save(want, path("m.pt"))
         torch.cuda.synchronize()
@@ -149,7 +151,7 @@ class Files(unittest.TestCase):
         os.unlink(path("l.pt"))
 
     def test_no_memory(self):
-        """A lack of memory raises torch's own exception."""
+        """If the GPU has too little memory, load raises torch's own exception."""
         penstock.torch.save({"x": torch.zeros(4 << 20, device=GPU)}, path("n.pt"))
         torch.cuda.set_per_process_memory_fraction(1e-5)
         torch.cuda.empty_cache()

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * step FILE DEVICE: reads 1 MiB of FILE into DEVICE while FILE is not in the page cache. Prints
- * every function of libpenstock.so that the calling thread enters, in order. Each line is
- * "0xOFFSET", the offset of one function in the library. tests/harness/walk runs this program and
- * compares the source files of these functions with ARCHITECTURE.md.
+ * every function of libpenstock.so that the calling thread enters, in the order of the calls.
+ * Each line is "0xOFFSET", the offset of one function in the library. tests/harness/walk runs
+ * this program and compares the source files of these functions with ARCHITECTURE.md.
  *
  * A child process makes the read, between two stops. From the first stop to the second the parent
- * executes the child instruction by instruction (ptrace). It prints each executed address at which
- * a function of the library begins.
+ * executes the child instruction by instruction (ptrace). It prints each executed address at
+ * which a function of the library begins.
  */
 #include <elf.h>
 #include <errno.h>

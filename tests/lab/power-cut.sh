@@ -33,7 +33,7 @@ power_cut() { # NAME REPORTS DELAY SCRIPT ARGS...
 			((SECONDS > deadline)); do
 		sleep 0.05
 	done
-	# Directly after a report no write is in flight.
+	# Directly after a report no write is in flight, so the power is cut a little later.
 	sleep "$delay"
 	guest=$(pgrep -P $run qemu-system) && kill -KILL "$guest" || true
 	wait $run || code=$?

@@ -393,7 +393,8 @@ static void check_one_batch(void)
 	for (unsigned d = 0; d < DEVICES; d++)
 		memset(compared[d], 1, env.arenas[d].used);
 	randomize_cache();
-	if (write) /* a write beyond the end of the file leaves zeros in between */
+	/* A write beyond the end of the file leaves zeros between the old end and the write. */
+	if (write)
 		memset(env.expected + env.len, 0, BYTES_MAX - env.len);
 	run_batch();
 	for (unsigned i = 0; i < gen_count && !write; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Defects that the property tests found. Each case makes the smallest request that reproduces
- * one of them. The cases use the host, one stand-in GPU and a file on the disk.
+ * Tests defects that the property tests have found. Each case makes the smallest request that
+ * reproduces one of them. The cases use the host, one stand-in GPU and a file on the disk.
  */
 #include "copy.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs the planner's models with random parameters. More bandwidth must never be slower, and more
- * streams must never give more to each. No result may be infinite or negative. The simulator must
- * agree with the closed form within 1 % and lose no byte. A failure prints the parameters.
+ * Runs the planner's models with random parameters. With more bandwidth, no result may get worse.
+ * With more streams, no stream may get more bandwidth. No result may be infinite or negative. The
+ * simulator must agree with the closed form (a formula) within 1 % and lose no byte. A failure
+ * prints the parameters.
  */
 #include "test.h"
 
@@ -38,7 +39,8 @@ static double random_share(void)
 	return (double)(test_random(&seed) >> 11) * 0x1p-53;
 }
 
-/* Returns a random value of a parameter: a factor of up to 30 from the default, or any choice. */
+/* Returns a random value for a parameter: the default times a factor from 1/30 to 30, or one of
+ * the parameter's choices. */
 static double random_value(const struct pst_model_param *p)
 {
 	double value;
@@ -75,8 +77,8 @@ static void settings_print(const struct pst_model *m, const double *in)
 	printf("\n");
 }
 
-/* Parameters of which more must never be worse. sign: 1 if the result must not fall, -1 if it must
- * not rise. */
+/* Rules for results of which the direction is known: if `param` grows, `result` must not fall
+ * (sign 1), or must not rise (sign -1). */
 static const struct {
 	const char *model, *param, *result;
 	int sign;
@@ -156,7 +158,7 @@ static void more_is_never_worse(void **state)
 		if (m->run(in, out, space))
 			continue;
 		tried++;
-		/* The last digit may differ. */
+		/* Rounding may change the last digit. */
 		if (rules[k].sign * (out[result] - before) < -1e-12 * fabs(before)) {
 			settings_print(m, in);
 			fail_msg("more %s: %s from %.17g to %.17g", rules[k].param, rules[k].result,
@@ -181,7 +183,7 @@ static void results_are_sane(void **state)
 			continue;
 		for (unsigned k = 0; k < m->result_count; k++) {
 			const char *name = m->results[k].name;
-			/* These are differences. */
+			/* These results are differences of two values, so they may be negative. */
 			bool any_sign = !strncmp(name, "saved", 5) || !strcmp(name, "difference");
 
 			if (isinf(out[k]) || (out[k] < 0 && !any_sign) ||
@@ -220,7 +222,8 @@ static void limits(void **state)
 	assert_true(fabs(out[pst_model_result_index(m, "speed-gbps")] / 14 - 1) < 1e-6);
 }
 
-/* Draws a tree whose streams have enough chunks in flight to fill it, as a real DMA engine has. */
+/* Sets random parameters of a tree of links. Each stream has at least four chunks in flight, as a
+ * real DMA engine has, so that the streams can use the links fully. */
 static void randomize_tree(const struct pst_model *m, double *in)
 {
 	do {
@@ -249,7 +252,8 @@ static void run_tree(const struct pst_model *m, const double *in, double *out)
 static const char *const links[] = {"gpu-gbps",	  "uplink-gbps", "crossbar-gbps", "memory-gbps",
 				    "drive-gbps", "nic-gbps",	 "stream-gbps"};
 
-/* Compares the slowest stream with fewer streams and with more bandwidth, in closed form. */
+/* Checks the bandwidth of the slowest stream, computed by the closed form (a formula). It must
+ * not rise with one more stream, and must not fall with more bandwidth of a link. */
 static void shares_are_monotone(void **state)
 {
 	const struct pst_model *m = pst_model_find("contention");
@@ -292,7 +296,7 @@ static void simulator_agrees(void **state)
 	for (unsigned i = 0; i < SIMULATIONS; i++) {
 		randomize_tree(m, in);
 		run_tree(m, in, out);
-		/* Long enough for a thousand chunks of the slowest stream. */
+		/* Simulates as long as the slowest stream needs for a thousand chunks. */
 		set(m, in, "duration-ms", fmin(5000, 1000 * 65536e-6 / out[least]));
 		run_tree(m, in, out);
 		if (space->result.bytes_in !=

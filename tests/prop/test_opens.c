@@ -173,8 +173,8 @@ static void storage_close(struct open *o)
 /* ---- checks ---- */
 
 /* Reports whether an open storage will truncate this file at its commit. Until the commit, the
- * model does not define the bytes beyond its length of the file, and a padded tail may make the
- * file longer. */
+ * file may be longer than the model's length, because of a padded tail. The model does not define
+ * the bytes beyond that length. */
 static bool is_growing(const struct open *o, const struct file *file)
 {
 	return o->st && o->file == file && o->created && !o->decided && o->length;

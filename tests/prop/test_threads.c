@@ -24,7 +24,7 @@
 #define LEN (2u << 20)
 #define PIECES_MAX 1024
 #define GAP \
-	8192	/* bytes between two pieces in memory, so that each can be moved up to a boundary */
+	8192 /* bytes of memory between two pieces, which make_pieces uses to align each piece */
 #define BATCH 5 /* number of requests that one thread has in flight */
 
 enum file { WRITTEN, RESERVED, SPARSE, GROWING, FILES };

@@ -19,9 +19,9 @@ import mlperf
 
 GIB = 1 << 30
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
-# Ranks, and GiB of the weights and the optimizer, as mlpstorage lists them (LLM_SIZE_BY_RANK in
-# mlcommons/storage). Its figures for 1t, 2571 and 15426, are not those of its own configuration:
-# 15426 GiB is the sum of both.
+# Number of ranks, and GiB of weights and of the optimizer's state, from LLM_SIZE_BY_RANK of
+# mlpstorage (repository mlcommons/storage). That table also lists 1t with 2571 and 15426.
+# These figures contradict mlpstorage's own configuration: 15426 GiB is the sum of both.
 LISTED = {"8b": (8, 15, 90), "70b": (64, 130, 781), "405b": (512, 755, 4533)}
 
 
@@ -38,8 +38,8 @@ class Mlperf(unittest.TestCase):
         self.assertLess(abs(sum(mlperf.MODELS["1t"].sizes()) / GIB - 15426), 2)
 
     def test_layers(self):
-        """Each layer is on exactly one stage of the pipeline, and ranks of later replicas have no
-        weights with ZeRO-1."""
+        """Each layer is on exactly one stage of the pipeline. With ZeRO-1, only the ranks of
+        the first replica save weights."""
         for model in mlperf.MODELS.values():
             stages = [model.layers_of(stage * model.tensor) for stage in range(model.pipeline)]
             self.assertEqual([layer for stage in stages for layer in stage],
@@ -52,7 +52,7 @@ class Mlperf(unittest.TestCase):
         self.assertEqual(len(state), 2 + 1 + 32 * 6 + 6)
 
     def test_check(self):
-        """check() finds one wrong element, and pieces of a tensor that changed places."""
+        """check() must detect one wrong element, and two exchanged pieces of a tensor."""
         state = {"a": torch.empty(3 * mlperf.PIECE, dtype=torch.float16),
                  "b": torch.empty(77, dtype=torch.float32)}
         mlperf.fill(state)
@@ -89,7 +89,8 @@ class Mlperf(unittest.TestCase):
         self.assertEqual(os.listdir(TMP), [])
 
     def test_refused(self):
-        """More ranks than the model has are refused, and so is a model that does not fit."""
+        """The benchmark refuses more ranks than the model has, and computes how many ranks fit
+        into memory."""
         self.assertIn("9 ranks of 8", self.run_it("--model", "8b", "--ranks", "9").stderr)
         small = mlperf.MODELS["8b"].scaled(64)
         self.assertEqual(mlperf.fitting(small, TMP, "cpu"), 8)

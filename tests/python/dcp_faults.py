@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests saves into folders that have another checkpoint, interruptions of the commit, and faults of
-the file system. In each case the earlier checkpoint can be read, with its checksums."""
+"""Tests saves into folders that have a checkpoint, kills during the commit, and faults of the
+file system. After each fault, the earlier checkpoint must be readable, with the right
+checksums."""
 
 import errno
 import os
@@ -24,7 +25,7 @@ import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
-from penstock import _dcp
+from penstock import _dcp_write
 from states import ERRORS, emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
@@ -39,7 +40,8 @@ def save(path, value, **options):
 
 
 def check(path, value):
-    """Loads a checkpoint with the readers of torch and of this package, with all checksums."""
+    """Loads a checkpoint with the reader of this package, which must check all checksums, and
+    with the reader of torch."""
     got, reader = emptied(state_of(value)), pt.StorageReader(path)
     dcp.load(got, storage_reader=reader, no_dist=True)
     same(got, state_of(value))
@@ -52,7 +54,7 @@ def check(path, value):
 
 
 def in_child(call, *args):
-    """Calls a function in a child of fork. Returns the child's process id."""
+    """Forks a child that calls a function. Returns the child's process id."""
     child = os.fork()
     if child:
         return child
@@ -86,7 +88,7 @@ def save_local(rank, path, value):
 
 
 class Replaced(unittest.TestCase):
-    """Saves into a folder that has a checkpoint."""
+    """Tests saves into a folder that has a checkpoint."""
 
     def test_other_world_size(self):
         path = folder()
@@ -97,8 +99,9 @@ class Replaced(unittest.TestCase):
             self.assertEqual(parts, {str(rank) for rank in range(count)})
 
     def test_interrupted_commit(self):
-        """A kill before the marker, and at each file that is removed after it. Afterwards, a save
-        on another number of ranks succeeds."""
+        """A save is killed before it writes the marker, or before it removes one of the old
+        files afterwards. The folder must then have the old or the new checkpoint, and another
+        number of ranks can save into it."""
         def interrupted(path, before):
             def die(*_):
                 os._exit(9)
@@ -110,9 +113,9 @@ class Replaced(unittest.TestCase):
                     left[0] -= 1
                 real(name)
             if before is None:
-                _dcp.StorageWriter._write_marker = die
+                _dcp_write.StorageWriter._write_marker = die
             else:
-                _dcp.os.unlink = unlink
+                _dcp_write.os.unlink = unlink
             save(path, 2)
         for before in (None, 0, 1, 2, 3):
             with self.subTest(before=before):
@@ -124,8 +127,37 @@ class Replaced(unittest.TestCase):
                 check(path, 3)
                 self.assertEqual(len(os.listdir(path)), 4)  # Two parts, manifest and marker.
 
+    def test_killed_striped(self):
+        """A save that stripes its parts over two drives is killed when one part is complete.
+        The next save removes this part, even if it uses fewer drives."""
+        def killed(path, drives):
+            real = _dcp_write._part.write_part
+
+            def write(file, *args, **how):
+                real(file, *args, **how)
+                os._exit(9)
+            _dcp_write._part.write_part = write
+            save(path, 2, stripe=drives)
+        for checksums in (True, False):
+            with self.subTest(checksums=checksums):
+                path, drives = folder(), [folder("drive0"), folder("drive1")]
+                places = [os.path.join(drive, "step") for drive in drives]
+                parts = lambda: sum(map(os.listdir, places), [])  # noqa: E731
+                save(path, 1, stripe=drives, checksums=checksums)
+                if not checksums:  # A folder without a marker, but with parts.
+                    os.unlink(os.path.join(path, ".metadata"))
+                before = len(parts())
+                self.assertEqual(status(in_child(killed, path, drives)), 9)
+                self.assertGreater(len(parts()), before)
+                if checksums:
+                    check(path, 1)
+                save(path, 3, stripe=drives[:1])
+                check(path, 3)
+                self.assertEqual(len(parts()), 1, parts())
+
     def test_torch_over_ours(self):
-        """torch writes a checkpoint over one that has a manifest, under the same names."""
+        """torch saves a checkpoint into a folder of Penstock. The old manifest has the same
+        file names, but must not be used to check the new files."""
         path = folder()
         save(path, 1)
         dcp.save(state_of(2), storage_writer=dcp.FileSystemWriter(path), no_dist=True)
@@ -137,7 +169,8 @@ class Replaced(unittest.TestCase):
         check(path, 3)
 
     def test_local_over_global(self):
-        """Ranks that save for themselves cannot replace a checkpoint of all ranks."""
+        """Ranks that save without collectives, each for itself, must not replace a checkpoint
+        that all ranks have saved together."""
         path = folder()
         ranks.run(2, save_ranks, path, 1)
         for text in ranks.run(2, save_local, path, 5):
@@ -154,7 +187,8 @@ class Replaced(unittest.TestCase):
 
 
 class Faults(unittest.TestCase):
-    """Faults of the file system."""
+    """Tests faults of the file system during a save, which must leave the earlier
+    checkpoint."""
 
     def setUp(self):
         self.path = folder()
@@ -168,15 +202,15 @@ class Faults(unittest.TestCase):
             call(*args, **kwargs)
 
     def test_full_disk(self):
-        """The space is checked before the first byte."""
+        """The save checks that the drive has enough space before it writes the first byte."""
         space = os.statvfs_result((4096, 4096, 100, 2, 2, 9, 9, 9, 0, 255))
-        with unittest.mock.patch.object(_dcp.os, "statvfs", lambda _: space):
+        with unittest.mock.patch.object(_dcp_write.os, "statvfs", lambda _: space):
             self.refused("needs 2[0-9]{4} bytes, but .* has only 8192; free space", save, self.path,
                          2)
         self.assertEqual(len([n for n in os.listdir(self.path) if n.endswith(".distcp")]), 1)
 
     def test_file_limit(self):
-        """A write that fails in the middle of a part."""
+        """A limit of the file size makes a write fail in the middle of a part."""
         def limited():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
@@ -184,7 +218,8 @@ class Faults(unittest.TestCase):
         self.assertEqual(status(in_child(limited)), 0)
 
     def test_full_file_system(self):
-        """A small tmpfs, with a check of the space that is deceived."""
+        """A small tmpfs becomes full during a save. The check for free space, which would
+        prevent that, is switched off."""
         place = folder("small")
         os.makedirs(place)
         if os.system(f"mount -t tmpfs -o size=128k none '{place}' 2>/dev/null"):
@@ -192,7 +227,8 @@ class Faults(unittest.TestCase):
         try:
             inside = os.path.join(place, "step")
             save(inside, 1)
-            with unittest.mock.patch.object(_dcp.StorageWriter, "_check_space", lambda *_: None):
+            with unittest.mock.patch.object(_dcp_write.StorageWriter, "_check_space",
+                                            lambda *_: None):
                 self.refused("the file needs .* free", dcp.save, state_of(2, 50000), no_dist=True,
                              storage_writer=pt.StorageWriter(inside))
             check(inside, 1)
@@ -239,7 +275,8 @@ class Faults(unittest.TestCase):
             os.chmod(self.path, 0o755)
 
     def test_two_processes(self):
-        """A second process cannot save meanwhile. It can, after the first one was killed."""
+        """While one process saves into a folder, a second process cannot. It can when the first
+        was killed."""
         path = folder("shared")
         save(path, 1)
         here, there = os.pipe()
@@ -260,7 +297,8 @@ class Faults(unittest.TestCase):
         check(path, 4)
 
     def test_damaged_marker(self):
-        """Each byte of a marker is changed: an error that names it, or a load as before."""
+        """One byte of the marker is changed. The reader must report an error that names the
+        marker, or read the metadata without an error."""
         path = folder("marker")
         save(path, 1)
         marker = os.path.join(path, ".metadata")
@@ -289,7 +327,8 @@ class Faults(unittest.TestCase):
 
 class Options(unittest.TestCase):
     def test_torch_options(self):
-        """Options of FileSystemWriter are obeyed, or refused."""
+        """StorageWriter accepts the options of torch's FileSystemWriter, or refuses them with a
+        reason."""
         for words, options in (("_extensions", {"_extensions": [object()]}),
                                ("TORCH_SAVE", {"serialization_format": "safetensors"}),
                                ("single_file_per_rank", {"single_file_per_rank": False})):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills a process with SIGKILL at random points of its saves, again and again in the same folders.
+"""Kills a process with SIGKILL at random times of its saves, again and again in the same
+folders.
 
 The process saves step after step with a Checkpointer, and overwrites one checkpoint with a
-StorageWriter. After each kill, every checkpoint that counts as complete must have the right values,
-with the readers of this package and of torch, and the newest one that was reported complete must
+StorageWriter. After each kill, every complete checkpoint must have the right values, for the
+readers of this package and of torch. The newest checkpoint that was reported complete must
 exist. PENSTOCK_KILLS sets the number of kills, PENSTOCK_SEED the random numbers."""
 
 import os
@@ -26,7 +27,7 @@ from states import folder
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "15"))
-# Numbers of elements: with short tensors, most kills hit the commits.
+# Numbers of elements. With short tensors, most kills come during a commit.
 SIZES = (5000, 75000, 1000000)
 
 
@@ -37,7 +38,8 @@ def state_of(step, count):
 
 
 def saves(run, over, step, count, tell):
-    """Saves without end, and writes the number of each complete save to the pipe `tell`."""
+    """Saves until the process is killed. Writes the number of each complete save to the pipe
+    `tell`."""
     checkpoints = pt.Checkpointer(run, keep=3, raise_errors=True)
     while True:
         step += 1
@@ -56,7 +58,7 @@ def saves(run, over, step, count, tell):
 
 
 def load(path, reader):
-    """Returns the step of a checkpoint, all of whose values must be those of the step."""
+    """Returns the step of a checkpoint. Asserts that all its values are those of this step."""
     metadata = reader.read_metadata().state_dict_metadata
     state = {name: torch.zeros(m.size, dtype=m.properties.dtype) if hasattr(m, "size") else 0
              for name, m in metadata.items()}
@@ -78,7 +80,8 @@ def load_both(path):
 
 
 def check(run, over, last):
-    """Raises an error if a checkpoint is torn or lost."""
+    """Raises an error if a complete checkpoint has wrong values, or if a reported checkpoint is
+    missing."""
     states = {}
     for found in penstock._part.list_checkpoints(run) if os.path.isdir(run) else []:
         step = int(found.path.rpartition("-")[2])
@@ -95,7 +98,8 @@ def check(run, over, last):
 
 
 def in_child(call, *args):
-    """Calls a function in a child of fork. Returns its process id and a pipe for what it writes."""
+    """Forks a child that calls a function. Returns the child's process id, and a pipe from
+    which the parent reads what the child writes."""
     here, there = os.pipe()
     child = os.fork()
     if child:

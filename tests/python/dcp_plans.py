@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests penstock.torch.SavePlanner: compares it with torch's DefaultSavePlanner, with plans of many
-ranks that are made in one process, and tests the plans that are kept between saves."""
+"""Tests penstock.torch.SavePlanner, which plans which rank saves which tensors. Compares it
+with torch's DefaultSavePlanner. One process makes the plans of many ranks. Also tests the plans
+that ranks keep from one save to the next."""
 
 import collections
 import itertools
@@ -49,13 +50,14 @@ def other(name):
 
 
 def cuts(rng, length):
-    """Returns a division of a dimension, as (offset, length) pairs."""
+    """Divides a dimension of this length at random. Returns the pieces as (offset, length)
+    pairs."""
     at = sorted({0, length, *(rng.randint(0, length) for _ in range(rng.randint(0, 4)))})
     return [(a, b - a) for a, b in zip(at, at[1:])] or [(0, length)]
 
 
 def random_items(rng, ranks):
-    """Returns the items of each rank. Each shard is on one rank, or on several."""
+    """Returns a list of items for each rank. Each shard is on one rank or on several ranks."""
     found = [[] for _ in range(ranks)]
     for i in range(rng.randint(1, 8)):
         kind, name = rng.random(), f"t{i}"
@@ -79,7 +81,8 @@ def random_items(rng, ranks):
 
 
 def break_items(rng, items):
-    """Removes a shard from all ranks, or moves one. Returns False if there is none."""
+    """Removes a random shard from all ranks, or moves it. Returns False if the items have no
+    shard."""
     shards = sorted({(i.index.fqn, tuple(i.index.offset)) for of_rank in items for i in of_rank
                      if i.type == WriteItemType.SHARD})
     if not shards:
@@ -143,7 +146,8 @@ class Equality(unittest.TestCase):
         self.assertGreater(refused, 20)
 
     def test_2816_ranks(self):
-        """28,160 shards take less than 5 s of CPU time; bench/ckpt/plan.py has more."""
+        """A plan for 28,160 shards takes less than 5 s of CPU time. bench/ckpt/plan.py measures
+        more."""
         size = [2816 * 4, 64]
         plans = [_planner._Plan([shard(f"t{i}", size, [4 * rank, 0], [4, 64]) for i in range(10)] +
                                 [tensor("step", []), other("lr")], planner_data={}, token=str(rank))
@@ -157,15 +161,15 @@ class Equality(unittest.TestCase):
 
 
 class Job:
-    """Some ranks in one process, each with plans of its own that it keeps."""
+    """Stands in for a job: several ranks in one process, each of which keeps its plans."""
 
     def __init__(self, ranks):
         self.caches = [_planner._Cache() for _ in range(ranks)]
         self.planned = 0  # How often the coordinator has planned.
 
     def save(self, items, fail=""):
-        """Plans a save, and compares with a plan without a cache. `fail` names the step that
-        fails. Returns whether the coordinator has planned."""
+        """Plans a save, and compares the result with a plan that torch makes. `fail` names the
+        step that fails. Returns whether the coordinator made a new plan."""
         def local(state, _):
             return SavePlan(list(state["items"]))
         planners = [pt.SavePlanner(False, False) for _ in items]
@@ -204,7 +208,7 @@ def state(ranks, length=8, dtype=torch.float32, more=()):
 
 
 class Kept(unittest.TestCase):
-    """Plans that are kept between saves."""
+    """Tests plans that ranks keep from one save to the next."""
 
     def test_unchanged_and_changed(self):
         job = Job(3)
@@ -237,7 +241,8 @@ class Kept(unittest.TestCase):
                 job.save(items)
 
     def test_unknown_plans(self):
-        """A rank that keeps a plan which the coordinator does not know: an error, then it works."""
+        """A rank and the coordinator keep different plans. One save fails with an error, and
+        later saves succeed."""
         job = Job(3)
         job.save(state(3))
         job.caches[0].joined.clear()
@@ -259,7 +264,8 @@ class Kept(unittest.TestCase):
         self.assertFalse(job.save(state(3)))
 
     def test_files(self):
-        """Saves of states that change, with one planner, have the right bytes."""
+        """One planner plans several saves of a state that changes. Each checkpoint has the
+        right bytes."""
         planner, path = pt.SavePlanner(), folder()
         torch.manual_seed(3)
         for value in ({"a": torch.randn(9, 9)}, {"a": torch.randn(9, 9)},

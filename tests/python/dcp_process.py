@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests async_save in process mode: another process of each rank, which torch starts, writes the
-checkpoint. The state goes there through shared memory."""
+"""Tests async_save in process mode: for each rank, torch starts a second process, which writes
+the checkpoint. This process gets the state through shared memory."""
 
 import os
 import unittest
@@ -43,7 +43,7 @@ def shared_files():
 
 
 def never_stale(path, kind):
-    """Saves some steps, and changes the state at once after each call."""
+    """Saves several steps, and changes the state immediately after each call of async_save."""
     rank = dist.get_rank()
     stager = pt.Stager() if kind != "writer" else None
     writer = pt.StorageWriter(os.path.join(path, "none"))
@@ -70,7 +70,7 @@ def error_of(future):
 
 
 def failures(path):
-    """A save that fails, while its future is kept, and then one that succeeds."""
+    """A save fails, and the program keeps its future. The next save must succeed."""
     rank = dist.get_rank()
     writer = pt.StorageWriter(os.path.join(path, "ok"), overwrite=False)
     begin(state_of(rank, 1), writer).result(60)
@@ -82,13 +82,15 @@ def failures(path):
         got = emptied(state_of(rank, step))
         dcp.load(got, storage_reader=pt.StorageReader(os.path.join(path, name)))
         same(got, state_of(rank, step))
-    # The other process cannot write tensors that are not in the snapshot.
+    # The writing process gets only the snapshot, so a snapshot that is too small for a tensor
+    # fails.
     small = pt.StorageWriter(os.path.join(path, "small"), pool_bytes=1 << 16)
     return text, error_of(begin(state_of(rank, 4), small))
 
 
 def process_mode(rank, path):
-    """Runs all cases with one pair of processes, because they need seconds to start."""
+    """Runs all cases in the same two ranks, because the writing processes take seconds to
+    start."""
     os.environ.update(MASTER_ADDR="localhost")
     for kind in ("writer", "stager", "stock"):
         never_stale(os.path.join(path, kind), kind)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests HuggingFaceStorageWriter and HuggingFaceStorageReader on the CPU against torch's classes of
-these names: whole and sharded checkpoints in both directions, resharding, models of transformers,
-parts, other dtypes, and refusals. Needs torch, so only make test-all runs it."""
+"""Tests HuggingFaceStorageWriter and HuggingFaceStorageReader on the CPU. Each checkpoint is
+written by this package and read by torch's class of that name, or the other way round. Covers
+whole and sharded checkpoints, loads by another number of ranks, models of transformers, other
+dtypes, and calls that must be refused. Needs torch, so only make test-all runs it."""
 
 import io
 import json
@@ -28,7 +29,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 WRITERS = {"ours": ours.HuggingFaceStorageWriter, "torch": dcp.HuggingFaceStorageWriter}
 READERS = {"ours": ours.HuggingFaceStorageReader, "torch": dcp.HuggingFaceStorageReader}
-# Writer and reader, of which at least one is ours.
+# Pairs of a writer and a reader, with at least one of this package ("ours") in each.
 PAIRS = [("ours", "ours"), ("ours", "torch"), ("torch", "ours")]
 INDEX = "model.safetensors.index.json"
 
@@ -57,7 +58,8 @@ def metadata(path):
 
 
 def sharded(rank, count, kind, fill):
-    """Returns DTensors of the tensors, or zeros. Some processes have no part of the last one."""
+    """Returns DTensors with the values of tensors(), or zeros. The last tensor has no part for
+    some of the processes."""
     mesh, placements = init_device_mesh("cpu", (count,)), [Shard(0)]
     if kind == "tp":
         mesh = init_device_mesh("cpu", (2, count // 2))
@@ -100,7 +102,8 @@ class Whole(unittest.TestCase):
             self.assertTrue(torch.equal(got[name], value), name)
 
     def test_both_ways(self):
-        """All dtypes and shapes, in one file and in several."""
+        """Tensors of all dtypes and shapes are saved and loaded, in one file and in several
+        files."""
         state = tensors() | {"ints": torch.arange(70000), "point": torch.tensor(2.5),
                              "empty": torch.zeros(0, 4), "bool": torch.tensor([True, False]),
                              "f8": torch.randn(64).to(torch.float8_e4m3fn)}
@@ -112,7 +115,7 @@ class Whole(unittest.TestCase):
                 self.same(got, state)
 
     def test_same_files(self):
-        """The files have the same names, metadata and index as those of torch."""
+        """Writer and torch's writer make files of the same names, metadata and index."""
         state, paths = tensors(), {who: folder() for who in WRITERS}
         mapping = {name: 1 + i % 2 for i, name in enumerate(state)}
         for who, path in paths.items():
@@ -129,7 +132,7 @@ class Whole(unittest.TestCase):
             self.same(safetensors.torch.load_file(a), safetensors.torch.load_file(b))
 
     def test_model_folder(self):
-        """A folder of a model, whose files torch did not write, is a checkpoint."""
+        """The reader can load a model's folder that torch's writer has not written."""
         path, state = folder(), tensors()
         for i, names in enumerate((("a", "b"), ("c", "d", "e.weight"))):
             safetensors.torch.save_file({name: state[name] for name in names},
@@ -140,7 +143,8 @@ class Whole(unittest.TestCase):
             self.same(got, state)
 
     def test_layouts(self):
-        """Tensors that are not contiguous, share memory or have another dtype than the file."""
+        """Saves and loads tensors that are not contiguous, that share memory, or whose dtype
+        differs from the file's."""
         x = torch.randn(40, 30)
         state = {"turned": x.t(), "whole": x, "tied": x, "view": torch.arange(9000.)[7:8000]}
         path = folder()
@@ -158,7 +162,7 @@ class Whole(unittest.TestCase):
         self.assertFalse(wide[:, 30:].any())
 
     def test_needed_bytes(self):
-        """Only the needed bytes are read."""
+        """A load of a small tensor reads only the bytes of this tensor from the file."""
         path, read, real = folder(), [], penstock.Model.load_into
         dcp.save({"big": torch.randn(4096, 1024), "small": torch.ones(50)},
                  storage_writer=WRITERS["ours"](path))
@@ -200,7 +204,7 @@ class Whole(unittest.TestCase):
             dcp.load(got, storage_reader=reader)
 
     def test_failed(self):
-        """A failed save leaves the older files, and no temporary ones."""
+        """A failed save leaves the older files as they were, and no temporary files."""
         path = folder()
         dcp.save(tensors(), storage_writer=WRITERS["ours"](path))
         before = {name: open(os.path.join(path, name), "rb").read() for name in os.listdir(path)}
@@ -211,7 +215,8 @@ class Whole(unittest.TestCase):
         self.assertEqual(after, before)
 
     def test_old_torch(self):
-        """A torch without these classes gives a clear error."""
+        """If the installed torch does not have these classes, the import fails with a clear
+        error."""
         with mock.patch.dict(sys.modules):
             del sys.modules["penstock._dcp_safetensors"]
             with mock.patch.object(dcp, "HuggingFaceStorageWriter", new=None):
@@ -222,7 +227,8 @@ class Whole(unittest.TestCase):
 
 
     def test_lost_shard(self):
-        """A tensor without some of its shards is not merged."""
+        """If some shards of a tensor are missing, the merge of the shards into one file
+        fails."""
         path = folder()
         dcp.save(tensors(), storage_writer=WRITERS["ours"](path))
         size = dcp.metadata.TensorStorageMetadata(
@@ -235,7 +241,7 @@ class Whole(unittest.TestCase):
 
 
 class Ranks(unittest.TestCase):
-    """Several processes, each of which writes its shards."""
+    """Tests several processes, each of which writes its own shards."""
 
     def test_sharded(self):
         for count, kind in ((2, "fsdp"), (4, "tp")):
@@ -247,8 +253,9 @@ class Ranks(unittest.TestCase):
         ranks.run(2, load_sharded, 2, "fsdp", path, "ours")  # Saved by 4 ranks.
 
     def test_consolidated(self):
-        """The shards are merged into files that any program reads. Shards of an earlier save by
-        more processes do no harm. Long models are merged a few tensors at a time."""
+        """The shards of all processes are merged into files that any program can read. Shards
+        of an earlier save by more processes do not disturb this. If a model is long, a few
+        tensors are merged at a time."""
         path = folder()
         ranks.run(4, save_sharded, 4, "tp", path, "ours", True)
         with mock.patch.object(ours, "_TEMPORARY_BYTES", 5000):
@@ -270,7 +277,7 @@ class Ranks(unittest.TestCase):
             self.assertTrue(torch.equal(tensors()[name], value), name)
 
     def test_consolidated_integers(self):
-        """Tensors of integers are merged, too."""
+        """Shards of integer and boolean tensors are merged, too."""
         path = folder()
         ranks.run(2, save_integers, 2, path)
         got = safetensors.torch.load_file(os.path.join(path, "model-00001-of-00001.safetensors"))

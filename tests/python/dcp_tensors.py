@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests checkpoints of the tensors that training has: FSDP2 and HSDP models on other meshes,
-DTensors, ShardedTensors, tied and trained parameters, and the states of optimizers."""
+"""Tests checkpoints of the kinds of tensors that a training has: FSDP2 and HSDP models that
+another mesh of ranks loads, DTensors, ShardedTensors, tied parameters, parameters with
+gradients, and the states of optimizers."""
 
 import unittest
 import warnings
@@ -78,7 +79,7 @@ def load_model(rank, shape, path):
 
 
 def sharded_tensors(rank, path):
-    """ShardedTensors through Stager."""
+    """Saves ShardedTensors from a snapshot of Stager, and loads them with both readers."""
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
     spec = ChunkShardingSpec(0, [f"rank:{i}/cpu" for i in range(dist.get_world_size())])
@@ -102,7 +103,7 @@ def sharded_tensors(rank, path):
 
 
 def other_meshes(rank, path):
-    """A DTensor with an uneven shard, on a mesh of some of the ranks."""
+    """Saves a DTensor that is divided unevenly, and loads it on other meshes of the ranks."""
     size = (7, 5)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     value = torch.arange(35.0).reshape(size)
@@ -118,7 +119,8 @@ def other_meshes(rank, path):
 
 class Distributed(unittest.TestCase):
     def test_meshes(self):
-        """FSDP2 to HSDP, HSDP to FSDP2, on another number of ranks."""
+        """A model that was saved with FSDP2 can be loaded with HSDP, and the other way round,
+        by another number of ranks."""
         for shape, others in (((4,), ((2, 2), (3,))), ((2, 2), ((2,),))):
             path = folder()
             want = ranks.run(4, save_model, shape, path)[0]

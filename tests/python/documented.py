@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests docs/python.md: runs its Python blocks together as one program, runs the blocks that need
-torch as another program if torch is installed, runs the first block alone, checks that the page
-names everything that the package exports, and compares its table of parameters with the
-functions."""
+"""Tests docs/python.md. Runs the page's Python blocks together as one program, and the first
+block alone. If torch is installed, runs the blocks that need torch as another program. Checks
+that the page names everything that the package exports, and compares its table of parameters
+with the functions."""
 
 import contextlib
 import importlib.util
@@ -34,7 +34,8 @@ class Documented(unittest.TestCase):
         self.blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
 
     def torch_program(self):
-        """Runs the blocks that need torch, and checks that the page names what they document."""
+        """Runs the blocks that need torch, and checks that the page names all classes and
+        functions for torch."""
         import penstock.torch
         from penstock import _dcp_safetensors, _torch_file
         blocks = re.findall(r"^```python torch\n(.*?)^```", self.text, re.S | re.M)
@@ -46,7 +47,8 @@ class Documented(unittest.TestCase):
         for name, value in state.items():
             self.assertTrue(bool((space["loaded"]["model"][name] == value).all()))
         documented = set(_torch_file.__all__ + _dcp_safetensors.__all__)
-        documented |= {"Checkpointer", "SavePlanner", "Stager", "StorageReader", "StorageWriter"}
+        documented |= {"Checkpointer", "SavePlanner", "Stager", "StorageReader", "StorageWriter",
+                       "ObjectStorageReader", "ObjectStorageWriter"}
         self.assertLessEqual(documented, set(penstock.torch.__all__))
         self.assertEqual({name for name in documented if name not in self.text}, set())
 
@@ -93,7 +95,8 @@ class Documented(unittest.TestCase):
                                       "2 not-found missing.safetensors None None"])
 
     def test_parameters(self):
-        """The table has every parameter of the four calls, with its default, and no others."""
+        """The page's table has every parameter of the four calls, with its default, and no
+        other parameters."""
         rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\| (.*?) \| \S.* \|$", self.text, re.M)
         told = {(call, name, default) for name, default, calls in rows
                 for call in (CALLS if calls == "all" else re.findall(r"`(\w+)`", calls))}

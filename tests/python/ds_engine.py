@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests penstock.deepspeed with DeepSpeed on the CPU: DeepSpeed's own engine reads what
-save_checkpoint writes by it, and the other way round; a rank that fails or dies. Needs deepspeed
-and torch."""
+"""Tests penstock.deepspeed with DeepSpeed on the CPU. What save_checkpoint writes with this
+package, DeepSpeed's own checkpoint engine must read, and the other way round. Also tests saves
+in which a rank fails or dies. Needs deepspeed and torch."""
 
 import glob
 import os
@@ -14,7 +14,8 @@ import torch
 import ranks
 import tap
 
-# DeepSpeed prints a line here without the first variable. Its launcher sets the others.
+# DS_ACCELERATOR keeps DeepSpeed from printing a line here. DeepSpeed's launcher would set the
+# other variables.
 os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", CROSS_RANK="0")
 import deepspeed
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
@@ -50,7 +51,7 @@ def train(engine):
 
 
 def same(one, other):
-    """Whether two objects of nested dicts and lists have equal tensors."""
+    """Returns whether two objects, nested dicts and lists, have equal tensors."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
@@ -76,7 +77,8 @@ def optimizer_of(engine):
 
 
 def round_trip(rank, stage, folder):
-    """Saves by one engine and loads by another, in both directions."""
+    """Saves with one checkpoint engine and loads with another: this package's and DeepSpeed's
+    own, in both directions."""
     engine = engine_of(stage)
     stock = engine.checkpoint_engine
     ours = penstock.deepspeed.use(engine)
@@ -97,8 +99,8 @@ def round_trip(rank, stage, folder):
 
 
 def failing(rank, folder, dies):
-    """Saves a checkpoint, and then another, in which rank 1 fails or dies. Returns the message of
-    the error, and whether the engine can still save."""
+    """Saves a checkpoint, and then a second one during which rank 1 fails or dies. Returns the
+    error's message, and whether the engine can save afterwards."""
     engine = engine_of(1)
     penstock.deepspeed.use(engine, patience=3.0)
     assert engine.save_checkpoint(folder, tag="good")
@@ -120,8 +122,9 @@ def failing(rank, folder, dies):
 
 
 def with_writer(rank, folder):
-    """Saves through DeepSpeed's checkpoint.writer. Returns the message of use(), and the names of
-    the files, which penstock.torch.load must read like torch.load."""
+    """Saves with DeepSpeed's option checkpoint.writer. penstock.torch.load must read the files
+    like torch.load. Returns the message with which use() refuses such an engine, and the number
+    of files."""
     engine = engine_of(3, {"checkpoint": {"writer": {"type": "python"}}})
     assert engine.save_checkpoint(folder, tag="t")
     names = glob.glob(os.path.join(folder, "t", "*.pt"))
@@ -138,7 +141,7 @@ def with_writer(rank, folder):
 
 
 def whole_model(rank, folder):
-    """save_16bit_model writes one file, on rank 0."""
+    """Calls save_16bit_model, with which rank 0 writes one file."""
     engine = engine_of(1)
     penstock.deepspeed.use(engine)
     assert engine.save_16bit_model(folder, "model.bin")
@@ -178,7 +181,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(latest(folder), "good")
 
     def test_whole_model(self):
-        """save_16bit_model, in which only rank 0 saves."""
+        """save_16bit_model works, although only rank 0 saves."""
         self.assertEqual(ranks.run(2, whole_model, TMP, seconds=400), [True, True])
 
     def test_writer(self):
@@ -189,7 +192,8 @@ class Engine(unittest.TestCase):
         self.assertEqual(files, 2)
 
     def test_folders(self):
-        """makedirs makes the folders above, and refuses an existing one unless exist_ok."""
+        """makedirs also creates the parent folders. It refuses a folder that exists, unless
+        exist_ok is set."""
         engine = penstock.deepspeed.CheckpointEngine()
         path = os.path.join(TMP, "a", "b", "c")
         engine.makedirs(path)

@@ -91,7 +91,7 @@ class Progress(unittest.TestCase):
             self.addCleanup(patch.stop)
 
     def test_function(self):
-        """The function gets growing numbers, from 0 to the total."""
+        """The progress function gets growing numbers, from 0 to the total."""
         for title, load in LOADS.items():
             told = []
             load(progress=lambda done, total, told=told: told.append((done, total)))
@@ -121,14 +121,15 @@ class Progress(unittest.TestCase):
         self.assertEqual(told[-1], (8000, 8000))
 
     def test_period(self):
-        """The function is called at most ten times a second."""
+        """The progress function is called at most ten times a second."""
         with unittest.mock.patch.object(_progress, "PERIOD_S", 3600.0):
             told = []
             LOADS["iterate"](progress=lambda *pair: told.append(pair))
             self.assertEqual(told, [(0, TOTAL), (TOTAL, TOTAL)])
 
     def test_error(self):
-        """An exception of the function ends the load and reaches the caller."""
+        """If the progress function raises an exception, the load ends and the exception reaches
+        the caller."""
         class Enough(BaseException):
             pass
 
@@ -145,7 +146,7 @@ class Progress(unittest.TestCase):
             self.assertLess(calls[-1], TOTAL, title)
 
     def test_thread(self):
-        """The function runs on the thread that loads."""
+        """The progress function runs on the thread that loads."""
         seen = set()
         LOADS["load_file"](progress=lambda *_: seen.add(threading.get_ident()))
         self.assertEqual(seen, {threading.get_ident()})

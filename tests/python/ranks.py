@@ -17,7 +17,8 @@ torch.set_num_threads(1)
 
 
 def _send(pipe, value):
-    # Pipe.send would leave a tensor's bytes in this process, which ends soon.
+    # pickle.dumps copies a tensor's bytes into the message. Pipe.send would only pass a
+    # reference to memory of this process, which ends soon.
     pipe.send_bytes(pickle.dumps(value))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders and comparisons for the tests of checkpoints."""
+"""Shared by the tests of checkpoints: temporary folders, and comparisons of states."""
 
 import os
 import tempfile
@@ -7,7 +7,7 @@ import tempfile
 import torch
 import torch.distributed.checkpoint as dcp
 
-# CheckpointException is not an Exception.
+# CheckpointException is not a subclass of Exception.
 ERRORS = (Exception, dcp.CheckpointException)
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares save and load of single files with torch.save and torch.load: random objects in both
-directions, devices, files that only torch.load can read, and damaged files. Needs torch, so only
-make test-all runs it."""
+"""Compares penstock.torch's save and load of single files with torch.save and torch.load. Each
+must read what the other wrote, for random objects. Also tests devices, files that only
+torch.load can read, and damaged files. Needs torch, so only make test-all runs it."""
 
 import collections
 import copy
@@ -76,7 +76,8 @@ def content(tensor):
 
 
 def repack(name, new_name, method):
-    """Writes the records of an archive to a new archive, without gaps between them."""
+    """Copies the records of an archive to a new archive, without the gaps that align the
+    payloads."""
     with zipfile.ZipFile(path(name)) as old, zipfile.ZipFile(path(new_name), "w", method) as new:
         for one in old.infolist():
             new.writestr(one.filename, old.read(one.filename))
@@ -86,7 +87,8 @@ class Base(unittest.TestCase):
     """Compares objects."""
 
     def same(self, got, want, seen=None):
-        """Asserts that two objects are equal, and that the same of their tensors share memory."""
+        """Asserts that two objects are equal, and that tensors share memory in one if they do
+        in the other."""
         seen = {} if seen is None else seen
         self.assertIs(type(got), type(want))
         if isinstance(want, torch.Tensor):
@@ -123,7 +125,8 @@ class Base(unittest.TestCase):
             self.assertEqual(seen.setdefault(("want", b.data_ptr()), a.data_ptr()), a.data_ptr())
 
     def directly(self, name, *args, **how):
-        """Returns what load returns. Asserts that Penstock read the tensors."""
+        """Loads a file and returns the object. Asserts that Penstock has read the tensors, not
+        torch.load."""
         report = ours.FileReport()
         loaded = ours.load(path(name), *args, report=report, **how)
         self.assertIsNone(report.fallback)
@@ -141,7 +144,8 @@ class Base(unittest.TestCase):
 
 @st.composite
 def objects(draw):
-    """Draws an object of tensors that share some storages, and of plain values."""
+    """Generates an object of tensors, some of which share a storage (their memory), and of
+    plain values."""
     wholes = [make(draw(st.integers(0, 9)), draw(st.sampled_from(DTYPES)),
                    draw(st.sampled_from([0, 1, 2, 7, 24, 1000, 30000])))
               for _ in range(draw(st.integers(1, 4)))]
@@ -180,11 +184,13 @@ class Files(Base):
     @settings(max_examples=150, deadline=None, derandomize=True)
     @given(objects())
     def test_random(self, obj):
-        """What either side saves, the other side loads, with the same views and shared memory."""
+        """What one package saves, the other loads, with the same views and the same shared
+        memory."""
         self.both_ways(obj, weights_only=True)
 
     def test_kinds(self):
-        """All dtypes, and tensors for which torch has its own pickles."""
+        """Tensors of all dtypes are saved and loaded, and kinds of tensors that torch pickles
+        in a way of their own."""
         x, big = torch.randn(40, 30), torch.randn(300, 200)
         obj = {str(t): make(3, t, 50000) for t in DTYPES}
         obj |= {"sparse": x.to_sparse(), "csr": x.to_sparse_csr(), "view": big[10:20, 5:],
@@ -199,8 +205,8 @@ class Files(Base):
         self.assertEqual(self.directly("m.pt")["meta"].device.type, "meta")
 
     def test_code(self):
-        """Objects of classes get their tensors with the bytes, and a file runs no more code than
-        in torch.load."""
+        """A class whose unpickling uses its tensors gets the tensors' bytes. A file can run no
+        code that it could not run in torch.load."""
         obj = [Doubled(torch.ones(30000)), torch.randn(5).as_subclass(Tagged),
                torch.nn.Linear(3, 3)]
         ours.save(obj, path("c.pt"))
@@ -217,8 +223,9 @@ class Files(Base):
             self.assertFalse(os.path.exists(path("evil")))
 
     def test_layout(self):
-        """Payloads of 64 KiB and more begin at multiples of 4096, all others at multiples of 64.
-        Loaded into host memory, they begin at the same place in a page."""
+        """In the file, payloads of 64 KiB and more begin at multiples of 4096, all others at
+        multiples of 64. In host memory, a payload has the same offset within a page as in the
+        file, so that a direct path can carry it."""
         obj = {"a": make(1, torch.uint8, LONG), "b": make(2, torch.uint8, LONG - 1),
                "c": make(3, torch.float32, LONG)}
         report = ours.save(obj, path("l.pt"))
@@ -239,7 +246,8 @@ class Files(Base):
         self.assertEqual(got["c"].data_ptr() % 4096, where["data/2"].offset % 4096)
 
     def test_large(self):
-        """A record of 4 GiB and more has its length in a ZIP64 field."""
+        """Records of 4 GiB and more are read and written, although their length needs a ZIP64
+        field."""
         big = torch.empty((1 << 32) + 5, dtype=torch.uint8)
         big[::4096], big[-5:] = 7, torch.arange(5)
         obj = {"big": big, "after": torch.arange(70000)}
@@ -256,7 +264,7 @@ class Files(Base):
         os.unlink(path("big.pt"))
 
     def test_two_dtypes(self):
-        """torch.save refuses memory that has two dtypes."""
+        """save refuses memory that is shared by tensors of two dtypes, as torch.save does."""
         x = torch.randn(4)
         for save in (torch.save, ours.save):
             with self.assertRaisesRegex(RuntimeError, "different types"):
@@ -275,7 +283,8 @@ class Files(Base):
             self.same(self.directly("p.pt", weights_only=False, pickle_module=Module), obj)
 
     def test_memory(self):
-        """Loaded tensors can be changed, shared, copied and saved, each for itself."""
+        """The tensors of a loaded file can be changed, shared, copied and saved independently
+        of each other."""
         ours.save({"a": torch.zeros(50000), "b": torch.zeros(50000)}, path("f.pt"))
         got = self.directly("f.pt")
         got["a"].add_(1)
@@ -291,7 +300,7 @@ class Files(Base):
 
 
 class Places(Base):
-    """The argument map_location."""
+    """Tests the argument map_location."""
 
     def setUp(self):
         self.obj = {"a": torch.randn(30000), "b": torch.randn(7), "e": torch.zeros(0)}
@@ -305,7 +314,8 @@ class Places(Base):
             self.assertEqual({t.device.type for t in got.values()}, {"meta"})
 
     def test_function(self):
-        """A function gets each storage with its bytes, and may return another one or None."""
+        """If map_location is a function, it gets each storage with its bytes. It may return
+        another storage or None."""
         seen = []
 
         def choose(storage, location):
@@ -326,7 +336,8 @@ class Places(Base):
 
 
 class Other(Base):
-    """Files that only torch.load can read. It reads them, and load says so."""
+    """Tests files that only torch.load can read. load passes them to torch.load, and reports
+    why."""
 
     def fallback(self, words, obj, place=None, **how):
         report = ours.FileReport()
@@ -336,7 +347,8 @@ class Other(Base):
         self.assertIn(report.fallback, logs.output[0])
 
     def refused(self, words, obj, place=None, **how):
-        """Asserts what fallback does, and that load refuses the file if it must be direct."""
+        """Asserts what fallback() asserts, and that load refuses the file if the caller
+        requires class direct."""
         self.fallback(words, obj, place, **how)
         with self.assertRaisesRegex(penstock.ClassRefusedError, words):
             ours.load(path("x.pt"), place, require="direct", **how)
@@ -355,7 +367,7 @@ class Other(Base):
         self.refused("not as torch.save writes it", obj)
 
     def unread(self, name):
-        """Returns why load would let torch.load read a file."""
+        """Returns the reason why load would pass a file to torch.load."""
         with self.assertRaises(_torch_archive.Unsuited) as caught:
             _torch_archive.Contents(path(name))
         return str(caught.exception)
@@ -383,7 +395,8 @@ class Other(Base):
         self.assertTrue(torch.equal(got.a, pair.a) and torch.equal(got.b, pair.b))
 
     def test_fake_mode(self):
-        """In a fake tensor mode, tensors have no memory."""
+        """In torch's fake tensor mode, tensors have no memory into which Penstock could
+        read."""
         ours.save({"a": torch.randn(30000)}, path("x.pt"))
         with FakeTensorMode():
             report = ours.FileReport()
@@ -391,7 +404,8 @@ class Other(Base):
         self.assertIn("rebuilds its tensors", report.fallback)
 
     def test_extension_codes(self):
-        """An unpickler does not ask for the names of classes with registered codes."""
+        """If the process has registered extension codes (copyreg), an unpickler does not ask
+        for the names of all classes. So load lets torch.load read the file."""
         obj = {"a": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         copyreg.add_extension("decimal", "Decimal", 77)
@@ -402,7 +416,8 @@ class Other(Base):
         self.same(self.directly("x.pt"), obj)
 
     def test_not_mapped(self):
-        """If torch.load does not map the file as expected, or cannot, torch.load reads it."""
+        """load calls torch.load with mmap=True to rebuild the object. If torch.load cannot map
+        the file, or does not map it as expected, load lets torch.load read the file."""
         obj = {"a": torch.randn(30000), "b": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         real = torch.load
@@ -433,7 +448,8 @@ class Damage(Base):
         self.obj = {"a": torch.randn(20000), "b": [torch.arange(9), "text", 12345]}
 
     def test_truncated(self):
-        """Every truncation is an error that names the file and an offset in it."""
+        """For every truncation of a file, load raises an error that names the file and an
+        offset in it."""
         for save in (ours.save, torch.save):
             save(self.obj, path("d.pt"))
             with open(path("d.pt"), "rb") as f:
@@ -448,8 +464,8 @@ class Damage(Base):
                 self.assertLessEqual(caught.exception.offset, end)
 
     def test_flipped(self):
-        """A changed bit outside the payloads is an error, or has no effect. No change goes
-        unnoticed that moves a payload or changes the pickle."""
+        """A bit outside of the payloads is changed. load must raise an error or return the
+        right object. So a change that moves a payload or changes the pickle must be noticed."""
         rand = random.Random(5)
         for save in (ours.save, torch.save):
             save(self.obj, path("d.pt"))
@@ -478,7 +494,8 @@ class Damage(Base):
             self.assertGreater(errors, 300)
 
     def test_header(self):
-        """A local header must have its record's name, and fields that fill its extra length."""
+        """The local header of a record is valid only if it has the record's name, and if its
+        extra fields together have the extra length."""
         archive = _zip.Archive()
         archive.add_payload("data/0", LONG, None)
         header = archive.pieces[0][1]
@@ -490,7 +507,8 @@ class Damage(Base):
             self.assertEqual(_zip.names(changed, "data/0"), wrong == 0)
 
     def test_references(self):
-        """A pickle that does not fit the archive is an error, before a byte is read."""
+        """A pickle that refers to records which the archive does not have, or has with another
+        length, is an error. It is raised before any payload is read."""
         ours.save(self.obj, path("d.pt"))
         real, fake = _torch_archive.scan, _torch_archive.Reference
         for wrong, words in ((fake("data/7", 8, "cpu"), "data/7, which the archive does not have"),
@@ -517,7 +535,7 @@ class Damage(Base):
 
 
 class Control(Base):
-    """Progress, cancellation, and saves that fail."""
+    """Tests progress, cancelled calls, and saves that fail."""
 
     def test_progress(self):
         obj, told = {"a": torch.zeros(3 << 20)}, []
@@ -547,7 +565,7 @@ class Control(Base):
         self.assertEqual(ours.load(path("s.pt")), {"a": 1})
 
     def test_failed(self):
-        """A failed save leaves the older file, and no other."""
+        """A failed save leaves the older file as it was, and no other file."""
         ours.save({"a": 1}, path("s.pt"))
         before = sorted(os.listdir(TMP))
         with self.assertRaises((pickle.PicklingError, AttributeError, TypeError)):

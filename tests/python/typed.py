@@ -47,6 +47,12 @@ written: penstock.Report = penstock.torch.save({}, "m", durable=False, effort="f
 told = penstock.torch.FileReport()
 state: Dict[str, Any] = penstock.torch.load("m", "cuda:0", weights_only=True, report=told)
 why: str = told.fallback or ""
+client = penstock.ObjectClient("http://h:1", bucket="b", require="any", timeout=3)
+moved: penstock.TransferReport = client.put("key", bytearray(3))
+tensor = client.get("key", device="cuda:0", dtype="F32", shape=(3, 4), report=moved)
+found: penstock.ObjectInfo = client.info("key")
+names = [one.name.upper() for one in client.list("prefix/")]
+data: bytes = client.get_bytes_range("key", 0, 3)
 penstock.torch.HuggingFaceStorageWriter("m", save_distributed=True, effort="fast")
 penstock.torch.HuggingFaceStorageReader("m", thread_count=2, require="any")
 """
@@ -63,6 +69,8 @@ WRONG = [(f"{call}({first}, {bad}=1)", bad)
                              ("penstock.aio.load_into", "'m', {}"),
                              ("penstock.aio.iterate", "'m'"),
                              ("penstock.aio.save_file", "{}, 'm'"),
+                             ("penstock.ObjectClient", "None"),
+                             ("penstock.ObjectClient().get", "'b/k'"),
                              ("penstock.torch.save", "{}, 'm'"), ("penstock.torch.load", "'m'"),
                              ("penstock.torch.HuggingFaceStorageReader", "'m'"))
          for bad in ("efort", "requires")]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests `--load-format penstock` in the real vLLM, against vLLM's own loader.
 
-vLLM finds the loader through the package's entry point. It loads a small model with one rank, and
-with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the test registers
-vLLM's CPU platform, and computes nothing with the model, because the wheel's kernels need a GPU.
-Needs vLLM, so only make test-all runs it."""
+vLLM finds the loader through the package's entry point. It loads a small model with one rank,
+and with two ranks that read together. The kernels in vLLM's wheel need a GPU. So without a GPU,
+the test registers vLLM's CPU platform and computes nothing with the model. Needs vLLM, so only
+make test-all runs it."""
 
 import os
 import socket
@@ -72,7 +72,7 @@ print(made[0])
 # A program that compares this package's loader with vLLM's, on the files in a folder. The second
 # argument is the folder of a model without safetensors files.
 COMPARE = """
-import logging, sys, time
+import logging, sys, tempfile, time
 import torch
 from vllm.config import set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
@@ -103,6 +103,15 @@ for experts in (None, {0}, {1, 2}, set()):
         assert want.keys() == got.keys(), (experts, sorted(want.keys() ^ got.keys())[:5])
         assert all(torch.equal(value, got[name]) for name, value in want.items())
 assert len(read(ours)) < len(names)
+
+# The weights are in another folder than the rest of the model.
+theirs.local_expert_ids = None
+want, empty = read(theirs, prefix="p."), tempfile.mkdtemp()
+made = loader("penstock", {"weights": model, "window": 65536})
+for how in ({}, {"is_unused_weight": lambda name: False}, {"allow_patterns_overrides": ["x*"]}):
+    got = dict(made._get_weights_iterator(made.Source(empty, None, prefix="p.", **how)))
+    assert want.keys() == got.keys(), sorted(want.keys() ^ got.keys())[:5]
+    assert all(torch.equal(value, got[name]) for name, value in want.items())
 
 made, start = loader("penstock"), time.perf_counter()
 made.load_config.use_tqdm_on_load = True

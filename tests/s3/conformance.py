@@ -25,7 +25,7 @@ sys.path.insert(0, HERE)
 import tools  # noqa: E402  (needs the path above)
 
 MODULES = ("buckets", "objects", "keys", "conditions", "listing", "multipart", "copying",
-           "deleting", "checksums", "signing", "presigning", "chunked", "access")
+           "deleting", "checksums", "signing", "presigning", "chunked", "access", "details")
 
 
 def cases(modules=MODULES):

@@ -9,6 +9,8 @@ import hmac
 import http.client
 import os
 import random
+import socket
+import ssl
 import urllib.parse
 import uuid
 import xml.etree.ElementTree
@@ -194,10 +196,25 @@ class Reply:
         return self
 
 
+def tls_context():
+    return ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE"))
+
+
 def connect():
     url = urllib.parse.urlsplit(ENDPOINT)
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    return kind(url.hostname, url.port, timeout=60)
+    if url.scheme == "https":
+        return http.client.HTTPSConnection(url.hostname, url.port, timeout=60,
+                                           context=tls_context())
+    return http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+
+
+def open_socket():
+    """Returns a connection without HTTP."""
+    url = urllib.parse.urlsplit(ENDPOINT)
+    stream = socket.create_connection((url.hostname, url.port), timeout=30)
+    if url.scheme == "https":
+        stream = tls_context().wrap_socket(stream, server_hostname=url.hostname)
+    return stream
 
 
 def host():

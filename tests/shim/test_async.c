@@ -283,8 +283,8 @@ static void wrong_arguments(void **state)
 	assert_cu(cu.cuStreamDestroy(s));
 }
 
-/* A call in a direction that the descriptor's open flags forbid fails at once with the code of
- * NVIDIA's library, into device memory and host memory, and on every stream. */
+/* The open flags of a descriptor can forbid a direction. A call in this direction fails at once
+ * with the code of NVIDIA's library, into device memory and host memory, and on every stream. */
 static void wrong_open_flags(void **state)
 {
 	static char host[10];
@@ -427,8 +427,8 @@ static int child_broken_stream(void)
 	context_break(0, PST_CU_ILLEGAL_ADDRESS);
 	if (cuFileStreamDeregister(stream).err)
 		return 4;
-	/* A close waits only a short time for requests that are completing, so try several
-	 * times. */
+	/* A close waits only a short time for requests that are completing, so the test tries
+	 * several times. */
 	cuFileHandleDeregister(fh);
 	for (int i = 0; i < 20 && cuFileUseCount(); i++)
 		if (cuFileDriverClose().err && i == 19)

@@ -20,7 +20,8 @@ static struct pst_cu_stream *stream;
 static struct pst_cu_graph *graph;
 static struct pst_cu_graph_exec *exec;
 
-/* The arguments of the calls. */
+/* The arguments of all calls. cuFile reads them through pointers, so a test can change them
+ * later. */
 static struct {
 	size_t len;
 	off_t off, base_off;
@@ -57,7 +58,8 @@ static void capture_end(void)
 	assert_cu(graphs.instantiate(&exec, graph, 0));
 }
 
-/* Captures a read with these arguments. */
+/* Captures a read of handle `of` into a graph. The read has these arguments until a test changes
+ * `arg`. */
 static void capture(void *of, size_t len, off_t off, off_t base_off)
 {
 	arg.len = len;
@@ -81,8 +83,8 @@ static void replay(void)
 	assert_cu(cu.cuStreamSynchronize(stream));
 }
 
-/* The first call of the process is made inside a capture. Each replay reads the range that the
- * arguments name at that time, from the file as it is at that time. */
+/* The process makes its first cuFile call inside a capture. Each replay must read the range that
+ * the arguments name at that time, and deliver what the file contains at that time. */
 static void read_is_replayed(void **state)
 {
 	unsigned char change[64], *got = malloc(LEN);
@@ -120,7 +122,8 @@ static void read_is_replayed(void **state)
 	free(got);
 }
 
-/* Arguments that a flag of the stream fixes keep the values that they had in the capture. */
+/* If a flag of the stream fixes an argument, replays use the value that the argument had in the
+ * capture. */
 static void fixed_arguments(void **state)
 {
 	(void)state;
@@ -138,7 +141,8 @@ static void fixed_arguments(void **state)
 	assert_ok(cuFileStreamDeregister(stream));
 }
 
-/* A read and a write in one graph: the read's bytes are written to another place of the file. */
+/* One graph has a read and a write. The write stores the bytes that the read has delivered, to
+ * another offset of the file. */
 static void write_is_replayed(void **state)
 {
 	static size_t len = 100000;
@@ -200,8 +204,8 @@ static void handle_deregistered(void **state)
 	graph_free();
 }
 
-/* The cuFile driver closes although a graph exists. Replays report an error. The driver can be
- * opened again, before and after the graph is destroyed. */
+/* The cuFile driver closes while a graph with a captured call exists. Replays report an error.
+ * The driver can be opened again, both before and after the graph is destroyed. */
 static void driver_closed(void **state)
 {
 	(void)state;
@@ -238,7 +242,8 @@ static void refused_in_a_capture(void **state)
 		cuFileReadAsync(fh, host, &arg.len, &arg.off, &arg.base_off, &arg.bytes, stream),
 		CUF_ASYNC_NOT_SUPPORTED);
 	assert_ok(read_async(fh));
-	/* The library must not query the stream for the call's sake. */
+	/* Registering the stream must not query it, because a query would invalidate the capture.
+	 */
 	assert_ok(cuFileStreamRegister(stream, 0));
 	assert_ok(cuFileStreamDeregister(stream));
 	capture_end();
@@ -247,7 +252,7 @@ static void refused_in_a_capture(void **state)
 	graph_free();
 }
 
-/* Captures do not use up the entries for requests in flight. */
+/* A captured call occupies no entry for requests in flight, so many captures succeed. */
 static void many_captures(void **state)
 {
 	(void)state;

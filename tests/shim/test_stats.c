@@ -409,7 +409,8 @@ static int child_layouts(int version, bool vectors)
 		    (vectors && s.new.vectors.readv_ops.err != 3))
 			return 10 + i;
 	}
-	/* Once, the log says how long the statistics are, and who has less memory for them. */
+	/* The log says once that the statistics are longer than those of version 1.18, and that
+	 * older programs have no memory for the additional bytes. */
 	code = lines_with(log, "112 bytes longer than those of version 1.18") == vectors ? 0 : 20;
 	unlink(log);
 	return code;

@@ -275,9 +275,10 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 		       #symbol " has another type in cuda.h");
 PST_CU_FUNCS(TYPE, TYPE)
 
-/* The macros of cuda.h turn a plain function name into the versioned symbol. The comparison of
- * the two texts detects an entry of cuda_api.h whose symbol is an older version. For cuCtx* and
- * cuStreamGetCtx, it compares the symbol that the header declares. */
+/* For most functions with several versions, a macro of cuda.h turns the plain name into the symbol
+ * of the newest version. So the comparison of the two texts detects an entry of cuda_api.h with an
+ * older symbol. For functions without such a macro, such as cuCtxGetDevice, a newer version is not
+ * noticed. */
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 #define PAIR(name, symbol, params) {TEXT(name), #symbol},

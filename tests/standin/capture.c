@@ -103,7 +103,8 @@ enum pst_cu_result capture_join(struct pst_cu_stream *stream, const struct pst_c
 	return standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "an event of a capture that has ended");
 }
 
-/* Ends the capture on all streams that have joined it. Returns its graph. */
+/* Ends the capture on the stream that began it, and on all streams that have joined it. Returns
+ * the graph of the capture. */
 static struct pst_cu_graph *capture_end(struct pst_cu_stream *origin)
 {
 	struct pst_cu_graph *graph = origin->graph;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's graphs. A capture turns operations into nodes; capture.c begins and
- * ends captures. An executable has its own copy of the nodes. A launch queues an operation for each
- * node on one stream, in the order in which the nodes were captured, so branches do not run at the
- * same time. Launches of one executable run one after the other, and launches of two executables of
- * one graph may run at the same time. User objects exist while a graph or an executable, or a
- * launch of it, refers to them. As in the real driver, their destructors may not call the driver.
+ * ends captures. An executable has its own copy of the nodes. A launch queues an operation for
+ * each node on one stream, in the order in which the nodes were captured. So branches do not run
+ * at the same time. Launches of one executable run one after the other. Launches of two
+ * executables of one graph may run at the same time. User objects exist while a graph or an
+ * executable, or a launch of it, refers to them. As in the real driver, their destructors may not
+ * call the driver.
  */
 #include "standin.h"
 

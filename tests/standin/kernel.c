@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layouts that the kernel expects. */
+/* Layouts of the structs in pinned memory that the kernel pst_stream_copy reads. */
 struct kernel_round {
 	uint64_t first, count;
 };
@@ -54,7 +54,7 @@ static bool image_has_kernel(const void *image)
 	char entry[64];
 
 	if (*(const uint32_t *)image == FATBIN)
-		return true; /* Machine code is not looked into. */
+		return true; /* the stand-in does not examine machine code */
 	for (unsigned i = 0; i < KERNELS; i++) {
 		snprintf(entry, sizeof(entry), ".visible .entry %s(", kernels[i].name);
 		if (strstr(image, entry))
@@ -170,7 +170,8 @@ static enum pst_cu_result stream_copy_run(struct op *op)
 
 /* ---- pst_stream_count ---- */
 
-/* Returns where the CPU can access a word that the device can access. */
+/* Returns the address at which the CPU can access a word of memory that the device can access, or
+ * NULL. */
 static uint64_t *kernel_word(pst_cu_ptr ptr)
 {
 	struct where at = resolve(ptr, sizeof(uint64_t));

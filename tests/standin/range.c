@@ -48,8 +48,8 @@ bool in_arena(pst_cu_ptr ptr)
 	return arena_of(ptr) >= 0;
 }
 
-/* Reserves addresses in the first gap that is large enough, so that addresses that were freed
- * are likely to be reused soon. */
+/* Reserves addresses in the first gap that is large enough. So addresses that were freed are
+ * likely to be reused soon. */
 struct span *span_alloc(int dev, size_t len, size_t align)
 {
 	struct device *d = &standin.devices[dev];

@@ -142,7 +142,7 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		/* mem_free_locked will decrement this count, so increment it here */
+		/* adds one, because mem_free_locked will subtract one */
 		standin.live.allocs++;
 		mem_free_locked(r);
 	}

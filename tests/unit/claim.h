@@ -27,7 +27,7 @@
 /* For each tile (a part of the file) whether it is in the simulated page cache. */
 static enum pst_residency tiles[TILES];
 static uint64_t queried_end, longest_query;
-/* Number of times that the library asked whether bytes are cached, since the last reset. */
+/* Number of residency queries (the library asks whether bytes are cached) since the last reset. */
 static unsigned queries;
 static struct penstock_storage st;
 static struct penstock_device host, gpu;
@@ -65,7 +65,8 @@ static void residency_set(uint64_t off, uint64_t end, enum pst_residency as)
 }
 
 /* Resets the fixture. The file is on a drive that is on the allow-list. The devices are a host
- * device and a GPU that can read the page cache. All tiles are cold. */
+ * device and a GPU that can read the page cache. No byte of the file is in the simulated page
+ * cache. */
 static int setup(void **state)
 {
 	(void)state;

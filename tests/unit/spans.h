@@ -34,7 +34,8 @@ static struct pst_request req;
 static struct pst_err err;
 /* The simulated device memory. Only its addresses are used; no byte is written. */
 static char arena[ARENA];
-static uint32_t got[ARENA]; /* Storage offset of the byte that each arena byte received. */
+/* offset in the storage of the byte that each byte of the arena has received */
+static uint32_t got[ARENA];
 static uint32_t want[ARENA];
 
 static void route_make(enum penstock_op op, unsigned d)

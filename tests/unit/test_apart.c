@@ -274,8 +274,8 @@ static void fork_while_locks_are_held(void **state)
 		}
 		failed += waitpid(pid, &status, 0) != pid || status;
 		if (failed)
-			/* Stop here: each further child would also hang until its alarm after 20 s.
-			 */
+			/* Stops here, because each further child would also hang until its alarm
+			 * after 20 s. */
 			break;
 	}
 	enough = true;

@@ -86,7 +86,7 @@ static void messages_belong_to_the_thread(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_int_equal(penstock_open("/", NULL, &st), -EISDIR);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_KIND);
-	assert_int_equal(penstock_open("s3://bucket/object", NULL, &st), -EINVAL);
+	assert_int_equal(penstock_open("gopher://host/object", NULL, &st), -EINVAL);
 	assert_int_equal(penstock_device_open("nonsense", NULL, &host), -ENODEV);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NO_DEVICE);
 }

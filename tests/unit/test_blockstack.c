@@ -129,7 +129,8 @@ static void transports(void **state)
 	static const struct {
 		enum pst_layer_kind kind;
 		const char *transport;
-		/* Verdict: 1 direct, 0 not direct, 2 direct unless the RDMA device is software. */
+		/* 1: direct; 0: not direct; 2: direct unless the RDMA device is emulated in
+		 * software. */
 		int want;
 	} cases[] = {
 		{PST_LAYER_NVME, "pcie", 1},

@@ -212,9 +212,9 @@ static uint64_t claim_by_two_lanes(void)
 	return mapped;
 }
 
-/* One request uses paths mapped and bounce at the same time: the first lane must use path mapped,
- * and the other lanes must use path bounce. Near the end of a FAST request, all lanes must use path
- * bounce. */
+/* One request uses paths mapped and bounce at the same time. The request's first lane must use
+ * path mapped, and its other lanes path bounce. Near the end of a request with effort fast, all
+ * lanes must use path bounce. */
 static void mixed_paths_by_lane(void **state)
 {
 	uint64_t fast, balanced;
@@ -260,8 +260,9 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
-/* If other requests are in flight, lanes carry them while the last window ends. So a fast read uses
- * path mapped to its end. */
+/* Near its end, a fast read uses path bounce on all lanes, so that the last window does not end
+ * after all other chunks. But if other requests are in flight, the lanes have work meanwhile. So
+ * such a read uses path mapped to its end. */
 static void fast_reads_among_others_are_mixed(void **state)
 {
 	static struct pst_lane home;
@@ -279,8 +280,8 @@ static void fast_reads_among_others_are_mixed(void **state)
 	assert_true(claim_by_two_lanes() >= 16 * MIB);
 }
 
-/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped,
- * and no lane asks for the residency of more bytes than path bounce carries in a chunk. */
+/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped.
+ * No lane asks for the residency of more bytes than path bounce carries in a chunk. */
 static void stream_ordered_reads_are_not_mixed(void **state)
 {
 	(void)state;
@@ -320,8 +321,8 @@ static void paths_that_are_not_mixed(void **state)
 	lane_number = 0;
 }
 
-/* A lane with short chunks asks for the residency of a short range only, and does not shorten the
- * queries of the lane with long chunks. */
+/* A lane asks only for the residency of bytes that its own next chunk may have. A query of a lane
+ * with short chunks does not shorten the queries of a lane with long chunks. */
 static void mixed_queries_have_the_chunks_lengths(void **state)
 {
 	(void)state;
@@ -340,8 +341,8 @@ static void mixed_queries_have_the_chunks_lengths(void **state)
 	assert_int_equal(longest_query, 32 * MIB); /* 8, 16 and 32 MiB */
 }
 
-/* If a chunk on path mapped takes long to start, the next one is shorter, but not so short that
- * another path would be faster. */
+/* If registering a window took long, the next chunk on path mapped is shorter, but not so short
+ * that another path would be faster. */
 static void slow_mixed_chunks_get_shorter(void **state)
 {
 	(void)state;

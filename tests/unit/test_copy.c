@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests penstock_copy between a GPU of the stand-in driver and host memory: pinned memory, of
- * which the copies are queued without a wait in between, and memory that is not pinned, or only in
- * part. The copies of one call must take effect in their order.
+ * Tests penstock_copy between a GPU of the stand-in driver and host memory. The library queues
+ * copies of pinned memory without waiting for each. Other cases use memory that is not pinned, or
+ * only in part. The copies of one call must take effect in the order of the list.
  */
 #include "api.h"
 
@@ -60,7 +60,7 @@ static struct penstock_copy_args from_gpu(void *to, size_t off, size_t len)
 					   .row_len = len};
 }
 
-/* Copies many pieces of odd lengths there and back, in one call for each direction. */
+/* Copies many pieces of odd lengths to the GPU and back, with one call for each direction. */
 static void there_and_back(void)
 {
 	static struct penstock_copy_args list[PIECES];
@@ -118,7 +118,7 @@ static void test_order(void **state)
 	assert_int_equal(penstock_unregister(gpu, back), 0);
 }
 
-/* Rows with gaps, and memory of which only the first half is pinned. */
+/* Copies rows with gaps. Only the first half of the memory is pinned. */
 static void test_rows(void **state)
 {
 	struct penstock_copy_args rows = to_gpu(mem, 0, 100);
@@ -142,7 +142,7 @@ static void test_rows(void **state)
 	assert_int_equal(penstock_unregister(gpu, mem), 0);
 }
 
-/* A list that fails in its middle: the copies before the failure are done when the call returns. */
+/* The second of three copies is invalid. When the call returns, the first copy is complete. */
 static void test_failure(void **state)
 {
 	struct penstock_copy_args list[3];
@@ -164,7 +164,7 @@ static void test_failure(void **state)
 	assert_int_equal(penstock_unregister(gpu, mem), 0);
 }
 
-/* Rows that would end beyond the address space. */
+/* Refuses rows that would end beyond the address space. */
 static void test_overflow(void **state)
 {
 	struct penstock_copy_args rows = to_gpu(mem, 0, 100);
@@ -177,7 +177,7 @@ static void test_overflow(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "address space"));
 }
 
-/* Copies with pinned memory wait once for all, not once for each. */
+/* For copies of pinned memory, the library waits once for many copies, not once for each. */
 static void test_waits(void **state)
 {
 	unsigned long before;

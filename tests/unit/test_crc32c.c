@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the CRC-32C of host memory: the CPU's instruction and the tables against the vectors of
- * RFC 3720 and against a bit-by-bit computation, and the join of checksums.
+ * Tests the CRC-32C of host memory. Compares the two implementations, the CPU's instruction and the
+ * tables, with the vectors of RFC 3720 and with a computation bit by bit. Also tests the join of
+ * two checksums.
  */
 #include "crc32c.h"
 #include "test.h"
@@ -10,7 +11,8 @@
 #include "common/crc32c_cpu.h"
 #include "penstock.h"
 
-#define LONG (5u * 65536u + 1234u) /* several pieces of each length, and a rest */
+/* Length in bytes: several pieces of each length in which the implementations work, and a rest. */
+#define LONG (5u * 65536u + 1234u)
 
 static uint32_t crc32c(const unsigned char *at, size_t len)
 {
@@ -25,7 +27,8 @@ static void bytes_fill(unsigned char *at, size_t len, uint64_t *seed)
 
 static void vectors_of_the_rfc(void **state)
 {
-	/* RFC 3720, B.4: 32 bytes of zeros, of ones, ascending, descending, and a command PDU */
+	/* RFC 3720, B.4: 32 zeros, 32 ones, ascending bytes, descending bytes, and this iSCSI
+	 * command. */
 	static const unsigned char pdu[48] = {
 		0x01, 0xc0, 0, 0, 0, 0, 0,    0, 0, 0, 0,    0,	   0, 0, 0, 0, 0x14, 0, 0, 0,	 0,
 		0,    0x04, 0, 0, 0, 0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0,    0, 0, 0x02,
@@ -81,7 +84,7 @@ static void long_ranges(void **state)
 		const uint32_t raw = pst_crc32c_raw_tables(before, at, lens[i]);
 
 		assert_int_equal(crc32c(at, lens[i]), want);
-		/* a range that continues other bytes */
+		/* Begins with the checksum of earlier bytes instead of 0. */
 		assert_int_equal(pst_crc32c_raw(before, at, lens[i]), raw);
 		assert_int_equal(pst_crc32c_shift(before, lens[i]) ^ pst_crc32c_raw(0, at, lens[i]),
 				 raw);
@@ -106,8 +109,8 @@ static void joins_of_random_splits(void **state)
 	}
 }
 
-/* Checks that joins of lengths beyond 32 bits are associative. The checksum of `len` zero bytes is
- * known from repeated doubling, which starts with bytes. */
+/* Checks that joins are associative for parts whose lengths need more than 32 bits. The checksum
+ * of `len` zero bytes is known: the loop starts with 1024 zero bytes and doubles them by joins. */
 static void joins_of_long_parts(void **state)
 {
 	static const unsigned char zeros[1024];
@@ -120,7 +123,7 @@ static void joins_of_long_parts(void **state)
 		const uint32_t aa = penstock_crc32c_join(a, a, len);
 
 		assert_int_equal(crc, pst_crc32c_finish(0, len));
-		/* (a + a) + 1 zero byte == a + (a + 1 zero byte) */
+		/* (a + a) + one zero byte == a + (a + one zero byte); + is a join */
 		assert_int_equal(penstock_crc32c_join(aa, one, 1),
 				 penstock_crc32c_join(a, penstock_crc32c_join(a, one, 1), len + 1));
 		crc = aa;

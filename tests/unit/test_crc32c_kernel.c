@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs the kernel of src/device/crc32c.cu on the CPU, and compares its results with those of the
- * library's own CRC-32C. A POSIX thread takes the place of each thread of a block. The bytes around
- * a piece are in pages that cannot be read, where that is possible, so that the kernel must not
- * read beyond its piece.
+ * library's own CRC-32C. A POSIX thread takes the place of each thread of a GPU block. Some pieces
+ * start or end beside pages that cannot be read, so a kernel that reads beyond its piece crashes.
  */
 #include "test.h"
 
@@ -36,7 +35,8 @@ static void barrier_wait(void)
 	pthread_barrier_wait(&barrier);
 }
 
-/* All threads of the block call it together. */
+/* Replaces the GPU instruction that passes values between threads. All threads of the block must
+ * call this function together. */
 static unsigned int shuffle_down(unsigned int value, unsigned int delta)
 {
 	const unsigned int lane = threadIdx.x % 32;
@@ -110,8 +110,9 @@ static int mem_close(void **state)
 	return munmap(mem - PAGE, LEN + 2 * PAGE);
 }
 
-/* Runs the kernel for pieces of these lengths, which start or end `gap` bytes from a page that
- * cannot be read. */
+/* Runs the kernel twice for each length: for a piece that starts `gap` bytes after an unreadable
+ * page, and for one that ends `gap` bytes before such a page. `after` is the number of bytes that
+ * follow the piece in its range. */
 static void check(const unsigned *lens, unsigned count, unsigned gap, uint64_t after)
 {
 	struct piece pieces[2 * 16];

@@ -196,7 +196,8 @@ static void small_copies_are_batched(void **state)
 	(void)state;
 	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
 		assert_in_range(small_calls(lens[k], &alone), is_standin() ? 1 : 0, 4);
-		/* A copy of odd length that finds no partner has no two halves. */
+		/* A copy of odd length cannot be queued as two rows of half its length. So such
+		 * copies are queued alone unless they are combined with another copy. */
 		if (lens[k] % 2)
 			assert_in_range(alone, 0, 2 * BLOCKS / 4);
 		else
@@ -204,8 +205,8 @@ static void small_copies_are_batched(void **state)
 	}
 }
 
-/* The driver has no batches of pitched copies. The copier asks once, and then queues each pair with
- * one call. */
+/* The driver does not support batches of pitched copies. The copier tries one batch, and from
+ * then on queues each pair of copies with one call. */
 static void small_copies_are_paired(void **state)
 {
 	static const size_t lens[] = {4096, 2};

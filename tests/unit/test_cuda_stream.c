@@ -73,9 +73,9 @@ static bool word_becomes(const uint64_t *word, uint64_t value)
 	return word_load(word) == value;
 }
 
-/* Checks the order of operations on stream `s`. stream_write takes effect only when the stream
- * reaches that operation. After stream_wait the stream waits until the word has at least the
- * value. */
+/* Checks the order of operations on stream `s`. A word that stream_write writes changes only when
+ * the stream reaches this operation. A stream_wait blocks the stream until the word has at least
+ * the value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {
@@ -118,8 +118,8 @@ static int every_stream(void)
 	ctx_stream_destroy(s, prim);
 	EXPECT_EQ(check_stream_order(dev, words, PST_CU_STREAM_LEGACY, prim), 0);
 	EXPECT_EQ(check_stream_order(dev, words, PST_CU_STREAM_PER_THREAD, prim), 0);
-	/* Uses a stream of another context of this GPU, while that context is current, then while
-	 * none is. */
+	/* Uses a stream of another context of the same GPU, first while that context is current,
+	 * and then while no context is current. */
 	EXPECT_EQ(make(&other_ctx, 0, 0), PST_CU_OK);
 	s = ctx_stream_new(other_ctx);
 	EXPECT_EQ(check_stream_order(dev, words, s, other_ctx), 0);
@@ -150,7 +150,8 @@ static void words_by_host_functions(void **state)
 	assert_int_equal(run_self("every_stream", with), 0);
 }
 
-/* The driver refuses an operation on a stream that is being captured. */
+/* The driver refuses an operation on a stream that is being captured. The message says that the
+ * operation was to become a node of a graph. */
 static void refused_node_is_named(void **state)
 {
 	int (*capture)(struct pst_cu_stream *, int);
@@ -179,7 +180,8 @@ static void failed_stream_calls_leave_nothing(void **state)
 	(void)state;
 	standin_only();
 	s = ctx_stream_new(prim);
-	/* The first call makes what the device keeps. */
+	/* The first operation creates the objects that the device keeps, which FAILS_WITH would
+	 * count as left behind. */
 	assert_int_equal(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
 		   stream_store(dev, s, &words[0], 1));
@@ -203,8 +205,9 @@ static void failed_stream_calls_leave_nothing(void **state)
 	ctx_stream_destroy(s, prim);
 }
 
-/* After a copy, a stream is made to use a compute queue before it waits, because its wait could
- * hold up the copies of other streams. */
+/* A stream has executed a copy and then has to wait. Its wait could hold up copies of other
+ * streams in the same copy queue. So the library first queues a short memset, which moves the
+ * stream to a compute queue. */
 static void waits_after_copies_use_a_compute_queue(void **state)
 {
 	struct pst_rect rect = {.src = &words[8], .row_len = 64, .rows = 1};
@@ -238,7 +241,8 @@ static void waits_after_copies_use_a_compute_queue(void **state)
 	ops->free(dev, rect.dst, &err);
 }
 
-/* The first operation on a stream retains the context, and makes scratch memory and a stream. */
+/* The first operation on a stream retains the primary context, and allocates scratch memory and
+ * an event. Each of these steps fails once here. */
 static int first_operation(void)
 {
 	uint64_t word = 0;
@@ -263,7 +267,8 @@ static int no_launch(void)
 
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
-	/* The first call makes what the device keeps. */
+	/* The first operation creates the objects that the device keeps, which FAILS_WITH would
+	 * count as left behind. */
 	EXPECT_EQ(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
 		   stream_store(dev, s, &words[0], 1));

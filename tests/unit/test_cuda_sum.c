@@ -49,7 +49,8 @@ static void copy_in(void *dst, const void *src, size_t len)
 
 /* ---- results ---- */
 
-/* One call has more ranges than a launch of the kernel. */
+/* Sums ranges of every short length and alignment. One call has more ranges than one launch of
+ * the kernel can take. */
 static void every_length_and_alignment(void **state)
 {
 	const unsigned count = ALIGNS * (SHORT_MAX + 1);
@@ -85,7 +86,8 @@ static void random_ranges(void **state)
 				 crc32c(bytes + ((const char *)sums[i].ptr - mem), sums[i].len));
 }
 
-/* The ranges are so long in total that the library must cut them into longer pieces. */
+/* The ranges are so long in total that the library must divide them into longer pieces than
+ * usual. */
 static void long_pieces(void **state)
 {
 	struct penstock_sum_args sums[48];
@@ -115,8 +117,8 @@ static void ranges_of_two_devices(void **state)
 		assert_int_equal(sums[i].crc32c, i == 7 ? 0 : crc32c(bytes + i * 100, 1000 + i));
 }
 
-/* Compares a long range with the join of its parts, which are parts of `bytes`. The stand-in is too
- * slow for more than 4 GiB. */
+/* Compares the checksum of a long range with the join of the checksums of its parts. The range
+ * has more than 4 GiB; with the stand-in, which is slow, it has 11 MiB. */
 static void a_long_range(void **state)
 {
 	const uint64_t len = (is_standin() ? 8 * MIB : (uint64_t)4 << 30) + 3 * MIB + 123;
@@ -170,7 +172,7 @@ static void memory_of_no_gpu(void **state)
 	expect_failure(sums, 2, -EFAULT);
 }
 
-/* After a failed driver call, the function works again. */
+/* penstock_sum reports each failed driver call, and succeeds when it is called again. */
 static void failed_calls(void **state)
 {
 	static const char *const first[] = {
@@ -199,7 +201,7 @@ static void failed_calls(void **state)
 	}
 }
 
-/* If the driver does not know the GPU, it compiles the PTX. */
+/* The driver refuses the machine code for this GPU. The library must load the PTX instead. */
 static void an_unknown_kind_of_gpu(void **state)
 {
 	struct penstock_sum_args sum;

@@ -99,7 +99,7 @@ static void direct_and_cached_exclude_each_other(void **state)
 	/* Two direct writes in the same place may be in flight together. */
 	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	/* Cached writes in the next place and in the previous place may start beside them. */
+	/* Cached writes in the next place and in the previous place may start meanwhile. */
 	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
 	/* A cached write in the same place of another file may start, too. */
@@ -110,7 +110,7 @@ static void direct_and_cached_exclude_each_other(void **state)
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	/* A second cached write in the same place may start beside the first one. */
+	/* A second cached write in the same place may start while the first one is in flight. */
 	assert_true(gate_enter(6, 0, false, 1.99, 0.001));
 	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
@@ -142,7 +142,8 @@ static void write_across_several_places(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* Later writes do not overtake a waiting write, even if they could pass beside those in flight. */
+/* A write that comes later does not overtake a waiting write, even if it excludes none of the
+ * writes in flight. */
 static void waiting_write_is_not_overtaken(void **state)
 {
 	(void)state;

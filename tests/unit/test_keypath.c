@@ -155,8 +155,9 @@ static void key_store(const struct gw_store *store, int bucket, const struct key
 	gw_meta_close(&meta);
 }
 
-/* Stores random keys, walks after each of some keys, and removes all of them. */
-static void walk_in_order(void **state)
+/* Stores random keys, walks after each of some keys, and removes all of them. `unnamed` is whether
+ * drafts are files without a name. */
+static void walk_in_order(bool unnamed)
 {
 	char place[512], why[256], command[600];
 	const char *temp = getenv("TMPDIR");
@@ -164,11 +165,13 @@ static void walk_in_order(void **state)
 	struct gw_store store;
 	int bucket;
 
-	(void)state;
 	snprintf(place, sizeof(place), "%s/penstock-walk.XXXXXX", temp ? temp : "/tmp");
 	assert_non_null(mkdtemp(place));
 	assert_int_equal(gw_store_open(&store, place, why, sizeof(why)), 0);
 	store.sync = false;
+	if (unnamed && !store.unnamed)
+		test_skip("the file system has no O_TMPFILE");
+	store.unnamed = unnamed;
 	assert_int_equal(gw_bucket_make(&store, "bucket"), 0);
 	bucket = gw_bucket_open(&store, "bucket");
 	for (key_count = 0; key_count < KEYS;) {
@@ -199,6 +202,19 @@ static void walk_in_order(void **state)
 	gw_store_close(&store);
 	snprintf(command, sizeof(command), "rm -r '%s'", place);
 	assert_int_equal(system(command), 0);
+}
+
+static void walk_unnamed(void **state)
+{
+	(void)state;
+	walk_in_order(true);
+}
+
+/* As on file systems without O_TMPFILE. */
+static void walk_named(void **state)
+{
+	(void)state;
+	walk_in_order(false);
 }
 
 /* ---- ranges and parts ---- */
@@ -270,8 +286,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(keys_come_back),  cmocka_unit_test(keys_refused),
 		cmocka_unit_test(plain_keys_stay), cmocka_unit_test(other_names),
-		cmocka_unit_test(walk_in_order),   cmocka_unit_test(ranges),
-		cmocka_unit_test(part_lists),
+		cmocka_unit_test(walk_unnamed),	   cmocka_unit_test(walk_named),
+		cmocka_unit_test(ranges),	   cmocka_unit_test(part_lists),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,8 +116,8 @@ struct wanted {
 	double low, high;
 };
 
-/* Figures that the models must give. Most are from the publications that the models describe;
- * others follow from a short calculation beside them. */
+/* Results that the models must give. Most are figures of the publications that the models
+ * describe. Comments show the calculation of the others. */
 static const struct wanted wanted[] = {
 	{"registration", {{"size", 1 << 30}}, "cpu-registration-us", 262154, 262154},
 	{"registration",
@@ -190,7 +190,7 @@ static const struct wanted wanted[] = {
 	 {{"drive-price", 2}, {"node-price", 100}, {"port-price", 10}},
 	 "price",
 	 2432,
-	 2432}, /* 196 drives, 17 nodes, 34 ports */
+	 2432}, /* 196 drives * 2 + 17 nodes * 100 + 34 ports * 10 */
 	{"cost", {{"gpu-hour", 2}}, "wasted-day", 102.4, 102.4},
 	{"cost", {{"gpu-hour", 2}}, "break-even-days", 32.55, 32.56},
 	{"kvcache", {{"layers", 32}}, "token-bytes", 131072, 131072},
@@ -227,7 +227,7 @@ static void figures(void **state)
 	}
 }
 
-/* The published figures that do not follow from their own inputs. All others do. */
+/* The published figures that the models must not confirm. They must confirm all others. */
 static const char *const refuted[] = {
 	"each-1mb",	  "crossover-third", "evictions-640",	"batched-low",
 	"batched-high",	  "staged-292",	     "direct-gain",	"eight-plain",
@@ -356,7 +356,8 @@ static void fit_finds_parameters(void **state)
 	if (!(error < 1e-4) || fabs(fit.in[drive] / 9.5 - 1) > 1e-3 ||
 	    fabs(fit.in[request] / 250 - 1) > 1e-3)
 		fail_msg("error %g, drive %g, request %g", error, fit.in[drive], fit.in[request]);
-	/* A point that is left out has no effect on the fit. */
+	/* pst_fit_run leaves out point 3, so a wrong value of this point has no effect on the
+	 * fit. */
 	points[3].measured *= 2;
 	error = pst_fit_run(&fit, 3);
 	assert_true(error < 1e-4);

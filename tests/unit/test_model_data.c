@@ -46,7 +46,8 @@ static void penstock_bench(void **state)
 	assert_measure(0, 65536, 8, 4.5, "bounce");
 	assert_true(fabs(data.list[0].cpu_s_per_gb - 0.1) < 1e-12);
 	assert_measure(1, 131072, 4, 9, "p2p");
-	assert_true(data.list[1].cpu_s_per_gb <= 0); /* not that of the first */
+	/* the first line's CPU time must not apply to the second line */
+	assert_true(data.list[1].cpu_s_per_gb <= 0);
 }
 
 static void penstock_gdsio(void **state)
@@ -69,7 +70,8 @@ static void fio(void **state)
 	assert_int_equal(data.count, 3);
 	assert_measure(0, 65536, 8, 2, "");
 	assert_measure(1, 1048576, 16, 3, "");
-	assert_measure(2, 4096, 1, 1, ""); /* the defaults of fio */
+	/* fio's default block size and depth, because the job names neither */
+	assert_measure(2, 4096, 1, 1, "");
 }
 
 static void gdsio(void **state)
@@ -165,7 +167,8 @@ static void configs(void **state)
 	assert_true(fabs(c.layers - 32) + fabs(c.kv_heads - 8) + fabs(c.head_dim - 128) +
 			    fabs(c.element_bytes - 4) <
 		    1e-9);
-	/* Each head has its own keys, and head_dim is given. */
+	/* Without num_key_value_heads, each attention head has its own keys. head_dim is given,
+	 * not derived. */
 	assert_null(config("{\"text_config\": {\"num_hidden_layers\": 2, \"num_attention_heads\": "
 			   "12, \"head_dim\": 64}}",
 			   &c));
@@ -179,7 +182,8 @@ static void configs(void **state)
 	assert_non_null(config("[", &c));
 }
 
-/* Two GPUs and a drive below one switch, a GPU below another switch, a drive at the root. */
+/* A machine with two GPUs and a drive below one switch, a GPU below another switch, and a drive
+ * at the root. */
 static const char machine[] =
 	"{\"schema\": \"penstock-topo-1\", \"devices\": ["
 	"{\"kind\": \"gpu\", \"numa\": 0, \"link\": {\"mts\": 32000, \"width\": 16},"
@@ -216,8 +220,8 @@ static void topology(void **state)
 	in[pst_model_param_index(m, "duration-ms")] = 5;
 	assert_null(model_topo_build(t, m, in, space));
 	assert_null(m->run(in, out, space));
-	/* Two GPUs share 16 GT/s * 16; the third one's switch has the bandwidth of the parameter.
-	 */
+	/* Two GPUs share the link of their switch: 16 lanes of 32 GT/s. The file names no link of
+	 * the third GPU's switch, so the model's parameter gives its bandwidth. */
 	assert_true(fabs(space->closed[0] / (31.507692e9 / 2) - 1) < 1e-6);
 	assert_true(fabs(space->closed[1] / (31.507692e9 / 2) - 1) < 1e-6);
 	assert_true(fabs(space->closed[2] / 63e9 - 1) < 1e-6);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the simulator of the model `contention` against the closed form, against its exact mode,
- * and against results that are known: two streams share a link, weights divide it, no byte is lost.
+ * Tests the simulator of the model `contention`: against a formula (the closed form), its own exact
+ * mode, and against known results. For example, two streams share a link equally, weights divide a
+ * link, and no byte is lost.
  */
 #include "test.h"
 
@@ -53,7 +54,7 @@ static void assert_near(const char *what, double value, double wanted, double sh
 		fail_msg("%s: %.9g, not %.9g within %g", what, value, wanted, share);
 }
 
-/* Trees whose bottlenecks differ. */
+/* Trees of links, each with its bottleneck at another place. */
 static const struct pst_model_setting trees[][PST_MODEL_SETTINGS] = {
 	{{"streams", 8}},
 	{{"streams", 1}},
@@ -86,7 +87,8 @@ static void as_the_closed_form(void **state)
 	}
 }
 
-/* In the exact mode each TLP is an event. The mode with chunks must give the same rates. */
+/* In the exact mode, the simulator moves each TLP (a packet of PCIe) as a unit. In its usual mode
+ * it moves whole chunks. Both modes must give the same rates. */
 static void as_the_exact_mode(void **state)
 {
 	(void)state;
@@ -108,8 +110,10 @@ static void as_the_exact_mode(void **state)
 }
 
 /*
- * With one chunk in flight and links that are almost full, the modes differ: chunks pass a link one
- * after the other, but the TLPs of several chunks share it, so that all of them are late.
+ * In this setting, the two modes give different rates: each stream has one chunk in flight, and
+ * the links are almost full. In the usual mode, a link moves one whole chunk after the other. In
+ * the exact mode, the TLPs of several chunks alternate on the link, so that all of these chunks
+ * end late.
  */
 static void one_chunk_in_flight(void **state)
 {
@@ -168,7 +172,9 @@ static void arbiters_divide(void **state)
 		if (shares[i][1] > 0)
 			assert_near("low stream", space->result.stream_bytes_per_s[2] * 1e-9,
 				    shares[i][1] * total, 0.02);
-		else /* the units that were in flight at the start may still pass */
+		/* Strict priority stops this stream, but its units in flight at the start may
+		 * still pass. */
+		else
 			assert_true(space->result.stream_bytes_per_s[2] * 1e-9 < 0.01 * total);
 	}
 }
@@ -218,12 +224,13 @@ static void percentiles(void **state)
 	(void)state;
 	assert_true(isnan(pst_sim_percentile(&r, 0.5)));
 	simulate(slow);
-	/* One chunk in flight: its latency is the chunk over the throughput. */
+	/* With one chunk in flight, a chunk's latency is its length divided by the throughput. */
 	assert_near("p50", result("p50-us"), 65536e-3 / result("total-gbps"), 0.05);
 	assert_near("p99.9", result("p999-us"), result("p50-us"), 0.05);
 }
 
-/* A stream waits only for links of its own path: a slow link occupies no link behind it. */
+/* A stream waits only for the links of its own path. So a slow link must not hold up streams that
+ * share other links with the slow stream. */
 static void a_slow_link_blocks_no_other(void **state)
 {
 	static const struct pst_model_setting slow[PST_MODEL_SETTINGS] = {

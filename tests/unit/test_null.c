@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
- * must fail with -EINVAL and a message, or return NULL or 0 if its type has no errors, or do
- * nothing if it returns void. Also tests arrays of structs whose elements have different sizes, and
- * memory that the library has not allocated. Every function of src/libpenstock.map must occur here.
+ * must fail with -EINVAL and a message. If its type has no errors, it must return NULL or 0. If
+ * it returns void, it must do nothing. Also tests arrays of structs whose elements have different
+ * sizes, and memory that the library has not allocated. Every function of src/libpenstock.map
+ * must occur here.
  */
 #include "../weights/make.h"
 
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "penstock_ckpt.h"
+#include "penstock_object.h"
 
 #define LEN 8192u
 
@@ -76,6 +78,10 @@ static void null_storages(void **state)
 	FAILS(penstock_open_fd, STDIN_FILENO, NULL, NULL);
 	FAILS(penstock_commit, NULL, 0);
 	FAILS(penstock_abort, NULL);
+	FAILS(penstock_s3_ask, NULL, &(struct penstock_s3_answer){.size = 0}, buf, LEN);
+	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0}, NULL, buf, LEN);
+	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0},
+	      &(struct penstock_s3_answer){.size = 0}, NULL, LEN);
 	FAILS(penstock_storage_length, NULL);
 	FAILS(penstock_storage_get_info, NULL, &info);
 	FAILS(penstock_storage_get_info, st, NULL);
@@ -301,6 +307,77 @@ static void null_groups(void **state)
 	RUNS(penstock_group_close, NULL);
 }
 
+static void null_object_clients(void **state)
+{
+	struct penstock_object_client_info info = {.size = sizeof(info)};
+	struct penstock_object_window_info window_info = {.size = sizeof(window_info)};
+	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
+	struct penstock_object_reply reply = {.size = sizeof(reply)};
+	struct penstock_object_verdict verdict = {.size = sizeof(verdict)};
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+
+	(void)state;
+	FAILS(penstock_object_client_open, NULL, NULL);
+	assert_int_equal(penstock_object_client_open(NULL, &client), 0);
+	FAILS(penstock_object_client_get_info, NULL, &info);
+	FAILS(penstock_object_client_get_info, client, NULL);
+	FAILS(penstock_object_alloc, NULL, host, LEN, &buffer);
+	FAILS(penstock_object_alloc, client, host, LEN, NULL);
+	FAILS(penstock_object_register, NULL, host, buf, LEN, &buffer);
+	FAILS(penstock_object_register, client, host, NULL, LEN, &buffer);
+	FAILS(penstock_object_register, client, host, buf, LEN, NULL);
+	NOTHING(IS_NULL, penstock_object_ptr, NULL);
+	RUNS(penstock_object_unregister, NULL);
+	assert_int_equal(penstock_object_alloc(client, host, LEN, &buffer), 0);
+	FAILS(penstock_object_window_open, NULL, PENSTOCK_READ, 0, LEN, &window);
+	FAILS(penstock_object_window_open, buffer, PENSTOCK_READ, 0, LEN, NULL);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, LEN, &window), 0);
+	FAILS(penstock_object_window_get_info, NULL, &window_info);
+	FAILS(penstock_object_window_get_info, window, NULL);
+	FAILS(penstock_object_headers, NULL, headers, PENSTOCK_OBJECT_HEADERS_MAX);
+	FAILS(penstock_object_headers, window, NULL, PENSTOCK_OBJECT_HEADERS_MAX);
+	FAILS(penstock_object_judge, NULL, &reply, &verdict);
+	FAILS(penstock_object_judge, window, NULL, &verdict);
+	FAILS(penstock_object_judge, window, &reply, NULL);
+	RUNS(penstock_object_release, NULL);
+	RUNS(penstock_object_client_close, NULL);
+	penstock_object_release(window);
+	penstock_object_unregister(buffer);
+	penstock_object_client_close(client);
+}
+
+static void null_object_servers(void **state)
+{
+	struct penstock_object_server_info info = {.size = sizeof(info)};
+	struct penstock_object_remote_info remote_info = {.size = sizeof(remote_info)};
+	struct penstock_object_seg seg = {.len = 1};
+	struct penstock_object_done done;
+	struct penstock_object_server *server;
+	struct penstock_object_remote *remote;
+
+	(void)state;
+	FAILS(penstock_object_server_open, NULL, NULL);
+	assert_int_equal(penstock_object_server_open(NULL, &server), 0);
+	FAILS(penstock_object_server_get_info, NULL, &info);
+	FAILS(penstock_object_server_get_info, server, NULL);
+	FAILS(penstock_object_resolve, NULL, "t", 1, NULL, &remote);
+	FAILS(penstock_object_resolve, server, NULL, 1, NULL, &remote);
+	FAILS(penstock_object_resolve, server, "t", 1, NULL, NULL);
+	FAILS(penstock_object_remote_get_info, NULL, &remote_info);
+	FAILS(penstock_object_move, NULL, PENSTOCK_READ, 0, &seg, 1, 0);
+	FAILS(penstock_object_poll, NULL, &done, 1);
+	FAILS(penstock_object_poll, server, NULL, 1);
+	FAILS(penstock_object_wait, NULL, &done, 1, 0);
+	FAILS(penstock_object_wait, server, NULL, 1, 0);
+	FAILS(penstock_object_fd, NULL);
+	FAILS(penstock_object_answer_fill, NULL);
+	RUNS(penstock_object_forget, NULL);
+	RUNS(penstock_object_server_close, NULL);
+	penstock_object_server_close(server);
+}
+
 static void null_texts(void **state)
 {
 	const char *volatile none = NULL;
@@ -359,8 +436,8 @@ static void map_is_covered(void **state)
 
 /* ---- arrays whose elements differ in size ---- */
 
-/* Element 1 has another size than element 0. The functions must refuse it, whether its size is
- * wrong in itself or not, and must take over elements of a longer struct. */
+/* Sizes for element 1 of an array, all different from the size of element 0. The functions must
+ * refuse such an array, even if all elements could have that size. */
 static const size_t wrong_sizes[] = {0, 1, 8, 16, 4096, 1u << 30};
 
 static void requests_of_different_sizes(void **state)
@@ -536,6 +613,8 @@ int main(void)
 		cmocka_unit_test(null_manifests),
 		cmocka_unit_test(null_checkpoints),
 		cmocka_unit_test(null_groups),
+		cmocka_unit_test(null_object_clients),
+		cmocka_unit_test(null_object_servers),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),
 		cmocka_unit_test(requests_of_different_sizes),

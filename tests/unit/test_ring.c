@@ -221,7 +221,8 @@ static void forked_child_does_not_inherit_the_ring(void **state)
 	if (!pid) {
 		struct iovec to = {got, sizeof(got)}, from = {ring.base, sizeof(got)};
 
-		/* The child may have mapped other memory here, so compare the content. */
+		/* The child may have mapped other memory at this address, so the test compares
+		 * the content. */
 		_exit(process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof(got) &&
 		      !memcmp(got, mark, sizeof(got)));
 	}

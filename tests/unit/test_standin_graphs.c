@@ -30,7 +30,8 @@ static int graphs_close(void **state)
 	return hold_close(state);
 }
 
-/* Adds 1 to semaphore `i`, and sets semaphore `zero` to 0, unless it is -1. */
+/* Launches the library's counting kernel: it sets semaphore `zero` to 0, and then adds 1 to
+ * semaphore `i`. If `zero` is -1, it only adds. */
 static void count(struct pst_cu_stream *s, int i, int zero)
 {
 	pst_cu_ptr at = semaphore_addr(i), zero_at = zero < 0 ? 0 : semaphore_addr(zero), none = 0;
@@ -74,7 +75,8 @@ static bool semaphore_becomes(int i, uint64_t value, long ms)
 	return true;
 }
 
-/* A thread without the driver serves a wait, a copy and two stores, again and again. */
+/* A graph waits for a word, copies, and stores words. A thread that calls no driver function sets
+ * the word, in each of many launches. */
 static void words_and_copies_are_replayed(void **state)
 {
 	enum { WAITED = 1, ARRIVED, PASSED };
@@ -115,7 +117,7 @@ static void words_and_copies_are_replayed(void **state)
 	graphs.destroy(graph);
 }
 
-/* Operations that were captured do not run before a launch. */
+/* Captured operations do not run until the graph is launched. */
 static void capture_runs_nothing(void **state)
 {
 	struct pst_cu_graph *graph;
@@ -162,8 +164,8 @@ static void counter_counts_all(void **state)
 	graphs.destroy(graph);
 }
 
-/* Launches of one executable run one after the other, also on different streams. Two executables of
- * one graph run at the same time. */
+/* Launches of one executable run one after the other, even on different streams. Launches of two
+ * executables of one graph run at the same time. */
 static void launches_overlap_only_between_executables(void **state)
 {
 	struct pst_cu_stream *other = stream_new(PST_CU_STREAM_NON_BLOCKING);
@@ -208,7 +210,8 @@ static void object_gone(void *arg)
 	__atomic_store_n((uint64_t *)arg, 1, __ATOMIC_RELEASE);
 }
 
-/* A graph that holds a user object, whose destructor sets the semaphore. */
+/* Returns a graph that waits for semaphore 0, and that holds a user object. The destructor of
+ * this object sets semaphore `semaphore`. */
 static struct pst_cu_graph *graph_with_object(int semaphore)
 {
 	enum pst_cu_capture status = PST_CU_CAPTURE_NONE;
@@ -277,7 +280,7 @@ static void user_objects_live_as_long_as_their_graphs(void **state)
 	assert_true(semaphore_becomes(GONE, 1, SOON_MS));
 }
 
-/* A query of the stream that is being captured invalidates the capture in every mode. */
+/* A query of a stream that is being captured invalidates the capture, even in relaxed mode. */
 static void query_invalidates_the_capture(void **state)
 {
 	enum pst_cu_capture status = PST_CU_CAPTURE_NONE;
@@ -295,7 +298,8 @@ static void query_invalidates_the_capture(void **state)
 	assert_int_equal(status, PST_CU_CAPTURE_NONE);
 }
 
-/* A stream that waits for an event of the capture joins it, until the capture ends. */
+/* If a second stream waits for an event of the captured stream, the capture also records the
+ * second stream's operations, until the capture ends. */
 static void events_extend_the_capture(void **state)
 {
 	struct pst_cu_stream *other = stream_new(PST_CU_STREAM_NON_BLOCKING);
@@ -375,7 +379,8 @@ int main(void)
 	};
 
 	check_choose();
-	/* A launch must not wait behind another stream in the only hardware queue. */
+	/* With several hardware queues, a launch does not wait behind another stream in the same
+	 * queue. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
 	setenv("PENSTOCK_STANDIN_HW_QUEUES", "8", 1);
 	return cmocka_run_group_tests(tests, graphs_open, graphs_close);

@@ -110,9 +110,10 @@ static void no_op(struct pst_cu_stream *s, int part)
 	(void)part;
 }
 
-/* Returns whether `op` on one stream completes while another stream waits for a semaphore. The
- * waiting stream has run the operation `earlier` before. If `over` is set, `earlier` has completed
- * when the wait begins. `expected` is the expected result; it selects the time limit. */
+/* Returns whether operation `op` on one stream completes while a second stream waits for a
+ * semaphore. The second stream gets operation `earlier` and then the wait. If `over` is set, the
+ * test queues the wait only when `earlier` has completed. `expected` is the result that the caller
+ * expects; it selects the time limit. */
 static bool op_completes_beside_wait(op_fn *earlier, op_fn *op, bool over, bool expected)
 {
 	struct pst_cu_stream *waiter = stream_new(PST_CU_STREAM_NON_BLOCKING);
@@ -133,8 +134,8 @@ static bool op_completes_beside_wait(op_fn *earlier, op_fn *op, bool over, bool 
 	return completed;
 }
 
-/* The expected results are those of the table in tests/standin/README.md: which operations a
- * waiting stream blocks. */
+/* Checks the table in tests/standin/README.md, which says which operations a waiting stream
+ * blocks. */
 static void wait_blocks_its_hardware_queue(void **state)
 {
 	(void)state;

@@ -92,8 +92,8 @@ static void cpus_near_device(void **state)
 	pst_topo_close(topo);
 }
 
-/* The firmware of a virtual machine names no NUMA node for a device. If there is one node, it is
- * used. */
+/* The firmware of a virtual machine does not say to which NUMA node a device belongs. If the
+ * machine has only one node, the device counts as belonging to it. */
 static void cloud_vm(void **state)
 {
 	struct pst_topo *topo = machine_open("cloud-vm");

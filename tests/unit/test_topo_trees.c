@@ -144,7 +144,7 @@ static void drives_and_limits(void **state)
 
 #define SWITCH "pci0000:00/0000:00:01.0/0000:01:00.0"
 
-/* ACS counts on every bridge of the path between two devices, including the topmost one. ACS of a
+/* ACS of every bridge on the path between two devices counts, including the topmost one. ACS of a
  * bridge above the path does not count. */
 static void acs_between_devices(void **state)
 {

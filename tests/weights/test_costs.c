@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures what each way to receive a model costs, without the library's own reports. To check
- * the use of device memory, the test gives each device only as much memory as penstock_weights.h
- * promises to need. The bytes read are counted by the kernel. Each case runs in a new process.
+ * Measures how much device memory each way to receive a model needs, and how many bytes it reads.
+ * Does not rely on the library's reports: each device has only as much memory as penstock_weights.h
+ * promises to need, and the kernel counts the bytes read. Each case runs in a new process.
  */
 #include "load.h"
 

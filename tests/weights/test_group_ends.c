@@ -12,8 +12,9 @@
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* In a rank of kind BLIND, the second mapping that has the length of a window in small_chunks
- * fails. The first such mapping is the rank's own window. */
+/* In a rank of kind BLIND, makes the mapping of another rank's window fail. A mapping of a window
+ * is recognised by its length, which small_chunks sets. The first such mapping is the rank's own
+ * window, so the second one fails. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;

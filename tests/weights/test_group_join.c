@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests how a group forms, and which files and processes a failed attempt leaves behind. The
- * cases are ranks with contradicting options, a process of another user at either end of the
- * socket, a rank 0 that was killed while it waited, two groups of one name, and a rank 0 that
- * has no descriptor left.
+ * cases are ranks with contradicting options, two groups of one name, and a process of another
+ * user at either end of the socket. In further cases, rank 0 was killed while it waited, or has
+ * no descriptor left.
  */
 #include "group.h"
 

@@ -190,8 +190,8 @@ static void test_bad_headers(void **state)
 		if (!strstr(err.text, bad_headers[i].words))
 			fail_msg("%s: '%s', expected words '%s'", bad_headers[i].json, err.text,
 				 bad_headers[i].words);
-		/* The reported offset must lie in the header, or in the data after the last tensor.
-		 * */
+		/* The reported offset must lie in the header, or in the data after the last
+		 * tensor. */
 		if (err.at >
 		    strlen(bad_headers[i].json) + (strstr(err.text, "follow the last") ? 4 : 0))
 			fail_msg("%s: at %llu", bad_headers[i].json, (unsigned long long)err.at);
@@ -386,8 +386,8 @@ static void test_sort_names(void **state)
 	free(names);
 }
 
-/* Sorting needs neither a deep stack nor quadratic time, even if each name is one letter longer
- * than the one before it, or if two very long names differ only at their ends. */
+/* Sorting needs neither a deep stack nor quadratic time. This must hold even if each name is one
+ * letter longer than the one before it, or if two very long names differ only at their ends. */
 static void test_long_common_prefixes(void **state)
 {
 	const size_t long_one = 4 << 20;

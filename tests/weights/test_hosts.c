@@ -261,7 +261,9 @@ static void test_large_model(void **state)
 		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
 		assert_int_equal(status, 0);
 	}
-	/* One bit of the need bitmap stands for 256 KiB of the file, and one message for 32 GiB. */
+	/* The two ranks together read at most two granules, one for each tensor. A granule is the
+	 * 256 KiB of the file for which one bit of the need bitmap stands. One message has the
+	 * bits of 32 GiB. */
 	assert_true(outcomes[0].read + outcomes[1].read <= 2 * (256 << 10));
 	unlink(path);
 	free(seen);
@@ -370,8 +372,8 @@ static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* Checks that the plan reads each needed granule (the bytes for which one bit of the need bitmap
- * stands) of a chunk exactly once, and no other granule. */
+/* Checks that the plan reads each needed granule of a chunk exactly once, and no other granule. A
+ * granule is the range of bytes for which one bit of the need bitmap stands. */
 static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
 			bool *taken)
 {

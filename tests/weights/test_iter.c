@@ -67,8 +67,9 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 		uint64_t two = 2 * (largest + 8192);
 
-		/* One loop releases each tensor one step late. Another loop uses a window so
-		 * large that every tensor counts as short. */
+		/* The third argument is the number of tensors that the loop still holds when it
+		 * gets the next one. In the last loop, the window is so large that every tensor
+		 * counts as short, so the iterator needs no memory for long tensors. */
 		iterate(dev, 0, 0, 1u << 30);
 		iterate(dev, 1, 1, (1u << 18) + two);
 		iterate(dev, 1u << 20, 1, (1u << 20) + two);
@@ -203,7 +204,8 @@ static int touch_file(void *user, unsigned file, const struct penstock_report *r
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* All tensors in the window are short, and the caller holds all of them. */
+/* All tensors in the window are short, and the caller releases none of them. The iterator must
+ * say that the window is full (-ENOBUFS), and continue when they are released. */
 static void test_all_held(void **state)
 {
 	static struct made list[40];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests penstock_weights_load and penstock_weights_load_into, on the host and on the stand-in's
- * CUDA device: every byte is in its place, tensors are aligned, the load needs no more memory
- * than the header promises, each byte of a file is read once, and failures have the right
- * messages.
+ * CUDA device. Every byte must be in its place, and tensors must be aligned. The load must need
+ * no more memory than the header promises, and read each byte of a file once. Failures must have
+ * the right messages.
  */
 #include "load.h"
 
@@ -527,8 +527,9 @@ static void test_change_during_read(void **state)
 	assert_null(loaded);
 }
 
-/* Several ranks use the effort `fast`, unless registrations are kept. Otherwise the ranks would
- * wait for each other while they register memory. */
+/* If several ranks load, the default effort is fast. With effort thrifty, each rank registers the
+ * page cache, and the driver lets one rank after the other do so. If registrations are kept, the
+ * effort stays thrifty, because later loads gain. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which files a model consists of (one file, an index, directories, a Hugging Face cache,
- * a list of files), and the messages if a file of a model is missing or wrong.
+ * Tests which files a model consists of, and the messages if a file is missing or wrong. A model
+ * can be one file, an index, a list of files, a directory or a Hugging Face cache.
  */
 #include "make.h"
 
@@ -31,8 +31,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Opens a model and compares the names of its tensors in order. Each letter of `names` is the last
- * letter of one name. */
+/* Opens a model and compares the names of its tensors, in the order in which the model lists
+ * them. Each letter of `names` is the last letter of one tensor's name. */
 static void check_opens(const char *path, const char *names)
 {
 	penstock_weights_close(w);

@@ -45,8 +45,8 @@ static const struct {
 	struct made made;
 	int dim;
 } quantized[] = {
-	/* GPTQ: a layer with 64 inputs and 128 outputs, and a layer with 128 inputs and 64 outputs.
-	 * */
+	/* GPTQ: a layer with 64 inputs and 128 outputs, and a layer with 128 inputs and 64
+	 * outputs. */
 	{{"l.0.q_proj.qweight", "I32", 32, 2, {8, 128}}, 1},
 	{{"l.0.q_proj.qzeros", "I32", 32, 2, {4, 16}}, 1},
 	{{"l.0.q_proj.scales", "F16", 16, 2, {4, 128}}, 1},

@@ -32,8 +32,8 @@ static const struct made family[] = {
 	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
-/* Lists in order the indices of dimension *dim that a rank gets, and returns their count.
- * Returns -1 if the rank gets the whole tensor. */
+/* Writes to `list` the indices of dimension *dim that a rank gets, in the order in which it gets
+ * them. Returns their count, or -1 if the rank gets the whole tensor. */
 static int expected_selection(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
 			      unsigned *list)
 {
@@ -158,7 +158,8 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
-/* All files of tensors are on other drives. The library must find config.json beside the index. */
+/* The files with the tensors are on other drives (option `dirs`). The library must find
+ * config.json beside the index, or in the model's folder if there is no index. */
 static void test_config_beside_index(void **state)
 {
 	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
@@ -311,8 +312,8 @@ static void test_refusals(void **state)
 	check_refused(nibbles.name, "whole bytes");
 }
 
-/* The caller's rules are applied before the built-in rules. The caller can read the built-in rules.
- * */
+/* The caller's rules are applied before the built-in rules. The caller can read the built-in
+ * rules. */
 static void test_rules(void **state)
 {
 	static const struct penstock_cut_rule mine[] = {

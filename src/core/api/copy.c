@@ -89,10 +89,11 @@ struct copy_run {
 	bool in;		     /* the direction: to the device */
 	struct pst_lane *lane;	     /* NULL if no copy is queued */
 	struct pst_copyq *copyq;
-	unsigned queued; /* number of copies since the last ticket */
+	unsigned queued; /* number of copies for which no thread has waited yet */
 };
 
-/* Number of copies after which the run waits, so that the driver's queue never fills up. */
+/* Number of queued copies after which the thread waits for them, so that the driver's queue never
+ * fills up. */
 #define RUN_MAX 256u
 
 /* Waits until all copies of the run are done. */
@@ -142,7 +143,7 @@ static int run_begin(struct copy_run *run, struct penstock_device *dev, struct p
 	return err->code;
 }
 
-/* Queues a copy between a device and pinned host memory. Returns -EXDEV if it is no such copy. */
+/* Queues a copy between a device and pinned host memory. Returns -EXDEV for any other copy. */
 static int run_copy(struct copy_run *run, const struct penstock_copy_args *c,
 		    const struct pst_rect *rect, struct pst_err *err)
 {
@@ -155,7 +156,8 @@ static int run_copy(struct copy_run *run, const struct penstock_copy_args *c,
 	if (c->src_dev->facts.is_host == c->dst_dev->facts.is_host || !dev->ops->host_pinned ||
 	    !dev->ops->host_pinned(dev, host, (c->rows - 1) * pitch + c->row_len))
 		return -EXDEV;
-	/* A device has a copy queue for each direction, and the two are not in order. */
+	/* A device has one copy queue for each direction, and a copy in one queue does not wait for
+	 * earlier copies in the other. So end the run before the direction changes. */
 	if (run->lane && (run->dev != dev || run->in != in))
 		ret = run_end(run, err);
 	if (!ret && !run->lane)

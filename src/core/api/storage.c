@@ -81,7 +81,7 @@ static int storage_open(const char *url, int fd, const struct penstock_storage_o
 		return ret ? pst_err_publish(&err) : 0;
 	}
 	return pst_fail(NULL, PENSTOCK_WHY_BAD_KIND,
-			"'%s': no storage of that kind exists, use a path, file:// or mem:",
+			"'%s': no storage of that kind exists, use a path, file://, s3:// or mem:",
 			pst_path_tail(url));
 }
 

@@ -11,7 +11,7 @@
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 
-/* smallest size of an element that has room for its result */
+/* smallest valid `size` of an element: with a smaller one, the struct lacks the member `crc32c` */
 #define SIZE_MIN (offsetof(struct penstock_sum_args, crc32c) + sizeof(uint32_t))
 
 /* Takes over element `i` of the caller's array, and finds its device. A range of no bytes needs

@@ -9,7 +9,8 @@
 #include "core/base/clock.h"
 #include "core/base/spin.h"
 
-/* Length of the first pause. A request of some MiB completes within this time. */
+/* Length of the first pause (see pst_device_sync_await). A request of some MiB completes within
+ * this time. */
 #define FIRST_NS 5000000u
 #define FIRST_MAX_NS 320000000u
 

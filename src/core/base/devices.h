@@ -36,13 +36,13 @@ int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 		    struct pst_err *err);
 /* Counts one more opener of an open device. Returns -ENODEV if the device is being closed. */
 int pst_device_ref(struct penstock_device *dev, struct pst_err *err);
-/* Removes one opener. When the last opener is removed, stops the pump and frees the device. If
- * captured requests use the device then, a later call of this function or of pst_device_open does
- * so, after their graphs are gone. */
+/* Removes one opener. When the last opener is removed, stops the pump and frees the device. But if
+ * captured requests still use the device, it stays open. Once their graphs are destroyed, a later
+ * call of this function or of pst_device_open frees it. */
 void pst_device_close(struct penstock_device *dev);
 
-/* Opens a device that is in no table, for the library's own use. Its pump, if any, is the caller's.
- * pst_device_close_unlisted closes it. */
+/* Opens a device that is in no table, for the library's own use. The caller starts and stops its
+ * pump, if it has one. pst_device_close_unlisted closes it. */
 int pst_device_open_unlisted(const char *name, const struct penstock_device_opts *opts,
 			     struct penstock_device **out, struct pst_err *err);
 void pst_device_close_unlisted(struct penstock_device *dev);

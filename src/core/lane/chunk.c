@@ -372,10 +372,10 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* Returns whether the copies without a ticket shall wait for the older copies of the queue. They do
- * if all copies of the lane are few bytes: more may come meanwhile, and all of them then share
- * driver calls and a ticket. Without older copies, nothing would make the lane record them later.
- */
+/* Returns whether the copies without a ticket shall get it only when the older copies of the queue
+ * are done. They shall if all copies of the lane together have few bytes: more copies may come
+ * meanwhile, and all of them then share driver calls and a ticket. If there are no older copies,
+ * they must get the ticket at once, because nothing would wake the lane later. */
 static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *copyq)
 {
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
@@ -447,8 +447,8 @@ static struct pst_lane *chunk_pass_to(const struct pst_chunk *chunk)
 	    chunk->residency != PST_WARM || req->spans[chunk->span].plan->mixed < 2)
 		return NULL;
 	first = pst_pump_first_lane(req);
-	/* Only if the storage is the same. Otherwise a storage that does not answer could keep the
-	 * lane from copying bytes of other storages. */
+	/* The copies are passed only if that lane starts a chunk of the same storage. Otherwise a
+	 * storage that does not answer could stop copies of other storages' bytes. */
 	return first != chunk->lane &&
 			       atomic_load_explicit(&first->drives, memory_order_relaxed) == req->st
 		       ? first

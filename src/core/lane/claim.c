@@ -56,10 +56,10 @@ static uint64_t mixed_least(const struct pst_request *req, const struct pst_plac
 }
 
 /* Returns the position in the plan's list for warm bytes at which a lane begins. `nth` is the
- * lane's index among the lanes that share the request. If the plan mixes paths, each of them except
- * the last is left to as many lanes as it needs for full speed. Near the end of the request, all
- * lanes use the last of them. A stream-ordered request uses only the last, because the others call
- * the device's driver. */
+ * lane's index among the lanes that share the request. If the plan mixes paths, each mixed path
+ * except the last gets as many lanes as it needs for full speed, and the last gets all other lanes.
+ * Near the end of the request, all lanes use the last mixed path. A stream-ordered request uses
+ * only the last, because the other mixed paths call the device's driver. */
 static unsigned warm_first(struct pst_request *req, const struct pst_place *place, unsigned nth)
 {
 	const struct pst_plan *plan = place->span->plan;
@@ -149,7 +149,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	 * make the next query short. */
 	if (next < QUERY_MIN)
 		next = QUERY_MIN;
-	/* Nor may a lane with short chunks shorten the queries of a lane with long chunks. */
+	/* A lane with short chunks must not shorten the queries of a lane with long chunks
+	 * either. */
 	if (plan->mixed > 1 && !shortened && next < was)
 		next = was;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);

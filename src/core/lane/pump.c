@@ -84,7 +84,7 @@ static void *lane_main(void *arg)
 		pst_lane_pin(lane);
 	if (go && !lane->index)
 		start_report_pinned(&pump->start);
-	/* The last lane is needed last. */
+	/* The last lane does this, because the other lanes get work before it. */
 	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
 		pump->dev->ops->stream_prepare(pump->dev);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
@@ -447,7 +447,8 @@ void pst_pump_submit(struct pst_request *req)
 
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home_lane = best;
-	/* A captured request never completes. While it exists, the pump is not stopped. */
+	/* A captured request is not counted, because it never completes. The pump is not stopped
+	 * while it exists. */
 	if (!req->stage || !req->stage->captured)
 		atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);

@@ -70,8 +70,10 @@ struct pst_stage {
 	unsigned copies_used, copies_max;
 	/* For each round: number of bytes that lanes have yet to move. */
 	_Atomic uint64_t left[PST_STAGE_ROUNDS_MAX];
-	_Atomic unsigned complete; /* number of rounds that are complete, in order */
-	/* A thread counts complete rounds. Other threads leave that to it. */
+	/* Number of rounds that are complete, from round 0 on: a round that is complete before an
+	 * earlier one does not count yet. */
+	_Atomic unsigned complete;
+	/* True while a thread counts complete rounds; then no other thread counts them. */
 	_Atomic bool counting;
 	uint64_t turn; /* number of requests that the stage has had */
 	/* For a captured request: number of replays that lanes have started, and whether replays
@@ -79,7 +81,8 @@ struct pst_stage {
 	bool captured;
 	_Atomic uint64_t replays;
 	_Atomic bool overlapped;
-	/* Where stream.c has allocated the memory. */
+	/* The memory that streams.c has allocated for the stage: index of the block, and its first
+	 * unit and number of units in the block. */
 	unsigned block;
 	size_t at, len;
 };

@@ -447,8 +447,8 @@ static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, co
 	return end;
 }
 
-/* Stores the PCI function at address `bdf`, and its NUMA node, in `end`: one of the two devices
- * whose distance is asked for. */
+/* Stores in `end` (a GPU, drive or NIC) the index of the PCI function at address `bdf`, and its
+ * NUMA node. */
 static void end_place(const struct pst_topo *topo, struct pst_end *end, const char *bdf)
 {
 	const struct pst_pci *dev = pst_topo_pci(topo, bdf);

@@ -20,7 +20,8 @@
 /* A lane frees a captured request within this time, unless it hangs in a system call. */
 #define HUNG_NS 1000000000u
 
-/* Shared by a captured request and the graph's user object. The one that drops it last frees it. */
+/* Shared by a captured request and the graph's user object. Whichever of the two drops its
+ * reference last frees the struct. */
 struct pst_captured_tie {
 	_Atomic unsigned refs;
 	_Atomic bool gone;
@@ -30,7 +31,7 @@ struct pst_captured_tie {
  * call. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_captured *list;
-static _Atomic unsigned list_count; /* so that most programs never take the lock */
+static _Atomic unsigned list_count; /* length of the list; while it is 0, no lock is taken */
 
 /* Forgets the parent's captured requests in a forked child, which cannot launch their graphs. */
 static void list_reset(void)
@@ -86,7 +87,7 @@ static struct pst_captured *captured_alloc(unsigned seg_count, unsigned spans_ma
 	return NULL;
 }
 
-/* Copies what the caller of penstock_submit has asked for. */
+/* Copies the members that describe the caller's request. */
 static void captured_fill(struct pst_captured *cap, const struct pst_request *from)
 {
 	struct pst_request *req = &cap->req;
@@ -215,7 +216,8 @@ int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct p
 	req->start_ns = pst_now_ns();
 	req->home_lane = lane;
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
-	/* A replay that fails before its first round must not repeat the copies of another. */
+	/* A replay that fails before its first round must not repeat the copies of an earlier
+	 * replay. */
 	for (unsigned i = 0; stage->by_kernel && i < stage->rounds; i++)
 		stage->round[i].count = 0;
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
@@ -242,7 +244,8 @@ void pst_captured_end(struct pst_captured *cap)
 	atomic_store_explicit(&cap->serving, false, memory_order_release);
 }
 
-/* Marks the captured requests of the storage. Returns whether a replay of one of them runs. */
+/* Marks all captured requests of the storage as closed, so that no replay of them can begin.
+ * Returns whether a replay of one of them is still running. */
 static bool storage_serves(const struct penstock_storage *st)
 {
 	bool serves = false;

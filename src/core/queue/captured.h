@@ -19,13 +19,13 @@ struct pst_lane;
 
 struct pst_captured {
 	struct pst_captured *next;    /* in the list of all captured requests */
-	struct pst_captured_tie *tie; /* tells that the graph is gone */
+	struct pst_captured_tie *tie; /* shows whether the graph is destroyed */
 	struct pst_request req;
 	struct penstock_device *gpu;
 	/* Copy of segment 0 as it was submitted. Each replay starts from it, and then sets the
 	 * members whose values are read when the stream reaches the request. */
 	struct penstock_seg first;
-	uint64_t body, total; /* the request's, at submit */
+	uint64_t body, total; /* values of these members of `req` at submit */
 	bool running;	      /* lanes serve a replay; only the watching lane accesses it */
 	_Atomic bool serving; /* the storage must not be closed */
 	_Atomic bool closed;  /* the storage is closed or being closed */

@@ -86,8 +86,9 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook, called when the request has completed: lets its stream continue, drops its counts and
- * pushes it onto the queue's list. */
+/* Hook, called when the request has completed. If the request is in stream order, lets its stream
+ * continue. Ends the request's use of its devices, its lane and its storage, which count the
+ * requests that use them. Then pushes the request onto its queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->stage)
@@ -185,8 +186,8 @@ static void req_abandon(struct pst_request *req)
 		pst_req_fail_sync(req, &err);
 }
 
-/* Makes the lanes that may carry the request check it, so that they drop its chunks that wait
- * for a slot and cancel its transfers where the storage can. */
+/* Makes the lanes that may carry the request check it. They then drop its chunks that wait for a
+ * slot, and cancel its transfers if the storage supports that. */
 static void req_wake_lanes(struct pst_request *req)
 {
 	struct pst_inline_lane *inline_lane = req->q->inline_lane;

@@ -29,7 +29,7 @@
 #define COPIES_QUEUED 256u
 /* Requests of at least this many bytes are spread over the lanes. */
 #define SPREAD_BYTES (256u << 10)
-/* A value of `passed` and `released` that no round has. */
+/* A value of the words `passed` and `released` that is greater than the number of any round. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
 static const struct pst_stream_hooks stream_hooks;
@@ -99,7 +99,7 @@ struct queueing {
 	const struct pst_device_ops *ops;
 	struct pst_stream_seq *seq;
 	enum penstock_op op;
-	unsigned copies; /* number of copies, if only counted */
+	unsigned copies; /* number of copies that count_part has counted */
 	bool long_copy;	 /* a counted copy may hold up the copies of other streams */
 	uint32_t copy_free_max;
 	struct pst_err *err;
@@ -132,7 +132,8 @@ static int count_part(void *arg, const struct pst_part *part, char *mem)
 	return ++q->copies > COPIES_QUEUED;
 }
 
-/* Queues a wait for `released`, what follows it, and if `pass` is true the store to `passed`. */
+/* Queues one round: the wait for `released`, the round's copies, and if `pass` is true the store to
+ * `passed`. */
 static int queue_round(struct queueing *q, struct pst_request *req, unsigned round, bool pass)
 {
 	struct pst_stage *stage = req->stage;
@@ -161,9 +162,10 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 	return ret;
 }
 
-/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, because
- * copies that wait for earlier nodes could hold up those of other streams, and because the storage
- * may have another length in each replay. *begun becomes true if the graph will count arrivals. */
+/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, for two
+ * reasons: queued copies that wait for earlier nodes could hold up copies of other streams, and the
+ * storage may have another length in each replay. *begun becomes true if the graph will count
+ * arrivals. */
 static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 {
 	struct pst_stage *stage = req->stage;
@@ -182,9 +184,10 @@ static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
  * Decides whether copies may be queued on the stream at submit. They are faster than the kernel,
  * but a copy that waits for earlier work of its stream holds up the copies of other streams that
  * share its hardware queue. The other streams may belong to lanes, and the earlier work may wait
- * for the application. So copies are queued only if the stream is idle, if it executes such a
- * request, or if the copies use another queue. The parts are counted for pieces as small as they
- * can become.
+ * for the application. So copies are queued only if the stream is idle, if it still executes the
+ * queued copies of an earlier request, or if the copies do not use a copy queue. The function
+ * counts the copies for the shortest pieces that the stage may get, because these need the most
+ * copies.
  */
 static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
 			     bool idle)
@@ -219,8 +222,9 @@ static void stage_return(struct pst_stage *stage, struct pst_streams *streams)
 	pst_stage_put(streams, stage);
 }
 
-/* Captures the request. If not all nodes could be captured, the graph may still be launched. Then
- * its replays overlap, because they never leave the request. */
+/* Captures the request. If this fails after some nodes were captured, the application may still
+ * launch the graph. Its replays then count as overlapping, because none of them adds 1 to
+ * `left`. */
 static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
@@ -251,7 +255,7 @@ static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, stru
 	return ret;
 }
 
-/* Refuses what has no meaning for a request that is replayed. */
+/* Fails if a request cannot be captured: it needs late->result, and must not have a deadline. */
 static int capture_check(const struct pst_request *req, struct pst_err *err)
 {
 	if (!req->late.result)
@@ -390,8 +394,9 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 
 /* Chooses the lane for a request that its stream has reached. A short request stays on this lane,
  * because waking another lane would take longer. A lane reads cached bytes itself, chunk by chunk,
- * and polls no stream meanwhile. So a longer request goes to another lane: to the first one without
- * work, which has slept for the shortest time. */
+ * and polls no stream meanwhile. So a longer request goes to the other lane with the least load. Of
+ * several idle lanes it is the first: it gets the most requests, so it has slept for the shortest
+ * time. */
 static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_request *req)
 {
 	struct pst_pump *pump = lane->pump;
@@ -489,9 +494,9 @@ void pst_stream_abandon(struct pst_request *req)
 		req_fail_unstarted(req, &err);
 }
 
-/* Ends a request of which not all operations could be queued. `begun` is true if the stream has got
- * some of them. The stream passes those, and then makes the stage free. If not even the store that
- * reports this can be queued, the stage stays in use until the device closes. */
+/* Ends a request of which not all operations could be queued. `begun` is true if some of them are
+ * on the stream. The stream executes these, and then a store to `passed`, which makes the stage
+ * free. If this store cannot be queued either, the stage stays in use until the device closes. */
 static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, bool begun,
 			const struct pst_err *err)
 {
@@ -544,7 +549,8 @@ static void replay_stop(struct pst_request *req, const struct pst_err *err)
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Looks at a replay that lanes serve. Returns whether it has ended. */
+/* Checks a replay that lanes serve. Ends it if all its bytes are done, and stops it if another
+ * replay overlaps it or the device is broken. Returns whether the replay has ended. */
 static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 {
 	struct pst_request *req = &cap->req;
@@ -596,8 +602,8 @@ static void replay_start(struct pst_lane *lane, struct pst_captured *cap, uint64
 		req_refuse_replay(&cap->req, &err);
 }
 
-/* Looks at a captured request. Returns whether the lane shall drop it. Adds 1 to *did if a replay
- * has started or ended. */
+/* Starts or ends a replay of a captured request if it is time. Returns whether the lane shall drop
+ * the request. Adds 1 to *did if a replay has started or ended. */
 static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 			  const struct pst_err *broken, int *did)
 {
@@ -626,8 +632,8 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
-/* Looks at one request of the lane. Returns whether the lane shall drop it. Adds 1 to *did if the
- * request has started or failed. */
+/* Starts, fails or finishes one request that the lane watches, if it is time. Returns whether the
+ * lane shall drop the request. Adds 1 to *did if the request has started or failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
 		       int *did)
 {

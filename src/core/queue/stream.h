@@ -14,10 +14,11 @@
 /*
  * Submitting takes two calls. pst_stream_arm prepares the request and makes its stage. The caller
  * then passes the request to a lane, which watches the stage. pst_stream_queue queues the
- * operations on the stream. The lane must watch first: as soon as the stream waits, another thread
- * may hold the driver's lock until the stream is idle, and then pst_stream_queue can queue nothing
- * more until the lane has served what is queued. The caller holds the request during
- * pst_stream_queue. If this call fails, the request ends without a completion.
+ * operations on the stream. The lane must watch the stage before that, for this reason: as soon as
+ * the stream waits, another thread may hold the driver's lock until the stream is idle. Then
+ * pst_stream_queue can queue nothing more until the lane has served the operations that are queued.
+ * The caller holds the request during pst_stream_queue. If this call fails, the request ends
+ * without a completion.
  *
  * If the stream is being captured, pst_stream_arm captures the request (queue/captured.h). After
  * that, the caller's request has no stage and no bytes. The caller then dispatches it, which

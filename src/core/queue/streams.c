@@ -169,7 +169,8 @@ static void units_set(struct pst_stage_block *block, size_t unit, size_t count, 
 	}
 }
 
-/* Finds `count` free units from `from` on. Returns UNITS if there are none. */
+/* Returns the index of the first of `count` contiguous free units, searched from unit `from` on.
+ * Returns UNITS if there are none. */
 static size_t units_find(const struct pst_stage_block *block, size_t from, size_t count)
 {
 	size_t run = 0;
@@ -216,9 +217,9 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 	return NULL;
 }
 
-/* Adds a block of pinned memory. Returns false if there are as many as there may be, or if no
- * memory can be pinned. The caller does not hold the lock, because pinning memory calls the driver,
- * and a lane must never wait for a thread that does so. */
+/* Adds a block of pinned memory. Returns false if the maximum number of blocks is reached, or if no
+ * memory can be pinned. The caller must not hold the lock: pinning memory calls the driver, and a
+ * lane that waits for the lock must never wait for a call of the driver. */
 static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
 {
 	struct pst_stage_block *block = NULL;
@@ -358,7 +359,8 @@ static struct pst_stage *stage_take(struct pst_streams *streams,
 	pthread_mutex_lock(&streams->lock);
 	stages_reclaim(streams);
 	stage = streams->free;
-	/* From half of the memory on, stages are small, so that more requests can be in flight. */
+	/* If more than half of the memory is in use, stages are small, so that more requests can be
+	 * in flight. */
 	small |= streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2;
 	*lack = stage ? LACK_NOTHING : LACK_STAGE;
 	if (shape->captured && !captured_fits(streams, 0))
@@ -388,7 +390,7 @@ static int fail_lack(enum lack lack, bool captured, struct pst_err *err)
 			lack == LACK_MEMORY ? "pinned memory (256 MiB)" : "1024 entries");
 }
 
-/* If memory is short, the stage gets as little as possible. */
+/* If too little memory is free, makes the stage as small as possible. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err)
 {

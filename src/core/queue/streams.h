@@ -57,9 +57,10 @@ struct pst_streams {
 
 /* The shape of the stage that a request needs. */
 struct pst_stage_shape {
-	uint64_t places; /* number of places, or a bound of it if an offset is late */
+	/* number of places, or an upper bound if an offset is late (penstock_late) */
+	uint64_t places;
 	uint64_t block;	 /* length of the storage's blocks */
-	unsigned copies; /* number of copies, or a bound of it */
+	unsigned copies; /* number of copies, or an upper bound */
 	bool by_kernel;
 	bool empty; /* no byte passes through the stage */
 	bool captured;
@@ -75,8 +76,8 @@ void pst_streams_close(struct pst_streams *streams);
 /* Sets the length and number of the stage's pieces. If `small` is true, the stage gets as little
  * memory as possible. */
 void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small);
-/* Takes a free stage and prepares it for the request. Returns -EAGAIN if none is free. For a
- * captured request, returns -ENOMEM then, because no stage may become free for a long time. */
+/* Takes a free stage and prepares it for the request. If none is free, returns -EAGAIN, but -ENOMEM
+ * for a captured request, because it may take long until a stage becomes free. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err);
 /* Takes back the stage of a request that has completed. Lanes call it. */

@@ -23,11 +23,12 @@
  * of queries to 127 for each window. */
 #define QUERY_LEAST ((uint64_t)1 << 20)
 
-/* The next window is recorded when a read is this near to it. It exceeds the readahead of the file
- * systems that we know. */
+/* The next window is recorded when a read ends less than this number of bytes before it. No file
+ * system that we know reads ahead that far. */
 #define NEAR ((uint64_t)24 << 20)
-/* Number of bytes that must be read for each query, and the most bytes that count in advance. A
- * query takes about 1.5 us, and reading these bytes from a drive 50 us. */
+/* The credit limits the time that queries take. Each byte that is read adds 1 to the credit, up to
+ * CREDIT_MAX. Each query subtracts QUERY_BYTES: it takes about 1.5 us, and reading QUERY_BYTES from
+ * a drive takes 50 us. */
 #define QUERY_BYTES ((int64_t)256 << 10)
 #define CREDIT_MAX (256 * QUERY_BYTES)
 
@@ -44,7 +45,7 @@ struct window {
 struct pst_cache_fill {
 	_Atomic bool lock;
 	_Atomic bool used; /* whether a window has ever been recorded */
-	int64_t credit;	   /* number of bytes that allows further queries; guarded by `lock` */
+	int64_t credit;	   /* see QUERY_BYTES; no query is made unless it is positive */
 	struct window windows[WINDOWS];
 };
 

@@ -22,7 +22,8 @@
 #include "core/backends.h"
 
 /* Value of mixed_tail with effort fast. While one lane registers 8 MiB of page cache, the CPUs copy
- * 8 to 16 MiB, so half of 32 MiB or more is left when the registration and these copies end. */
+ * 8 to 16 MiB. So if 32 MiB are unclaimed at the start, 8 MiB or more are left at the end of the
+ * registration, and no lane is idle. */
 #define FAST_TAIL 4
 
 /* Returns whether the plan may list path i. */

@@ -228,7 +228,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		/* The function keeps the old route. The next request runs the tests again. */
+		/* The old route stays in use. The next request tests the unproven paths again. */
 		return;
 	route->st = old->st;
 	route->dev = old->dev;

@@ -4,7 +4,7 @@
  * every class and effort. penstock_prepare or the first submit makes it. A route does not change
  * and stays in use until its storage closes, with one exception. If a path could not be tested
  * because the storage had no written bytes, a later request replaces the route. Reports point to
- * texts in the route, so it is freed only after the last report that does so.
+ * texts in the route, so the route is freed only when no such report exists any more.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H

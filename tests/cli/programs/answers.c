@@ -21,8 +21,8 @@ void *open_through(const char *name); /* defined in through.c, whose object call
 #define open_through(name) dlopen(name, RTLD_NOW | RTLD_LOCAL)
 #endif
 
-/* Prints which library contains the function `call`. Another libcufile may be loaded beside
- * Penstock's. So Penstock's marker counts only if it is in the same object as `call`. */
+/* Prints which library contains the function `call`. Another libcufile may be loaded in addition
+ * to Penstock's. So Penstock's marker counts only if it is in the same object as `call`. */
 static int print_library(void *lib, use_count_fn *call)
 {
 	Dl_info called, marked;

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""from_pretrained.py FOLDER [--device cuda:0]: loads a generated model with transformers,
-twice with the safetensors package and twice with penstock.patch_safetensors(), alternately.
-Each load runs in a new process. For the same tokens, the logits of all loads must be equal
-bit by bit. Prints how many seconds from_pretrained took, and the results. Exits with 0,
-with 1 if the logits differ, or with 77 if a package is missing."""
+"""from_pretrained.py FOLDER [--device cuda:0]: loads a generated model with transformers.
+
+It loads the model twice with the safetensors package and twice with
+penstock.patch_safetensors(), alternately. Each load runs in a new process. For the same tokens,
+the logits of all loads must be equal bit by bit. Prints how many seconds from_pretrained took,
+and the results. Exits with 0, with 1 if the logits differ, or with 77 if a package is
+missing."""
 
 import argparse
 import hashlib

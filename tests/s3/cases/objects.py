@@ -5,10 +5,9 @@ import concurrent.futures
 import email.utils
 import hashlib
 import socket
-import urllib.parse
 
-from tools import (ENDPOINT, MIB, call, connect, content_md5, data, fails, host, md5, one_of,
-                   same, send, short, signed, true)
+from tools import (MIB, call, connect, content_md5, data, fails, host, md5, one_of,
+                   open_socket, same, send, short, signed, true)
 
 
 def round_trip(t, length):
@@ -190,8 +189,7 @@ def case_object_no_length(t):
 
 
 def raw_socket(head, body=b""):
-    url = urllib.parse.urlsplit(ENDPOINT)
-    stream = socket.create_connection((url.hostname, url.port), timeout=30)
+    stream = open_socket()
     stream.sendall(head.encode() + body)
     return stream
 

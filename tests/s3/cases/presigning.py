@@ -5,7 +5,7 @@ import datetime
 import urllib.parse
 import urllib.request
 
-from tools import ENDPOINT, KEY, Signer, host, one_of, presigned, same, send, true
+from tools import ENDPOINT, KEY, Signer, host, one_of, presigned, same, send, tls_context, true
 
 
 def ago(seconds):
@@ -29,7 +29,7 @@ def case_presigned_get_by_sdk(t):
     t.put("a b/ü+", b"the body")
     url = t.s3.generate_presigned_url("get_object", Params={"Bucket": t.bucket, "Key": "a b/ü+"})
     true(url.startswith(ENDPOINT), f"URL {url}")
-    with urllib.request.urlopen(url, timeout=30) as reply:
+    with urllib.request.urlopen(url, timeout=30, context=tls_context()) as reply:
         same(reply.read(), b"the body", "body")
 
 

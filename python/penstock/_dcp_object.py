@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ObjectStorageWriter and ObjectStorageReader: checkpoints of torch.distributed.checkpoint in an
+object store.
+
+They have the parts and the marker of StorageWriter and StorageReader, as objects below a common
+prefix. So torch's FsspecReader reads the result, and these classes read what FsspecWriter wrote. A
+part appears when it is complete, and the marker is the last object of a save. Stores have no
+locks, and this module writes no manifest, because the store has checksums of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import io
+import pickle
+from typing import Any, List, Optional, Sequence, Union
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+
+from . import _s3
+from ._dcp import MARKER
+from ._dcp_read import StorageReader
+from ._dcp_write import StorageWriter
+from ._lib import NotFoundError
+from ._torch_object import is_object, read_object
+from ._transfer import WRITING, Storage, bytes_place, segments_of
+
+
+class _Prefix:
+    """The objects of one checkpoint: s3://bucket/prefix, with options after a question mark.
+
+    It also has those functions of torch's FileSystem that read a marker."""
+
+    def __init__(self, url: Any) -> None:
+        self.url = str(url)
+        if not is_object(self.url):
+            raise ValueError(f"{self.url} is not of the form s3://bucket/prefix")
+        self.name, question, options = self.url.partition("?")
+        self.name = self.name.rstrip("/")
+        self._options = question + options
+
+    def object(self, name: str) -> str:
+        """Returns the URL of an object."""
+        return f"{self.name}/{_s3.quote(name)}{self._options}"
+
+    def exists(self, name: str) -> bool:
+        """Returns whether an object exists."""
+        try:
+            _s3.ask(self.object(name), "HEAD")
+        except NotFoundError:
+            return False
+        return True
+
+    def names(self) -> List[str]:
+        """Returns the names of the objects below the prefix."""
+        bucket, _, prefix = self.name[len("s3://"):].partition("/")
+        start = _s3.unquote(prefix.replace("+", "%2B")) + "/" if prefix else ""
+        query = {"delimiter": "/", **({"prefix": start} if start else {})}
+        return [_s3.unquote(_s3.text_of(row, "Key"))[len(start):]
+                for page in _s3.pages(f"s3://{bucket}/{self._options}", query)
+                for row in page.findall("Contents")]
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes an object."""
+        with Storage(self.object(name), f"{self.name}/{name}", len(data)) as storage:
+            storage.move(WRITING, segments_of(bytes_place(data), 0, to_memory=False))
+            storage.commit()
+
+    def remove(self, name: str) -> None:
+        """Removes an object."""
+        _s3.ask(self.object(name), "DELETE")
+
+    # ---- torch's FileSystem ----
+
+    @staticmethod
+    def init_path(path: Any) -> str:
+        """Returns the path."""
+        return str(path)
+
+    @staticmethod
+    def concat_path(path: Any, suffix: str) -> str:
+        """Returns the name of an object."""
+        del path
+        return suffix
+
+    @contextlib.contextmanager
+    def create_stream(self, path: Union[str, Any], mode: str) -> Any:
+        """Opens an object for reading."""
+        assert mode == "rb", mode
+        yield io.BytesIO(read_object(self.object(str(path))))
+
+
+class ObjectStorageWriter(StorageWriter):
+    """Writes checkpoints for torch.distributed.checkpoint to an object store.
+
+        dcp.save(state, storage_writer=penstock.torch.ObjectStorageWriter("s3://bucket/step-100"))
+
+    torch's FsspecReader reads the result, also without this package.
+
+    Args:
+        path: s3://bucket/prefix, with options as ObjectClient.url writes them.
+        parts: number of parts that this rank writes at the same time.
+        overwrite: False refuses to save below a prefix with a complete checkpoint. The objects of
+            an earlier checkpoint there are removed after the new one is complete.
+        require, effort, path_name, pool_bytes, progress, torch_options: as in StorageWriter.
+
+    Two jobs must not save below one prefix at the same time: a store has no locks.
+
+    Attributes:
+        report: a SaveReport of the last save of this rank, or None.
+    """
+
+    def __init__(self, path: Any, *, parts: int = 1, overwrite: bool = True,
+                 require: str = "any", effort: str = "thrifty", path_name: Optional[str] = None,
+                 pool_bytes: Optional[int] = None, progress: Any = None,
+                 **torch_options: Any) -> None:
+        self._prefix = _Prefix(path)
+        super().__init__(path, parts=parts, checksums=False, overwrite=overwrite, require=require,
+                         effort=effort, path_name=path_name, pool_bytes=pool_bytes,
+                         progress=progress, **torch_options)
+
+    @staticmethod
+    def _check_path(path: Any) -> None:
+        del path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Returns whether this class writes to a place."""
+        return is_object(str(checkpoint_id))
+
+    @property
+    def checkpoint_id(self) -> Any:
+        """The prefix, without options."""
+        return self._prefix.name
+
+    @property
+    def folder(self) -> str:
+        return self._prefix.name
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        super().reset(checkpoint_id)
+        if checkpoint_id:
+            self._prefix = _Prefix(checkpoint_id)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        if self._coordinator or self._is_local():
+            if not self.overwrite and self._prefix.exists(self._marker()):
+                raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
+                                      "False", self.folder)
+            if self._is_local() and self._prefix.exists(MARKER):
+                raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
+                                      "a save of one rank (use_collectives=False) cannot replace",
+                                      self.folder)
+        return dataclasses.replace(plan, storage_data=None)
+
+    def _write_marker(self, metadata: Metadata) -> None:
+        self._prefix.write(self._marker(), pickle.dumps(metadata))
+
+    # ---- objects in place of files ----
+
+    def _file(self, folder: str, name: str) -> str:
+        return self._prefix.object(name)
+
+    def _names(self, folder: str) -> Sequence[str]:
+        return self._prefix.names()
+
+    def _remove(self, name: str) -> None:
+        self._prefix.remove(name)
+
+    def _remove_parts(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(OSError):
+                self._prefix.remove(name)
+
+    def _drives(self) -> List[str]:
+        return [self.folder]
+
+    def _may_link_first(self) -> bool:
+        return False
+
+
+class ObjectStorageReader(StorageReader):
+    """Reads checkpoints for torch.distributed.checkpoint from an object store, also those that
+    torch's FsspecWriter wrote.
+
+        dcp.load(state, storage_reader=penstock.torch.ObjectStorageReader("s3://bucket/step-100"))
+
+    Args:
+        path: s3://bucket/prefix, with options as ObjectClient.url writes them.
+        require, effort, path_name, threads, progress, torch_options: as in StorageReader.
+
+    Attributes:
+        report: a LoadReport of the last load of this rank, or None.
+    """
+
+    def __init__(self, path: Any, *, require: str = "any", effort: Optional[str] = None,
+                 path_name: Optional[str] = None, threads: int = 4, progress: Any = None,
+                 **torch_options: Any) -> None:
+        self._prefix = _Prefix(path)
+        super().__init__(path, checksums=False, require=require, effort=effort,
+                         path_name=path_name, threads=threads, progress=progress, **torch_options)
+        self.fs = self._prefix
+
+    @staticmethod
+    def _check_path(path: Any) -> None:
+        del path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Returns whether this class reads from a place."""
+        return is_object(str(checkpoint_id))
+
+    @property
+    def checkpoint_id(self) -> Any:
+        """The prefix, without options."""
+        return self._prefix.name
+
+    @property
+    def folder(self) -> str:
+        return self._prefix.name
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        super().reset(checkpoint_id)
+        if checkpoint_id:
+            self._prefix = self.fs = _Prefix(checkpoint_id)
+
+    def file(self, name: str) -> str:
+        return self._prefix.object(name)
+
+
+__all__ = ["ObjectStorageReader", "ObjectStorageWriter"]

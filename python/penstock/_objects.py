@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ObjectClient: objects of an S3 store, straight from and to the memory of tensors.
+
+The bytes of objects move through the C library's storage s3://. Questions about objects, lists and
+deletes are small requests of _s3.py."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+from . import _s3
+from ._dtypes import BITS
+from ._lib import NotFoundError, PenstockError
+from ._memory import allocate_as
+from ._model import CLASSES, EFFORTS, convert, framework_of
+from ._tensor import Tensor, place_of
+from ._transfer import (READING, WRITING, Storage, TransferReport, bytes_place, segments_of)
+
+
+class ObjectInfo(NamedTuple):
+    """An object of a store.
+
+    Attributes:
+        name: its bucket and key, "bucket/key"; only the key if the client has a bucket.
+        nbytes: its length in bytes.
+        etag: the store's mark of this version, without quotes.
+        modified: the time of its last change, in seconds since 1970; None if unknown.
+    """
+    name: str
+    nbytes: int
+    etag: str
+    modified: Optional[float]
+
+
+class ObjectClient:
+    """Moves objects between an S3 store and the memory of tensors, in host memory or on a GPU.
+
+        client = penstock.ObjectClient("http://store:9000")
+        client.put("weights/layer0", tensor)
+        client.get("weights/layer0", out=other)
+
+    The keys come from the environment (AWS_ACCESS_KEY_ID and the like) or from a profile in ~/.aws.
+
+    Args:
+        endpoint: the store's address, http://HOST:PORT or https://HOST. Default:
+            AWS_ENDPOINT_URL, then the profile's, then Amazon S3.
+        bucket: a bucket. The names of objects are then keys in it. Without a bucket, a name is
+            "bucket/key" or "s3://bucket/key".
+        profile: the profile in ~/.aws.
+        region: the region; default: that of the environment or the profile, else "us-east-1".
+        anonymous: whether to send requests without a signature.
+        path_style: whether the bucket is in the path of a request, or in the name of the host;
+            None chooses by the endpoint.
+        insecure: True does not check the server's certificate.
+        timeout: longest wait for an answer, in whole seconds; None for the library's choice.
+        require, effort: as in load_file. With require="direct", an object that the store cannot
+            move by RDMA is an error.
+
+    Any number of threads may use a client at the same time.
+
+    put_rdma, get_rdma, put_bytes, get_bytes, get_bytes_range, size, list_objects and exists are
+    the methods that storage classes for torch.distributed.checkpoint over RDMA ask of a client.
+    """
+
+    def __init__(self, endpoint: Optional[str] = None, *, bucket: Optional[str] = None,
+                 profile: Optional[str] = None, region: Optional[str] = None,
+                 anonymous: bool = False, path_style: Optional[bool] = None,
+                 insecure: bool = False, timeout: Optional[int] = None, require: str = "any",
+                 effort: str = "thrifty") -> None:
+        if bucket is not None:
+            _check_bucket(bucket)
+        if require not in CLASSES or effort not in EFFORTS:
+            raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
+                             f"{list(EFFORTS)}")
+        if endpoint is not None and "@" in endpoint:
+            # The URL of the endpoint is part of names and messages.
+            raise ValueError("an endpoint has no user and no password; keys come from the "
+                             "environment or a profile")
+        options = {"endpoint": endpoint, "region": region, "profile": profile,
+                   "anonymous": "1" if anonymous else None,
+                   "path-style": None if path_style is None else str(int(path_style)),
+                   "insecure": "1" if insecure else None,
+                   "timeout": None if timeout is None else str(timeout)}
+        words = [f"{name}={_s3.quote(value, ':/[]')}" for name, value in options.items() if value]
+        self.bucket, self._query = bucket, "?" + "&".join(words) if words else ""
+        self._how: Dict[str, Any] = {"require": require, "effort": effort}
+
+    def __repr__(self) -> str:
+        return f"penstock.ObjectClient({self._query[1:]!r}, bucket={self.bucket!r})"
+
+    # ---- names ----
+
+    def _split(self, name: str) -> List[str]:
+        """Returns the bucket and the key of an object's name."""
+        name = os.fspath(name)
+        if self.bucket is not None:
+            bucket, key = self.bucket, name
+        else:
+            bucket, _, key = name.removeprefix("s3://").partition("/")
+        if not key or "\0" in key:
+            raise ValueError(f"{name!r} names no object; a name is " +
+                             ("a key" if self.bucket is not None else "bucket/key"))
+        _check_bucket(bucket)
+        return [bucket, key]
+
+    def url(self, name: str) -> str:
+        """Returns the name of an object for load_file, the command penstock and the C library. It
+        has the client's endpoint, region, profile and so on, and no secret."""
+        bucket, key = self._split(name)
+        return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
+
+    def _open(self, name: str, length: Optional[int] = None) -> Storage:
+        url = self.url(name)
+        return Storage(url, url.partition("?")[0], length)
+
+    # ---- tensors ----
+
+    def put(self, name: str, source: Any) -> TransferReport:
+        """Writes the bytes of a tensor or buffer to an object, which it creates or replaces.
+
+        `source` is a tensor of torch, numpy, cupy, jax or penstock, or an object with a buffer,
+        an array interface or DLPack. The object appears when all its bytes have arrived. If the
+        call fails, an earlier object of this name stays."""
+        place = place_of(source)
+        segments = segments_of(place, 0, to_memory=False)
+        with self._open(name, place.nbytes) as storage:
+            report = storage.move(WRITING, segments, **self._how)
+            storage.commit()
+        return report
+
+    def get(self, name: str, out: Any = None, *, device: Any = "cpu", dtype: str = "U8",
+            shape: Optional[Sequence[int]] = None, framework: Optional[str] = None,
+            offset: int = 0, report: Optional[TransferReport] = None) -> Any:
+        """Reads an object, or a part of it, into the memory of a tensor, and returns the tensor.
+
+        Args:
+            name: the object.
+            out: the destination: a tensor or buffer as in put. The call reads as many bytes as
+                it has.
+            device: without `out`, the device of a new tensor, as in load_file.
+            dtype, shape: the type and the dimensions of a new tensor. Default: bytes, all from
+                `offset` on.
+            framework: the type of a new tensor, as in load_file.
+            offset: offset of the first byte in the object.
+            report: a TransferReport to fill.
+
+        Raises:
+            NotFoundError: the object does not exist.
+            PenstockError: any other failure; errno ENODATA if the object is too short, ESTALE if
+                it has changed meanwhile. The contents of the destination are undefined then.
+        """
+        if offset < 0:
+            raise ValueError(f"offset must not be negative, not {offset}")
+        with self._open(name) as storage:
+            made = None
+            if out is None:
+                framework = framework_of(framework)
+                shape = _shape_of_rest(storage, dtype, offset) if shape is None else shape
+                made = allocate_as(dtype, shape, device, framework)
+            segments = segments_of(place_of(out if made is None else made), offset, to_memory=True)
+            done = storage.move(READING, segments, **self._how)
+        if report is not None:
+            report.__dict__.update(done.__dict__)
+        return convert(made, str(framework)) if isinstance(made, Tensor) else \
+            out if made is None else made
+
+    put_rdma = put
+
+    def get_rdma(self, name: str, tensor: Any) -> None:
+        """Reads an object into a tensor: get(name, out=tensor). With require="direct", only by
+        RDMA."""
+        self.get(name, tensor)
+
+    # ---- bytes ----
+
+    def put_bytes(self, name: str, data: Any) -> None:
+        """Writes a bytes-like object to an object."""
+        self.put(name, memoryview(data).cast("B"))
+
+    def get_bytes(self, name: str) -> bytes:
+        """Returns the bytes of an object."""
+        with self._open(name) as storage:
+            return self._read(storage, 0, storage.length)
+
+    def get_bytes_range(self, name: str, offset: int, length: int) -> bytes:
+        """Returns `length` bytes of an object from `offset` on, or fewer if it ends before."""
+        with self._open(name) as storage:
+            return self._read(storage, offset, max(0, min(length, storage.length - offset)))
+
+    def _read(self, storage: Storage, offset: int, length: int) -> bytes:
+        data = bytearray(length)
+        storage.move(READING, segments_of(bytes_place(data), offset, to_memory=True), **self._how)
+        return bytes(data)
+
+    # ---- questions ----
+
+    def info(self, name: str) -> ObjectInfo:
+        """Returns the description of an object. Raises NotFoundError if it does not exist."""
+        answer = _s3.ask(self.url(name), "HEAD")
+        return ObjectInfo(os.fspath(name), answer.length, answer.etag, _seconds(answer.modified))
+
+    def exists(self, name: str) -> bool:
+        """Returns whether an object exists. Raises PenstockError if the store does not tell."""
+        try:
+            self.info(name)
+        except NotFoundError:
+            return False
+        return True
+
+    def size(self, name: str) -> int:
+        """Returns the length of an object in bytes."""
+        return self.info(name).nbytes
+
+    def list(self, prefix: str = "", *, delimiter: str = "") -> Iterator[ObjectInfo]:
+        """Yields the objects whose names begin with `prefix`, sorted by name.
+
+        Without a client's bucket, `prefix` begins with the bucket. With `delimiter="/"`, the
+        objects below the next slash are yielded as one, whose name ends with the slash and whose
+        etag is "". Raises NotFoundError if the bucket does not exist."""
+        if self.bucket is not None:
+            bucket, start, front = self.bucket, prefix, ""
+        else:
+            bucket, _, start = prefix.removeprefix("s3://").partition("/")
+            front = bucket + "/"
+        _check_bucket(bucket)
+        query = {name: value for name, value in (("prefix", start), ("delimiter", delimiter))
+                 if value}
+        for page in _s3.pages(f"s3://{bucket}/{self._query}", query):
+            rows = [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Key")),
+                               int(_s3.text_of(row, "Size") or 0),
+                               _s3.text_of(row, "ETag").strip('"'),
+                               _seconds(_s3.text_of(row, "LastModified")))
+                    for row in page.findall("Contents")]
+            rows += [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Prefix")), 0, "", None)
+                     for row in page.findall("CommonPrefixes")]
+            yield from sorted(rows)
+
+    def list_objects(self, prefix: str) -> List[str]:
+        """Returns the names of the objects that begin with `prefix`."""
+        return [found.name for found in self.list(prefix)]
+
+    def delete(self, name: str) -> None:
+        """Deletes an object. An object that does not exist is no error."""
+        _s3.ask(self.url(name), "DELETE")
+
+    def copy(self, name: str, to: str) -> None:
+        """Copies an object of at most 5 GiB inside the store."""
+        bucket, key = self._split(name)
+        source = f"/{_s3.quote(bucket)}/{_s3.quote(key, '/')}"
+        url = self.url(to)
+        answer = _s3.ask(url, "PUT", headers={"x-amz-copy-source": source})
+        # The status is sent before the copy begins, so the body can tell of an error.
+        root = _s3.parse(answer.body, url)
+        if root.tag == "Error":
+            raise PenstockError(errno.EIO, f"{self.url(name).partition('?')[0]}: the server could "
+                                f"not copy it: {_s3.text_of(root, 'Code')[:80]}")
+
+
+def _shape_of_rest(storage: Storage, dtype: str, offset: int) -> List[int]:
+    """Returns the shape of a tensor with all elements from `offset` to the end of an object."""
+    if dtype not in BITS:
+        raise ValueError(f"there is no dtype {dtype}; dtypes are {', '.join(BITS)}")
+    left = storage.length - offset
+    if left < 0 or left * 8 % BITS[dtype]:
+        raise ValueError(f"{storage.name} has {storage.length} bytes, which from offset {offset} "
+                         f"on are no whole number of elements of dtype {dtype}")
+    return [left * 8 // BITS[dtype]]
+
+
+def _check_bucket(bucket: str) -> None:
+    """Raises ValueError for a name that no bucket has: it would change the request."""
+    if not 1 <= len(bucket) <= 255 or not all(
+            c.isascii() and (c.isalnum() or c in "-._") for c in bucket) or bucket in (".", ".."):
+        raise ValueError(f"{bucket!r} is no name of a bucket")
+
+
+def _seconds(text: str) -> Optional[float]:
+    """Returns a time as seconds since 1970: that of a header, or that of a list."""
+    for form in ("%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ"):
+        try:
+            when = datetime.datetime.strptime(text, form)
+        except ValueError:
+            continue
+        return when.replace(tzinfo=datetime.timezone.utc).timestamp()
+    return None
+
+
+__all__ = ["ObjectClient", "ObjectInfo", "TransferReport"]

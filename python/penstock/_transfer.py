@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves bytes between one storage of the C library and the memory of tensors.
+
+The objects of _objects.py are such storages. A signal handler, such as that of Ctrl-C, can end a
+transfer. This module knows nothing about formats or object stores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional, Sequence
+
+from ._cuda import synchronize_all
+from ._dtypes import BITS
+from ._lib import call_for_handle, check, ffi, lib, make_error, open_device, to_c
+from ._model import CLASSES, EFFORTS
+from ._part import Segment, region_segments
+from ._tensor import Place
+
+# How long a wait for the library lasts before Python runs its signal handlers.
+WAIT_NS = 100_000_000
+# A tensor with more pieces is not moved in place, because each piece is a request to the store.
+PIECES_MAX = 64
+WRITE, REPLACE = 1, 4  # PENSTOCK_O_WRITE, PENSTOCK_O_REPLACE
+READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_EXACT
+
+
+class TransferReport:
+    """What a transfer has done.
+
+    Attributes:
+        bytes: number of bytes moved.
+        seconds: how long that took.
+        path: the path that carried most bytes, such as "rdma" or "object".
+        engine: what made the system calls.
+        cpu_copies: how often the CPU copied each byte, on average.
+        retries: number of chunks that had to be moved again.
+        paths: the bytes that each path moved.
+        reasons: for each path that moved no or not all bytes, a sentence that says why.
+    """
+
+    def __init__(self) -> None:
+        self.bytes, self.seconds, self.path, self.engine = 0, 0.0, "none", "none"
+        self.cpu_copies, self.retries = 0.0, 0
+        self.paths: Dict[str, int] = {}
+        self.reasons: Dict[str, str] = {}
+
+    def fill(self, r: Any) -> None:
+        """Copies the members of struct penstock_report."""
+        self.bytes, self.seconds = int(r.bytes), (r.end_ns - r.start_ns) / 1e9
+        self.path, self.engine = _text(r.path), _text(r.engine)
+        self.cpu_copies = r.cpu_copied / r.bytes if r.bytes else 0.0
+        self.retries = int(r.retries)
+        rows = [r.paths[i] for i in range(r.path_count)]
+        self.paths = {_text(row.name): int(row.bytes) for row in rows if row.bytes}
+        self.reasons = {_text(row.name): _text(row.text) for row in rows if row.why}
+
+    def __repr__(self) -> str:
+        return (f"penstock.TransferReport({self.bytes} bytes in {self.seconds:.3f} s by "
+                f"{self.path}, {self.cpu_copies:.2f} CPU copies)")
+
+
+def _text(data: Any) -> str:
+    return "" if data == ffi.NULL else str(ffi.string(data).decode("utf-8", "replace"))
+
+
+class Storage:
+    """An open storage; close() or the end of a `with` block closes it.
+
+    Args:
+        url: what penstock_open accepts.
+        name: the name for messages.
+        length: None opens the storage for reading. Otherwise it is written anew; 0 stands for an
+            unknown length.
+    """
+
+    def __init__(self, url: str, name: str, length: Optional[int] = None) -> None:
+        opts = ffi.new("struct penstock_storage_opts *")
+        opts.size, self.name = ffi.sizeof("struct penstock_storage_opts"), name
+        if length is not None:
+            opts.flags, opts.length = WRITE | REPLACE, length
+        code, self._handle = call_for_handle("struct penstock_storage **", lib.penstock_close,
+                                             lib.penstock_open, to_c(url), opts)
+        check(code, name, has_place=False)
+
+    def __enter__(self) -> "Storage":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the storage. What was written without a commit is lost."""
+        if self._handle is not None:
+            ffi.release(self._handle)
+            self._handle = None
+
+    @property
+    def length(self) -> int:
+        """The length in bytes."""
+        return check(lib.penstock_storage_length(self._handle), self.name, has_place=False)
+
+    def commit(self, durable: bool = True) -> None:
+        """Makes what was written visible under the storage's name."""
+        check(lib.penstock_commit(self._handle, int(durable)), self.name, has_place=False)
+
+    def move(self, op: int, segments: Sequence[Segment], *, exact: bool = True,
+             require: str = "any", effort: str = "thrifty") -> TransferReport:
+        """Reads or writes segments, and returns when they have arrived. With `exact`, a read
+        beyond the end is an error."""
+        report = TransferReport()
+        table = ffi.new("struct penstock_seg[]", len(segments) or 1)
+        devices = {name: open_device(name) for name in {s.device for s in segments}}
+        for row, s in zip(table, segments):
+            row.buf, row.dev = ffi.cast("void *", s.ptr), devices[s.device]
+            row.off, row.row_len, row.rows = s.off, s.row_bytes, s.rows
+            row.pitch, row.buf_pitch, row.room = s.pitch, s.ptr_pitch, s.room
+        if not segments:
+            return report
+        synchronize_all(devices)
+        req = ffi.new("struct penstock_req *")
+        req.size, req.storage, req.segs = ffi.sizeof("struct penstock_req"), self._handle, table
+        req.seg_count, req.op, req.flags = len(segments), op, EXACT if exact else 0
+        req.require, req.effort = CLASSES[require], EFFORTS[effort]
+        limits = ffi.new("struct penstock_queue_opts *")
+        limits.size, limits.requests_max = ffi.sizeof("struct penstock_queue_opts"), 1
+        limits.segs_max = len(segments)
+        code, queue = call_for_handle("struct penstock_queue **", lib.penstock_queue_close,
+                                      lib.penstock_queue_open, limits)
+        check(code, self.name, has_place=False)
+        try:
+            check(lib.penstock_submit(queue, req, 1, ffi.NULL), self.name, has_place=False)
+            done = ffi.new("struct penstock_done *")
+            # Between two waits, Python runs the handlers of signals.
+            while not check(lib.penstock_wait(queue, done, 1, 1, WAIT_NS), self.name,
+                            has_place=False):
+                pass
+            report.fill(done.report)
+            if done.result < 0:
+                error = make_error(int(done.result), self.name, has_place=False,
+                                   message=f"{self.name}: {_text(done.report.text)}")
+                error.reason = _text(lib.penstock_why_name(int(done.report.why)))
+                raise error
+        finally:
+            ffi.release(queue)  # Cancels a request that has not completed.
+        return report
+
+
+def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
+    """Returns the segments that move a whole tensor, whose bytes follow each other in the storage
+    from `off` on. Raises ValueError if there is no simple way to move it."""
+    if to_memory and not place.writable:
+        raise ValueError("the destination is read-only")
+    if not place.nbytes:
+        return []
+    if not place.split():
+        return [Segment(off, place.ptr, place.nbytes, place.device)]
+    size = BITS[place.dtype] // 8
+    found = None
+    if size and all(stride % size == 0 for stride in place.strides):
+        found = region_segments(off, size, place.shape, [0] * len(place.shape), place.shape,
+                                place.ptr, [stride // size for stride in place.strides],
+                                place.device)
+    if found is None or len(found) > PIECES_MAX:
+        raise ValueError(f"the tensor of shape {tuple(place.shape)} is too scattered in memory to "
+                         "be moved in place; use a contiguous one")
+    return found
+
+
+def bytes_place(data: Any) -> Place:
+    """Returns the Place of the bytes of an object with a buffer, as a flat list of bytes."""
+    view = memoryview(data).cast("B")
+    raw = ffi.from_buffer(view, require_writable=False)
+    return Place(int(ffi.cast("uintptr_t", raw)), (math.prod(view.shape or (1,)),), None, "U8",
+                 "host", (raw, view), not view.readonly)
+
+
+__all__ = ["READING", "WRITING", "Storage", "TransferReport", "bytes_place", "segments_of"]

@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reactors, and the calls that they carry: see http.h. A call waits in the list of its endpoint
+ * until the limits allow one more in flight. Then it belongs to one reactor until it ends. The
+ * reactor gives it to a connection, and keeps it on a list while it waits for its next attempt.
+ *
+ * One lock guards the lists, the limits and the reactors' inboxes. It is held for a few
+ * instructions at a time. Only a reactor's own thread uses its connections.
+ */
+#include "io/http.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/thread.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/splitmix64.h"
+#include "io/http_conn.h"
+#include "io/http_endpoint.h"
+
+#define CONNS_MAX PST_HTTP_INFLIGHT_MAX
+#define EVENTS_MAX 64
+/* How often a reactor checks the times of its connections. */
+#define TICK_NS 100000000u
+#define IDLE_TICK_MS 5000
+/* An idle connection is closed after this time. S3 closes it after about 20 s. */
+#define IDLE_NS 15000000000u
+/* First delay before a repetition, and the longest. */
+#define DELAY_NS 100000000u
+#define DELAY_MAX_NS 20000000000u
+#define RETRY_AFTER_MAX_S 60
+/* A server that refuses connections is not likely to change that within seconds. */
+#define REFUSED_TRIES_MAX 4
+
+/* Where a call is. */
+enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE };
+
+struct reactor {
+	unsigned index;
+	int epoll_fd, wake_fd;
+	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
+	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
+	unsigned load;		       /* calls of this reactor; guarded by the lock */
+	struct pst_http_call *delayed; /* calls that wait for their next attempt */
+	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
+	uint64_t random;
+	uint64_t tick_ns; /* time of the last check */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
+static unsigned reactor_count;
+static unsigned inflight; /* calls that belong to a reactor */
+static unsigned turn;	  /* endpoint whose waiting calls come first */
+static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
+
+/* The child has none of the parent's reactors. It closes its copies of their sockets, so that a
+ * connection ends when the parent closes it. */
+static void http_in_child(void)
+{
+	for (unsigned i = 0; i < reactor_count; i++) {
+		for (unsigned c = 0; c < CONNS_MAX; c++)
+			if (reactors[i]->conns[c].fd >= 0)
+				close(reactors[i]->conns[c].fd);
+		close(reactors[i]->epoll_fd);
+		close(reactors[i]->wake_fd);
+		reactors[i] = NULL;
+	}
+	pthread_mutex_init(&lock, NULL);
+	reactor_count = inflight = 0;
+}
+
+__attribute__((constructor)) static void http_watch_fork(void)
+{
+	pst_fork_hook(http_in_child);
+}
+
+static void reactor_wake(const struct reactor *reactor)
+{
+	uint64_t one = 1;
+
+	if (write(reactor->wake_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full, so the reactor has been woken already */
+}
+
+/* ---- the lists, under the lock ---- */
+
+static struct reactor *reactor_least(void)
+{
+	struct reactor *least = reactors[0];
+
+	for (unsigned i = 1; i < reactor_count; i++)
+		if (reactors[i]->load < least->load)
+			least = reactors[i];
+	return least;
+}
+
+/* Gives a call to a reactor. */
+static void call_assign(struct pst_http_call *call, struct reactor *reactor)
+{
+	call->place = CALL_ACTIVE;
+	call->reactor = reactor->index;
+	call->next = reactor->inbox;
+	reactor->inbox = call;
+	reactor->load++;
+	call->endpoint->inflight++;
+	inflight++;
+}
+
+static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
+{
+	struct pst_http_call *call = endpoint->waiting;
+
+	endpoint->waiting = call->next;
+	if (!endpoint->waiting)
+		endpoint->waiting_end = &endpoint->waiting;
+	return call;
+}
+
+/* Starts waiting calls as far as the limits allow. `self` is the calling reactor, which gets its
+ * share without being woken. */
+static void calls_dispatch(struct reactor *self)
+{
+	for (unsigned i = 0; i < PST_ENDPOINTS_MAX && inflight < PST_HTTP_INFLIGHT_MAX; i++) {
+		struct pst_http_endpoint *endpoint = pst_endpoint_at(turn % PST_ENDPOINTS_MAX);
+
+		while (endpoint && endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
+		       endpoint->inflight < endpoint->limit.now) {
+			struct reactor *to = reactor_least();
+
+			/* The reactor that has just ended a call has a connection for the next. */
+			if (self && self->load <= to->load + 1)
+				to = self;
+			call_assign(waiting_take(endpoint), to);
+			if (to != self)
+				reactor_wake(to);
+		}
+		if (endpoint && endpoint->waiting)
+			pst_http_limit_wait(&endpoint->limit);
+		turn++;
+	}
+}
+
+/* ---- the ends of calls, on the reactor's thread ---- */
+
+static void call_end(struct reactor *r, struct pst_http_call *call, int result)
+{
+	uint64_t now_ns = pst_now_ns();
+
+	if (result < 0 && atomic_load(&call->cancelled))
+		result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	call->result = result;
+	pthread_mutex_lock(&lock);
+	call->place = CALL_NOWHERE;
+	call->endpoint->inflight--;
+	inflight--;
+	r->load--;
+	if (!result)
+		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len, now_ns);
+	calls_dispatch(r);
+	pthread_mutex_unlock(&lock);
+	atomic_fetch_add_explicit(&body_bytes, call->got, memory_order_relaxed);
+	call->ops->done(call);
+}
+
+/* Returns the time until the next attempt: random, so that many clients do not come back at the
+ * same time. */
+static uint64_t call_delay(struct reactor *r, const struct pst_http_call *call)
+{
+	unsigned shift = call->tries - 1 < 10 ? call->tries - 1 : 10;
+	uint64_t most = (uint64_t)DELAY_NS << shift, asked_s = call->head.retry_after_s;
+	uint64_t delay;
+
+	most = most < DELAY_MAX_NS ? most : DELAY_MAX_NS;
+	delay = most / 2 + pst_splitmix64(r->random++) % (most / 2);
+	asked_s = asked_s < RETRY_AFTER_MAX_S ? asked_s : RETRY_AFTER_MAX_S;
+	/* The server's time is the earliest, and the random part comes on top. */
+	return asked_s ? asked_s * 1000000000u + delay / 2 : delay;
+}
+
+static void call_give_up(struct reactor *r, struct pst_http_call *call, enum pst_http_end end)
+{
+	if (end == PST_HTTP_AGAIN)
+		pst_fail_errno(&call->err, EIO, PENSTOCK_WHY_IO_ERROR,
+			       "%s answered %u in each of %u attempts",
+			       pst_path_tail(call->endpoint->host), call->head.status, call->tries);
+	call_end(r, call, call->err.code);
+}
+
+/* Repeats a call later, or ends it if it has been repeated often enough. */
+static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_http_end end)
+{
+	unsigned tries_max = end == PST_HTTP_REFUSED ? REFUSED_TRIES_MAX : PST_HTTP_TRIES_MAX;
+
+	if (atomic_load(&call->cancelled)) {
+		call_end(r, call, -ECANCELED);
+		return;
+	}
+	if (call->got > call->got_before)
+		call->tries = 0;
+	call->got_before = call->got;
+	if (++call->tries >= tries_max) {
+		call_give_up(r, call, end);
+		return;
+	}
+	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
+		pthread_mutex_lock(&lock);
+		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
+		pthread_mutex_unlock(&lock);
+	}
+	atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
+	call->due_ns = pst_now_ns() + call_delay(r, call);
+	call->next = r->delayed;
+	r->delayed = call;
+}
+
+/* ---- connections ---- */
+
+static void conn_watch(struct reactor *r, struct pst_http_conn *conn, int op)
+{
+	struct epoll_event event = {.events = EPOLLIN | (conn->wants_write ? EPOLLOUT : 0u),
+				    .data.ptr = conn};
+
+	conn->watches_write = conn->wants_write;
+	epoll_ctl(r->epoll_fd, op, conn->fd, &event);
+}
+
+/* Takes the call from its connection. The connection becomes idle, or is closed. */
+static struct pst_http_call *conn_release(struct reactor *r, struct pst_http_conn *conn,
+					  bool usable)
+{
+	struct pst_http_call *call = conn->call;
+
+	atomic_fetch_add_explicit(&copied_bytes, conn->copied, memory_order_relaxed);
+	conn->copied = 0;
+	conn->call = NULL;
+	if (!usable) {
+		pst_http_conn_close(conn);
+		return call;
+	}
+	conn->state = PST_CONN_IDLE;
+	conn->reused = true;
+	conn->began_ns = pst_now_ns();
+	conn->wants_write = false;
+	if (conn->watches_write)
+		conn_watch(r, conn, EPOLL_CTL_MOD);
+	return call;
+}
+
+/* Returns whether the server has closed an idle connection. */
+static bool conn_is_dead(const struct pst_http_conn *conn)
+{
+	char byte;
+
+	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Finds an idle connection to the endpoint, or a free place for one. Returns NULL if there is
+ * neither. */
+static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_endpoint *endpoint)
+{
+	struct pst_http_conn *vacant = NULL, *oldest = NULL;
+
+	for (unsigned i = 0; i < CONNS_MAX; i++) {
+		struct pst_http_conn *conn = &r->conns[i];
+
+		if (conn->fd < 0) {
+			vacant = vacant ? vacant : conn;
+		} else if (!conn->call) {
+			if (conn->endpoint == endpoint && !conn_is_dead(conn))
+				return conn;
+			if (!oldest || conn->began_ns < oldest->began_ns)
+				oldest = conn;
+		}
+	}
+	if (!vacant && oldest) {
+		pst_http_conn_close(oldest);
+		vacant = oldest;
+	}
+	return vacant;
+}
+
+static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end);
+
+/* Begins an attempt of a call. */
+static void call_begin(struct reactor *r, struct pst_http_call *call)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+	struct pst_http_conn *conn;
+	uint64_t now_ns = pst_now_ns();
+	int ret = -EMFILE;
+
+	if (atomic_load(&call->cancelled)) {
+		call_end(r, call, -ECANCELED);
+		return;
+	}
+	call->attempts++;
+	atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
+	conn = conn_find(r, endpoint);
+	if (conn && conn->fd >= 0) {
+		pst_http_conn_give(conn, call, now_ns);
+		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
+		return;
+	}
+	if (conn) {
+		struct sockaddr_storage address;
+		socklen_t len;
+
+		pst_endpoint_address(endpoint, &address, &len);
+		conn->endpoint = endpoint;
+		conn->host = endpoint->host;
+		conn->tls_context = endpoint->tls_context;
+		ret = pst_http_conn_open(conn, (const struct sockaddr *)&address, len);
+	}
+	if (ret) {
+		pst_fail_errno(&call->err, ret, pst_why_from_errno(ret), "a connection to %s: %m",
+			       pst_path_tail(endpoint->host));
+		call_repeat(r, call, PST_HTTP_REFUSED);
+		return;
+	}
+	atomic_fetch_add_explicit(&connections, 1, memory_order_relaxed);
+	pst_http_conn_give(conn, call, now_ns);
+	conn_watch(r, conn, EPOLL_CTL_ADD);
+}
+
+/* Continues after pst_http_conn_run or pst_http_conn_check. */
+static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end)
+{
+	struct pst_http_endpoint *endpoint = conn->endpoint;
+	struct pst_http_call *call;
+
+	if (end == PST_HTTP_RUNNING) {
+		if (conn->wants_write != conn->watches_write)
+			conn_watch(r, conn, EPOLL_CTL_MOD);
+		return;
+	}
+	call = conn_release(r, conn,
+			    conn->usable && (end == PST_HTTP_DONE || end == PST_HTTP_AGAIN));
+	if (end == PST_HTTP_DONE) {
+		call_end(r, call, 0);
+	} else if (end == PST_HTTP_FAILED) {
+		call_end(r, call, call->err.code);
+	} else if (end == PST_HTTP_STALE) {
+		call_begin(r, call);
+	} else if (end == PST_HTTP_REFUSED) {
+		struct sockaddr_storage ignored;
+		socklen_t len;
+
+		/* Try each of the server's addresses before the call waits. */
+		if (++call->addresses_tried < pst_endpoint_address(endpoint, &ignored, &len)) {
+			call_begin(r, call);
+			return;
+		}
+		call->addresses_tried = 0;
+		pst_endpoint_refresh(endpoint);
+		call_repeat(r, call, end);
+	} else {
+		call_repeat(r, call, end);
+	}
+}
+
+/* ---- the loop ---- */
+
+static void conn_event(struct reactor *r, struct pst_http_conn *conn, uint64_t now_ns)
+{
+	if (conn->fd < 0)
+		return; /* closed by an earlier event of this turn */
+	if (conn->call)
+		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
+	else if (conn_is_dead(conn))
+		pst_http_conn_close(conn);
+}
+
+static void inbox_start(struct reactor *r)
+{
+	struct pst_http_call *list, *next;
+
+	pthread_mutex_lock(&lock);
+	list = r->inbox;
+	r->inbox = NULL;
+	pthread_mutex_unlock(&lock);
+	for (; list; list = next) {
+		next = list->next;
+		call_begin(r, list);
+	}
+}
+
+/* Starts delayed calls whose time has come. With `cancelled`, only those that were cancelled. */
+static void delayed_start(struct reactor *r, uint64_t now_ns, bool cancelled)
+{
+	struct pst_http_call *list = r->delayed, *next;
+
+	r->delayed = NULL;
+	for (; list; list = next) {
+		next = list->next;
+		if (cancelled ? atomic_load(&list->cancelled) : list->due_ns <= now_ns) {
+			call_begin(r, list);
+		} else {
+			list->next = r->delayed;
+			r->delayed = list;
+		}
+	}
+}
+
+/* Ends the cancelled calls of this reactor. */
+static void cancelled_end(struct reactor *r, uint64_t now_ns)
+{
+	atomic_store(&r->cancels, false);
+	for (unsigned i = 0; i < CONNS_MAX; i++) {
+		struct pst_http_conn *conn = &r->conns[i];
+
+		if (conn->fd >= 0 && conn->call && atomic_load(&conn->call->cancelled))
+			call_end(r, conn_release(r, conn, false), -ECANCELED);
+	}
+	delayed_start(r, now_ns, true);
+}
+
+static void conns_check(struct reactor *r, uint64_t now_ns)
+{
+	r->tick_ns = now_ns;
+	for (unsigned i = 0; i < CONNS_MAX; i++) {
+		struct pst_http_conn *conn = &r->conns[i];
+
+		if (conn->fd < 0)
+			continue;
+		if (!conn->call) {
+			/* A connection may have become idle after `now_ns` was taken. */
+			if (now_ns > conn->began_ns + IDLE_NS)
+				pst_http_conn_close(conn);
+			continue;
+		}
+		attempt_ended(r, conn, pst_http_conn_check(conn, now_ns));
+	}
+}
+
+/* Returns how long the reactor may sleep, in ms. */
+static int sleep_ms(struct reactor *r, uint64_t now_ns)
+{
+	uint64_t due_ns = UINT64_MAX;
+	bool idle = false, active = false, more;
+
+	/* A call that got its answer at once may have let this thread put the next call into its
+	 * own inbox, after it had emptied the inbox. */
+	pthread_mutex_lock(&lock);
+	more = r->inbox;
+	pthread_mutex_unlock(&lock);
+	if (more)
+		return 0;
+	for (unsigned i = 0; i < CONNS_MAX; i++) {
+		if (r->conns[i].fd < 0)
+			continue;
+		active |= r->conns[i].call != NULL;
+		idle |= !r->conns[i].call;
+	}
+	for (const struct pst_http_call *call = r->delayed; call; call = call->next)
+		due_ns = call->due_ns < due_ns ? call->due_ns : due_ns;
+	if (active && due_ns > now_ns + TICK_NS)
+		due_ns = now_ns + TICK_NS;
+	if (due_ns != UINT64_MAX)
+		return due_ns > now_ns ? (int)((due_ns - now_ns) / 1000000u) + 1 : 0;
+	return idle ? IDLE_TICK_MS : -1;
+}
+
+static void *reactor_run(void *arg)
+{
+	struct reactor *r = arg;
+	struct epoll_event events[EVENTS_MAX];
+	uint64_t now_ns = pst_now_ns(), drained;
+
+	for (;;) {
+		int n = epoll_wait(r->epoll_fd, events, EVENTS_MAX, sleep_ms(r, now_ns));
+
+		now_ns = pst_now_ns();
+		for (int i = 0; i < n; i++) {
+			if (events[i].data.ptr)
+				conn_event(r, events[i].data.ptr, now_ns);
+			else if (read(r->wake_fd, &drained, sizeof(drained)) < 0)
+				continue; /* another turn has read it */
+		}
+		if (atomic_load(&r->cancels))
+			cancelled_end(r, now_ns);
+		delayed_start(r, now_ns, false);
+		if (now_ns - r->tick_ns >= TICK_NS)
+			conns_check(r, now_ns);
+		inbox_start(r);
+	}
+	return NULL;
+}
+
+/* ---- starting ---- */
+
+static void reactor_free(struct reactor *r)
+{
+	if (r->epoll_fd >= 0)
+		close(r->epoll_fd);
+	if (r->wake_fd >= 0)
+		close(r->wake_fd);
+	free(r->conns);
+	free(r);
+}
+
+static int reactor_start(void)
+{
+	struct reactor *r = calloc(1, sizeof(*r));
+	struct epoll_event event = {.events = EPOLLIN};
+	pthread_t thread;
+	int ret;
+
+	if (!r)
+		return -ENOMEM;
+	r->index = reactor_count;
+	r->conns = calloc(CONNS_MAX, sizeof(*r->conns));
+	r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!r->conns || r->epoll_fd < 0 || r->wake_fd < 0 ||
+	    epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->wake_fd, &event)) {
+		ret = r->conns ? -errno : -ENOMEM;
+		reactor_free(r);
+		return ret;
+	}
+	for (unsigned i = 0; i < CONNS_MAX; i++)
+		r->conns[i].fd = -1;
+	if (getrandom(&r->random, sizeof(r->random), GRND_NONBLOCK) < 0)
+		r->random = pst_now_ns();
+	reactors[reactor_count++] = r;
+	ret = -pst_thread_start(&thread, reactor_run, r);
+	if (ret) {
+		reactor_count--;
+		reactor_free(r);
+		return ret;
+	}
+	pthread_detach(thread);
+	return 0;
+}
+
+/* Starts the reactors, if none is running. Called under the lock. */
+static int reactors_start(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	int ret = 0;
+
+	if (reactor_count)
+		return 0;
+	while (!ret && reactor_count < PST_HTTP_REACTORS_MAX && (long)reactor_count < cpus)
+		ret = reactor_start();
+	return reactor_count ? 0 : ret; /* one is enough to work */
+}
+
+int pst_http_start(struct pst_http_call *call, struct pst_err *err)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+	int ret;
+
+	pthread_mutex_lock(&lock);
+	ret = reactors_start();
+	if (!ret) {
+		call->place = CALL_WAITS;
+		call->next = NULL;
+		*endpoint->waiting_end = call;
+		endpoint->waiting_end = &call->next;
+		calls_dispatch(NULL);
+	}
+	pthread_mutex_unlock(&lock);
+	if (ret)
+		return pst_fail_errno(err, ret, pst_why_from_errno(ret),
+				      "the threads for HTTP cannot be started: %m");
+	return 0;
+}
+
+bool pst_http_cancel(struct pst_http_call *call)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+	struct pst_http_call **at;
+	bool waited;
+
+	pthread_mutex_lock(&lock);
+	atomic_store(&call->cancelled, true);
+	waited = call->place == CALL_WAITS;
+	if (waited) {
+		for (at = &endpoint->waiting; *at != call;)
+			at = &(*at)->next;
+		*at = call->next;
+		if (!call->next)
+			endpoint->waiting_end = at;
+		call->place = CALL_NOWHERE;
+		call->result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	} else if (call->place == CALL_ACTIVE) {
+		atomic_store(&reactors[call->reactor]->cancels, true);
+		reactor_wake(reactors[call->reactor]);
+	}
+	pthread_mutex_unlock(&lock);
+	return waited;
+}
+
+int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
+			   struct pst_http_endpoint **out, struct pst_err *err)
+{
+	return pst_endpoint_get(opts, out, err);
+}
+
+void pst_http_get_counts(struct pst_http_counts *out)
+{
+	out->connections = atomic_load(&connections);
+	out->requests = atomic_load(&requests);
+	out->retries = atomic_load(&retries);
+	out->body_bytes = atomic_load(&body_bytes);
+	out->copied_bytes = atomic_load(&copied_bytes);
+}
+
+unsigned pst_http_endpoint_limit(struct pst_http_endpoint *endpoint)
+{
+	unsigned limit;
+
+	pthread_mutex_lock(&lock);
+	limit = endpoint->limit.now;
+	pthread_mutex_unlock(&lock);
+	return limit;
+}

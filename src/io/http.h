@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HTTP/1.1 requests to object stores. A few threads, the reactors, own connections that stay open
+ * between requests. A body is received straight into the caller's memory: only body bytes that
+ * arrive together with the head are copied, at most 4 KiB of a response. Called by the storage of
+ * objects.
+ *
+ * Everything is bounded: connections, heads, bodies of errors, retries and times. One limit of
+ * requests in flight holds for all threads, and for each endpoint it is adapted (http_limit.h).
+ * Requests beyond the limit wait in a list of their endpoint.
+ *
+ * A failed attempt is repeated after a random time that doubles with each attempt. A body that was
+ * cut off is continued where it ended: write_head finds in `got` how many bytes have arrived.
+ */
+#ifndef PST_IO_HTTP_H
+#define PST_IO_HTTP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "common/text.h"
+#include "core/base/err.h"
+#include "io/http_head.h"
+
+#define PST_HTTP_TEXT_MAX (64u << 10) /* bytes of a text body that are kept */
+#define PST_HTTP_TRIES_MAX 8	      /* attempts in a row without a byte of progress */
+#define PST_HTTP_REACTORS_MAX 4
+
+struct pst_http_call;
+struct pst_http_endpoint;
+struct pst_http_conn;
+
+/* What to do with the body of a response. */
+enum pst_http_verdict {
+	PST_HTTP_BODY,	/* it goes to the call's memory */
+	PST_HTTP_TEXT,	/* it goes to the call's text, and the call is then done with result 0 */
+	PST_HTTP_RETRY, /* it goes to the call's text, and the call is repeated */
+	PST_HTTP_FAIL,	/* judge() has filled call->err */
+};
+
+struct pst_http_ops {
+	/* Appends the request line, the headers and the empty line. It is called for each attempt,
+	 * because a signature becomes old. */
+	void (*write_head)(struct pst_http_call *call, struct pst_text *out);
+	/* Judges call->head. */
+	enum pst_http_verdict (*judge)(struct pst_http_call *call);
+	/* Called once, after which the call's owner may free it. */
+	void (*done)(struct pst_http_call *call);
+};
+
+/* One request, with its repetitions. The owner keeps it, and the memory that it names, until done()
+ * is called. All functions of `ops` are called on a reactor's thread. */
+struct pst_http_call {
+	/* set by the owner */
+	const struct pst_http_ops *ops;
+	struct pst_http_endpoint *endpoint;
+	bool no_body;	 /* a response has no body, as after HEAD */
+	size_t text_max; /* bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
+	const void *out; /* body of the request */
+	uint64_t out_len;
+	struct iovec *in; /* memory for the body of the response */
+	unsigned in_count;
+	uint64_t in_len;
+	/* Longest wait for a response's head, and time in which a connection must move
+	 * PST_HTTP_SLOW bytes per second; 0 for the defaults. */
+	unsigned patience_s, slow_s;
+	/* results */
+	int result;		   /* 0 or -errno */
+	struct pst_err err;	   /* reason if the result is negative */
+	uint64_t got;		   /* bytes of the response's body that have arrived in `in` */
+	struct pst_http_head head; /* of the last response; its status is 0 if there is none */
+	struct pst_text text;	   /* the body of the last response that was a text; the owner frees
+				    * text.at */
+	unsigned attempts;	   /* number of attempts, including the first */
+	/* used by http.c and the reactors */
+	unsigned tries; /* attempts since the last progress */
+	unsigned addresses_tried;
+	int place; /* where the call is; guarded by http.c's lock */
+	unsigned reactor;
+	_Atomic bool cancelled;
+	uint64_t due_ns;     /* time of the next attempt */
+	uint64_t got_before; /* value of `got` when the attempt began */
+	struct pst_http_call *next;
+};
+
+/* Lowest speed of a connection, in bytes per second. A slower one is replaced. */
+#define PST_HTTP_SLOW (16u << 10)
+
+struct pst_http_endpoint_opts {
+	const char *host; /* name or IP address */
+	unsigned port;
+	bool tls, insecure;
+	const char *ca_bundle; /* "" for the system's certificates */
+};
+
+/* Opens an endpoint, which all users of the process share, and which stays
+ * open. It looks up the host's addresses, which
+ * may block. */
+int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
+			   struct pst_http_endpoint **out, struct pst_err *err);
+
+/* Starts a call. If the result is negative, done() is not called. Any thread may call it. It takes
+ * a lock for a short time. */
+int pst_http_start(struct pst_http_call *call, struct pst_err *err);
+/*
+ * Cancels a call that has not called done(). Returns true if the call had not begun: then it has
+ * ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon and
+ * perhaps with another result. The memory is not touched after the call's end. Never blocks.
+ */
+bool pst_http_cancel(struct pst_http_call *call);
+
+/* Numbers of this process since its start, for tests and benchmarks. */
+struct pst_http_counts {
+	uint64_t connections, requests, retries, body_bytes, copied_bytes;
+};
+void pst_http_get_counts(struct pst_http_counts *out);
+/* Returns the number of requests that may be in flight to the endpoint. */
+unsigned pst_http_endpoint_limit(struct pst_http_endpoint *endpoint);
+
+#endif

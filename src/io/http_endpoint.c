@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of endpoints, and the look-up of their addresses: see http_endpoint.h. A look-up may
+ * take seconds, so the lock is not held meanwhile, and reactors leave it to a thread of its own.
+ */
+#include "io/http_endpoint.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/thread.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+
+/* A look-up is repeated after this time when the endpoint is opened again. Object stores spread
+ * their load by addresses that change within minutes. */
+#define FRESH_NS 60000000000u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct pst_http_endpoint *) endpoints[PST_ENDPOINTS_MAX];
+
+/* The child cannot use the parent's endpoints: a thread of the parent may have held the locks. */
+static void endpoints_in_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	for (unsigned i = 0; i < PST_ENDPOINTS_MAX; i++)
+		atomic_store(&endpoints[i], NULL);
+}
+
+__attribute__((constructor)) static void endpoints_watch_fork(void)
+{
+	pst_fork_hook(endpoints_in_child);
+}
+
+struct pst_http_endpoint *pst_endpoint_at(unsigned index)
+{
+	return index < PST_ENDPOINTS_MAX ? atomic_load(&endpoints[index]) : NULL;
+}
+
+static int addresses_look_up(struct pst_http_endpoint *endpoint, struct pst_err *err)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG}, *list;
+	char port[8];
+	unsigned count = 0;
+	int ret;
+
+	snprintf(port, sizeof(port), "%u", endpoint->port);
+	ret = getaddrinfo(endpoint->host, port, &hints, &list);
+	if (ret) { /* a machine with only a loopback interface has no configured address */
+		hints.ai_flags = 0;
+		ret = getaddrinfo(endpoint->host, port, &hints, &list);
+	}
+	if (ret)
+		return pst_fail_errno(err, EHOSTUNREACH, PENSTOCK_WHY_NOT_FOUND,
+				      "%s: %s: check the endpoint's name, or set another with "
+				      "AWS_ENDPOINT_URL",
+				      pst_path_tail(endpoint->host), gai_strerror(ret));
+	pthread_mutex_lock(&lock);
+	for (struct addrinfo *at = list; at && count < PST_ADDRESSES_MAX; at = at->ai_next) {
+		if (at->ai_addrlen > sizeof(endpoint->addresses[0]))
+			continue;
+		memcpy(&endpoint->addresses[count], at->ai_addr, at->ai_addrlen);
+		endpoint->address_lens[count++] = at->ai_addrlen;
+	}
+	endpoint->address_count = count;
+	endpoint->looked_up_ns = pst_now_ns();
+	pthread_mutex_unlock(&lock);
+	freeaddrinfo(list);
+	return 0;
+}
+
+static void *refresh_run(void *arg)
+{
+	struct pst_http_endpoint *endpoint = arg;
+	struct pst_err ignored; /* the old addresses stay, and the next failure tries again */
+
+	addresses_look_up(endpoint, &ignored);
+	pthread_mutex_lock(&lock);
+	endpoint->looking_up = false;
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+void pst_endpoint_refresh(struct pst_http_endpoint *endpoint)
+{
+	pthread_t thread;
+	bool start;
+
+	pthread_mutex_lock(&lock);
+	start = !endpoint->looking_up;
+	endpoint->looking_up = true;
+	pthread_mutex_unlock(&lock);
+	if (!start)
+		return;
+	if (!pst_thread_start(&thread, refresh_run, endpoint)) {
+		pthread_detach(thread);
+		return;
+	}
+	pthread_mutex_lock(&lock);
+	endpoint->looking_up = false;
+	pthread_mutex_unlock(&lock);
+}
+
+unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
+			      socklen_t *len)
+{
+	unsigned count, at;
+
+	pthread_mutex_lock(&lock);
+	count = endpoint->address_count;
+	at = count ? endpoint->address_next++ % count : 0;
+	*out = endpoint->addresses[at];
+	*len = endpoint->address_lens[at];
+	pthread_mutex_unlock(&lock);
+	return count;
+}
+
+static bool endpoint_is(const struct pst_http_endpoint *endpoint,
+			const struct pst_http_endpoint_opts *opts)
+{
+	return endpoint->port == opts->port && endpoint->tls == opts->tls &&
+	       endpoint->insecure == opts->insecure && !strcmp(endpoint->host, opts->host) &&
+	       !strcmp(endpoint->ca_bundle, opts->ca_bundle ? opts->ca_bundle : "");
+}
+
+static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
+			struct pst_err *err)
+{
+	struct pst_http_endpoint *endpoint = calloc(1, sizeof(*endpoint));
+	int ret = 0;
+
+	if (!endpoint)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an endpoint");
+	if ((size_t)snprintf(endpoint->host, sizeof(endpoint->host), "%s", opts->host) >=
+		    sizeof(endpoint->host) ||
+	    (size_t)snprintf(endpoint->ca_bundle, sizeof(endpoint->ca_bundle), "%s",
+			     opts->ca_bundle ? opts->ca_bundle : "") >= sizeof(endpoint->ca_bundle))
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			       "the name of the endpoint or of its CA bundle is too long");
+	endpoint->port = opts->port;
+	endpoint->tls = opts->tls;
+	endpoint->insecure = opts->insecure;
+	endpoint->waiting_end = &endpoint->waiting;
+	pst_http_limit_init(&endpoint->limit);
+	if (!ret && opts->tls)
+		ret = pst_tls_context_open(endpoint->ca_bundle, opts->insecure,
+					   &endpoint->tls_context, err);
+	if (!ret)
+		ret = addresses_look_up(endpoint, err);
+	if (ret) {
+		pst_tls_context_close(endpoint->tls_context);
+		free(endpoint);
+		return ret;
+	}
+	*out = endpoint;
+	return 0;
+}
+
+/* Puts an endpoint into the table, unless another thread has put an equal one there. */
+static int endpoint_add(struct pst_http_endpoint *endpoint,
+			const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
+			struct pst_err *err)
+{
+	struct pst_http_endpoint *found = NULL;
+	unsigned at = 0;
+
+	pthread_mutex_lock(&lock);
+	for (; at < PST_ENDPOINTS_MAX && endpoints[at] && !found; at++)
+		if (endpoint_is(endpoints[at], opts))
+			found = endpoints[at];
+	if (!found && at < PST_ENDPOINTS_MAX) {
+		atomic_store(&endpoints[at], endpoint);
+		found = endpoint;
+	}
+	pthread_mutex_unlock(&lock);
+	if (found != endpoint) {
+		pst_tls_context_close(endpoint->tls_context);
+		free(endpoint);
+	}
+	if (!found)
+		return pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_FULL,
+				      "a process can use %u endpoints, and this is one more",
+				      PST_ENDPOINTS_MAX);
+	*out = found;
+	return 0;
+}
+
+int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
+		     struct pst_err *err)
+{
+	struct pst_http_endpoint *endpoint = NULL, *at;
+	bool old = false;
+	int ret;
+
+	for (unsigned i = 0; (at = pst_endpoint_at(i)) && !endpoint; i++)
+		if (endpoint_is(at, opts))
+			endpoint = at;
+	if (endpoint) {
+		pthread_mutex_lock(&lock);
+		old = pst_now_ns() - endpoint->looked_up_ns > FRESH_NS;
+		pthread_mutex_unlock(&lock);
+		if (old)
+			pst_endpoint_refresh(endpoint);
+		*out = endpoint;
+		return 0;
+	}
+	ret = endpoint_new(opts, &endpoint, err);
+	return ret ? ret : endpoint_add(endpoint, opts, out, err);
+}

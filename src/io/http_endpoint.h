@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Endpoints: the servers that this process talks to, with their addresses. A process has one
+ * endpoint for each server and kind of connection, which all threads share. Endpoints are never
+ * freed, because idle connections refer to them. Called by http.c.
+ */
+#ifndef PST_IO_HTTP_ENDPOINT_H
+#define PST_IO_HTTP_ENDPOINT_H
+
+#include <sys/socket.h>
+
+#include "io/http.h"
+#include "io/http_limit.h"
+#include "io/tls.h"
+
+#define PST_ENDPOINTS_MAX 64
+#define PST_ADDRESSES_MAX 16
+
+struct pst_http_endpoint {
+	char host[256];
+	char ca_bundle[1025];
+	unsigned port;
+	bool tls, insecure;
+	struct pst_tls_context *tls_context; /* NULL without TLS */
+	/* guarded by the lock of http_endpoint.c */
+	struct sockaddr_storage addresses[PST_ADDRESSES_MAX];
+	socklen_t address_lens[PST_ADDRESSES_MAX];
+	unsigned address_count, address_next;
+	uint64_t looked_up_ns; /* when the addresses were looked up */
+	bool looking_up;       /* a thread looks them up */
+	/* guarded by the lock of http.c */
+	struct pst_http_limit limit;
+	unsigned inflight;
+	struct pst_http_call *waiting, **waiting_end;
+};
+
+/* Returns the endpoint with these settings, and looks up its addresses if they are old. May
+ * block. */
+int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
+		     struct pst_err *err);
+/* Stores one of the endpoint's addresses, another one each time. Returns the number of addresses.
+ */
+unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
+			      socklen_t *len);
+/* Starts a thread that looks up the addresses again, after all of them have failed. Does not
+ * block. */
+void pst_endpoint_refresh(struct pst_http_endpoint *endpoint);
+/* Returns the endpoint with this number, or NULL if there are fewer. */
+struct pst_http_endpoint *pst_endpoint_at(unsigned index);
+
+#endif

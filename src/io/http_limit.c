@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Adapts the number of requests in flight: see http_limit.h. The functions neither wait nor
+ * allocate, and read no clock.
+ */
+#include "io/http_limit.h"
+
+/* Length of a window. Shorter windows measure noise: a request of 4 MiB takes 40 ms at 100 MB/s. */
+#define WINDOW_NS 200000000u
+/* After "slow down", the limit stays low for this time, as AWS recommends for S3's answer 503. */
+#define CALM_NS 2000000000u
+/* A window must be this much better, in percent, to count as better. */
+#define BETTER 3
+
+void pst_http_limit_init(struct pst_http_limit *limit)
+{
+	*limit = (struct pst_http_limit){.now = PST_HTTP_INFLIGHT_FIRST};
+}
+
+void pst_http_limit_wait(struct pst_http_limit *limit)
+{
+	limit->waited = true;
+}
+
+static void window_begin(struct pst_http_limit *limit, uint64_t now_ns)
+{
+	limit->since_ns = now_ns;
+	limit->bytes = 0;
+	limit->ended = 0;
+	limit->waited = false;
+}
+
+static void limit_step(struct pst_http_limit *limit)
+{
+	unsigned step = limit->now / 4 ? limit->now / 4 : 1;
+
+	/* At a bound, only one direction can show whether another limit is better. */
+	if (limit->now == PST_HTTP_INFLIGHT_MIN)
+		limit->down = false;
+	else if (limit->now == PST_HTTP_INFLIGHT_MAX)
+		limit->down = true;
+	if (!limit->down)
+		limit->now = limit->now + step < PST_HTTP_INFLIGHT_MAX ? limit->now + step
+								       : PST_HTTP_INFLIGHT_MAX;
+	else
+		limit->now = limit->now > PST_HTTP_INFLIGHT_MIN + step ? limit->now - step
+								       : PST_HTTP_INFLIGHT_MIN;
+}
+
+void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t now_ns)
+{
+	uint64_t ns = now_ns - limit->since_ns, rate;
+
+	if (!limit->since_ns) {
+		window_begin(limit, now_ns);
+		return;
+	}
+	limit->bytes += bytes;
+	limit->ended++;
+	/* Each request in flight must have had the chance to end. */
+	if (ns < WINDOW_NS || limit->ended < limit->now)
+		return;
+	rate = (uint64_t)((double)limit->bytes * 1e9 / (double)ns);
+	if (limit->waited && now_ns >= limit->calm_ns) {
+		/* Turn round unless the last step made it better. After a step down that changed
+		 * nothing, keep the lower limit's direction: fewer requests do as well. */
+		bool better = rate > limit->rate + limit->rate / 100 * BETTER;
+		bool worse = rate + rate / 100 * BETTER < limit->rate;
+
+		if (limit->rate && (limit->down ? worse : !better))
+			limit->down = !limit->down;
+		limit_step(limit);
+	}
+	limit->rate = rate;
+	window_begin(limit, now_ns);
+}
+
+void pst_http_limit_slow_down(struct pst_http_limit *limit, uint64_t now_ns)
+{
+	/* Many requests get the same answer at once; it counts once. */
+	if (now_ns < limit->calm_ns && limit->calm_ns - now_ns > CALM_NS / 2)
+		return;
+	limit->now =
+		limit->now / 2 > PST_HTTP_INFLIGHT_MIN ? limit->now / 2 : PST_HTTP_INFLIGHT_MIN;
+	limit->calm_ns = now_ns + CALM_NS;
+	limit->down = false;
+	limit->rate = 0;
+	window_begin(limit, now_ns);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Adapts the number of requests in flight to an endpoint to what is measured. Pure functions:
+ * http.c passes the time, under its lock.
+ *
+ * The limit climbs as long as the bytes per second climb with it, and turns round when they fall.
+ * An answer "slow down" halves the limit at once.
+ */
+#ifndef PST_IO_HTTP_LIMIT_H
+#define PST_IO_HTTP_LIMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PST_HTTP_INFLIGHT_MIN 2
+#define PST_HTTP_INFLIGHT_FIRST 8
+#define PST_HTTP_INFLIGHT_MAX 256 /* also the limit of all endpoints together */
+
+struct pst_http_limit {
+	unsigned now;	   /* number of requests that may be in flight */
+	bool down;	   /* the last step lowered the limit */
+	bool waited;	   /* a request waited for the limit in this window */
+	unsigned ended;	   /* requests that ended in this window */
+	uint64_t bytes;	   /* bytes of these requests */
+	uint64_t since_ns; /* start of the window */
+	uint64_t rate;	   /* bytes per second of the last window; 0 if unknown */
+	uint64_t calm_ns;  /* until this time the limit must not climb */
+};
+
+void pst_http_limit_init(struct pst_http_limit *limit);
+/* Notes that a request waits because the limit is reached. */
+void pst_http_limit_wait(struct pst_http_limit *limit);
+/* Notes a request that ended after it moved `bytes`. */
+void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t now_ns);
+/* Notes that the server asked for fewer requests. */
+void pst_http_limit_slow_down(struct pst_http_limit *limit, uint64_t now_ns);
+
+#endif

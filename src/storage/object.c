@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storage object: "s3://BUCKET/KEY", and presigned URLs, which can only be read. A read is a range
+ * GET, whose body the reactors (io/http.c) receive straight into the chunk's memory. A write goes
+ * to object_upload.c.
+ *
+ * The open asks for the object's length and ETag. Each GET names this ETag in If-Match, and each
+ * response is compared with it, so the bytes of two versions are never mixed: a read of an object
+ * that has changed fails with -ESTALE.
+ *
+ * If the server has a checksum of the whole object, it is compared when all bytes have been read.
+ * The read that completes them fails if it differs.
+ *
+ * An object cannot be changed in place. So a storage that is open for writing writes a whole
+ * object, and can be read only after its commit.
+ */
+#include "storage/object.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/lane/inbox.h"
+#include "storage/object_request.h"
+#include "storage/object_sum.h"
+#include "storage/object_upload.h"
+
+/* Preferred length of a GET. Shorter ones cost more requests for the same bytes. Longer ones
+ * need longer pieces of the ring. */
+#define GET_BYTES (4u << 20)
+
+/* A read in flight. */
+struct object_read {
+	struct pst_object_call call; /* the first member */
+	struct pst_object *object;
+	struct pst_io *io;
+	struct object_read *next;
+	uint64_t crc;
+};
+
+struct pst_object {
+	struct pst_object_place place;
+	pthread_mutex_t lock; /* taken before the lock of io/http.c */
+	struct object_read *reads;
+	uint64_t length;
+	char etag[256]; /* "" if the server sends none */
+	struct pst_object_sum sum;
+	struct pst_object_upload *upload; /* NULL if the storage is open for reading */
+	bool committed, aborted;
+};
+
+/* ---- open ---- */
+
+/* Returns whether the ETag can be used in If-Match. A weak one never matches. */
+static bool etag_is_strong(const char *etag)
+{
+	return etag[0] && strncmp(etag, "W/", 2);
+}
+
+/*
+ * Asks for the object's length and ETag. HEAD gives both, but its errors have no text, and a
+ * presigned URL is valid for one method only. So after an error, and for presigned URLs, this asks
+ * for the first byte.
+ */
+static int object_ask(struct pst_object *object, struct pst_object_call *call, bool head,
+		      struct pst_err *err)
+{
+	memset(call, 0, sizeof(*call));
+	pst_object_call_init(call, &object->place, head ? "HEAD" : "GET", "");
+	pst_object_call_header(call, "x-amz-checksum-mode", "ENABLED");
+	if (object->place.url.presigned)
+		call->header_count = 0; /* an unsigned header x-amz-* would be refused */
+	call->ranged = !head;
+	return pst_object_call_run(call, err);
+}
+
+/* Takes length, ETag and checksum from the response. */
+static int object_take(struct pst_object *object, const struct pst_object_call *call, bool head,
+		       struct pst_err *err)
+{
+	const struct pst_http_head *h = &call->http.head;
+	const char *name = object->place.url.name;
+
+	if (head || h->status == 200) {
+		if (!h->has_length)
+			return pst_fail_errno(err, EIO, PENSTOCK_WHY_MALFORMED,
+					      "%s: the server did not send the object's length",
+					      name);
+		object->length = h->length;
+	} else if (h->has_total) {
+		object->length = h->range_total;
+	} else {
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_MALFORMED,
+				      "%s: the server did not send the object's length in "
+				      "Content-Range",
+				      name);
+	}
+	memcpy(object->etag, h->etag, sizeof(object->etag));
+	if (head)
+		pst_object_sum_open(&object->sum, h, object->length);
+	return 0;
+}
+
+/* Finds the object. Returns -ENOENT if it does not exist. */
+static int object_find(struct pst_object *object, struct pst_err *err)
+{
+	bool head = !object->place.url.presigned;
+	struct pst_object_call call;
+	int ret;
+
+	for (;;) {
+		unsigned status;
+
+		ret = object_ask(object, &call, head, err);
+		status = call.http.head.status;
+		if (ret || status / 100 == 2)
+			break;
+		if (call.http.head.region[0] &&
+		    !pst_object_place_move(&object->place, call.http.head.region, err)) {
+			pst_object_call_clear(&call);
+			continue;
+		}
+		/* S3 answers 416 to a range of an empty object. */
+		if (!head && status == 416 && call.http.head.has_total)
+			break;
+		if (!head) {
+			ret = pst_object_call_result(&call, "read", err);
+			break;
+		}
+		head = false;
+		pst_object_call_clear(&call);
+	}
+	if (!ret)
+		ret = object_take(object, &call, head, err);
+	pst_object_call_clear(&call);
+	return ret;
+}
+
+/* Decides how the object is written. */
+static int object_open_upload(struct pst_object *object, const struct penstock_storage_opts *opts,
+			      struct pst_err *err)
+{
+	const char *name = object->place.url.name;
+	bool replace = opts->flags & PENSTOCK_O_REPLACE;
+	int ret;
+
+	if (object->place.url.presigned)
+		return pst_fail_errno(err, EROFS, PENSTOCK_WHY_UNSUPPORTED,
+				      "%s: a presigned URL can only be read: write to s3://", name);
+	if (!replace && !(opts->flags & PENSTOCK_O_CREATE))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "%s: an object cannot be changed in place: write a whole "
+				      "object with PENSTOCK_O_REPLACE",
+				      name);
+	ret = object_find(object, err);
+	if (!ret && !replace)
+		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s: it exists, and an object cannot be changed in place: "
+				      "replace it with PENSTOCK_O_REPLACE",
+				      name);
+	/* Keys that may only write get 403 for any question. */
+	if (ret && ret != -ENOENT && ret != -EACCES)
+		return ret;
+	err->code = 0;
+	return pst_object_upload_open(&object->place, opts->length, !replace, &object->upload, err);
+}
+
+static void object_free(struct pst_object *object)
+{
+	pst_object_upload_close(object->upload);
+	pst_object_sum_close(&object->sum);
+	pst_object_place_close(&object->place);
+	pthread_mutex_destroy(&object->lock);
+	free(object);
+}
+
+static void facts_set(struct penstock_storage *st, const struct pst_object *object)
+{
+	struct pst_storage_facts *facts = &st->facts;
+	const char *check = "unchecked, because the server has no checksum of the whole object";
+
+	facts->length = object->upload ? 0 : object->length;
+	facts->writable = object->upload;
+	facts->chunk_best = GET_BYTES;
+	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
+	if (!object->upload)
+		pst_fail_errno(&facts->why_no_write, EROFS, PENSTOCK_WHY_UNSUPPORTED,
+			       "an object cannot be changed in place: open it with "
+			       "PENSTOCK_O_REPLACE");
+	if (object->upload)
+		check = "which appears at the commit";
+	else if (object->sum.state == PST_OBJECT_SUM_OPEN)
+		check = object->sum.kind == PST_HASH_CRC64NVME
+				? "checked by CRC64NVME when all of it is read"
+				: "checked by CRC32C when all of it is read";
+	else if (!object->etag[0])
+		check = "unchecked, and without an ETag changes go unnoticed";
+	snprintf(facts->text, sizeof(facts->text), "object at %s://%.100s, %s",
+		 object->place.server.tls ? "https" : "http", object->place.host, check);
+}
+
+static int object_open(struct penstock_storage *st, const char *url, int fd,
+		       const struct penstock_storage_opts *opts, struct pst_err *err)
+{
+	struct pst_object *object = calloc(1, sizeof(*object));
+	int ret;
+
+	(void)fd;
+	if (!object)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
+	pthread_mutex_init(&object->lock, NULL);
+	ret = pst_object_place_open(url, &object->place, err);
+	if (!ret && !object->place.url.presigned && !object->place.url.key_len)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			       "%s: want s3://BUCKET/KEY, with a bucket and a key",
+			       object->place.url.name);
+	else if (!ret)
+		ret = opts->flags & PENSTOCK_O_WRITE ? object_open_upload(object, opts, err)
+						     : object_find(object, err);
+	if (ret) {
+		object_free(object);
+		return ret;
+	}
+	st->priv = object;
+	facts_set(st, object);
+	return 0;
+}
+
+static void object_close(struct penstock_storage *st)
+{
+	object_free(st->priv);
+}
+
+/* ---- reads ---- */
+
+static void reads_remove(struct pst_object *object, const struct object_read *read)
+{
+	struct object_read **at = &object->reads;
+
+	while (*at != read)
+		at = &(*at)->next;
+	*at = read->next;
+}
+
+/* Fails a read whose response is not the range of the object that was opened. */
+static enum pst_http_verdict read_refuse(struct object_read *read, int code, enum penstock_why why,
+					 const char *what)
+{
+	pst_fail_errno(&read->call.http.err, code, why, "%s", what);
+	return PST_HTTP_FAIL;
+}
+
+static enum pst_http_verdict read_judge(struct pst_object_call *call)
+{
+	struct object_read *read = (struct object_read *)call;
+	const struct pst_object *object = read->object;
+	const struct pst_http_head *head = &call->http.head;
+	uint64_t first = call->first + call->http.got, len = call->last - first + 1;
+	bool whole = first == 0 && len == object->length;
+
+	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
+		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
+				   "the object changed while it was read: open it again");
+	if (head->status == 200 && !whole)
+		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
+				   "the server ignores ranges (it answered 200, not 206)");
+	if (head->status != 200 && head->status != 206)
+		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
+				   "the answer to a GET is neither 200 nor 206");
+	if (head->status == 206 &&
+	    (!head->has_range || head->range_first != first || head->range_last != call->last))
+		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
+				   "the server sent another range than was asked for "
+				   "(Content-Range)");
+	if ((head->has_total && head->range_total != object->length) ||
+	    (head->has_length && head->length != len))
+		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
+				   "the object has another length than when it was opened: open "
+				   "it again");
+	return PST_HTTP_BODY;
+}
+
+/* Compares the object's checksum if this read completes it. */
+static int64_t read_check(struct object_read *read)
+{
+	struct pst_object *object = read->object;
+	struct pst_object_sum *sum = &object->sum;
+	uint64_t len = read->call.http.in_len;
+	enum pst_object_sum_state before, after;
+	char expected[17], found[17];
+
+	pthread_mutex_lock(&object->lock);
+	before = sum->state;
+	pthread_mutex_unlock(&object->lock);
+	if (before != PST_OBJECT_SUM_OPEN)
+		return (int64_t)len;
+	read->crc = pst_object_sum_of(sum->kind, read->io->iov, read->io->iov_count, len);
+	pthread_mutex_lock(&object->lock);
+	before = sum->state;
+	after = pst_object_sum_add(sum, read->call.first, len, read->crc);
+	pthread_mutex_unlock(&object->lock);
+	if (after != PST_OBJECT_SUM_WRONG || before == after)
+		return (int64_t)len;
+	pst_object_sum_text(sum->kind, sum->expected, expected);
+	pst_object_sum_text(sum->kind, sum->found, found);
+	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+			      "%s: the bytes have x-amz-checksum-%s %s, the object has %s: read it "
+			      "again",
+			      object->place.url.name, pst_hash_name(sum->kind), found, expected);
+}
+
+static void read_ended(struct pst_object_call *call)
+{
+	struct object_read *read = (struct object_read *)call;
+	struct pst_object *object = read->object;
+	struct pst_io *io = read->io;
+	int64_t result = pst_object_call_result(call, "read", &io->err);
+
+	if (!result)
+		result = read_check(read);
+	if (result == -ESTALE && call->http.head.status == 412)
+		pst_fail_errno(&io->err, ESTALE, PENSTOCK_WHY_STALE,
+			       "%s: the object changed while it was read: open it again",
+			       object->place.url.name);
+	pthread_mutex_lock(&object->lock);
+	reads_remove(object, read);
+	pthread_mutex_unlock(&object->lock);
+	io->engine = object->place.server.tls ? "https" : "http";
+	pst_object_call_clear(call);
+	free(read);
+	/* after this call, the library may reuse `io` and close the storage */
+	pst_io_done(io, result);
+}
+
+static int object_fill(struct pst_io *io)
+{
+	struct pst_object *object = io->st->priv;
+	uint64_t left = io->off < object->length ? object->length - io->off : 0;
+	struct object_read *read;
+	int ret;
+
+	if (object->upload && !object->committed)
+		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "%s: an object can be read only after its commit",
+				      object->place.url.name);
+	left = left < io->len ? left : io->len;
+	if (!left) {
+		io->engine = "none";
+		io->result = 0;
+		io->done(io);
+		return 0;
+	}
+	read = calloc(1, sizeof(*read));
+	if (!read)
+		return pst_fail(&io->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	pst_object_call_init(&read->call, &object->place, "GET", "");
+	read->object = object;
+	read->io = io;
+	read->call.judge = read_judge;
+	read->call.ended = read_ended;
+	read->call.ranged = true;
+	read->call.first = io->off;
+	read->call.last = io->off + left - 1;
+	read->call.http.in = io->iov;
+	read->call.http.in_count = io->iov_count;
+	read->call.http.in_len = left;
+	if (etag_is_strong(object->etag))
+		pst_object_call_header(&read->call, "if-match", object->etag);
+	pthread_mutex_lock(&object->lock);
+	read->next = object->reads;
+	object->reads = read;
+	/* Under the lock, because object_cancel must not see a call that has not been started. */
+	ret = pst_http_start(&read->call.http, &io->err);
+	if (ret)
+		reads_remove(object, read);
+	pthread_mutex_unlock(&object->lock);
+	if (ret)
+		free(read);
+	return ret;
+}
+
+static void object_cancel(struct pst_io *io)
+{
+	struct pst_object *object = io->st->priv;
+	struct object_read *read;
+	bool ended = false;
+
+	pthread_mutex_lock(&object->lock);
+	for (read = object->reads; read && read->io != io; read = read->next)
+		;
+	if (read && pst_http_cancel(&read->call.http)) {
+		reads_remove(object, read);
+		ended = true;
+	}
+	pthread_mutex_unlock(&object->lock);
+	if (!read && object->upload)
+		ended = pst_object_upload_cancel(object->upload, io);
+	if (!ended)
+		return;
+	if (read)
+		pst_object_call_clear(&read->call);
+	free(read);
+	pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	pst_io_done(io, -ECANCELED);
+}
+
+/* ---- writes ---- */
+
+static int object_drain(struct pst_io *io)
+{
+	struct pst_object *object = io->st->priv;
+
+	if (!object->upload || object->committed || object->aborted)
+		return pst_fail_errno(&io->err, EROFS, PENSTOCK_WHY_UNSUPPORTED, "%s: %s",
+				      object->place.url.name,
+				      object->committed ? "it has been committed, and an object "
+							  "cannot be changed"
+				      : object->aborted ? "its upload was aborted"
+							: "it is open for reading only");
+	return pst_object_upload_write(object->upload, io);
+}
+
+/* No byte of an object is durable before its commit, so no single write can be. */
+static int object_sync(struct pst_io *io)
+{
+	return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+			      "an object becomes durable at its commit: leave out "
+			      "PENSTOCK_R_DURABLE");
+}
+
+static int object_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
+{
+	struct pst_object *object = st->priv;
+	int ret;
+
+	(void)durable; /* an object store answers only when the object is durable */
+	if (!object->upload || object->committed)
+		return 0;
+	if (object->aborted)
+		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s: its upload was aborted", object->place.url.name);
+	ret = pst_object_upload_commit(object->upload, object->etag, sizeof(object->etag),
+				       &object->length, err);
+	object->committed = !ret;
+	return ret;
+}
+
+static int object_abort(struct penstock_storage *st, struct pst_err *err)
+{
+	struct pst_object *object = st->priv;
+
+	if (!object->upload || object->committed || object->aborted)
+		return 0;
+	object->aborted = true;
+	return pst_object_upload_abort(object->upload, err);
+}
+
+static int object_length(struct penstock_storage *st, uint64_t *out, struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	(void)err;
+	*out = object->upload && !object->committed ? pst_object_upload_length(object->upload)
+						    : object->length;
+	return 0;
+}
+
+const struct pst_storage_ops pst_storage_object = {
+	.name = "object",
+	.match = pst_object_url_match,
+	.open = object_open,
+	.close = object_close,
+	.fill = object_fill,
+	.drain = object_drain,
+	.sync = object_sync,
+	.cancel = object_cancel,
+	.commit = object_commit,
+	.abort = object_abort,
+	.length = object_length,
+};

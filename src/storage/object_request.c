@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests to the server of an object: see object_request.h. The functions write_head and judge run
+ * on the reactors' threads.
+ */
+#include "storage/object_request.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "s3/uri.h"
+
+/* ---- the place ---- */
+
+/* Sets the server from the endpoint's URL, or from the region. */
+static int server_find(struct pst_object_place *place, struct pst_err *err)
+{
+	const struct pst_object_url *url = &place->url;
+	const char *endpoint = url->endpoint[0] ? url->endpoint : place->settings.endpoint;
+	char text[128];
+
+	if (!endpoint[0]) {
+		snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com", place->settings.region);
+		endpoint = text;
+	}
+	return pst_object_server_parse(endpoint, &place->server, err);
+}
+
+/* A bucket's name with a dot does not match the wildcard of a server's certificate, and an IP
+ * address has no subdomains. An endpoint with a port is most likely a server of one's own, whose
+ * name has no subdomains either. */
+static bool uses_path_style(const struct pst_object_place *place)
+{
+	if (place->url.path_style >= 0)
+		return place->url.path_style;
+	return pst_object_server_is_plain(&place->server) || place->server.port_given ||
+	       strchr(place->url.bucket, '.');
+}
+
+/* Sets host, path and endpoint from the URL and the settings. */
+static int place_resolve(struct pst_object_place *place, struct pst_err *err)
+{
+	struct pst_object_server *server = &place->server;
+	struct pst_http_endpoint_opts opts = {.insecure = place->url.insecure,
+					      .ca_bundle = place->settings.ca_bundle};
+	struct pst_text path = {NULL, 0, 0, false};
+	bool brackets;
+	int ret = 0;
+
+	if (place->url.presigned)
+		*server = place->url.server;
+	else
+		ret = server_find(place, err);
+	if (ret)
+		return ret;
+	if (!place->url.presigned) {
+		pst_text_put_str(&path, "/");
+		if (uses_path_style(place)) {
+			pst_text_put_str(&path, place->url.bucket);
+			pst_text_put_str(&path, "/");
+		} else {
+			char name[sizeof(server->host)];
+
+			if ((size_t)snprintf(name, sizeof(name), "%s.%.250s", place->url.bucket,
+					     server->host) >= sizeof(name))
+				ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					       "%s: the bucket's name is too long for a host",
+					       place->url.name);
+			memcpy(server->host, name, sizeof(name));
+		}
+		pst_uri_put(&path, place->url.key, place->url.key_len, true);
+		free(place->path);
+		place->path = path.at;
+		if (path.failed)
+			ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a URL");
+	}
+	brackets = strchr(server->host, ':');
+	snprintf(place->host, sizeof(place->host), "%s%s%s", brackets ? "[" : "", server->host,
+		 brackets ? "]" : "");
+	if (server->port != (server->tls ? 443u : 80u))
+		snprintf(place->host + strlen(place->host),
+			 sizeof(place->host) - strlen(place->host), ":%u", server->port);
+	opts.host = server->host;
+	opts.port = server->port;
+	opts.tls = server->tls;
+	return ret ? ret : pst_http_endpoint_open(&opts, &place->endpoint, err);
+}
+
+int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err)
+{
+	char why[PENSTOCK_TEXT_MAX] = "";
+	int ret;
+
+	memset(out, 0, sizeof(*out));
+	ret = pst_object_url_parse(url, &out->url, err);
+	if (ret)
+		goto err_close;
+	ret = pst_s3_settings_read(out->url.profile[0] ? out->url.profile : NULL, &out->settings,
+				   why, sizeof(why));
+	if (ret && (out->url.presigned || out->url.anonymous))
+		ret = 0; /* these need no keys */
+	if (ret) {
+		pst_fail_errno(err, ret, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %.150s", out->url.name,
+			       why);
+		goto err_close;
+	}
+	if (out->url.region[0])
+		memcpy(out->settings.region, out->url.region, sizeof(out->url.region));
+	if (!out->url.presigned && !out->url.anonymous && !out->settings.access_key[0]) {
+		ret = pst_fail(err, PENSTOCK_WHY_NO_PERMISSION,
+			       "%s: there are no keys: set AWS_ACCESS_KEY_ID and "
+			       "AWS_SECRET_ACCESS_KEY, or name a profile, or add ?anonymous=1",
+			       out->url.name);
+		goto err_close;
+	}
+	ret = place_resolve(out, err);
+	if (!ret)
+		return 0;
+err_close:
+	pst_object_place_close(out);
+	return ret;
+}
+
+void pst_object_place_close(struct pst_object_place *place)
+{
+	pst_object_url_clear(&place->url);
+	pst_s3_settings_clear(&place->settings);
+	free(place->path);
+	place->path = NULL;
+}
+
+int pst_object_place_move(struct pst_object_place *place, const char *region, struct pst_err *err)
+{
+	if (place->moved || !strcmp(region, place->settings.region))
+		return -ELOOP;
+	place->moved = true;
+	snprintf(place->settings.region, sizeof(place->settings.region), "%s", region);
+	return place_resolve(place, err);
+}
+
+/* ---- requests ---- */
+
+static void put_header(struct pst_text *out, const char *name, const char *value)
+{
+	pst_text_put_str(out, name);
+	pst_text_put_str(out, ": ");
+	pst_text_put_str(out, value);
+	pst_text_put_str(out, "\r\n");
+}
+
+/* Appends the header Authorization and those that it needs. */
+static void put_signature(const struct pst_object_call *call, struct pst_header *headers,
+			  unsigned count, struct pst_text *out)
+{
+	const struct pst_object_place *place = call->place;
+	const struct pst_s3_settings *settings = &place->settings;
+	struct pst_sigv4_keys keys = {settings->access_key, settings->secret,
+				      settings->token[0] ? settings->token : NULL,
+				      settings->region};
+	struct pst_sigv4_request req = {.method = call->method,
+					.path = place->path,
+					.query = call->query,
+					.headers = headers,
+					.payload = PST_SIGV4_UNSIGNED};
+	char date[PST_SIGV4_DATE];
+	time_t now = time(NULL);
+	unsigned more = count;
+
+	pst_sigv4_date(now, date);
+	headers[more++] = (struct pst_header){"x-amz-date", date};
+	headers[more++] = (struct pst_header){"x-amz-content-sha256", PST_SIGV4_UNSIGNED};
+	if (keys.token)
+		headers[more++] = (struct pst_header){"x-amz-security-token", keys.token};
+	req.header_count = more;
+	for (; count < more; count++)
+		put_header(out, headers[count].name, headers[count].value);
+	pst_text_put_str(out, "authorization: ");
+	pst_sigv4_sign(&req, &keys, now, out);
+	pst_text_put_str(out, "\r\n");
+}
+
+static void object_write_head(struct pst_http_call *http, struct pst_text *out)
+{
+	const struct pst_object_call *call = (const struct pst_object_call *)http;
+	const struct pst_object_place *place = call->place;
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 5];
+	unsigned count = 0;
+	char range[64];
+
+	pst_text_put_str(out, call->method);
+	pst_text_put_str(out, " ");
+	pst_text_put_str(out, place->url.presigned ? place->url.target : place->path);
+	if (call->query[0]) {
+		pst_text_put_str(out, "?");
+		pst_text_put_str(out, call->query);
+	}
+	pst_text_put_str(out, " HTTP/1.1\r\n");
+	headers[count++] = (struct pst_header){"host", place->host};
+	if (call->ranged) {
+		snprintf(range, sizeof(range), "bytes=%llu-%llu",
+			 (unsigned long long)(call->first + http->got),
+			 (unsigned long long)call->last);
+		headers[count++] = (struct pst_header){"range", range};
+	}
+	for (unsigned i = 0; i < call->header_count; i++)
+		headers[count++] = call->headers[i];
+	for (unsigned i = 0; i < count; i++)
+		put_header(out, headers[i].name, headers[i].value);
+	if (!place->url.presigned && !place->url.anonymous)
+		put_signature(call, headers, count, out);
+	if (call->sends) {
+		pst_text_put_str(out, "content-length: ");
+		pst_text_put_number(out, http->out_len);
+		pst_text_put_str(out, "\r\n");
+	}
+	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
+}
+
+/* Returns whether a later repetition of the request may succeed. */
+static bool status_is_passing(unsigned status)
+{
+	return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
+	       status == 504;
+}
+
+static enum pst_http_verdict object_judge(struct pst_http_call *http)
+{
+	struct pst_object_call *call = (struct pst_object_call *)http;
+
+	if (status_is_passing(http->head.status))
+		return PST_HTTP_RETRY;
+	if (call->judge && http->head.status / 100 == 2)
+		return call->judge(call);
+	return PST_HTTP_TEXT;
+}
+
+static void object_done(struct pst_http_call *http)
+{
+	struct pst_object_call *call = (struct pst_object_call *)http;
+
+	call->ended(call);
+}
+
+static const struct pst_http_ops object_ops = {object_write_head, object_judge, object_done};
+
+void pst_object_call_init(struct pst_object_call *call, const struct pst_object_place *place,
+			  const char *method, const char *query)
+{
+	call->place = place;
+	call->method = method;
+	call->query = query;
+	call->http.ops = &object_ops;
+	call->http.endpoint = place->endpoint;
+	call->http.no_body = !strcmp(method, "HEAD");
+	call->http.slow_s = call->http.patience_s = place->url.timeout_s;
+}
+
+void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value)
+{
+	if (call->header_count == PST_OBJECT_HEADERS_MAX)
+		abort(); /* PST_OBJECT_HEADERS_MAX is too small */
+	call->headers[call->header_count++] = (struct pst_header){name, value};
+}
+
+void pst_object_call_clear(struct pst_object_call *call)
+{
+	free(call->http.text.at);
+	call->http.text = (struct pst_text){NULL, 0, 0, false};
+}
+
+/* The wait of pst_object_call_run. */
+struct wait {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool ended;
+};
+
+static void wait_ended(struct pst_object_call *call)
+{
+	struct wait *wait = call->user;
+
+	pthread_mutex_lock(&wait->lock);
+	wait->ended = true;
+	pthread_cond_signal(&wait->changed);
+	pthread_mutex_unlock(&wait->lock);
+}
+
+int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
+{
+	struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+	int ret;
+
+	call->ended = wait_ended;
+	call->user = &wait;
+	ret = pst_http_start(&call->http, err);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&wait.lock);
+	while (!wait.ended)
+		pthread_cond_wait(&wait.changed, &wait.lock);
+	pthread_mutex_unlock(&wait.lock);
+	pthread_cond_destroy(&wait.changed);
+	pthread_mutex_destroy(&wait.lock);
+	return call->http.result ? pst_object_call_result(call, "be reached", err) : 0;
+}
+
+/* ---- errors ---- */
+
+/* Replaces an escape at the start of `text`, and returns its length, or 1 if there is none. */
+static size_t xml_unescape(const char *text, char *out)
+{
+	static const struct {
+		const char *escape;
+		char c;
+	} escapes[] = {{"&quot;", '"'}, {"&#34;", '"'}, {"&amp;", '&'},
+		       {"&lt;", '<'},	{"&gt;", '>'},	{"&apos;", '\''}};
+
+	*out = *text;
+	for (unsigned i = 0; i < sizeof(escapes) / sizeof(escapes[0]); i++)
+		if (!strncmp(text, escapes[i].escape, strlen(escapes[i].escape))) {
+			*out = escapes[i].c;
+			return strlen(escapes[i].escape);
+		}
+	return 1;
+}
+
+void pst_object_xml_text(const struct pst_text *body, const char *name, char *out, size_t out_len)
+{
+	char tag[64];
+	const char *at;
+	size_t len = 0;
+
+	out[0] = '\0';
+	snprintf(tag, sizeof(tag), "<%s>", name);
+	/* A text ends with a NUL, and bytes after an earlier NUL are not XML. */
+	at = body->at && body->len ? strstr(body->at, tag) : NULL;
+	if (!at)
+		return;
+	for (at += strlen(tag); *at && *at != '<';) {
+		at += xml_unescape(at, &out[len]);
+		if ((unsigned char)out[len] < ' ' || out[len] == 127)
+			out[len] = ' ';
+		if (++len == out_len) {
+			out[0] = '\0';
+			return;
+		}
+	}
+	out[len] = '\0';
+}
+
+/* Returns what to do about a response, or "". */
+static void advice_write(const struct pst_object_call *call, const char *code, char *out,
+			 size_t out_len)
+{
+	const struct pst_object_place *place = call->place;
+	const struct pst_http_head *head = &call->http.head;
+
+	out[0] = '\0';
+	if (!strcmp(code, "RequestTimeTooSkewed"))
+		snprintf(out, out_len, ": set this machine's clock");
+	else if (head->region[0] && strcmp(head->region, place->settings.region))
+		snprintf(out, out_len, ": the bucket is in region %s", head->region);
+	else if (head->status == 301 || head->status == 302 || head->status == 307)
+		snprintf(out, out_len, ": set the endpoint and the region of the bucket");
+	else if ((head->status == 401 || head->status == 403) && place->url.presigned)
+		snprintf(out, out_len, ": the presigned URL is not valid, or no longer");
+	else if ((head->status == 401 || head->status == 403) && place->url.anonymous)
+		snprintf(out, out_len, ": anonymous=1 sends no keys");
+	else if (head->status == 401 || head->status == 403)
+		snprintf(out, out_len, " (the keys are from %.63s)", place->settings.source);
+}
+
+static int status_errno(unsigned status, enum penstock_why *why)
+{
+	*why = PENSTOCK_WHY_IO_ERROR;
+	switch (status) {
+	case 401:
+	case 403:
+		*why = PENSTOCK_WHY_NO_PERMISSION;
+		return EACCES;
+	case 404:
+	case 410:
+		*why = PENSTOCK_WHY_NOT_FOUND;
+		return ENOENT;
+	case 400:
+		*why = PENSTOCK_WHY_BAD_ARGUMENT;
+		return EINVAL;
+	case 405:
+	case 501:
+		*why = PENSTOCK_WHY_UNSUPPORTED;
+		return EOPNOTSUPP;
+	case 412:
+		*why = PENSTOCK_WHY_STALE;
+		return ESTALE;
+	case 507:
+		*why = PENSTOCK_WHY_NO_SPACE;
+		return ENOSPC;
+	default:
+		return EIO;
+	}
+}
+
+int pst_object_call_result(const struct pst_object_call *call, const char *what,
+			   struct pst_err *err)
+{
+	const struct pst_http_call *http = &call->http;
+	const char *name = call->place->url.name;
+	char code[64], message[96], advice[120];
+	enum penstock_why why;
+	int value;
+
+	if (http->result == -ECANCELED)
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	if (http->result && (!http->head.status || http->head.status / 100 == 2))
+		return pst_fail_errno(err, http->err.code, http->err.why, "%s: %s", name,
+				      http->err.text);
+	if (!http->result && http->head.status / 100 == 2)
+		return 0;
+	pst_object_xml_text(&http->text, "Code", code, sizeof(code));
+	pst_object_xml_text(&http->text, "Message", message, sizeof(message));
+	advice_write(call, code, advice, sizeof(advice));
+	value = status_errno(http->head.status, &why);
+	return pst_fail_errno(err, value, why, "%s: cannot %s: the server answered %u%s%s%s%s%s%s",
+			      name, what, http->head.status, code[0] ? " " : "", code, advice,
+			      message[0] ? " (" : "", message, message[0] ? ")" : "");
+}

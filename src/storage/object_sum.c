@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Combines the checksums of an object's pieces: see object_sum.h. It never touches the object's
+ * bytes except in pst_object_sum_of.
+ */
+#include "storage/object_sum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t digest_number(const unsigned char *digest, size_t len)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < len; i++)
+		n = n << 8 | digest[i];
+	return n;
+}
+
+void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
+			 uint64_t length)
+{
+	/* "COMPOSITE" is a checksum of the parts' checksums, which says nothing about ranges. */
+	bool whole = !head->checksum_type[0] || !strcmp(head->checksum_type, "FULL_OBJECT");
+	const char *text = head->crc64nvme[0] ? head->crc64nvme : head->crc32c;
+	unsigned char digest[16];
+	long len;
+
+	memset(sum, 0, sizeof(*sum));
+	sum->kind = head->crc64nvme[0] ? PST_HASH_CRC64NVME : PST_HASH_CRC32C;
+	sum->length = length;
+	len = pst_base64_parse(text, strlen(text), digest, sizeof(digest));
+	if (!whole || !length || len != (long)pst_hash_len(sum->kind))
+		return;
+	sum->expected = digest_number(digest, (size_t)len);
+	sum->pieces = calloc(PST_OBJECT_SUM_PIECES_MAX + 1, sizeof(*sum->pieces));
+	if (sum->pieces)
+		sum->state = PST_OBJECT_SUM_OPEN;
+}
+
+void pst_object_sum_close(struct pst_object_sum *sum)
+{
+	free(sum->pieces);
+	sum->pieces = NULL;
+}
+
+uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
+			   uint64_t len)
+{
+	struct pst_hash *hash = pst_hash_open(kind);
+	unsigned char digest[PST_HASH_MAX] = {0};
+	uint64_t crc;
+
+	if (!hash)
+		return 0; /* without memory, the checksum is wrong, and the check reports it */
+	for (unsigned i = 0; i < iov_count && len; i++) {
+		uint64_t n = iov[i].iov_len < len ? iov[i].iov_len : len;
+
+		pst_hash_put(hash, iov[i].iov_base, (size_t)n);
+		len -= n;
+	}
+	crc = digest_number(digest, pst_hash_end(hash, digest));
+	pst_hash_close(hash);
+	return crc;
+}
+
+/* Joins piece `at` with the piece after it, if they are adjacent. */
+static void piece_join(struct pst_object_sum *sum, unsigned at)
+{
+	struct pst_object_piece *a = &sum->pieces[at], *b = a + 1;
+
+	if (at + 1 >= sum->count || a->off + a->len != b->off)
+		return;
+	a->crc = pst_crc_combine(sum->kind, a->crc, b->crc, b->len);
+	a->len += b->len;
+	sum->count--;
+	memmove(b, b + 1, (sum->count - at - 1) * sizeof(*b));
+}
+
+enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
+					     uint64_t crc)
+{
+	unsigned at = 0;
+
+	if (sum->state != PST_OBJECT_SUM_OPEN || !len)
+		return sum->state;
+	while (at < sum->count && sum->pieces[at].off + sum->pieces[at].len <= off)
+		at++;
+	if (at < sum->count && sum->pieces[at].off <= off &&
+	    off + len <= sum->pieces[at].off + sum->pieces[at].len)
+		return sum->state; /* these bytes have been read before */
+	if ((at < sum->count && sum->pieces[at].off < off + len) ||
+	    sum->count == PST_OBJECT_SUM_PIECES_MAX) {
+		sum->state = PST_OBJECT_SUM_GIVEN_UP;
+		return sum->state;
+	}
+	memmove(&sum->pieces[at + 1], &sum->pieces[at], (sum->count - at) * sizeof(sum->pieces[0]));
+	sum->pieces[at] = (struct pst_object_piece){off, len, crc};
+	sum->count++;
+	piece_join(sum, at);
+	if (at)
+		piece_join(sum, at - 1);
+	if (sum->count == 1 && sum->pieces[0].len == sum->length) {
+		sum->found = sum->pieces[0].crc;
+		sum->state =
+			sum->found == sum->expected ? PST_OBJECT_SUM_RIGHT : PST_OBJECT_SUM_WRONG;
+	}
+	return sum->state;
+}
+
+void pst_object_sum_text(enum pst_hash_kind kind, uint64_t crc, char *out)
+{
+	unsigned char digest[8];
+	size_t len = pst_hash_len(kind);
+
+	for (size_t i = len; i--; crc >>= 8)
+		digest[i] = (unsigned char)crc;
+	pst_base64(digest, len, out);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks the checksum of a whole object that is read in pieces, in any order. The checksums of the
+ * pieces are combined, so no byte is read twice. Called by object.c, under its lock.
+ *
+ * Pieces that the object's reader has already read in full are ignored. The check is given up if a
+ * piece overlaps another one in part, or if more than PST_OBJECT_SUM_PIECES_MAX separate pieces
+ * have been read.
+ */
+#ifndef PST_STORAGE_OBJECT_SUM_H
+#define PST_STORAGE_OBJECT_SUM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "io/http_head.h"
+#include "s3/hash.h"
+
+#define PST_OBJECT_SUM_PIECES_MAX 1024
+
+enum pst_object_sum_state {
+	PST_OBJECT_SUM_NONE, /* the server has no checksum of the whole object */
+	PST_OBJECT_SUM_OPEN, /* not all bytes have been read */
+	PST_OBJECT_SUM_GIVEN_UP,
+	PST_OBJECT_SUM_RIGHT,
+	PST_OBJECT_SUM_WRONG,
+};
+
+struct pst_object_piece {
+	uint64_t off, len, crc;
+};
+
+struct pst_object_sum {
+	enum pst_object_sum_state state;
+	enum pst_hash_kind kind;
+	uint64_t length;		 /* of the object */
+	uint64_t expected;		 /* checksum of the object */
+	uint64_t found;			 /* set when all bytes have been read */
+	struct pst_object_piece *pieces; /* sorted, and not adjacent */
+	unsigned count;
+};
+
+/* Begins a check, if the head of a response has a checksum of the whole object. */
+void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
+			 uint64_t length);
+void pst_object_sum_close(struct pst_object_sum *sum);
+
+/* Computes the checksum of the first `len` bytes of some memory. */
+uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
+			   uint64_t len);
+/* Adds a piece that has been read. Returns the state. */
+enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
+					     uint64_t crc);
+/* Writes a checksum in base64, as S3's headers have it. `out` needs 17 bytes. */
+void pst_object_sum_text(enum pst_hash_kind kind, uint64_t crc, char *out);
+
+#endif

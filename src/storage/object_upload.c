@@ -1,0 +1,889 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The upload of one object: see object_upload.h.
+ *
+ * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
+ * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
+ * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
+ * arrived. If no part is on its way, because all buffers are full only in part, more buffers are
+ * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
+ * memory, and one that writes it in another order needs no more than it must.
+ *
+ * The multipart upload begins with the first part that is sent. An object of one part is sent by
+ * the commit in a single PUT.
+ */
+#include "storage/object_upload.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/log.h"
+#include "core/lane/inbox.h"
+#include "s3/uri.h"
+#include "storage/object_sum.h"
+
+/* S3 takes at most 10,000 parts, of at least 5 MiB each except the last. */
+#define PARTS_MAX 10000u
+#define PART_BYTES (8ull << 20)
+#define PART_UNIT (1ull << 20)
+/* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
+ * have 8 TB. S3's limit is 5 TB. */
+#define PARTS_EQUAL 1000u
+#define BUFFERS_BYTES (128ull << 20)
+#define BUFFERS_MIN 4
+#define SCATTERED_BYTES (1ull << 30)
+#define SPANS_MAX 256 /* separate written ranges of a part */
+/* The server may need minutes to put the parts together. */
+#define COMPLETE_PATIENCE_S 600
+#define UPLOAD_ID_MAX 1024
+
+enum part_state { PART_EMPTY, PART_FILLING, PART_READY, PART_SENDING, PART_SENT };
+
+/* A written range of a part. */
+struct span {
+	uint64_t first, end;
+};
+
+struct part {
+	struct pst_object_call call; /* the first member; used while the part is sent */
+	struct pst_object_upload *upload;
+	unsigned number; /* from 1 on */
+	enum part_state state;
+	uint64_t off, len;
+	char *mem;
+	uint64_t mem_len;
+	unsigned writers;   /* lanes that copy into `mem` */
+	struct span *spans; /* sorted, and not adjacent */
+	unsigned span_count;
+	uint64_t crc;
+	char sum[17]; /* the checksum in base64 */
+	char query[UPLOAD_ID_MAX * 3 + 64];
+	char etag[256];
+	struct part *next_ready;
+};
+
+/* The result of a part that has been sent. The part itself is freed. */
+struct sent {
+	char *etag;
+	uint64_t len, crc;
+};
+
+enum id_state { ID_NONE, ID_ASKED, ID_KNOWN };
+
+struct pst_object_upload {
+	const struct pst_object_place *place;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t length; /* as announced, or 0 */
+	uint64_t part_bytes;
+	bool must_be_new, ended;
+	bool stopping; /* no part is sent any more */
+	uint64_t end;  /* end of the written bytes */
+	struct part *parts[PARTS_MAX];
+	struct sent sent[PARTS_MAX];
+	unsigned ready_count, sending;
+	uint64_t buffer_bytes; /* length of all buffers, including `spare` */
+	char *spare;	       /* list of free buffers of part_bytes; each begins with a pointer */
+	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
+	enum id_state id_state;
+	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
+	bool no_sums;		/* the server refuses checksums */
+	struct pst_object_call create;
+	struct pst_err err; /* the first failure; its code is 0 if there is none */
+};
+
+/* ---- parts ---- */
+
+static unsigned part_at(const struct pst_object_upload *up, uint64_t off)
+{
+	uint64_t start = 0, len = up->part_bytes;
+	unsigned base = 0;
+
+	if (up->length)
+		return (unsigned)(off / len);
+	while (off - start >= len * PARTS_EQUAL) {
+		start += len * PARTS_EQUAL;
+		base += PARTS_EQUAL;
+		len *= 2;
+	}
+	return base + (unsigned)((off - start) / len);
+}
+
+/* Returns the offset of part `index`, and stores its length when it is full. */
+static uint64_t part_range(const struct pst_object_upload *up, unsigned index, uint64_t *len_out)
+{
+	uint64_t start = 0, len = up->part_bytes;
+
+	if (up->length) {
+		start = index * len;
+		*len_out = up->length - start < len ? up->length - start : len;
+		return start;
+	}
+	for (; index >= PARTS_EQUAL; index -= PARTS_EQUAL) {
+		start += len * PARTS_EQUAL;
+		len *= 2;
+	}
+	*len_out = len;
+	return start + index * len;
+}
+
+/* Returns whether a part on its way, or one that is about to be sent, will free a buffer. */
+static bool buffers_move(const struct pst_object_upload *up)
+{
+	return (up->sending || up->ready_count) && !up->err.code;
+}
+
+static char *buffer_get(struct pst_object_upload *up, uint64_t len)
+{
+	char *mem = up->spare;
+	uint64_t most = BUFFERS_BYTES;
+
+	if (mem && len <= up->part_bytes) {
+		memcpy(&up->spare, mem, sizeof(up->spare));
+		return mem;
+	}
+	if (most < BUFFERS_MIN * up->part_bytes)
+		most = BUFFERS_MIN * up->part_bytes;
+	if (up->buffer_bytes + len > most &&
+	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
+		return NULL;
+	/* A buffer of the usual length can be used again for another part. */
+	len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	mem = malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
+	if (mem)
+		up->buffer_bytes += len;
+	return mem;
+}
+
+static void buffer_put(struct pst_object_upload *up, char *mem, uint64_t len)
+{
+	if (len == up->part_bytes && up->buffer_bytes <= BUFFERS_BYTES) {
+		memcpy(mem, &up->spare, sizeof(up->spare));
+		up->spare = mem;
+		return;
+	}
+	up->buffer_bytes -= len;
+	free(mem);
+}
+
+static void part_free(struct part *part)
+{
+	if (!part)
+		return;
+	pst_object_call_clear(&part->call);
+	free(part->spans);
+	free(part->mem);
+	free(part);
+}
+
+/* Returns the part for writing, with a buffer. Returns NULL if there is no buffer, with the error
+ * -EAGAIN if one may become free. */
+static struct part *part_open(struct pst_object_upload *up, unsigned index, struct pst_err *err)
+{
+	struct part *part = up->parts[index];
+	uint64_t len, off = part_range(up, index, &len);
+	char *mem;
+
+	if (part)
+		return part;
+	mem = buffer_get(up, len);
+	if (!mem) {
+		err->code = -EAGAIN;
+		if (!buffers_move(up))
+			pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
+				       "%s: the written ranges are too scattered: write the "
+				       "object in order",
+				       up->place->url.name);
+		return NULL;
+	}
+	part = calloc(1, sizeof(*part));
+	if (part)
+		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
+	if (!part || !part->spans) {
+		buffer_put(up, mem, len);
+		free(part);
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
+		return NULL;
+	}
+	part->upload = up;
+	part->number = index + 1;
+	part->state = PART_FILLING;
+	part->off = off;
+	part->len = len;
+	part->mem = mem;
+	part->mem_len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	up->parts[index] = part;
+	return part;
+}
+
+/* Notes that a range of the part was written. Returns false if there are too many ranges. */
+static bool part_note(struct part *part, uint64_t first, uint64_t end)
+{
+	struct span *spans = part->spans;
+	unsigned from = 0, to;
+
+	while (from < part->span_count && spans[from].end < first)
+		from++;
+	for (to = from; to < part->span_count && spans[to].first <= end; to++) {
+		first = spans[to].first < first ? spans[to].first : first;
+		end = spans[to].end > end ? spans[to].end : end;
+	}
+	if (part->span_count - (to - from) == SPANS_MAX)
+		return false;
+	memmove(&spans[from + 1], &spans[to], (part->span_count - to) * sizeof(*spans));
+	part->span_count = part->span_count - (to - from) + 1;
+	spans[from] = (struct span){first, end};
+	return true;
+}
+
+static bool part_is_full(const struct part *part)
+{
+	return part->span_count == 1 && !part->spans[0].first && part->spans[0].end == part->len;
+}
+
+/* ---- sending, under the lock ---- */
+
+static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
+{
+	if (!up->err.code)
+		up->err = *err;
+}
+
+static void upload_pump(struct pst_object_upload *up);
+
+static void part_ended(struct pst_object_call *call)
+{
+	struct part *part = (struct part *)call;
+	struct pst_object_upload *up = part->upload;
+	struct sent *sent = &up->sent[part->number - 1];
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	int ret = pst_object_call_result(call, "upload a part", &err);
+
+	if (!ret && !call->http.head.etag[0])
+		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
+				     "%s: the server sent no ETag of a part", up->place->url.name);
+	pthread_mutex_lock(&up->lock);
+	if (!ret)
+		sent->etag = strdup(call->http.head.etag);
+	if (!ret && !sent->etag)
+		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for an ETag");
+	if (ret)
+		upload_fail(up, &err);
+	sent->len = part->len;
+	sent->crc = part->crc;
+	part->state = PART_SENT;
+	up->parts[part->number - 1] = NULL;
+	buffer_put(up, part->mem, part->mem_len);
+	part->mem = NULL;
+	part_free(part);
+	up->sending--;
+	upload_pump(up);
+	pthread_cond_broadcast(&up->changed);
+	pthread_mutex_unlock(&up->lock);
+}
+
+/* Appends "&uploadId=ID" or "uploadId=ID" to a query. */
+static void query_write(const struct pst_object_upload *up, unsigned number, char *out,
+			size_t out_len)
+{
+	struct pst_text id = {NULL, 0, 0, false};
+
+	pst_uri_put(&id, up->id, strlen(up->id), false);
+	if (number)
+		snprintf(out, out_len, "partNumber=%u&uploadId=%s", number, id.at ? id.at : "");
+	else
+		snprintf(out, out_len, "uploadId=%s", id.at ? id.at : "");
+	free(id.at);
+}
+
+static void part_send(struct part *part)
+{
+	struct pst_object_upload *up = part->upload;
+	struct iovec iov = {part->mem, (size_t)part->len};
+	struct pst_err err;
+
+	part->state = PART_SENDING;
+	up->ready_count--;
+	up->sending++;
+	query_write(up, part->number, part->query, sizeof(part->query));
+	pst_object_call_init(&part->call, up->place, "PUT", part->query);
+	part->call.ended = part_ended;
+	part->call.sends = true;
+	part->call.http.out = part->mem;
+	part->call.http.out_len = part->len;
+	if (!up->no_sums) {
+		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, part->len);
+		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
+		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
+	}
+	if (!pst_http_start(&part->call.http, &err))
+		return;
+	upload_fail(up, &err);
+	up->sending--;
+	part->state = PART_FILLING;
+}
+
+static void parts_send(struct pst_object_upload *up)
+{
+	for (unsigned i = 0; i < PARTS_MAX && up->ready_count; i++)
+		if (up->parts[i] && up->parts[i]->state == PART_READY)
+			part_send(up->parts[i]);
+}
+
+static void id_ask(struct pst_object_upload *up);
+
+static void id_ended(struct pst_object_call *call)
+{
+	struct pst_object_upload *up = call->user;
+	unsigned status = call->http.head.status;
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	int ret = pst_object_call_result(call, "begin an upload", &err);
+
+	pthread_mutex_lock(&up->lock);
+	up->id_state = ID_NONE;
+	if (!ret)
+		pst_object_xml_text(&call->http.text, "UploadId", up->id, sizeof(up->id));
+	if (!ret && !up->id[0])
+		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
+				     "%s: the server sent no upload ID", up->place->url.name);
+	pst_object_call_clear(call);
+	if (!ret) {
+		up->id_state = ID_KNOWN;
+	} else if (!up->no_sums && (status == 400 || status == 501) && !up->stopping) {
+		up->no_sums = true; /* a server that does not know this checksum */
+		id_ask(up);
+	} else {
+		upload_fail(up, &err);
+	}
+	upload_pump(up);
+	pthread_cond_broadcast(&up->changed);
+	pthread_mutex_unlock(&up->lock);
+}
+
+/* Begins the multipart upload. */
+static void id_ask(struct pst_object_upload *up)
+{
+	struct pst_err err;
+
+	memset(&up->create, 0, sizeof(up->create));
+	pst_object_call_init(&up->create, up->place, "POST", "uploads=");
+	up->create.ended = id_ended;
+	up->create.user = up;
+	up->create.sends = true;
+	if (!up->no_sums) {
+		pst_object_call_header(&up->create, "x-amz-checksum-algorithm", "CRC64NVME");
+		pst_object_call_header(&up->create, "x-amz-checksum-type", "FULL_OBJECT");
+	}
+	up->id_state = ID_ASKED;
+	if (!pst_http_start(&up->create.http, &err))
+		return;
+	up->id_state = ID_NONE;
+	upload_fail(up, &err);
+}
+
+/* Notes that a full part can be sent, unless it is the whole object, which the commit sends. */
+static void part_check(struct pst_object_upload *up, struct part *part)
+{
+	if (part->state != PART_FILLING || part->writers || !part_is_full(part) ||
+	    (up->length && up->length <= up->part_bytes))
+		return;
+	part->state = PART_READY;
+	up->ready_count++;
+}
+
+/* ---- writes ---- */
+
+/* Copies the bytes of a write that lie in the part. Called without the lock. */
+static void part_copy(struct part *part, const struct pst_io *io, uint64_t first, uint64_t end)
+{
+	uint64_t at = io->off;
+
+	for (unsigned i = 0; i < io->iov_count && at < end; i++) {
+		uint64_t len = io->iov[i].iov_len, from = at > first ? at : first;
+		uint64_t to = at + len < end ? at + len : end;
+
+		if (from < to)
+			memcpy(part->mem + (from - part->off),
+			       (char *)io->iov[i].iov_base + (from - at), (size_t)(to - from));
+		at += len;
+	}
+}
+
+/* Opens all parts that a write touches. Returns 0, -EAGAIN if the write must wait, or -errno with
+ * the error in io->err. */
+static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
+{
+	unsigned first = part_at(up, io->off), last = part_at(up, io->off + io->len - 1);
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+
+	for (unsigned i = first; i <= last; i++) {
+		if (i < PARTS_MAX && !up->sent[i].etag &&
+		    (!up->parts[i] || up->parts[i]->state == PART_FILLING)) {
+			if (part_open(up, i, &err))
+				continue;
+			if (err.code != -EAGAIN)
+				io->err = err;
+			return err.code;
+		}
+		return i >= PARTS_MAX
+			       ? pst_fail_errno(&io->err, EFBIG, PENSTOCK_WHY_NO_SPACE,
+						"%s: an object has at most %u parts",
+						up->place->url.name, PARTS_MAX)
+			       : pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+						"%s: byte %llu was written before and its part is "
+						"sent: write each byte once",
+						up->place->url.name, (unsigned long long)io->off);
+	}
+	return 0;
+}
+
+/* Copies a write into its parts, which write_prepare has opened. Releases the lock meanwhile. */
+static int write_copy(struct pst_object_upload *up, struct pst_io *io)
+{
+	unsigned first = part_at(up, io->off), last = part_at(up, io->off + io->len - 1);
+	uint64_t end = io->off + io->len;
+	bool noted = true;
+
+	for (unsigned i = first; i <= last; i++)
+		up->parts[i]->writers++;
+	up->end = end > up->end ? end : up->end;
+	pthread_mutex_unlock(&up->lock);
+	for (unsigned i = first; i <= last; i++) {
+		struct part *part = up->parts[i];
+
+		part_copy(part, io, part->off, part->off + part->len);
+	}
+	pthread_mutex_lock(&up->lock);
+	for (unsigned i = first; i <= last; i++) {
+		struct part *part = up->parts[i];
+		uint64_t from = io->off > part->off ? io->off - part->off : 0;
+		uint64_t to = end - part->off < part->len ? end - part->off : part->len;
+
+		noted &= part_note(part, from, to);
+		part->writers--;
+		part_check(up, part);
+	}
+	return noted ? 0
+		     : pst_fail_errno(&io->err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
+				      "%s: a part has more than %u separate ranges: write longer "
+				      "pieces",
+				      up->place->url.name, SPANS_MAX);
+}
+
+/* Sends what can be sent, and takes writes that waited for buffers. */
+static void upload_pump(struct pst_object_upload *up)
+{
+	if (up->stopping)
+		return;
+	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+		id_ask(up);
+	if (up->id_state == ID_KNOWN && !up->err.code)
+		parts_send(up);
+	while (up->waiting) {
+		struct pst_io *io = up->waiting;
+		int ret = up->err.code ? up->err.code : write_prepare(up, io);
+
+		if (ret == -EAGAIN)
+			return;
+		up->waiting = io->next;
+		if (!up->waiting)
+			up->waiting_end = &up->waiting;
+		if (up->err.code)
+			io->err = up->err;
+		else if (!ret)
+			ret = write_copy(up, io);
+		io->engine = "http";
+		pst_io_done(io, ret ? ret : (int64_t)io->len);
+		if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+			id_ask(up);
+		if (up->id_state == ID_KNOWN && !up->err.code)
+			parts_send(up);
+	}
+}
+
+int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
+{
+	uint64_t end;
+	int ret;
+
+	if (__builtin_add_overflow(io->off, io->len, &end) || (up->length && end > up->length))
+		return pst_fail(&io->err, PENSTOCK_WHY_NO_SPACE,
+				"%s: the object was opened with %llu bytes", up->place->url.name,
+				(unsigned long long)up->length);
+	if (!io->len) {
+		io->result = 0;
+		io->done(io);
+		return 0;
+	}
+	pthread_mutex_lock(&up->lock);
+	if (up->err.code) {
+		io->err = up->err;
+		ret = up->err.code;
+	} else {
+		ret = write_prepare(up, io);
+	}
+	if (ret == -EAGAIN) {
+		io->next = NULL;
+		*up->waiting_end = io;
+		up->waiting_end = &io->next;
+		pthread_mutex_unlock(&up->lock);
+		return 0;
+	}
+	if (!ret)
+		ret = write_copy(up, io);
+	upload_pump(up);
+	pthread_mutex_unlock(&up->lock);
+	if (ret)
+		return ret;
+	io->engine = "http";
+	io->result = (int64_t)io->len;
+	io->done(io);
+	return 0;
+}
+
+bool pst_object_upload_cancel(struct pst_object_upload *up, const struct pst_io *io)
+{
+	struct pst_io **at;
+	bool found;
+
+	pthread_mutex_lock(&up->lock);
+	for (at = &up->waiting; *at && *at != io;)
+		at = &(*at)->next;
+	found = *at;
+	if (found) {
+		*at = io->next;
+		if (!io->next)
+			up->waiting_end = at;
+	}
+	pthread_mutex_unlock(&up->lock);
+	return found;
+}
+
+uint64_t pst_object_upload_length(struct pst_object_upload *up)
+{
+	uint64_t end;
+
+	pthread_mutex_lock(&up->lock);
+	end = up->end;
+	pthread_mutex_unlock(&up->lock);
+	return end;
+}
+
+/* ---- commit ---- */
+
+/* Returns the length of the object. */
+static uint64_t object_length(const struct pst_object_upload *up)
+{
+	return up->length ? up->length : up->end;
+}
+
+/* Checks that all bytes have been written. A gap is an error, because an object has no holes. */
+static int gaps_check(const struct pst_object_upload *up, uint64_t length, struct pst_err *err)
+{
+	for (unsigned i = 0; length; i++) {
+		uint64_t len, off = part_range(up, i, &len), written = len;
+		const struct part *part = up->parts[i];
+
+		if (off >= length)
+			return 0;
+		len = length - off < len ? length - off : len;
+		if (part && part->state == PART_FILLING)
+			written =
+				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
+		else if (!part && !up->sent[i].etag)
+			written = 0;
+		if (written < len)
+			return pst_fail_errno(
+				err, EIO, PENSTOCK_WHY_SHORT_IO,
+				"%s: byte %llu of %llu was never written", up->place->url.name,
+				(unsigned long long)(off + written), (unsigned long long)length);
+	}
+	return 0;
+}
+
+/* Sends an object of one part. */
+static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
+		      struct pst_err *err)
+{
+	struct part *part = up->parts[0];
+	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
+	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, iov.iov_len);
+
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
+	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
+		unsigned status;
+		int ret;
+
+		memset(call, 0, sizeof(*call));
+		pst_object_call_init(call, up->place, "PUT", "");
+		call->sends = true;
+		call->http.out = iov.iov_base;
+		call->http.out_len = iov.iov_len;
+		if (up->must_be_new)
+			pst_object_call_header(call, "if-none-match", "*");
+		if (sums)
+			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		ret = pst_object_call_run(call, err);
+		status = call->http.head.status;
+		if (ret || !sums || (status != 400 && status != 501))
+			return ret;
+		pst_object_call_clear(call); /* the server may not know this checksum */
+	}
+}
+
+/* Writes the body of CompleteMultipartUpload, and combines the checksums of the parts. */
+static void complete_write(const struct pst_object_upload *up, unsigned count, struct pst_text *out,
+			   char *sum)
+{
+	uint64_t crc = 0;
+
+	pst_text_put_str(out, "<CompleteMultipartUpload "
+			      "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+	for (unsigned i = 0; i < count; i++) {
+		const struct sent *sent = &up->sent[i];
+		char part_sum[17];
+
+		pst_text_put_str(out, "<Part><PartNumber>");
+		pst_text_put_number(out, i + 1);
+		pst_text_put_str(out, "</PartNumber><ETag>");
+		pst_text_put_str(out, sent->etag);
+		pst_text_put_str(out, "</ETag>");
+		if (!up->no_sums) {
+			pst_object_sum_text(PST_HASH_CRC64NVME, sent->crc, part_sum);
+			pst_text_put_str(out, "<ChecksumCRC64NVME>");
+			pst_text_put_str(out, part_sum);
+			pst_text_put_str(out, "</ChecksumCRC64NVME>");
+		}
+		pst_text_put_str(out, "</Part>");
+		crc = i ? pst_crc_combine(PST_HASH_CRC64NVME, crc, sent->crc, sent->len)
+			: sent->crc;
+	}
+	pst_text_put_str(out, "</CompleteMultipartUpload>");
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
+}
+
+/* Sends the last part, waits for all parts, and puts them together. */
+static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
+			struct pst_err *err)
+{
+	unsigned count = part_at(up, object_length(up) - 1) + 1;
+	struct pst_text body = {NULL, 0, 0, false};
+	char query[UPLOAD_ID_MAX * 3 + 64];
+	struct part *last;
+	int ret;
+
+	pthread_mutex_lock(&up->lock);
+	last = up->parts[count - 1];
+	if (last && last->state == PART_FILLING) {
+		last->len = object_length(up) - last->off;
+		last->state = PART_READY;
+		up->ready_count++;
+	}
+	upload_pump(up);
+	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code)
+		pthread_cond_wait(&up->changed, &up->lock);
+	ret = up->err.code;
+	if (ret)
+		*err = up->err;
+	pthread_mutex_unlock(&up->lock);
+	if (ret)
+		return ret;
+	complete_write(up, count, &body, sum);
+	query_write(up, 0, query, sizeof(query));
+	memset(call, 0, sizeof(*call));
+	pst_object_call_init(call, up->place, "POST", query);
+	call->sends = true;
+	call->http.out = body.at;
+	call->http.out_len = body.len;
+	call->http.patience_s = COMPLETE_PATIENCE_S;
+	if (up->must_be_new)
+		pst_object_call_header(call, "if-none-match", "*");
+	if (!up->no_sums) {
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
+	}
+	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
+			  : pst_object_call_run(call, err);
+	free(body.at);
+	call->query = "";
+	return ret;
+}
+
+/*
+ * Returns whether the object on the server is the one that was sent. A commit whose answer was lost
+ * is repeated, and the repetition fails, because the upload has ended or the object exists.
+ */
+static bool object_is_ours(struct pst_object_upload *up, const char *sum, char *etag,
+			   size_t etag_len)
+{
+	struct pst_object_call call = {0};
+	struct pst_err ignored;
+	const struct pst_http_head *head = &call.http.head;
+	bool ours;
+
+	pst_object_call_init(&call, up->place, "HEAD", "");
+	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
+	ours = !pst_object_call_run(&call, &ignored) && head->status == 200 && head->has_length &&
+	       head->length == object_length(up) && !up->no_sums && !strcmp(head->crc64nvme, sum);
+	if (ours)
+		snprintf(etag, etag_len, "%s", head->etag);
+	pst_object_call_clear(&call);
+	return ours;
+}
+
+/* Judges the answer to the commit's last request. */
+static int commit_result(struct pst_object_upload *up, struct pst_object_call *call,
+			 const char *sum, char *etag, size_t etag_len, struct pst_err *err)
+{
+	unsigned status = call->http.head.status;
+	char code[64];
+	int ret = pst_object_call_result(call, "commit", err);
+
+	if (call->http.attempts > 1 && (status == 404 || status == 412) &&
+	    object_is_ours(up, sum, etag, etag_len))
+		return 0;
+	if (status == 412 || status == 409)
+		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s: another client has created the object: replace it with "
+				      "PENSTOCK_O_REPLACE",
+				      up->place->url.name);
+	if (ret)
+		return ret;
+	/* The server begins to answer before it has put the parts together, so an error may come
+	 * after the status 200. */
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	if (code[0])
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "%s: cannot commit: the server answered %s",
+				      up->place->url.name, code);
+	snprintf(etag, etag_len, "%s", call->http.head.etag);
+	if (call->http.text.len)
+		pst_object_xml_text(&call->http.text, "ETag", etag, etag_len);
+	return 0;
+}
+
+int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
+			     uint64_t *length, struct pst_err *err)
+{
+	struct pst_object_call *call = calloc(1, sizeof(*call));
+	char sum[17] = "";
+	int ret = call ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+
+	pthread_mutex_lock(&up->lock);
+	if (!ret && up->err.code) {
+		*err = up->err;
+		ret = up->err.code;
+	}
+	if (!ret)
+		ret = gaps_check(up, object_length(up), err);
+	pthread_mutex_unlock(&up->lock);
+	if (ret) {
+		free(call);
+		return ret;
+	}
+	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag)
+		ret = commit_parts(up, call, sum, err);
+	else
+		ret = commit_put(up, call, sum, err);
+	if (!ret)
+		ret = commit_result(up, call, sum, etag, etag_len, err);
+	pst_object_call_clear(call);
+	free(call);
+	if (ret)
+		return ret;
+	up->ended = true;
+	*length = object_length(up);
+	return 0;
+}
+
+/* ---- abort, open and close ---- */
+
+/* Cancels all calls, and waits for their ends. */
+static void upload_stop(struct pst_object_upload *up)
+{
+	pthread_mutex_lock(&up->lock);
+	up->stopping = true;
+	if (!up->err.code)
+		pst_fail(&up->err, PENSTOCK_WHY_CANCELLED, "the upload was aborted");
+	for (unsigned i = 0; i < PARTS_MAX && up->sending; i++) {
+		struct part *part = up->parts[i];
+
+		if (!part || part->state != PART_SENDING || !pst_http_cancel(&part->call.http))
+			continue;
+		part->state = PART_FILLING;
+		up->sending--;
+	}
+	while (up->sending || up->id_state == ID_ASKED)
+		pthread_cond_wait(&up->changed, &up->lock);
+	pthread_mutex_unlock(&up->lock);
+}
+
+int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
+{
+	char query[UPLOAD_ID_MAX * 3 + 64];
+	struct pst_object_call *call;
+	int ret;
+
+	upload_stop(up);
+	up->ended = true;
+	if (up->id_state != ID_KNOWN)
+		return 0;
+	call = calloc(1, sizeof(*call));
+	if (!call)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	query_write(up, 0, query, sizeof(query));
+	pst_object_call_init(call, up->place, "DELETE", query);
+	ret = pst_object_call_run(call, err);
+	/* 404: the server has dropped the upload already */
+	if (!ret && call->http.head.status != 404)
+		ret = pst_object_call_result(call, "abort an upload", err);
+	pst_object_call_clear(call);
+	free(call);
+	return ret;
+}
+
+int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
+			   struct pst_object_upload **out, struct pst_err *err)
+{
+	struct pst_object_upload *up = calloc(1, sizeof(*up));
+	uint64_t least = length / PARTS_MAX + 1;
+
+	if (!up)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an upload");
+	up->place = place;
+	up->length = length;
+	up->must_be_new = must_be_new;
+	up->part_bytes = PART_BYTES;
+	if (up->part_bytes < least)
+		up->part_bytes = (least + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
+	up->waiting_end = &up->waiting;
+	pthread_mutex_init(&up->lock, NULL);
+	pthread_cond_init(&up->changed, NULL);
+	*out = up;
+	return 0;
+}
+
+void pst_object_upload_close(struct pst_object_upload *up)
+{
+	struct pst_err err;
+
+	if (!up)
+		return;
+	if (!up->ended && pst_object_upload_abort(up, &err))
+		pst_log(PST_LOG_WARN, "object", "parts may be left on the server: %s", err.text);
+	for (unsigned i = 0; i < PARTS_MAX; i++) {
+		part_free(up->parts[i]);
+		free(up->sent[i].etag);
+	}
+	while (up->spare) {
+		char *mem = up->spare;
+
+		memcpy(&up->spare, mem, sizeof(up->spare));
+		free(mem);
+	}
+	pthread_cond_destroy(&up->changed);
+	pthread_mutex_destroy(&up->lock);
+	free(up);
+}

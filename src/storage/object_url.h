@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parses the URLs of objects: s3://BUCKET/KEY[?OPTION=VALUE&...], and presigned URLs, which begin
+ * with http:// or https://. Called by the storage of objects.
+ */
+#ifndef PST_STORAGE_OBJECT_URL_H
+#define PST_STORAGE_OBJECT_URL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/base/err.h"
+
+#define PST_OBJECT_KEY_MAX 1024 /* maximum length of a key in S3, in bytes */
+
+/* A server. */
+struct pst_object_server {
+	bool tls;
+	char host[256];	 /* name or IP address, without brackets */
+	unsigned port;	 /* never 0 */
+	bool port_given; /* the port is in the URL */
+};
+
+struct pst_object_url {
+	bool presigned;
+	/* for s3:// */
+	char bucket[256];
+	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
+	size_t key_len;
+	char endpoint[1025], region[65], profile[129]; /* options; "" if they are not given */
+	int path_style;				       /* 1 or 0; -1 if it is not given */
+	bool anonymous, insecure;
+	unsigned timeout_s; /* 0 if it is not given */
+	/* for a presigned URL */
+	struct pst_object_server server;
+	char *target; /* path and query as on the wire; freed by pst_object_url_clear */
+	/* The URL without its query, which may contain a signature, for messages. */
+	char name[160];
+};
+
+/* Returns whether the text is such a URL. */
+bool pst_object_url_match(const char *url);
+int pst_object_url_parse(const char *url, struct pst_object_url *out, struct pst_err *err);
+void pst_object_url_clear(struct pst_object_url *url);
+
+/* Parses an endpoint such as "http://127.0.0.1:9000". */
+int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
+			    struct pst_err *err);
+/* Returns whether the host is an IP address or "localhost". */
+bool pst_object_server_is_plain(const struct pst_object_server *server);
+
+#endif

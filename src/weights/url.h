@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of a model that are not in a file system but behind a URL, such as s3://BUCKET/KEY or a
+ * presigned URL. The library's storages read them. Used by the code that finds and opens files.
+ */
+#ifndef PST_WEIGHTS_URL_H
+#define PST_WEIGHTS_URL_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "penstock.h"
+
+/* Returns whether a name is a URL and not a path. "file:///path" is a path. */
+bool pst_url_match(const char *name);
+/* Returns whether the URL can be the folder of other files: a presigned URL cannot. */
+bool pst_url_is_s3(const char *url);
+/* Returns the length of the URL without its query. The query of a presigned URL is a secret, so
+ * messages end before it. */
+size_t pst_url_name_len(const char *url);
+/* Returns whether the URL without its query ends with `tail`. */
+bool pst_url_ends_with(const char *url, const char *tail);
+
+/* Writes the URL of the file `name` in the folder `dir`, with the query of `dir`. The slashes of
+ * `name` stay, and all other special characters become %XX. Fails with -ENAMETOOLONG. */
+int pst_url_join(char to[PATH_MAX], const char *dir, const char *name);
+/* Writes the URL of the folder that a file is in, with its query. */
+int pst_url_dir(char to[PATH_MAX], const char *url);
+
+/* Opens a storage, and stores its length. May block. */
+int pst_url_open(const char *url, unsigned flags, struct penstock_storage **out, uint64_t *length);
+/* Reads bytes of an open storage into host memory. Fails with -ENODATA if it ends before. May
+ * block. */
+int pst_url_read(const char *url, struct penstock_storage *st, void *to, size_t len, uint64_t off);
+/* Reads a whole file of at most `max` bytes. *out becomes a malloc'd buffer with a NUL after *len
+ * bytes. May block. */
+int pst_url_read_file(const char *url, uint64_t max, char **out, size_t *len);
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program for tests/s3/faults. It does through the C API what the command cannot do:
+ *
+ *	object cancel URL	reads, cancels when a byte arrives on standard input, and reports
+ *				whether the memory stayed unchanged after the completion
+ *	object many URL N	reads N ranges of 64 KiB at random offsets, 64 at a time, and sums
+ *				their bytes
+ *	object fork URL		opens, forks, and lets parent and child read
+ *	object write URL N HOW	writes N bytes of a pattern as pieces of 1 MiB: HOW is forward,
+ *				backward, twice (each byte two times) or gap (without the second
+ *				piece), then commits; or abort, or create (without replacing)
+ *	object hold URL N	writes N bytes, prints "written", and waits for standard input
+ *	object save URL N	saves a model with one tensor of N bytes
+ *	object check URL N	compares the object with the pattern
+ *
+ * It prints one line with the result, and exits with 0 unless the program itself is at fault.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "penstock.h"
+#include "penstock_weights.h"
+
+#define PIECE (1u << 20)
+#define RANGE (64u << 10)
+#define DEPTH 64
+
+static unsigned char pattern(uint64_t at)
+{
+	return (unsigned char)(at * 2654435761u >> 13 ^ at >> 20);
+}
+
+static int report(int64_t result)
+{
+	if (result < 0)
+		printf("error %" PRId64 " %s: %s\n", result, penstock_why_name(penstock_errwhy()),
+		       penstock_errmsg());
+	else
+		printf("ok %" PRId64 "\n", result);
+	return 0;
+}
+
+static struct penstock_storage *open_or_exit(const char *url, unsigned flags, uint64_t length)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	int ret;
+
+	opts.flags = flags;
+	opts.length = length;
+	ret = penstock_open(url, &opts, &st);
+	if (!ret)
+		return st;
+	report(ret);
+	exit(0);
+}
+
+static struct penstock_device *host(void)
+{
+	struct penstock_device *dev;
+
+	if (penstock_device_open("host", NULL, &dev) < 0)
+		exit(2);
+	return dev;
+}
+
+/* Reads a whole object in one request that is cancelled. */
+static int read_and_cancel(const char *url)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0);
+	uint64_t len = (uint64_t)penstock_storage_length(st), changed = 0;
+	struct penstock_queue *q;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host(), .row_len = len, .rows = 1};
+	struct penstock_done done;
+	uint64_t id;
+	void *mem;
+	char byte;
+
+	if (penstock_queue_open(NULL, &q) || penstock_alloc(seg.dev, len, &mem))
+		return 2;
+	seg.buf = mem;
+	req.storage = st;
+	req.op = PENSTOCK_READ;
+	req.segs = &seg;
+	req.seg_count = 1;
+	if (penstock_submit(q, &req, 1, &id) != 1)
+		return report(-1);
+	if (read(0, &byte, 1) == 1)
+		penstock_cancel(q, id);
+	if (penstock_wait(q, &done, 1, 1, -1) != 1)
+		return 2;
+	memset(mem, 0xee, len);
+	/* The server sends more bytes now, if the connection is still there. */
+	printf("done %" PRId64 " %s\n", done.result, penstock_why_name(done.report->why));
+	fflush(stdout);
+	if (read(0, &byte, 1) != 1)
+		return 2;
+	for (uint64_t i = 0; i < len; i++)
+		changed += ((unsigned char *)mem)[i] != 0xee;
+	printf("changed %" PRIu64 "\n", changed);
+	penstock_queue_close(q);
+	penstock_close(st);
+	return 0;
+}
+
+static int read_many(const char *url, unsigned count)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0);
+	uint64_t len = (uint64_t)penstock_storage_length(st), sum = 0, random = 1;
+	struct penstock_device *dev = host();
+	struct penstock_queue *q;
+	struct penstock_done done;
+	unsigned begun = 0, ended = 0;
+	unsigned char *mem;
+	void *all;
+
+	if (penstock_queue_open(NULL, &q) || penstock_alloc(dev, (size_t)RANGE * DEPTH, &all))
+		return 2;
+	mem = all;
+	while (ended < count) {
+		unsigned slot = begun;
+
+		if (begun >= DEPTH || begun >= count) {
+			if (penstock_wait(q, &done, 1, 1, -1) != 1)
+				return 2;
+			slot = (unsigned)(uintptr_t)done.user;
+			if (done.result < 0) {
+				printf("error %" PRId64 " %s\n", done.result, done.report->text);
+				return 0;
+			}
+			for (unsigned i = 0; i < RANGE; i++)
+				sum += mem[(size_t)slot * RANGE + i];
+			ended++;
+		}
+		if (begun < count) {
+			struct penstock_req req = PENSTOCK_REQ_INIT;
+			struct penstock_seg seg = {.buf = mem + (size_t)slot * RANGE,
+						   .dev = dev,
+						   .row_len = RANGE,
+						   .rows = 1};
+
+			random = random * 6364136223846793005u + 1442695040888963407u;
+			seg.off = (random >> 16) % (len - RANGE);
+			req.storage = st;
+			req.op = PENSTOCK_READ;
+			req.segs = &seg;
+			req.seg_count = 1;
+			req.user = (void *)(uintptr_t)slot;
+			if (penstock_submit(q, &req, 1, NULL) != 1)
+				return report(-1);
+			begun++;
+		}
+	}
+	printf("ok %u %" PRIu64 "\n", ended, sum);
+	penstock_queue_close(q);
+	penstock_close(st);
+	return 0;
+}
+
+static int64_t read_first(struct penstock_storage *st)
+{
+	static char buf[4096];
+
+	return penstock_read(st, host(), buf, sizeof(buf), 0);
+}
+
+static int fork_and_read(const char *url)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0), *own;
+	int64_t parent = read_first(st);
+	int status = 0;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		int64_t old = read_first(st), ret;
+
+		own = open_or_exit(url, 0, 0);
+		ret = read_first(own);
+		penstock_close(own);
+		printf("child %" PRId64 " %" PRId64 "\n", old, ret);
+		fflush(stdout);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	printf("parent %" PRId64 " %" PRId64 " status %d\n", parent, read_first(st), status);
+	penstock_close(st);
+	return 0;
+}
+
+static int write_piece(struct penstock_storage *st, uint64_t off, uint64_t total)
+{
+	static unsigned char piece[PIECE];
+	size_t len = total - off < PIECE ? (size_t)(total - off) : PIECE;
+	int64_t n;
+
+	for (size_t i = 0; i < len; i++)
+		piece[i] = pattern(off + i);
+	n = penstock_write(st, host(), piece, len, off);
+	return n < 0 ? (int)n : 0;
+}
+
+static int write_object(const char *url, uint64_t total, const char *how)
+{
+	bool create = !strcmp(how, "create"), known = !strcmp(how, "known");
+	struct penstock_storage *st = open_or_exit(
+		url, create ? PENSTOCK_O_CREATE : PENSTOCK_O_REPLACE, known ? total : 0);
+	uint64_t count = (total + PIECE - 1) / PIECE;
+	int ret = 0;
+
+	for (uint64_t i = 0; i < count && !ret; i++) {
+		uint64_t at = strcmp(how, "backward") ? i : count - 1 - i;
+
+		if (!strcmp(how, "gap") && at == 1)
+			continue;
+		ret = write_piece(st, at * PIECE, total);
+		if (!ret && !strcmp(how, "twice"))
+			ret = write_piece(st, at * PIECE, total);
+	}
+	if (!ret)
+		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
+	if (!ret && !strcmp(how, "abort"))
+		ret = penstock_commit(st, 1);
+	if (!ret && total >= 4096)
+		ret = (int)read_first(st); /* after the commit, the object can be read */
+	report(ret);
+	penstock_close(st);
+	return 0;
+}
+
+static int write_and_hold(const char *url, uint64_t total)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	char byte;
+
+	for (uint64_t at = 0; at < total - PIECE; at += PIECE)
+		if (write_piece(st, at, total))
+			return report(-1);
+	puts("written");
+	fflush(stdout);
+	return read(0, &byte, 1) == 1 ? 0 : 2;
+}
+
+static int check_object(const char *url, uint64_t total)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0);
+	unsigned char *mem = malloc(total ? total : 1);
+	int64_t n = mem ? penstock_read(st, host(), mem, total, 0) : -1;
+	uint64_t wrong = 0;
+
+	if (n < 0)
+		return report(n);
+	for (uint64_t i = 0; i < (uint64_t)n; i++)
+		wrong += mem[i] != pattern(i);
+	printf("read %" PRId64 " of %" PRId64 ", wrong %" PRIu64 "\n", n,
+	       penstock_storage_length(st), wrong);
+	free(mem);
+	penstock_close(st);
+	return 0;
+}
+
+static int save_model(const char *url, uint64_t count)
+{
+	struct penstock_out out = {.size = sizeof(out),
+				   .name = "tensor",
+				   .dtype = PENSTOCK_DTYPE_U8,
+				   .rank = 1,
+				   .shape = &count,
+				   .dev = host()};
+	unsigned char *bytes;
+	void *mem;
+
+	if (penstock_alloc(out.dev, count, &mem))
+		return 2;
+	bytes = mem;
+	for (uint64_t i = 0; i < count; i++)
+		bytes[i] = pattern(i);
+	out.ptr = mem;
+	return report(penstock_weights_save(url, &out, 1, NULL, NULL));
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 2 ? argv[1] : "";
+	uint64_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
+
+	if (!strcmp(what, "cancel"))
+		return read_and_cancel(argv[2]);
+	if (!strcmp(what, "many") && argc > 3)
+		return read_many(argv[2], (unsigned)n);
+	if (!strcmp(what, "fork"))
+		return fork_and_read(argv[2]);
+	if (!strcmp(what, "write") && argc > 4)
+		return write_object(argv[2], n, argv[4]);
+	if (!strcmp(what, "hold") && argc > 3)
+		return write_and_hold(argv[2], n);
+	if (!strcmp(what, "save") && argc > 3)
+		return save_model(argv[2], n);
+	if (!strcmp(what, "check") && argc > 3)
+		return check_object(argv[2], n);
+	fprintf(stderr, "usage: object COMMAND URL [N [HOW]]\n");
+	return 2;
+}

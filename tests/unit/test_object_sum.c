@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the checksum of an object that is read in pieces, in random orders. */
+#include "test.h"
+
+#include "storage/object_sum.h"
+
+#define LEN 10000u
+
+static unsigned char bytes[LEN];
+
+static uint64_t sum_of(enum pst_hash_kind kind, uint64_t off, uint64_t len)
+{
+	/* two entries, so that the sum goes over a border */
+	struct iovec iov[2] = {{bytes + off, (size_t)len / 3}, {bytes + off + len / 3, LEN}};
+
+	return pst_object_sum_of(kind, iov, 2, len);
+}
+
+/* Begins a check of `bytes`; `wrong` is XORed to the expected checksum. */
+static void begin(struct pst_object_sum *sum, enum pst_hash_kind kind, uint64_t wrong)
+{
+	struct pst_http_head head = {.status = 200};
+
+	pst_object_sum_text(kind, sum_of(kind, 0, LEN) ^ wrong,
+			    kind == PST_HASH_CRC32C ? head.crc32c : head.crc64nvme);
+	pst_object_sum_open(sum, &head, LEN);
+	assert_int_equal(sum->state, PST_OBJECT_SUM_OPEN);
+}
+
+static void pieces_in_any_order(void **state)
+{
+	uint64_t random = test_seed(5) | 1;
+
+	(void)state;
+	for (unsigned i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)test_random(&random);
+	for (unsigned round = 0; round < 200; round++) {
+		enum pst_hash_kind kind = round & 1 ? PST_HASH_CRC32C : PST_HASH_CRC64NVME;
+		struct pst_object_sum sum;
+		unsigned cuts[64], count = 1 + (unsigned)(test_random(&random) % 60);
+		uint64_t wrong = round % 5 == 0;
+
+		begin(&sum, kind, wrong);
+		for (unsigned i = 0; i < count; i++)
+			cuts[i] = i;
+		for (unsigned i = count; i > 1; i--) {
+			unsigned j = (unsigned)(test_random(&random) % i), t = cuts[i - 1];
+
+			cuts[i - 1] = cuts[j];
+			cuts[j] = t;
+		}
+		for (unsigned i = 0; i < count; i++) {
+			uint64_t off = (uint64_t)LEN * cuts[i] / count;
+			uint64_t len = (uint64_t)LEN * (cuts[i] + 1) / count - off;
+			enum pst_object_sum_state now =
+				pst_object_sum_add(&sum, off, len, sum_of(kind, off, len));
+
+			if (i + 1 < count)
+				assert_int_equal(now, PST_OBJECT_SUM_OPEN);
+			/* bytes that were read before do not matter */
+			if (i + 1 < count)
+				assert_int_equal(pst_object_sum_add(&sum, off, len, 77),
+						 PST_OBJECT_SUM_OPEN);
+		}
+		assert_int_equal(sum.state, wrong ? PST_OBJECT_SUM_WRONG : PST_OBJECT_SUM_RIGHT);
+		pst_object_sum_close(&sum);
+	}
+}
+
+static void gives_up(void **state)
+{
+	struct pst_object_sum sum;
+
+	(void)state;
+	begin(&sum, PST_HASH_CRC32C, 0);
+	pst_object_sum_add(&sum, 100, 100, 1);
+	assert_int_equal(pst_object_sum_add(&sum, 150, 100, 1), PST_OBJECT_SUM_GIVEN_UP);
+	pst_object_sum_close(&sum);
+	begin(&sum, PST_HASH_CRC32C, 0);
+	for (unsigned i = 0; i < PST_OBJECT_SUM_PIECES_MAX; i++)
+		assert_int_equal(pst_object_sum_add(&sum, 2ull * i, 1, 1), PST_OBJECT_SUM_OPEN);
+	assert_int_equal(pst_object_sum_add(&sum, 5000, 1, 1), PST_OBJECT_SUM_GIVEN_UP);
+	pst_object_sum_close(&sum);
+}
+
+static void ignores_other_checksums(void **state)
+{
+	struct pst_http_head head = {
+		.status = 200, .crc32c = "AAAAAA==", .checksum_type = "COMPOSITE"};
+	struct pst_object_sum sum;
+
+	(void)state;
+	pst_object_sum_open(&sum, &head, LEN);
+	assert_int_equal(sum.state, PST_OBJECT_SUM_NONE);
+	head.checksum_type[0] = '\0';
+	snprintf(head.crc32c, sizeof(head.crc32c), "AAAA");
+	pst_object_sum_open(&sum, &head, LEN);
+	assert_int_equal(sum.state, PST_OBJECT_SUM_NONE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pieces_in_any_order),
+		cmocka_unit_test(gives_up),
+		cmocka_unit_test(ignores_other_checksums),
+	};
+
+	cmocka_set_message_output(CM_OUTPUT_TAP);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

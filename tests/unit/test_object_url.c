@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the parser of objects' URLs: keys, options, endpoints, presigned URLs and bad URLs. */
+#include "test.h"
+
+#include "storage/object_url.h"
+
+static struct pst_err err;
+
+static void keys_are_bytes(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	assert_int_equal(pst_object_url_parse("s3://my.bucket/a/%00%ff+b%3Fc//", &url, &err), 0);
+	assert_string_equal(url.bucket, "my.bucket");
+	assert_int_equal(url.key_len, 10);
+	assert_memory_equal(url.key, "a/\0\377+b?c//", 10);
+	assert_int_equal(url.path_style, -1);
+	assert_false(url.presigned || url.anonymous || url.insecure);
+	pst_object_url_clear(&url);
+}
+
+static void options_are_decoded(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	assert_int_equal(pst_object_url_parse("s3://b/k?endpoint=http%3A%2F%2Fh:9&region=r-1&"
+					      "profile=p&path-style=0&anonymous=1&insecure=true&"
+					      "timeout=5",
+					      &url, &err),
+			 0);
+	assert_string_equal(url.endpoint, "http://h:9");
+	assert_string_equal(url.region, "r-1");
+	assert_string_equal(url.profile, "p");
+	assert_int_equal(url.path_style, 0);
+	assert_true(url.anonymous && url.insecure);
+	assert_int_equal(url.timeout_s, 5);
+	assert_string_equal(url.name, "s3://b/k");
+}
+
+static void names_have_no_secrets(void **state)
+{
+	struct pst_object_url url;
+	char text[600];
+
+	(void)state;
+	assert_int_equal(
+		pst_object_url_parse("https://[::1]:8443/b/k%20k?X-Amz-Signature=abc", &url, &err),
+		0);
+	assert_true(url.presigned && url.server.tls);
+	assert_string_equal(url.server.host, "::1");
+	assert_int_equal(url.server.port, 8443);
+	assert_string_equal(url.target, "/b/k%20k?X-Amz-Signature=abc");
+	assert_string_equal(url.name, "https://[::1]:8443/b/k%20k");
+	pst_object_url_clear(&url);
+	memset(text, 'k', sizeof(text));
+	memcpy(text, "https://h/\n", 11);
+	memcpy(text + 550, "END?secret", 11);
+	assert_true(pst_object_url_parse(text, &url, &err) < 0);
+	assert_null(strstr(err.text, "secret"));
+	assert_null(strchr(err.text, '\n'));
+	assert_non_null(strstr(err.text, "END"));
+}
+
+static void endpoints(void **state)
+{
+	static const struct {
+		const char *text, *host;
+		unsigned port;
+		int tls, plain, given;
+	} good[] = {
+		{"http://127.0.0.1:9000", "127.0.0.1", 9000, 0, 1, 1},
+		{"https://s3.example.com/", "s3.example.com", 443, 1, 0, 0},
+		{"http://localhost", "localhost", 80, 0, 1, 0},
+		{"https://[fe80::1]", "fe80::1", 443, 1, 1, 0},
+	};
+	static const char *const bad[] = {
+		"",	      "127.0.0.1",	"ftp://h",	 "http://",	"http://h:",
+		"http://h:0", "http://h:65536", "http://h/path", "http://h:1x", "http://[::1",
+		"http://u@h"};
+	struct pst_object_server server;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(pst_object_server_parse(good[i].text, &server, &err), 0);
+		assert_string_equal(server.host, good[i].host);
+		assert_int_equal(server.port, good[i].port);
+		assert_int_equal(server.tls, good[i].tls);
+		assert_int_equal(server.port_given, good[i].given);
+		assert_int_equal(pst_object_server_is_plain(&server), good[i].plain);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_true(pst_object_server_parse(bad[i], &server, &err) < 0);
+	assert_true(pst_object_server_parse("http://u:secret@h", &server, &err) < 0);
+	assert_null(strstr(err.text, "secret"));
+}
+
+/* A URL without a key is that of the bucket, which only small requests take. */
+static void buckets(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	assert_int_equal(pst_object_url_parse("s3://b/?region=r", &url, &err), 0);
+	assert_string_equal(url.bucket, "b");
+	assert_int_equal(url.key_len, 0);
+	assert_string_equal(url.region, "r");
+	pst_object_url_clear(&url);
+}
+
+static void bad_urls(void **state)
+{
+	static const char *const bad[] = {"s3://",
+					  "s3:///k",
+					  "s3://b",
+					  "s3://b?x=1",
+					  "s3://b/?x=1",
+					  "s3://b/%",
+					  "s3://b/%g0",
+					  "s3://b:1/k",
+					  "s3://b/k?x=1",
+					  "s3://b/k?region",
+					  "s3://b/k?path-style=2",
+					  "s3://b/k?timeout=-1",
+					  "s3://b/k?timeout=",
+					  "http://h",
+					  "http:///k",
+					  "https://h/a b"};
+	struct pst_object_url url;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		int ret = pst_object_url_parse(bad[i], &url, &err);
+
+		if (ret >= 0)
+			printf("# %s\n", bad[i]);
+		assert_true(ret < 0);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(keys_are_bytes),
+		cmocka_unit_test(options_are_decoded),
+		cmocka_unit_test(names_have_no_secrets),
+		cmocka_unit_test(endpoints),
+		cmocka_unit_test(buckets),
+		cmocka_unit_test(bad_urls),
+	};
+
+	cmocka_set_message_output(CM_OUTPUT_TAP);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
