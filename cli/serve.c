@@ -30,6 +30,8 @@ enum option_code {
 	CERT,
 	KEY,
 	ACCESS_LOG,
+	RDMA,
+	DEVICE,
 	NO_MD5,
 	THREADS,
 	CONNECTIONS,
@@ -79,9 +81,11 @@ static bool text_option(int c, struct gw_options *o)
 				[DOMAIN - ROOT] = &o->domain,
 				[CERT - ROOT] = &o->cert,
 				[KEY - ROOT] = &o->key,
-				[ACCESS_LOG - ROOT] = &o->access_log};
+				[ACCESS_LOG - ROOT] = &o->access_log,
+				[RDMA - ROOT] = &o->rdma,
+				[DEVICE - ROOT] = &o->device};
 
-	if (c < ROOT || c > ACCESS_LOG)
+	if (c < ROOT || c > DEVICE)
 		return false;
 	*texts[c - ROOT] = optarg;
 	return true;
@@ -132,6 +136,8 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 		{"cert", required_argument, NULL, CERT},
 		{"key", required_argument, NULL, KEY},
 		{"access-log", required_argument, NULL, ACCESS_LOG},
+		{"rdma", required_argument, NULL, RDMA},
+		{"device", required_argument, NULL, DEVICE},
 		{"no-md5", no_argument, NULL, NO_MD5},
 		{"threads", required_argument, NULL, THREADS},
 		{"connections", required_argument, NULL, CONNECTIONS},
@@ -265,6 +271,8 @@ const struct command cmd_serve = {
 		"  --cert FILE            certificates for TLS; read again on SIGHUP\n"
 		"  --key FILE             the certificate's key, readable by its owner only\n"
 		"  --access-log FILE      write a line of JSON for each request; -: stdout\n"
+		"  --rdma LIST            transports of S3 over RDMA: shm1, tcp1, or none\n"
+		"  --device NAME          GPU for clients' windows in GPU memory, such as cuda:0\n"
 		"  --no-md5               don't compute MD5: ETags are random\n"
 		"  --threads N            threads that serve connections\n"
 		"  --connections N        maximum number of connections (4096)\n"

@@ -95,7 +95,9 @@ static bool digests_begin(struct gw_request *req)
 			return gw_fail(req, GW_InvalidDigest, NULL) == 0;
 		body->has_md5_want = true;
 	}
-	if (md5 || (body->kind == GW_BODY_FILE && req->server->md5)) {
+	/* An object that comes by RDMA has an opaque ETag, so that no CPU reads all its bytes
+	 * for the digest. */
+	if (md5 || (body->kind == GW_BODY_FILE && req->server->md5 && !req->remote)) {
 		body->md5_hash = pst_hash_open(PST_HASH_MD5);
 		/* Without MD5, as in FIPS mode, the ETag is opaque. */
 		if (!body->md5_hash && md5)

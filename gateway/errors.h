@@ -55,6 +55,7 @@
 	X(PreconditionFailed, 412, "At least one of the preconditions did not hold")            \
 	X(ReplicationConfigurationNotFoundError, 404,                                           \
 	  "The replication configuration was not found")                                        \
+	X(RDMATransferFailed, 500, "The transfer by RDMA failed; nothing is stored.")           \
 	X(RequestTimeTooSkewed, 403, "The request time and the server's time differ too much.") \
 	X(ServerSideEncryptionConfigurationNotFoundError, 404,                                  \
 	  "The server side encryption configuration was not found")                             \

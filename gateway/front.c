@@ -10,6 +10,7 @@
 
 #include "access_log.h"
 #include "auth.h"
+#include "rdma.h"
 #include "route.h"
 
 static uint64_t now_ns(void)
@@ -41,6 +42,13 @@ static bool has_body(const struct gw_http_request *http)
 	return gw_http_header(http, "transfer-encoding") || (length && strcmp(length, "0") != 0);
 }
 
+/* Returns whether the request may take long, so that a worker runs it. A request with a token waits
+ * for its transfer. */
+static bool is_long(const struct gw_request *req)
+{
+	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token");
+}
+
 static bool front_head(void *owner, struct gw_http_request *http)
 {
 	struct gw_front *front = owner;
@@ -64,7 +72,7 @@ static bool front_head(void *owner, struct gw_http_request *http)
 		return false;
 	if (req->op->check && !req->op->check(req))
 		return false;
-	if (req->op->body == GW_BODY_NONE && !has_body(http) && !gw_op_is_long(req->op)) {
+	if (req->op->body == GW_BODY_NONE && !has_body(http) && !is_long(req)) {
 		req->op->run(req);
 		return false;
 	}
@@ -82,16 +90,16 @@ static void front_end(void *owner, struct gw_http_request *http)
 	struct gw_request *req = http->user;
 
 	(void)owner;
-	if (gw_body_end(req))
-		req->op->run(req);
+	if (!gw_rdma_receive(req) || !gw_body_end(req))
+		return;
+	req->op->run(req);
+	gw_rdma_stored(req);
 }
 
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
-	struct gw_request *req = http->user;
-
 	(void)owner;
-	return gw_op_is_long(req->op);
+	return is_long(http->user);
 }
 
 static void front_done(void *owner, struct gw_http_request *http, bool complete)

@@ -81,11 +81,19 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 	    (unsigned long long)atomic_load(&m->bytes_in));
 	put(out, "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->bytes_out));
+	for (unsigned i = 0; i < 4; i++)
+		put(out,
+		    "penstock_bytes_total{transport=\"%s\",side=\"front\",direction=\"%s\"} "
+		    "%llu\n",
+		    i / 2 ? "tcp1" : "shm1", i % 2 ? "out" : "in",
+		    (unsigned long long)atomic_load(&m->rdma_bytes[i / 2][i % 2]));
 	put(out,
 	    "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
 	    "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
 	    "penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->rdma_declined));
+	put_one(out, "rdma_failed_total", "counter", "Requests whose transfer by RDMA failed.",
+		atomic_load(&m->rdma_failed));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));
 	put_one(out, "refused_heads_total", "counter", "Requests whose head broke a limit.",

@@ -23,6 +23,9 @@ struct gw_metrics {
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
+	atomic_ullong rdma_failed;	   /* requests whose transfer by RDMA failed */
+	/* by transport (shm1, tcp1) and direction (in, out) */
+	atomic_ullong rdma_bytes[2][2];
 	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
 };
 

@@ -13,6 +13,7 @@
 
 #include "assemble.h"
 #include "s3/uri.h"
+#include "rdma.h"
 #include "stored.h"
 #include "upload.h"
 #include "xml_read.h"
@@ -113,7 +114,7 @@ bool gw_check_part(struct gw_request *req)
 		return gw_fail(req, GW_InvalidArgument,
 			       "Part number must be an integer between 1 and 10000, inclusive") ==
 		       0;
-	if (!gw_stored_check(req) || !gw_rdma_decline(req) || !upload_open(req, &upload))
+	if (!gw_stored_check(req) || !gw_rdma_check(req) || !upload_open(req, &upload))
 		return false;
 	algorithm = gw_meta_get(&upload.meta, "x-amz-checksum-algorithm");
 	if (algorithm)

@@ -11,6 +11,7 @@
 #include "condition.h"
 #include "partlist.h"
 #include "range.h"
+#include "rdma.h"
 #include "xml_read.h"
 #include "xml_write.h"
 
@@ -146,18 +147,13 @@ static void put_headers(struct gw_request *req, const struct gw_object *object,
 			 (long long)object->st.st_size);
 		gw_header_add(req, "Content-Range", range);
 	}
-	/* This gateway sends every object by HTTP. */
-	if (gw_header(req, "x-amz-rdma-token")) {
-		gw_header_add(req, "x-amz-rdma-reply", "501");
-		gw_header_add(req, "x-amz-rdma-bytes-transferred", "0");
-		atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
-	}
 }
 
 void gw_op_get(struct gw_request *req)
 {
 	struct gw_reply *reply = &req->http->reply;
 	struct gw_object object;
+	enum gw_rdma_sent sent;
 	struct part part;
 	unsigned status;
 
@@ -170,12 +166,17 @@ void gw_op_get(struct gw_request *req)
 	} else if (status) {
 		gw_fail(req, GW_PreconditionFailed, NULL);
 	} else if (part_choose(req, &object, &part)) {
-		put_headers(req, &object, &part);
-		reply->status = part.partial ? 206 : 200;
-		reply->fd = object.fd;
-		reply->at = part.at;
-		reply->len = part.len;
-		object.fd = -1;
+		sent = gw_rdma_send(req, object.fd, part.at, part.len, part.partial);
+		if (sent != GW_RDMA_FAILED) {
+			put_headers(req, &object, &part);
+			reply->status = part.partial ? 206 : 200;
+		}
+		if (sent == GW_RDMA_BODY) {
+			reply->fd = object.fd;
+			reply->at = part.at;
+			reply->len = part.len;
+			object.fd = -1;
+		}
 	}
 	gw_object_close(&object);
 }

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "condition.h"
+#include "rdma.h"
 #include "stored.h"
 
 bool gw_check_put(struct gw_request *req)
 {
 	bool exclusive;
 
-	return gw_stored_check(req) && gw_rdma_decline(req) && gw_condition_store(req, &exclusive);
+	return gw_stored_check(req) && gw_rdma_check(req) && gw_condition_store(req, &exclusive);
 }
 
 void gw_op_put(struct gw_request *req)

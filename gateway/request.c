@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements requests and their replies, see request.h. */
+#include "penstock_object.h"
 #include "request.h"
 
 #include <errno.h>
@@ -333,6 +334,7 @@ void gw_request_close(struct gw_request *req)
 	if (req->bucket_fd >= 0)
 		close(req->bucket_fd);
 	gw_keys_release(req->keys);
+	penstock_object_forget(req->remote);
 	if (req->claim) {
 		explicit_bzero(req->claim, sizeof(*req->claim));
 		free(req->claim);

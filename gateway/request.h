@@ -46,6 +46,9 @@ struct gw_request {
 	int bucket_fd; /* -1 if the bucket is not open */
 	struct gw_body body;
 	void *state; /* of the operation; freed with free() */
+	/* Window that the object is read from, in place of a body; NULL if there is none. Set by
+	 * gw_rdma_check. */
+	struct penstock_object_remote *remote;
 	enum gw_error error;
 	const char *hint; /* region for the reply with an error; NULL for none */
 	bool failed;

@@ -17,6 +17,7 @@
 
 #include "access_log.h"
 #include "front.h"
+#include "rdma.h"
 
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
@@ -178,6 +179,15 @@ static int gateway_start(struct gateway *g)
 		if (!server->log)
 			return -EIO;
 	}
+	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
+	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
+		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads,
+						     o->cert != NULL};
+
+		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
+		if (!server->rdma)
+			return -EIO;
+	}
 	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
 	if (g->fd < 0)
 		return g->fd;
@@ -290,6 +300,7 @@ static void gateway_stop(struct gateway *g)
 		close(g->fd);
 	if (g->metrics_fd >= 0)
 		close(g->metrics_fd);
+	gw_rdma_close(server->rdma);
 	gw_access_log_close(server->log);
 	gw_store_close(&server->store);
 	gw_keys_release(server->keys);

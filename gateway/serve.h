@@ -17,6 +17,8 @@ struct gw_options {
 	const char *domain;		  /* NULL: path-style only */
 	const char *cert, *key;		  /* files in PEM form; NULL without TLS */
 	const char *access_log;		  /* file; "-" is standard output; NULL for none */
+	const char *rdma;		  /* transports of RDMA; "none"; NULL: all */
+	const char *device; /* GPU through which windows of GPUs are accessed; NULL: none */
 	bool no_md5;
 	unsigned threads, connections_max, connections_per_address_max;
 	unsigned timeout_s, rate_min, drain_s;

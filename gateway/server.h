@@ -24,6 +24,7 @@ struct gw_server {
 	struct gw_keys *keys;
 	struct gw_metrics metrics;
 	struct gw_access_log *log; /* NULL if there is none */
+	struct gw_rdma *rdma;	   /* server half of S3 over RDMA */
 };
 
 #endif

@@ -8,10 +8,8 @@
 #include <sys/random.h>
 
 #include "s3/hash.h"
-#include "xml_write.h"
 
 #define USER_META_MAX 2048 /* maximum total length of names and values, as in S3 */
-#define RDMA_TOKEN_MAX 512
 
 static bool begins(const char *text, const char *begin)
 {
@@ -121,27 +119,4 @@ void gw_opaque_etag(char out[GW_ETAG_MAX])
 		;
 	pst_hex(random, sizeof(random), hex);
 	snprintf(out, GW_ETAG_MAX, "%s-1", hex);
-}
-
-bool gw_rdma_decline(struct gw_request *req)
-{
-	const char *token = gw_header(req, "x-amz-rdma-token");
-	struct pst_text *out;
-
-	if (!token)
-		return true;
-	if (!*token || strlen(token) > RDMA_TOKEN_MAX) {
-		gw_fail(req, GW_InvalidRDMAToken, NULL);
-		return false;
-	}
-	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
-	out = gw_reply_xml(req, 200);
-	gw_header_add(req, "x-amz-rdma-reply", "501");
-	gw_header_add(req, "x-amz-rdma-bytes-transferred", "0");
-	pst_text_put_str(out, "<Error>");
-	gw_xml_element(out, "Code", "RDMANotSupported");
-	gw_xml_element(out, "Message", "Send the object as the body of the request.");
-	gw_xml_element(out, "RequestId", req->id);
-	pst_text_put_str(out, "</Error>");
-	return false;
 }

@@ -17,8 +17,4 @@ void gw_stored_add(const struct gw_request *req, struct gw_meta *meta);
 void gw_stored_sum(struct gw_request *req, struct gw_meta *meta);
 /* Writes an ETag that is no digest: 32 hex digits and a suffix. */
 void gw_opaque_etag(char out[GW_ETAG_MAX]);
-/* Answers a request to store with an RDMA token, which this gateway declines. Returns false after
- * it has filled the reply. */
-bool gw_rdma_decline(struct gw_request *req);
-
 #endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements rdma.h. The worker (pool.c) that runs a request waits for its move. One more thread
+ * takes the completions of all moves and wakes the workers. At most half of the workers wait at a
+ * time, so that clients that do not answer cannot stop the gateway; further tokens are declined.
+ */
+#include "rdma.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "penstock_object.h"
+#include "xml_write.h"
+
+#define PIECE (4u << 20) /* bytes of a PUT that are in memory at a time */
+#define CHANNELS 8
+#define TIMEOUT_MS 5000
+#define BATCH 16
+
+struct gw_rdma {
+	struct penstock_object_server *server;
+	pthread_t thread;
+	bool running;
+	struct penstock_device *device; /* NULL: none */
+	int stop;			/* eventfd */
+	atomic_uint active;
+	unsigned active_max;
+};
+
+/* A move that a thread waits for. */
+struct ticket {
+	sem_t done;
+	int64_t result;
+};
+
+/* ---- the thread that takes completions ---- */
+
+static void *rdma_run(void *arg)
+{
+	struct gw_rdma *rdma = arg;
+	struct penstock_object_done done[BATCH];
+
+	for (;;) {
+		struct pollfd fds[2] = {{penstock_object_fd(rdma->server), POLLIN, 0},
+					{rdma->stop, POLLIN, 0}};
+		int n = poll(fds, 2, -1);
+
+		if (n > 0 && fds[1].revents)
+			return NULL;
+		n = penstock_object_poll(rdma->server, done, BATCH);
+		for (int i = 0; i < n; i++) {
+			struct ticket *ticket = (struct ticket *)(uintptr_t)done[i].user;
+
+			ticket->result = done[i].result;
+			sem_post(&ticket->done);
+		}
+	}
+}
+
+struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct gw_rdma *rdma = calloc(1, sizeof(*rdma));
+
+	if (!rdma) {
+		snprintf(why, why_len, "out of memory");
+		return NULL;
+	}
+	rdma->active_max = o->threads > 1 ? o->threads / 2 : 1;
+	opts.channels = CHANNELS;
+	opts.timeout_ms = TIMEOUT_MS;
+	opts.require_encryption = o->encrypt;
+	opts.transports = o->transports;
+	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
+		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
+		free(rdma);
+		return NULL;
+	}
+	opts.device = rdma->device;
+	rdma->stop = eventfd(0, EFD_CLOEXEC);
+	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->server))
+		rdma->running = !pthread_create(&rdma->thread, NULL, rdma_run, rdma);
+	if (rdma->running)
+		return rdma;
+	snprintf(why, why_len, "cannot start RDMA: %s",
+		 rdma->server || rdma->stop < 0 ? strerror(errno) : penstock_errmsg());
+	gw_rdma_close(rdma);
+	return NULL;
+}
+
+void gw_rdma_close(struct gw_rdma *rdma)
+{
+	const uint64_t one = 1;
+
+	if (!rdma)
+		return;
+	if (rdma->running && write(rdma->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
+		pthread_join(rdma->thread, NULL);
+	penstock_object_server_close(rdma->server);
+	penstock_device_close(rdma->device);
+	if (rdma->stop >= 0)
+		close(rdma->stop);
+	free(rdma);
+}
+
+/* ---- one move ---- */
+
+/* Moves a piece and waits. Returns its length or a negative errno. */
+static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
+		    enum penstock_op op, uint64_t off, const struct penstock_object_seg *seg)
+{
+	struct ticket ticket = {.result = 0};
+	int ret;
+
+	/* No thread may wait without end, because a gateway must come to an end. The server half
+	 * fails a move without progress. */
+	if (atomic_fetch_add(&rdma->active, 1) >= rdma->active_max) {
+		atomic_fetch_sub(&rdma->active, 1);
+		return -EOPNOTSUPP;
+	}
+	sem_init(&ticket.done, 0, 0);
+	ret = penstock_object_move(remote, op, off, seg, 1, (uintptr_t)&ticket);
+	while (!ret && sem_wait(&ticket.done))
+		;
+	sem_destroy(&ticket.done);
+	atomic_fetch_sub(&rdma->active, 1);
+	return ret ? (ret == -EAGAIN ? -EOPNOTSUPP : ret) : ticket.result;
+}
+
+/* Adds the headers of an outcome to the reply. */
+static void put_headers(struct gw_request *req, enum penstock_op op,
+			enum penstock_object_outcome outcome, uint64_t bytes, bool ranged)
+{
+	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;
+
+	answer.op = op;
+	answer.outcome = outcome;
+	answer.bytes = bytes;
+	answer.ranged = ranged;
+	if (penstock_object_answer_fill(&answer))
+		return;
+	for (unsigned i = 0; i < answer.header_count; i++)
+		gw_header_add(req, answer.headers[i].name, answer.headers[i].value);
+}
+
+/* Counts bytes that have moved. */
+static void count_bytes(struct gw_request *req, const struct penstock_object_remote *remote,
+			bool out, uint64_t bytes)
+{
+	struct penstock_object_remote_info info = {.size = sizeof(info)};
+
+	penstock_object_remote_get_info(remote, &info);
+	atomic_fetch_add(&req->server->metrics.rdma_bytes[info.transport &&
+							  !strcmp(info.transport, "tcp1")][out],
+			 bytes);
+}
+
+/* Resolves the token. Returns 0, -EOPNOTSUPP if it is declined, or -EBADMSG. */
+static int token_resolve(struct gw_request *req, struct penstock_object_remote **out)
+{
+	const char *token = gw_header(req, "x-amz-rdma-token");
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+	struct gw_rdma *rdma = req->server->rdma;
+	int ret;
+
+	peer.address = req->http->remote;
+	ret = rdma ? penstock_object_resolve(rdma->server, token, strlen(token), &peer, out)
+		   : -EOPNOTSUPP;
+	return !ret || ret == -EBADMSG ? ret : -EOPNOTSUPP;
+}
+
+/* ---- GET ---- */
+
+enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
+			       bool ranged)
+{
+	struct gw_metrics *metrics = &req->server->metrics;
+	struct penstock_object_seg seg = {.len = len, .has_fd = 1, .fd = fd, .fd_off = at};
+	struct penstock_object_remote *remote = NULL;
+	int64_t moved = -EOPNOTSUPP;
+	int ret;
+
+	if (!gw_header(req, "x-amz-rdma-token"))
+		return GW_RDMA_BODY;
+	ret = token_resolve(req, &remote);
+	if (ret == -EBADMSG) {
+		gw_fail(req, GW_InvalidRDMAToken, NULL);
+		return GW_RDMA_FAILED;
+	}
+	/* A window that is too short is declined as a whole (-ERANGE). */
+	if (!ret && !strcmp(req->http->method, "GET"))
+		moved = move(req->server->rdma, remote, PENSTOCK_READ, 0, &seg);
+	if (moved >= 0) {
+		count_bytes(req, remote, true, (uint64_t)moved);
+		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_MOVED, (uint64_t)moved, ranged);
+	} else {
+		bool failed = !ret && moved != -EOPNOTSUPP && moved != -ERANGE;
+
+		atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined, 1);
+		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, ranged);
+	}
+	penstock_object_forget(remote);
+	return moved >= 0 ? GW_RDMA_MOVED : GW_RDMA_BODY;
+}
+
+/* ---- PUT ---- */
+
+/* Answers that nothing is stored, and that the client shall send a body. Returns false. */
+static bool put_decline(struct gw_request *req)
+{
+	struct pst_text *out;
+
+	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
+	out = gw_reply_xml(req, 200);
+	put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_DECLINED, 0, false);
+	pst_text_put_str(out, "<Error>");
+	gw_xml_element(out, "Code", "RDMANotSupported");
+	gw_xml_element(out, "Message", "Send the object as the body of the request.");
+	gw_xml_element(out, "RequestId", req->id);
+	pst_text_put_str(out, "</Error>");
+	return false;
+}
+
+bool gw_rdma_check(struct gw_request *req)
+{
+	const char *length = gw_header(req, "content-length");
+	int ret;
+
+	if (!gw_header(req, "x-amz-rdma-token"))
+		return true;
+	ret = token_resolve(req, &req->remote);
+	if (ret == -EBADMSG)
+		return gw_fail(req, GW_InvalidRDMAToken, NULL) == 0;
+	if (ret)
+		return put_decline(req);
+	if (!length || strcmp(length, "0") != 0)
+		return gw_fail(req, GW_InvalidRequest,
+			       "A request with x-amz-rdma-token must have Content-Length: 0.") == 0;
+	return true;
+}
+
+bool gw_rdma_receive(struct gw_request *req)
+{
+	struct penstock_object_remote_info window = {.size = sizeof(window)};
+	struct penstock_object_seg seg = {.len = 0};
+	struct gw_body *body = &req->body;
+
+	if (!req->remote)
+		return true;
+	penstock_object_remote_get_info(req->remote, &window);
+	if (body->chunked || window.length > req->server->body_max)
+		return gw_fail(req, body->chunked ? GW_InvalidRequest : GW_EntityTooLarge, NULL) ==
+		       0;
+	seg.ptr = malloc(PIECE);
+	if (!seg.ptr)
+		return gw_fail(req, GW_SlowDown, NULL) == 0;
+	body->want = window.length;
+	for (uint64_t at = 0; at < window.length; at += seg.len) {
+		int64_t moved;
+
+		seg.len = window.length - at < PIECE ? window.length - at : PIECE;
+		moved = move(req->server->rdma, req->remote, PENSTOCK_WRITE, at, &seg);
+		if (moved < 0 || !gw_body_put(req, seg.ptr, seg.len)) {
+			free(seg.ptr);
+			if (moved == -EOPNOTSUPP)
+				return put_decline(req);
+			if (moved >= 0)
+				return false;
+			atomic_fetch_add(&req->server->metrics.rdma_failed, 1);
+			return gw_fail(req, GW_RDMATransferFailed, NULL) == 0;
+		}
+	}
+	free(seg.ptr);
+	count_bytes(req, req->remote, false, window.length);
+	return true;
+}
+
+void gw_rdma_stored(struct gw_request *req)
+{
+	if (req->remote && !req->failed && req->http->reply.status == 200)
+		put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_MOVED, req->body.got, false);
+}

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests S3 over RDMA between boto3 and `penstock serve`: boto3 is unmodified, and
+examples/object_boto3.py adds the tokens through its event hooks. rdma.py [WORD...] runs the cases
+whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import botocore.exceptions
+
+from served import BUILD, ROOT, Gateway, failure, run_cases, same
+
+os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstock.so.0"))
+os.environ.setdefault("PENSTOCK_LIBCUDA",
+                      os.path.join(BUILD, "tests", "standin", "libcuda.so.1"))
+sys.path.insert(0, os.path.join(ROOT, "examples"))
+import object_boto3  # noqa: E402  pylint: disable=wrong-import-position
+
+MIB = 1 << 20
+LEN = 9 * MIB + 77
+WAYS = (("shm1", "host"), ("tcp1", "host"), ("shm1", "cuda:0"), ("tcp1", "cuda:0"))
+
+
+class Setup:
+    """A gateway with a bucket, and a client with memory for two objects."""
+
+    def __init__(self, transport=None, device="host", **gateway):
+        self.gateway = Gateway(**gateway)
+        self.plain = self.gateway.client(
+            request_checksum_calculation="when_required",
+            s3={"addressing_style": "path", "payload_signing_enabled": False})
+        self.plain.create_bucket(Bucket="data-1")
+        self.transport = object_boto3.Transport(transport)
+        self.memory = self.transport.memory(4 * LEN, device)
+        self.objects = object_boto3.Objects(self.plain, self.transport)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.gateway.close()
+
+    def metric(self, name):
+        text = self.gateway.get("/metrics")[1]
+        found = re.search("^penstock_" + re.escape(name) + r" (\d+)$", text, re.M)
+        return int(found[1]) if found else None
+
+    def moved(self, transport, direction):
+        return self.metric(f'bytes_total{{transport="{transport}",side="front",'
+                           f'direction="{direction}"}}')
+
+
+def read_plain(client, key):
+    return client.get_object(Bucket="data-1", Key=key)["Body"].read()
+
+
+def round_trip(transport, device):
+    data = random.Random(5).randbytes(LEN)
+    with Setup(transport, device, flags=["--device", device] if device != "host" else []) as s:
+        s.memory.write(0, data)
+        how, response = s.objects.put("data-1", "key", s.memory, 0, LEN)
+        same(how, transport, "PUT")
+        same(bool(re.fullmatch(r'"[0-9a-f]{32}-1"', response["ETag"])), True, response["ETag"])
+        same(read_plain(s.plain, "key") == data, True, "the object by HTTP")
+        same(s.objects.get("data-1", "key", s.memory, 3 * LEN // 4096 * 4096, LEN), transport,
+             "GET")
+        same(s.memory.read(3 * LEN // 4096 * 4096, LEN) == data, True, "the object by RDMA")
+        s.memory.write(0, bytes(4096))
+        same(s.objects.get("data-1", "key", s.memory, 0, 1000, first=5000), transport, "range")
+        same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
+        same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
+        same(s.metric('rdma_declined_total{reason="no-transport"}'), 0, "declined")
+        # Parts of an upload.
+        upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
+        parts = []
+        for number in (1, 2):
+            how, response = s.objects.put("data-1", "parts", s.memory, 8192, 6 * MIB,
+                                          UploadId=upload, PartNumber=number)
+            same(how, transport, "UploadPart")
+            parts.append({"ETag": response["ETag"], "PartNumber": number})
+        s.plain.complete_multipart_upload(Bucket="data-1", Key="parts", UploadId=upload,
+                                          MultipartUpload={"Parts": parts})
+        same(read_plain(s.plain, "parts") == data[8192:8192 + 6 * MIB] * 2, True, "the parts")
+
+
+def case_round_trips():
+    for transport, device in WAYS:
+        round_trip(transport, device)
+
+
+def case_short_windows_are_declined():
+    data = random.Random(6).randbytes(MIB)
+    with Setup() as s:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=data)
+        s.memory.write(0, bytes(MIB))
+        window = object_boto3.Window(s.memory, object_boto3.READ, 0, MIB - 1)
+        s.objects.local.headers = window.headers()
+        reply = s.plain.get_object(Bucket="data-1", Key="key")
+        s.objects.local.headers = None
+        window.release()
+        same(reply["ResponseMetadata"]["HTTPHeaders"]["x-amz-rdma-reply"], "501", "reply")
+        same(reply["Body"].read() == data, True, "body")
+        same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
+
+
+def with_token(s, token, function, **words):
+    s.objects.local.headers = {"x-amz-rdma-token": token}
+    try:
+        return function(Bucket="data-1", Key="key", **words)
+    finally:
+        s.objects.local.headers = None
+
+
+def declined_put(s, token):
+    """Returns the code and the reply of a PUT that is not served."""
+    try:
+        with_token(s, token, s.plain.put_object)
+    except botocore.exceptions.ClientError as error:
+        return (error.response["Error"]["Code"],
+                error.response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-rdma-reply"))
+    return None
+
+
+def case_wrong_tokens():
+    data = random.Random(7).randbytes(MIB)
+    with Setup() as s:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=data)
+        for token in ("x", "0:1:tcp2:127.0.0.1:1:" + "0" * 32, "a" * 600):
+            for function in (s.plain.get_object, s.plain.put_object):
+                reply = failure(lambda f=function, t=token: with_token(s, t, f))
+                same(reply, (400, "InvalidRDMAToken"), token)
+        window = object_boto3.Window(s.memory, object_boto3.WRITE, 0, MIB)
+        token = window.headers()["x-amz-rdma-token"]
+        wrong = token[:-1] + ("0" if token[-1] != "0" else "1")
+        reply = failure(lambda: with_token(s, wrong, s.plain.put_object))
+        same(reply, (500, "RDMATransferFailed"), "a wrong capability")
+        window.release()
+        reply = failure(lambda: with_token(s, token, s.plain.put_object))
+        same(reply, (500, "RDMATransferFailed"), "a released token")
+        # A GET falls back to its body.
+        same(with_token(s, token, s.plain.get_object)["Body"].read() == data, True, "body")
+        same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+        same(s.metric("rdma_failed_total"), 3, "failed")
+        # Another host: declined, and the client sends the object by HTTP.
+        for foreign in ("0:100000:tcp1:192.0.2.1:9:" + "0" * 32,
+                        f"0:100000:shm1:{'0' * 32}:m:x:{'0' * 32}"):
+            same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
+        same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+
+
+def case_rdma_can_be_turned_off():
+    data = random.Random(9).randbytes(MIB)
+    for flags, transport in ((["--rdma", "none"], None), (["--rdma", "tcp1"], "shm1")):
+        with Setup(transport, flags=flags) as s:
+            s.memory.write(0, data)
+            same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], "http", "PUT")
+            s.memory.write(0, bytes(MIB))
+            same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
+            same(s.memory.read(0, MIB) == data, True, "bytes")
+            same(s.metric('rdma_declined_total{reason="no-transport"}'), 2, "declined")
+
+
+def case_tls_excludes_tcp1():
+    data = random.Random(8).randbytes(MIB)
+    place = os.environ.get("TMPDIR", "/tmp")
+    cert, key = os.path.join(place, "cert.pem"), os.path.join(place, "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                    "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+                    "-keyout", key, "-out", cert], check=True, capture_output=True)
+    os.chmod(key, 0o600)
+    os.environ["AWS_CA_BUNDLE"] = cert
+    try:
+        for transport, wanted in (("tcp1", "http"), ("shm1", "shm1")):
+            with Setup(transport, tls=(cert, key)) as s:
+                s.memory.write(0, data)
+                same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], wanted, "PUT")
+                s.memory.write(0, bytes(MIB))
+                same(s.objects.get("data-1", "key", s.memory, 0, MIB), wanted, "GET")
+                same(s.memory.read(0, MIB) == data, True, "bytes")
+    finally:
+        del os.environ["AWS_CA_BUNDLE"]
+
+
+def case_lost_client():
+    """A client that dies in the middle of a PUT leaves no object."""
+    script = f"""
+import sys
+sys.path[:0] = [{os.path.dirname(os.path.abspath(__file__))!r}]
+import rdma, os
+s = rdma.object_boto3.Transport("tcp1")
+m = s.memory(64 << 20)
+w = rdma.object_boto3.Window(m, rdma.object_boto3.WRITE, 0, 64 << 20)
+print(w.headers()["x-amz-rdma-token"], flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+    with Setup() as s, subprocess.Popen([sys.executable, "-c", script], text=True,
+                                        stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE) as client:
+        token = client.stdout.readline().strip()
+        client.kill()
+        client.wait()
+        # The client cannot be reached, so nothing has moved.
+        same(declined_put(s, token), ("RDMANotSupported", "501"), "reply")
+        try:
+            read_plain(s.plain, "key")
+        except botocore.exceptions.ClientError as error:
+            same(error.response["Error"]["Code"], "NoSuchKey", "the object")
+        else:
+            raise AssertionError("an object was stored")
+
+
+class Stalled:
+    """A client of tcp1 that greets, and then only counts what it receives."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        port = self.listener.getsockname()[1]
+        self.token = f"0:{MIB:x}:tcp1:127.0.0.1:{port}:{'0' * 32}"
+
+    def accept(self):
+        """Returns a connection on which the server has sent a command."""
+        connection = self.listener.accept()[0]
+        connection.sendall(b"PENSTOCK tcp1 1\n")
+        same(len(connection.recv(56, socket.MSG_WAITALL)), 56, "length of a command")
+        return connection
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def case_stalled_client():
+    """A client that stalls gets an error in the end, and does not stop the gateway."""
+    data = random.Random(10).randbytes(MIB)
+    with Setup(flags=["--threads", "2"]) as s, Stalled() as stalled:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=data)
+        results = []
+        put = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        put.start()
+        connection = stalled.accept()
+        # One of two workers waits. The other one serves; a second token is declined.
+        same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
+        same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
+             "a GET with a token meanwhile")
+        same(s.metric('rdma_declined_total{reason="no-transport"}'), 1, "declined")
+        same(results, [], "the stalled PUT")
+        put.join()
+        connection.close()
+        same(results, [(500, "RDMATransferFailed")], "the stalled PUT")
+        same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+        # A GET whose transfer stalls gets the object as its body.
+        get = threading.Thread(target=lambda: results.append(
+            with_token(s, stalled.token, s.plain.get_object)["Body"].read()))
+        get.start()
+        connection = stalled.accept()
+        get.join()
+        connection.close()
+        same(results[1] == data, True, "the stalled GET")
+
+
+def case_drain_waits_for_transfers():
+    """SIGTERM lets a transfer by RDMA come to its end, here to its error."""
+    with Setup() as s, Stalled() as stalled:
+        results = []
+        thread = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        thread.start()
+        connection = stalled.accept()
+        same(s.gateway.stop(), (0, ""), "status and messages")
+        thread.join()
+        connection.close()
+        same(results, [(500, "RDMATransferFailed")], "the PUT in flight")
+
+
+def case_gateway_killed():
+    """A gateway that is killed in the middle of a PUT by RDMA leaves no object."""
+    with Setup() as s, Stalled() as stalled:
+        errors = []
+
+        def put():
+            try:
+                with_token(s, stalled.token, s.plain.put_object)
+            except botocore.exceptions.BotoCoreError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        connection = stalled.accept()
+        s.gateway.stop(signal.SIGKILL)
+        thread.join()
+        connection.close()
+        same(len(errors), 1, "the PUT has no response")
+        s.gateway.start()
+        same(failure(lambda: s.gateway.client().get_object(Bucket="data-1", Key="key")),
+             (404, "NoSuchKey"), "the object")
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases(globals(), sys.argv[1:]))
