@@ -40,7 +40,7 @@ struct gw_http {
 	unsigned connections_max;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
-	bool starting;
+	atomic_bool starting;
 };
 
 static uint64_t now_ns(void)

@@ -358,6 +358,9 @@ def case_long_metadata():
             client.put_object(Bucket="data-1", Key="k", Body=body, Metadata=metadata)
             got = client.get_object(Bucket="data-1", Key="k")
             same((got["Body"].read(), got["Metadata"]), (body, metadata), "object")
+        same(failure(client.put_object, Bucket="data-1", Key="k", Body=b"x", Metadata=metadata,
+                     IfNoneMatch="*"), (412, "PreconditionFailed"), "a PUT that is refused")
+        same(len(gateway.drafts()), 1, "number of the gateway's files")
         client.delete_object(Bucket="data-1", Key="k")
         same(gateway.drafts(), [], "files that remain")
 
