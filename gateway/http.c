@@ -37,9 +37,10 @@ struct gw_http {
 	struct gw_watch *watch;
 	struct gw_pool *pool; /* NULL if there are no workers */
 	atomic_uint connections, requests;
+	unsigned connections_max;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
-	bool starting;
+	atomic_bool starting;
 };
 
 static uint64_t now_ns(void)
@@ -349,6 +350,17 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	atomic_fetch_sub(&http->requests, 1);
 }
 
+/* Called by libmicrohttpd before it takes a connection. libmicrohttpd's own limit counts for each
+ * thread, and a thread at its limit no longer answers some of its connections (version 0.9.75). */
+static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
+{
+	struct gw_http *http = cls;
+
+	(void)address;
+	(void)len;
+	return atomic_load(&http->connections) < http->connections_max ? MHD_YES : MHD_NO;
+}
+
 static void connection_change(void *cls, struct MHD_Connection *connection, void **context,
 			      enum MHD_ConnectionNotificationCode code)
 {
@@ -455,18 +467,18 @@ static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_htt
 	else
 		tls[0].option = MHD_OPTION_END;
 	return MHD_start_daemon(
-		flags, 0, NULL, NULL, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER, message_take,
-		http, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_THREAD_POOL_SIZE, o->threads,
-		MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK, MHD_OPTION_CONNECTION_LIMIT,
-		o->connections_max, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-		o->connections_per_address_max, MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)CONNECTION_MEMORY / 4,
-		MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-		MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK,
-		request_begin, http, MHD_OPTION_NOTIFY_CONNECTION, connection_change, http,
-		MHD_OPTION_NOTIFY_COMPLETED, request_done, http, MHD_OPTION_ARRAY, tls,
-		MHD_OPTION_END);
+		flags, 0, connection_accept, http, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER,
+		message_take, http, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_THREAD_POOL_SIZE,
+		o->threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
+		MHD_OPTION_CONNECTION_LIMIT, o->connections_max * o->threads,
+		MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->connections_per_address_max,
+		MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
+		(size_t)CONNECTION_MEMORY / 4, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+		MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
+		NULL, MHD_OPTION_URI_LOG_CALLBACK, request_begin, http,
+		MHD_OPTION_NOTIFY_CONNECTION, connection_change, http, MHD_OPTION_NOTIFY_COMPLETED,
+		request_done, http, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
 }
 
 struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t why_len)
@@ -479,6 +491,7 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	}
 	http->calls = o->calls;
 	http->owner = o->owner;
+	http->connections_max = o->connections_max;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
 	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
 	http->starting = true;

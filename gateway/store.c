@@ -398,6 +398,13 @@ static int put(const struct gw_store *store, struct gw_draft *draft, int dir, co
 	return ret == -ENOENT ? -EAGAIN : ret;
 }
 
+/* Closes a draft that has its place. */
+static void draft_forget(struct gw_draft *draft)
+{
+	close(draft->fd);
+	draft->fd = -1;
+}
+
 int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int bucket,
 		     const char *key, size_t len, bool exclusive)
 {
@@ -421,7 +428,7 @@ int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int b
 		close(dir);
 	}
 	if (!ret)
-		gw_draft_close(store, draft);
+		draft_forget(draft);
 	return ret == -EAGAIN || ret == -ENOENT ? -EBUSY : ret;
 }
 
@@ -432,14 +439,18 @@ int gw_draft_place(const struct gw_store *store, struct gw_draft *draft, int dir
 	if (!ret && store->sync && fsync(dir))
 		ret = -errno;
 	if (!ret)
-		gw_draft_close(store, draft);
+		draft_forget(draft);
 	return ret;
 }
 
 void gw_draft_close(const struct gw_store *store, struct gw_draft *draft)
 {
+	struct stat st;
+
 	if (draft->fd < 0)
 		return;
+	if (!fstat(draft->fd, &st))
+		gw_meta_remove(store->meta, &st);
 	if (draft->name[0])
 		unlinkat(store->tmp, draft->name, 0);
 	close(draft->fd);

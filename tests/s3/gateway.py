@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -241,6 +242,55 @@ def case_connections_limit():
             connection.close()
 
 
+def case_many_connections():
+    """1,000 connections, each with a part of a request, and another client meanwhile."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit < 2500:
+        raise Skip(f"only {limit} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"body")
+        path = presigned(client, "get_object", "k")
+        head = f"GET {path} HTTP/1.1\r\nHost: {host(client)}\r\n".encode()
+        held = [gateway.connect() for _ in range(1000)]
+        for connection in held:
+            connection.sendall(head)
+        until(lambda: gateway.metric("penstock_connections") >= 1000, "all are connected")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"body", "body")
+        for connection in held:
+            connection.sendall(b"Connection: close\r\n\r\n")
+        replies = {read_reply(connection)[9:12] for connection in held}
+        same(replies, {b"200"}, "statuses")
+        for connection in held:
+            connection.close()
+        until(lambda: gateway.metric("penstock_connections") <= 1, "all are closed")
+
+
+def case_herd():
+    """256 clients at once store and read objects; none gets an error."""
+    gateway, client = opened()
+    with gateway:
+        paths = [(presigned(client, "put_object", f"k{n}"), presigned(client, "get_object",
+                                                                      f"k{n}"))
+                 for n in range(256)]
+
+        def one(number):
+            statuses = []
+            for method, path in zip(("PUT", "GET"), paths[number]):
+                with gateway.connect() as raw:
+                    raw.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host(client)}\r\n"
+                                "Connection: close\r\nContent-Length: "
+                                f"{4 * (method == 'PUT')}\r\n\r\n".encode() +
+                                b"body" * (method == "PUT"))
+                    statuses.append(read_reply(raw)[9:12])
+            return statuses
+
+        results = together([lambda n=n: one(n) for n in range(256)])
+        same({tuple(result) for result in results}, {(b"200", b"200")}, "statuses")
+        same(len(keys_of(client)), 256, "number of keys")
+
+
 def failure_or_refused(call, **named):
     try:
         return failure(call, **named)
@@ -308,6 +358,9 @@ def case_long_metadata():
             client.put_object(Bucket="data-1", Key="k", Body=body, Metadata=metadata)
             got = client.get_object(Bucket="data-1", Key="k")
             same((got["Body"].read(), got["Metadata"]), (body, metadata), "object")
+        same(failure(client.put_object, Bucket="data-1", Key="k", Body=b"x", Metadata=metadata,
+                     IfNoneMatch="*"), (412, "PreconditionFailed"), "a PUT that is refused")
+        same(len(gateway.drafts()), 1, "number of the gateway's files")
         client.delete_object(Bucket="data-1", Key="k")
         same(gateway.drafts(), [], "files that remain")
 
