@@ -134,6 +134,9 @@ struct penstock_device_opts;
  * have been read, in any order: the read that completes them fails with -EBADMSG if it differs.
  * penstock_storage_info.text says whether the object is checked.
  *
+ * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
+ * the device more lanes or a longer ring (struct penstock_device_opts).
+ *
  * An object cannot be changed in place. PENSTOCK_O_REPLACE writes a whole object, each byte once
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
  * object must not exist, also at the commit. opts->length chooses the length of the parts; without

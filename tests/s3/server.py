@@ -52,7 +52,7 @@ class Server:
     """Serves one bucket, whatever its name, on a port of 127.0.0.1."""
 
     def __init__(self, tls=None):
-        self.objects, self.checksums, self.uploads = {}, {}, {}
+        self.objects, self.checksums, self.uploads, self.etags = {}, {}, {}, {}
         self.requests, self.connections = [], 0
         self.fault = lambda request: None
         self.lock = threading.Lock()
@@ -179,7 +179,12 @@ class Server:
         self.checksums[key] = crc64nvme(data) if checksum else None
 
     def etag(self, key):
-        return '"' + hashlib.md5(self.objects[key]).hexdigest() + '"'
+        data, etag = self.etags.get(key, (None, None))
+        if data is not self.objects[key]:
+            data = self.objects[key]
+            etag = '"' + hashlib.md5(data).hexdigest() + '"'
+            self.etags[key] = (data, etag)
+        return etag
 
     def error(self, status, code):
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>test</Message></Error>"
