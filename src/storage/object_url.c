@@ -98,6 +98,15 @@ static bool flag_parse(const char *value, int *out)
 	return *out || !strcmp(value, "0") || !strcmp(value, "false");
 }
 
+/* A region becomes part of the server's name and of a header. */
+bool pst_object_region_is_valid(const char *region)
+{
+	for (; *region; region++)
+		if (!isalnum((unsigned char)*region) && *region != '-')
+			return false;
+	return true;
+}
+
 static bool text_set(char *out, size_t out_len, const char *value)
 {
 	return (size_t)snprintf(out, out_len, "%s", value) < out_len;
@@ -112,7 +121,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	if (!strcmp(name, "endpoint")) {
 		ok = text_set(url->endpoint, sizeof(url->endpoint), value);
 	} else if (!strcmp(name, "region")) {
-		ok = text_set(url->region, sizeof(url->region), value);
+		ok = pst_object_region_is_valid(value) &&
+		     text_set(url->region, sizeof(url->region), value);
 	} else if (!strcmp(name, "profile")) {
 		ok = text_set(url->profile, sizeof(url->profile), value);
 	} else if (!strcmp(name, "path-style")) {
@@ -141,6 +151,18 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 			     name, value);
 }
 
+/* Decodes an option's value. Returns false if it is malformed or contains a control character, which
+ * could end a line of a request. */
+static bool value_decode(const char *text, char *out)
+{
+	long len = pst_uri_parse(text, strlen(text), false, out);
+
+	for (long i = 0; i < len; i++)
+		if ((unsigned char)out[i] < ' ' || out[i] == 127)
+			return false;
+	return len >= 0;
+}
+
 static int options_parse(struct pst_object_url *url, const char *query, struct pst_err *err)
 {
 	while (*query) {
@@ -158,7 +180,7 @@ static int options_parse(struct pst_object_url *url, const char *query, struct p
 		equals = strchr(part, '=');
 		if (equals)
 			*equals++ = '\0';
-		if (!equals || pst_uri_parse(equals, strlen(equals), false, value) < 0)
+		if (!equals || !value_decode(equals, value))
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"%s: option '%.60s' is not of the form NAME=VALUE",
 					url->name, part);
