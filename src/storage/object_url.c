@@ -146,9 +146,13 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 				"mark in a key as %%3F",
 				url->name, name);
 	}
-	return ok ? 0
-		  : pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,
-			     name, value);
+	if (ok)
+		return 0;
+	if (!strcmp(name, "endpoint")) /* it may contain a password */
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: the endpoint is too long",
+				url->name);
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,
+			name, value);
 }
 
 /* Decodes an option's value. Returns false if it is malformed or contains a control character, which
@@ -234,9 +238,12 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 
 	out->presigned = true;
 	out->server.tls = !strncmp(url, "https:", 6);
+	/* The message does not show the URL, because a password with a '/' or a '?' could be taken
+	 * for a port. */
 	if (!authority_parse(at, len, &out->server))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"%s: want http[s]://HOST[:PORT]/BUCKET/KEY?X-Amz-...", out->name);
+				"the URL has no valid host: want "
+				"http[s]://HOST[:PORT]/BUCKET/KEY?X-Amz-...");
 	at += len;
 	len = strcspn(at, "#");
 	if (!len || *at != '/' || len >= TARGET_MAX)
@@ -252,17 +259,24 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 	return 0;
 }
 
-/* Stores the URL without its query, shortened in the middle if it is long, and with a '?' in place
- * of control characters. */
+/* Stores the URL without its query and without what precedes an '@' in its authority, which may be
+ * a password. The name is shortened in the middle if it is long, and has a '?' in place of control
+ * characters. */
 static void name_set(struct pst_object_url *out, const char *url)
 {
-	size_t len = strcspn(url, "?#"), half = sizeof(out->name) / 2 - 2;
+	const char *rest = strstr(url, "://") + 3;
+	size_t scheme = (size_t)(rest - url), authority = strcspn(rest, "/?#"), len;
+	size_t half = sizeof(out->name) / 2 - 2;
+	const char *sign = memrchr(rest, '@', authority);
 
-	if (len < sizeof(out->name))
-		snprintf(out->name, sizeof(out->name), "%.*s", (int)len, url);
+	rest = sign ? sign + 1 : rest;
+	len = strcspn(rest, "?#");
+	if (scheme + len < sizeof(out->name))
+		snprintf(out->name, sizeof(out->name), "%.*s%.*s", (int)scheme, url, (int)len,
+			 rest);
 	else
-		snprintf(out->name, sizeof(out->name), "%.*s...%.*s", (int)half, url, (int)half,
-			 url + len - half);
+		snprintf(out->name, sizeof(out->name), "%.*s%.*s...%.*s", (int)scheme, url,
+			 (int)(half - scheme), rest, (int)half, rest + len - half);
 	for (char *at = out->name; *at; at++)
 		if ((unsigned char)*at < ' ' || *at == 127)
 			*at = '?';
