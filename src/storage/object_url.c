@@ -155,8 +155,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 			name, value);
 }
 
-/* Decodes an option's value. Returns false if it is malformed or contains a control character, which
- * could end a line of a request. */
+/* Decodes an option's value. Returns false if it is malformed or contains a control character,
+ * which could end a line of a request. */
 static bool value_decode(const char *text, char *out)
 {
 	long len = pst_uri_parse(text, strlen(text), false, out);
