@@ -13,8 +13,10 @@
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
+ *	object parts URL N AT..	reads N bytes at each offset, one after another, and reports each
+ *				read in a line
  *
- * It prints one line with the result, and exits with 0 unless the program itself is at fault.
+ * It prints the result, and exits with 0 unless the program itself is at fault.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -267,6 +269,20 @@ static int check_object(const char *url, uint64_t total)
 	return 0;
 }
 
+static int read_parts(const char *url, uint64_t len, char **offsets)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0);
+	unsigned char *mem = malloc(len);
+
+	if (!mem)
+		return 2;
+	for (; *offsets; offsets++)
+		report(penstock_read(st, host(), mem, len, strtoull(*offsets, NULL, 0)));
+	free(mem);
+	penstock_close(st);
+	return 0;
+}
+
 static int save_model(const char *url, uint64_t count)
 {
 	struct penstock_out out = {.size = sizeof(out),
@@ -306,6 +322,8 @@ int main(int argc, char **argv)
 		return save_model(argv[2], n);
 	if (!strcmp(what, "check") && argc > 3)
 		return check_object(argv[2], n);
-	fprintf(stderr, "usage: object COMMAND URL [N [HOW]]\n");
+	if (!strcmp(what, "parts") && argc > 4)
+		return read_parts(argv[2], n, argv + 4);
+	fprintf(stderr, "usage: object COMMAND URL [N [HOW...]]\n");
 	return 2;
 }
