@@ -129,7 +129,8 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	if (!up->no_sums) {
 		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
-	}
+	} else
+		sum[0] = '\0'; /* the checksums of the parts are unknown */
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
 	free(body.at);
@@ -137,26 +138,98 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	return ret;
 }
 
-/*
- * Returns whether the object on the server is the one that was sent. A commit whose answer was lost
- * is repeated, and the repetition fails, because the upload has ended or the object exists.
- */
-static bool object_is_ours(struct pst_object_upload *up, const char *sum, char *etag,
-			   size_t etag_len)
+/* Adds the 16 bytes of the MD5 digest that an ETag consists of. Returns false if it is none. */
+static bool etag_put(struct pst_hash *hash, const char *etag)
+{
+	size_t quote = etag[0] == '"';
+
+	if (strlen(etag) != 32 + 2 * quote || strspn(etag + quote, "0123456789abcdef") != 32)
+		return false;
+	for (unsigned i = 0; i < 16; i++) {
+		const char digits[3] = {etag[quote + 2 * i], etag[quote + 2 * i + 1], '\0'};
+		unsigned char byte = (unsigned char)strtoul(digits, NULL, 16);
+
+		pst_hash_put(hash, &byte, 1);
+	}
+	return true;
+}
+
+/* Computes the ETag that most servers give the object: the MD5 digest of its bytes, or that of the
+ * digests of its parts. Returns false if there is none. */
+static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
+{
+	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
+	unsigned char digest[PST_HASH_MAX];
+	char hex[2 * PST_HASH_MAX + 1], count[16] = "";
+	bool known = hash;
+	unsigned parts = 0;
+	size_t len;
+
+	if (!hash)
+		return false;
+	for (; parts < PARTS_MAX && up->sent[parts].etag; parts++)
+		known = known && etag_put(hash, up->sent[parts].etag);
+	if (parts)
+		snprintf(count, sizeof(count), "-%u", parts);
+	else if (up->parts[0])
+		pst_hash_put(hash, up->parts[0]->mem, (size_t)object_length(up));
+	len = pst_hash_end(hash, digest);
+	pst_hash_close(hash);
+	pst_hex(digest, len, hex);
+	snprintf(out, out_len, "\"%s%s\"", hex, count);
+	return known && len;
+}
+
+enum identity { OURS, NOT_OURS, UNKNOWN };
+
+/* Compares the object on the server with the one that was sent. */
+static enum identity object_identify(struct pst_object_upload *up, const char *sum, char *etag,
+				     size_t etag_len)
 {
 	struct pst_object_call call = {0};
-	struct pst_err ignored;
 	const struct pst_http_head *head = &call.http.head;
-	bool ours;
+	enum identity found = UNKNOWN;
+	struct pst_err ignored;
+	char want[2 * PST_HASH_MAX + 16];
 
 	pst_object_call_init(&call, up->place, "HEAD", "");
 	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
-	ours = !pst_object_call_run(&call, &ignored) && head->status == 200 && head->has_length &&
-	       head->length == object_length(up) && !up->no_sums && !strcmp(head->crc64nvme, sum);
-	if (ours)
+	if (pst_object_call_run(&call, &ignored))
+		found = UNKNOWN;
+	else if (head->status == 404 ||
+		 (head->status == 200 && head->has_length && head->length != object_length(up)))
+		found = NOT_OURS;
+	else if (head->status == 200 && head->crc64nvme[0] && sum[0])
+		found = strcmp(head->crc64nvme, sum) ? NOT_OURS : OURS;
+	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
+		 !strcmp(head->etag, want))
+		found = OURS;
+	if (found == OURS)
 		snprintf(etag, etag_len, "%s", head->etag);
 	pst_object_call_clear(&call);
-	return ours;
+	return found;
+}
+
+/*
+ * Judges a refusal after a request of the commit whose answer was lost. That request may have
+ * succeeded, and then a repetition fails, because the upload has ended or the object exists.
+ * Returns 1 if the refusal is a failure of the commit.
+ */
+static int refusal_judge(struct pst_object_upload *up, const char *sum, char *etag, size_t etag_len,
+			 struct pst_err *err)
+{
+	switch (object_identify(up, sum, etag, etag_len)) {
+	case OURS:
+		return 0;
+	case UNKNOWN:
+		return pst_fail_errno(
+			err, EIO, PENSTOCK_WHY_IO_ERROR,
+			"%s: it is unknown whether the commit succeeded, because the "
+			"server's answer was lost: compare the object with its source",
+			up->place->url.name);
+	default:
+		return 1;
+	}
 }
 
 /* Judges the answer to the commit's last request. */
@@ -167,9 +240,12 @@ static int commit_result(struct pst_object_upload *up, struct pst_object_call *c
 	char code[64];
 	int ret = pst_object_call_result(call, "commit", err);
 
-	if (call->http.attempts > 1 && (status == 404 || status == 412) &&
-	    object_is_ours(up, sum, etag, etag_len))
-		return 0;
+	if (up->unsure && (status == 404 || status == 412)) {
+		int judged = refusal_judge(up, sum, etag, etag_len, err);
+
+		if (judged <= 0)
+			return judged;
+	}
 	if (status == 412 || status == 409)
 		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s: another client has created the object: replace it with "
@@ -213,6 +289,8 @@ int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t et
 		ret = commit_parts(up, call, sum, err);
 	else
 		ret = commit_put(up, call, sum, err);
+	if (call->http.attempts > 1 || (ret && call->http.attempts))
+		up->unsure = true;
 	if (!ret)
 		ret = commit_result(up, call, sum, etag, etag_len, err);
 	pst_object_call_clear(call);

@@ -65,6 +65,7 @@ struct pst_object_upload {
 	enum id_state id_state;
 	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
 	bool no_sums;		/* the server refuses checksums */
+	bool unsure;		/* an earlier request of the commit may have succeeded */
 	struct pst_object_call create;
 	struct pst_err err; /* the first failure; its code is 0 if there is none */
 };

@@ -9,7 +9,9 @@
  *	object fork URL		opens, forks, and lets parent and child read
  *	object write URL N HOW	writes N bytes of a pattern as pieces of 1 MiB: HOW is forward,
  *				backward, twice (each byte two times) or gap (without the second
- *				piece), then commits; or abort, or create (without replacing)
+ *				piece), then commits; or abort, create (without replacing), or
+ *				again (like create; after an error, opens the object and commits
+ *				once more)
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
@@ -212,7 +214,8 @@ static int write_piece(struct penstock_storage *st, uint64_t off, uint64_t total
 
 static int write_object(const char *url, uint64_t total, const char *how)
 {
-	bool create = !strcmp(how, "create"), known = !strcmp(how, "known");
+	bool again = !strcmp(how, "again"), create = again || !strcmp(how, "create");
+	bool known = !strcmp(how, "known");
 	struct penstock_storage *st = open_or_exit(
 		url, create ? PENSTOCK_O_CREATE : PENSTOCK_O_REPLACE, known ? total : 0);
 	uint64_t count = (total + PIECE - 1) / PIECE;
@@ -229,6 +232,11 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	}
 	if (!ret)
 		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
+	if (ret && again) {
+		printf("again: ");
+		penstock_close(open_or_exit(url, 0, 0)); /* lets the server see the failure */
+		ret = penstock_commit(st, 1);
+	}
 	if (!ret && !strcmp(how, "abort"))
 		ret = penstock_commit(st, 1);
 	if (!ret && total >= 4096)
