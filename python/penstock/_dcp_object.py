@@ -65,7 +65,8 @@ class _Prefix:
     def write(self, name: str, data: bytes) -> None:
         """Writes an object."""
         with Storage(self.object(name), f"{self.name}/{name}", len(data)) as storage:
-            storage.move(WRITING, segments_of(bytes_place(data), 0, to_memory=False))
+            place = bytes_place(data)
+            storage.move(WRITING, segments_of(place, 0, to_memory=False))
             storage.commit()
 
     def remove(self, name: str) -> None:

@@ -160,8 +160,8 @@ class ObjectClient:
                 framework = framework_of(framework)
                 shape = _shape_of_rest(storage, dtype, offset) if shape is None else shape
                 made = allocate_as(dtype, shape, device, framework)
-            segments = segments_of(place_of(out if made is None else made), offset, to_memory=True)
-            done = storage.move(READING, segments, **self._how)
+            place = place_of(out if made is None else made)  # Keeps the memory during the move.
+            done = storage.move(READING, segments_of(place, offset, to_memory=True), **self._how)
         if report is not None:
             report.__dict__.update(done.__dict__)
         return convert(made, str(framework)) if isinstance(made, Tensor) else \
@@ -192,7 +192,8 @@ class ObjectClient:
 
     def _read(self, storage: Storage, offset: int, length: int) -> bytes:
         data = bytearray(length)
-        storage.move(READING, segments_of(bytes_place(data), offset, to_memory=True), **self._how)
+        place = bytes_place(data)
+        storage.move(READING, segments_of(place, offset, to_memory=True), **self._how)
         return bytes(data)
 
     # ---- questions ----

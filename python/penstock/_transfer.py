@@ -147,7 +147,10 @@ class Storage:
 
 def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
     """Returns the segments that move a whole tensor, whose bytes follow each other in the storage
-    from `off` on. Raises ValueError if there is no simple way to move it."""
+    from `off` on. Raises ValueError if there is no simple way to move it.
+
+    Segments have only addresses. The Place keeps the memory, so the caller must keep the Place
+    until the transfer has ended."""
     if to_memory and not place.writable:
         raise ValueError("the destination is read-only")
     if not place.nbytes:

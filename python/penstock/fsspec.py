@@ -171,7 +171,8 @@ class PenstockFile(AbstractBufferedFile):
         return bytes(self._read(bytearray(end - start), start))
 
     def _read(self, data: bytearray, start: int) -> bytearray:
-        self._opened().move(READING, segments_of(bytes_place(data), start, to_memory=True),
+        place = bytes_place(data)
+        self._opened().move(READING, segments_of(place, start, to_memory=True),
                             **self.fs.client._how)
         return data
 
@@ -180,10 +181,10 @@ class PenstockFile(AbstractBufferedFile):
 
     def _upload_chunk(self, final: bool = False) -> bool:
         data = self.buffer.getbuffer()
-        segments = segments_of(bytes_place(data), self.offset, to_memory=False)
-        storage = self._opened(0)
-        storage.move(WRITING, segments, **self.fs.client._how)
-        del segments, data
+        place = bytes_place(data)
+        self._opened(0).move(WRITING, segments_of(place, self.offset, to_memory=False),
+                             **self.fs.client._how)
+        del place, data
         if final and self.autocommit:
             self.commit()
         return True

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import traceback
 import unittest
+import unittest.mock
 
 import fsspec
 import numpy
@@ -220,6 +221,21 @@ class Data(unittest.TestCase):
             self.assertEqual(body("back2"), data)
         got = client().get("bucket/device", dtype="I16", offset=4, framework="np")
         self.assertEqual(got.tobytes(), data[4:])
+
+    def test_held(self):
+        """A buffer cannot be resized, which would free its memory, while a transfer uses it."""
+        put("held", b"0123456789")
+        data, move, moves = bytearray(10), _transfer.Storage.move, []
+
+        def resizing(storage, *args, **how):
+            with self.assertRaises(BufferError):
+                data.append(0)
+            moves.append(move(storage, *args, **how).bytes)
+        with unittest.mock.patch.object(_transfer.Storage, "move", resizing):
+            client().get("bucket/held", data)
+            client().put("bucket/held", data)
+        self.assertEqual((data, moves), (b"0123456789", [10, 10]))
+        data.append(0)
 
     def test_long(self):
         """An object of several parts."""
