@@ -58,7 +58,7 @@ class _Prefix:
         bucket, _, prefix = self.name[len("s3://"):].partition("/")
         start = _s3.unquote(prefix.replace("+", "%2B")) + "/" if prefix else ""
         query = {"delimiter": "/", **({"prefix": start} if start else {})}
-        return [_s3.unquote(_s3.text_of(row, "Key"))[len(start):]
+        return [_s3.text_of(row, "Key")[len(start):]
                 for page in _s3.pages(f"s3://{bucket}/{self._options}", query)
                 for row in page.findall("Contents")]
 

@@ -230,12 +230,12 @@ class ObjectClient:
         query = {name: value for name, value in (("prefix", start), ("delimiter", delimiter))
                  if value}
         for page in _s3.pages(f"s3://{bucket}/{self._query}", query):
-            rows = [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Key")),
+            rows = [ObjectInfo(front + _s3.text_of(row, "Key"),
                                int(_s3.text_of(row, "Size") or 0),
                                _s3.text_of(row, "ETag").strip('"'),
                                _seconds(_s3.text_of(row, "LastModified")))
                     for row in page.findall("Contents")]
-            rows += [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Prefix")), 0, "", None)
+            rows += [ObjectInfo(front + _s3.text_of(row, "Prefix"), 0, "", None)
                      for row in page.findall("CommonPrefixes")]
             yield from sorted(rows)
 

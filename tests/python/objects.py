@@ -527,6 +527,7 @@ class Answers(unittest.TestCase):
 
     PAGE = (b'<?xml version="1.0"?>'
             b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            b"<EncodingType>url</EncodingType>"
             b"<Contents><Key>a%2Fb</Key><Size>1</Size></Contents></ListBucketResult>")
 
     def test_repeated(self):
@@ -535,6 +536,15 @@ class Answers(unittest.TestCase):
                        (200, self.PAGE))
         self.assertEqual(got, ["bucket/a/b"])
         self.assertEqual(len(Planned.seen), 4)
+
+    def test_encoding(self):
+        """Some servers ignore encoding-type=url, and their keys are not percent-encoded."""
+        page = self.PAGE.replace(b"</Contents>", b"</Contents><CommonPrefixes><Prefix>a+%2F/"
+                                 b"</Prefix></CommonPrefixes>").replace(b"a%2Fb", b"a+b%2Fc")
+        self.assertEqual(self.ask((200, page)), ["bucket/a //", "bucket/a b/c"])
+        plain = page.replace(b"<EncodingType>url</EncodingType>", b"")
+        for answer in (plain, plain.replace(b"<Contents>", b"<EncodingType/><Contents>")):
+            self.assertEqual(self.ask((200, answer)), ["bucket/a+%2F/", "bucket/a+b%2Fc"])
 
     def test_refused(self):
         with self.assertRaisesRegex(penstock.PenstockError, "answered 403 AccessDenied") as caught:
