@@ -16,7 +16,7 @@ from ._dtypes import BITS
 from ._lib import NotFoundError, PenstockError
 from ._memory import allocate_as
 from ._model import CLASSES, EFFORTS, convert, framework_of
-from ._tensor import Tensor, place_of
+from ._tensor import Place, Tensor, place_of
 from ._transfer import (READING, WRITING, Storage, TransferReport, bytes_place, segments_of)
 
 
@@ -112,9 +112,9 @@ class ObjectClient:
         bucket, key = self._split(name)
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
-    def _open(self, name: str, length: Optional[int] = None) -> Storage:
+    def _open(self, name: str, length: Optional[int] = None, *, new: bool = False) -> Storage:
         url = self.url(name)
-        return Storage(url, url.partition("?")[0], length)
+        return Storage(url, url.partition("?")[0], length, new=new)
 
     # ---- tensors ----
 
@@ -124,9 +124,11 @@ class ObjectClient:
         `source` is a tensor of torch, numpy, cupy, jax or penstock, or an object with a buffer,
         an array interface or DLPack. The object appears when all its bytes have arrived. If the
         call fails, an earlier object of this name stays."""
-        place = place_of(source)
+        return self._write(name, place_of(source))
+
+    def _write(self, name: str, place: Place, *, new: bool = False) -> TransferReport:
         segments = segments_of(place, 0, to_memory=False)
-        with self._open(name, place.nbytes) as storage:
+        with self._open(name, place.nbytes, new=new) as storage:
             report = storage.move(WRITING, segments, **self._how)
             storage.commit()
         return report

@@ -4,6 +4,7 @@ imitates Amazon S3. boto3 writes what this package reads, and the other way roun
 
 import contextlib
 import errno
+import gc
 import http.server
 import io
 import json
@@ -457,8 +458,54 @@ class FileSystem(unittest.TestCase):
         with self.fs.transaction, self.fs.open("bucket/fs/done", "wb") as f:
             f.write(b"x")
         self.assertEqual(body("fs/done"), b"x")
-        with self.assertRaises(FileExistsError):
-            self.fs.pipe_file("bucket/fs/new", b"", mode="create")
+
+    def test_exclusive(self):
+        """The modes "create" and "x" never replace an object, also not one that another client
+        creates meanwhile."""
+        source = tempfile.mkstemp(dir=TMP)[1]
+        with open(source, "wb") as f:
+            f.write(b"mine")
+
+        def opened(name, _mode):
+            with self.fs.open(name, "xb") as f:
+                f.write(b"mine")
+        calls = {"pipe_file": lambda name, mode: self.fs.pipe_file(name, b"mine", mode=mode),
+                 "put_file": lambda name, mode: self.fs.put_file(source, name, mode=mode),
+                 "open": opened}
+        commit = _transfer.Storage.commit
+
+        def late(storage, *args):
+            put("fs/" + name, b"theirs")
+            commit(storage, *args)
+        for name, call in calls.items():
+            with self.subTest(name=name):
+                with unittest.mock.patch.object(_transfer.Storage, "commit", late):
+                    with self.assertRaises(FileExistsError):
+                        call("bucket/fs/" + name, "create")
+                self.assertEqual(body("fs/" + name), b"theirs")
+                with self.assertRaises(FileExistsError) as caught:
+                    call("bucket/fs/" + name, "create")
+                self.assertEqual((caught.exception.errno, caught.exception.filename),
+                                 (errno.EEXIST, "bucket/fs/" + name))
+                self.assertEqual(body("fs/" + name), b"theirs")
+                self.fs.rm("bucket/fs/" + name)
+                call("bucket/fs/" + name, "create")
+                self.assertEqual(body("fs/" + name), b"mine")
+        for name in ("pipe_file", "put_file"):
+            with self.assertRaisesRegex(ValueError, "must be 'overwrite' or 'create'"):
+                calls[name]("bucket/fs/" + name, "other")
+            calls[name]("bucket/fs/" + name, "overwrite")
+        for mode in ("ab", "r+b", "zb"):
+            with self.assertRaises(NotImplementedError):
+                self.fs.open("bucket/fs/open", mode)
+        self.assertEqual(body("fs/open"), b"mine")
+        try:
+            self.fs.open("bucket/fs/open", "xb")
+            self.fail("the open has not failed")
+        except FileExistsError:
+            self.fs.rm("bucket/fs/open")
+        gc.collect()
+        self.assertFalse(self.fs.exists("bucket/fs/open"), "a finalizer has created it")
 
     def test_change(self):
         self.fs.cp("bucket/fs/d", "bucket/fs/copy", recursive=True)
