@@ -200,6 +200,25 @@ def case_garbage():
         until(lambda: not gateway.drafts(), "no draft is left")
 
 
+def case_unknown_uploads():
+    """Requests for uploads that do not exist leave the gateway's own descriptors open."""
+    gateway, client = opened()
+    with gateway:
+        client.create_bucket(Bucket="other")
+        upload = client.create_multipart_upload(Bucket="other", Key="k")["UploadId"]
+        standard = [f"/proc/{gateway.process.pid}/fd/{n}" for n in (0, 1, 2)]
+        before = [os.readlink(path) for path in standard]
+        # No upload was ever made in data-1.
+        for bucket in ("data-1", "other"):
+            for word in ("x", "../" * 4, "0" * 32, "f" * 33, upload[:-1] + "/"):
+                for call, more in ((client.list_parts, {}), (client.abort_multipart_upload, {}),
+                                   (client.upload_part, {"PartNumber": 1, "Body": b"x"})):
+                    same(failure(call, Bucket=bucket, Key="k", UploadId=word, **more),
+                         (404, "NoSuchUpload"), f"upload {word!r} of {bucket}")
+        same([os.path.lexists(path) and os.readlink(path) for path in standard], before,
+             "descriptors 0 to 2")
+
+
 def case_truncated_body():
     gateway, client = opened()
     with gateway:
