@@ -463,6 +463,35 @@ def case_large_folder():
         same(listed(client, "f49", "", 1000), [n for n in names if n.startswith("f49")], "prefix")
 
 
+def case_unreadable_files():
+    """A listing fails if it cannot read a file that it should show."""
+    gateway, client = opened(before=without_override())
+    with gateway:
+        own = os.path.join(gateway.root, ".penstock", "multipart", "data-1")
+        bucket = os.path.join(gateway.root, "data-1")
+        for key in ("a", "b", "c/d", "e", "e/f"):
+            client.put_object(Bucket="data-1", Key=key, Body=b"x")
+        upload = client.create_multipart_upload(Bucket="data-1", Key="m")["UploadId"]
+        client.upload_part(Bucket="data-1", Key="m", UploadId=upload, PartNumber=1, Body=b"x")
+        objects = (client.list_objects_v2, client.list_objects, client.list_object_versions)
+        calls = [(call, {}, f"{bucket}/{name}") for call in objects
+                 for name in ("b", "c", "c/d", "e", "e/%self")]
+        calls += [(client.list_parts, {"Key": "m", "UploadId": upload}, f"{own}/{upload}/00001"),
+                  (client.list_multipart_uploads, {}, f"{own}/{upload}/upload"),
+                  (client.list_multipart_uploads, {}, f"{own}/{upload}"),
+                  (client.list_multipart_uploads, {}, own)]
+        for call, more, path in calls:
+            mode = os.stat(path).st_mode
+            os.chmod(path, 0)
+            what = f"{call.__name__} with {os.path.relpath(path, gateway.root)}"
+            same(failure(call, Bucket="data-1", **more), (403, "AccessDenied"), what)
+            os.chmod(path, mode)
+            same(failure(call, Bucket="data-1", **more), None, what + " readable")
+        os.chmod(bucket, 0)
+        same([b["Name"] for b in client.list_buckets()["Buckets"]], ["data-1"], "buckets")
+        os.chmod(bucket, 0o755)
+
+
 def case_full_disk():
     gateway = Gateway()
     with gateway:
