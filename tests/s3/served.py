@@ -49,9 +49,9 @@ def write_private(path, text):
 
 
 class Gateway:
-    """A gateway on a free port. `root` is made if it is None."""
+    """A gateway on a free port. `root` is made if it is None. `before` begins its command."""
 
-    def __init__(self, root=None, flags=(), keys=KEYS, tls=None):
+    def __init__(self, root=None, flags=(), keys=KEYS, tls=None, before=()):
         self.own = None
         self.place = tempfile.mkdtemp(prefix="gateway-")
         self.root = root or os.path.join(self.place, "root")
@@ -59,14 +59,14 @@ class Gateway:
         self.keys = os.path.join(self.place, "keys")
         self.log = os.path.join(self.place, "log")
         write_private(self.keys, keys)
-        self.flags, self.tls = list(flags), tls
+        self.flags, self.tls, self.before = list(flags), tls, list(before)
         self.process = None
         self.start()
 
     def start(self):
         tls = ["--cert", self.tls[0], "--key", self.tls[1]] if self.tls else []
         self.process = subprocess.Popen(
-            [PENSTOCK, "serve", "--json", "--root", self.root, "--listen", "127.0.0.1:0",
+            [*self.before, PENSTOCK, "serve", "--json", "--root", self.root, "--listen", "127.0.0.1:0",
              "--metrics", "127.0.0.1:0", "--keys", self.keys, "--access-log", self.log, *tls,
              *self.flags],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
