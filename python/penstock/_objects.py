@@ -250,7 +250,8 @@ class ObjectClient:
         _s3.ask(self.url(name), "DELETE")
 
     def copy(self, name: str, to: str) -> None:
-        """Copies an object of at most 5 GiB inside the store."""
+        """Copies an object of at most 5 GiB inside the store. The store may take 10 minutes, or the
+        client's timeout if that is longer."""
         bucket, key = self._split(name)
         source = f"/{_s3.quote(bucket)}/{_s3.quote(key, '/')}"
         url = self.url(to)

@@ -558,8 +558,42 @@ class Planned(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class SlowCopy(http.server.BaseHTTPRequestHandler):
+    """A server that answers a copy after 3 s, or as soon as a second request arrives."""
+    protocol_version = "HTTP/1.1"
+    seen, second = [], threading.Event()
+
+    def do_PUT(self):  # pylint: disable=invalid-name
+        self.seen.append(self.headers["x-amz-copy-source"])
+        if len(self.seen) > 1:
+            self.second.set()
+        self.second.wait(3)
+        answer = b"<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>"
+        # A client that does not wait has closed the connection.
+        with contextlib.suppress(ConnectionError):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
 class Answers(unittest.TestCase):
     """Errors of a server, and answers that it should not give."""
+
+    def test_slow_copy(self):
+        """A copy takes longer than other requests, and is not begun anew meanwhile."""
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), SlowCopy) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever).start()
+            try:
+                penstock.ObjectClient("http://127.0.0.1:%d" % server.server_address[1], timeout=1,
+                                      bucket="bucket").copy("from", "to")
+            finally:
+                server.shutdown()
+        self.assertEqual(SlowCopy.seen, ["/bucket/from"])
 
     def ask(self, *plan):
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Planned) as server:
