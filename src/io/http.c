@@ -253,14 +253,6 @@ static struct pst_http_call *conn_release(struct reactor *r, struct pst_http_con
 	return call;
 }
 
-/* Returns whether the server has closed an idle connection. */
-static bool conn_is_dead(const struct pst_http_conn *conn)
-{
-	char byte;
-
-	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
-}
-
 /* Finds an idle connection to the endpoint, or a free place for one. Returns NULL if there is
  * neither. */
 static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_endpoint *endpoint)
@@ -270,11 +262,14 @@ static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
 		struct pst_http_conn *conn = &r->conns[i];
 
+		if (conn->fd >= 0 && !conn->call && conn->endpoint == endpoint) {
+			if (!pst_http_conn_has_surplus(conn))
+				return conn;
+			pst_http_conn_close(conn);
+		}
 		if (conn->fd < 0) {
 			vacant = vacant ? vacant : conn;
 		} else if (!conn->call) {
-			if (conn->endpoint == endpoint && !conn_is_dead(conn))
-				return conn;
 			if (!oldest || conn->began_ns < oldest->began_ns)
 				oldest = conn;
 		}
@@ -373,7 +368,7 @@ static void conn_event(struct reactor *r, struct pst_http_conn *conn, uint64_t n
 		return; /* closed by an earlier event of this turn */
 	if (conn->call)
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
-	else if (conn_is_dead(conn))
+	else if (pst_http_conn_has_surplus(conn))
 		pst_http_conn_close(conn);
 }
 

@@ -72,6 +72,15 @@ void pst_http_conn_close(struct pst_http_conn *conn)
 	conn->buf = NULL;
 }
 
+bool pst_http_conn_has_surplus(const struct pst_http_conn *conn)
+{
+	char byte;
+
+	if (conn->tls && pst_tls_has_more(conn->tls))
+		return true;
+	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
 void pst_http_conn_give(struct pst_http_conn *conn, struct pst_http_call *call, uint64_t now_ns)
 {
 	conn->call = call;
@@ -346,6 +355,9 @@ static enum pst_http_end conn_body_begin(struct pst_http_conn *conn, size_t head
 	bool none = call->no_body || head->status == 204 || head->status == 304;
 
 	conn->usable = head->keeps && conn->sent == conn->request.len + call->out_len;
+	/* Bytes that nobody asked for may continue, and would become the next answer. */
+	if (more && (none || (head->has_length && !head->length)))
+		conn->usable = false;
 	if (verdict == PST_HTTP_FAIL) {
 		conn->usable = false;
 		return PST_HTTP_FAILED;

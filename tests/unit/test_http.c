@@ -75,6 +75,9 @@ static const struct {
 	const char *path, *answer;
 } answers[] = {
 	{"GET /close ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
+	{"GET /empty ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
+	{"GET /surplus ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore"},
+	{"GET /surplus-204 ", "HTTP/1.1 204 OK\r\n\r\nmore"},
 };
 
 static const char *answer_find(const char *request)
@@ -319,11 +322,38 @@ static void forks_while_a_connection_closes(void **state)
 	assert_int_equal(child_status, 0);
 }
 
+/* A connection that received more than the answer carries no other request. */
+static void surplus_ends_a_connection(void **state)
+{
+	static const struct {
+		const char *path;
+		unsigned connections; /* for two calls */
+	} rows[] = {{"/empty", 1}, {"/surplus", 2}, {"/surplus-204", 2}};
+	struct pst_http_counts before, after;
+	struct one one;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		unsigned port = server_start();
+
+		pst_http_get_counts(&before);
+		for (unsigned calls = 0; calls < 2; calls++) {
+			one_start(&one, "127.0.0.1", port, rows[i].path);
+			assert_int_equal(one_wait(&one), 0);
+		}
+		pst_http_get_counts(&after);
+		printf("# %s: %u connections for 2 calls\n", rows[i].path,
+		       (unsigned)(after.connections - before.connections));
+		assert_int_equal(after.connections - before.connections, rows[i].connections);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 	};
 
