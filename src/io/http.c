@@ -205,6 +205,7 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 	if (call->got > call->got_before)
 		call->tries = 0;
 	call->got_before = call->got;
+	call->addresses_tried = 0;
 	if (++call->tries >= tries_max) {
 		call_give_up(r, call, end);
 		return;
@@ -282,14 +283,53 @@ static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_
 }
 
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end);
+static void call_begin(struct reactor *r, struct pst_http_call *call);
+
+/* Continues a call whose connection was refused: with the server's next address, or later. */
+static void call_refused(struct reactor *r, struct pst_http_call *call)
+{
+	unsigned count = pst_endpoint_address_failed(call->endpoint, call->address);
+
+	if (++call->addresses_tried < count) {
+		call->address++;
+		call_begin(r, call);
+		return;
+	}
+	pst_endpoint_refresh(call->endpoint);
+	call_repeat(r, call, PST_HTTP_REFUSED);
+}
+
+/* Begins to connect to the call's address. */
+static void call_connect(struct reactor *r, struct pst_http_call *call, struct pst_http_conn *conn)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+	struct sockaddr_storage address;
+	socklen_t len;
+	int ret;
+
+	if (!call->addresses_tried)
+		call->address = pst_endpoint_address_first(endpoint);
+	pst_endpoint_address(endpoint, call->address, &address, &len);
+	conn->endpoint = endpoint;
+	conn->host = endpoint->host;
+	conn->tls_context = endpoint->tls_context;
+	ret = pst_http_conn_open(conn, (const struct sockaddr *)&address, len);
+	if (ret) {
+		pst_fail_errno(&call->err, ret, pst_why_from_errno(ret), "a connection to %s: %m",
+			       pst_path_tail(endpoint->host));
+		call_refused(r, call);
+		return;
+	}
+	atomic_fetch_add_explicit(&connections, 1, memory_order_relaxed);
+	pst_http_conn_give(conn, call, pst_now_ns());
+	conn_watch(r, conn, EPOLL_CTL_ADD);
+}
 
 /* Begins an attempt of a call. */
 static void call_begin(struct reactor *r, struct pst_http_call *call)
 {
-	struct pst_http_endpoint *endpoint = call->endpoint;
 	struct pst_http_conn *conn;
 	uint64_t now_ns = pst_now_ns();
-	int ret = -EMFILE;
 
 	if (atomic_load(&call->cancelled)) {
 		call_end(r, call, -ECANCELED);
@@ -297,37 +337,22 @@ static void call_begin(struct reactor *r, struct pst_http_call *call)
 	}
 	call->attempts++;
 	atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
-	conn = conn_find(r, endpoint);
-	if (conn && conn->fd >= 0) {
+	conn = conn_find(r, call->endpoint);
+	if (!conn) {
+		pst_fail_errno(&call->err, EMFILE, pst_why_from_errno(EMFILE),
+			       "a connection to %s: %m", pst_path_tail(call->endpoint->host));
+		call_repeat(r, call, PST_HTTP_REFUSED);
+	} else if (conn->fd >= 0) {
 		pst_http_conn_give(conn, call, now_ns);
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
-		return;
+	} else {
+		call_connect(r, call, conn);
 	}
-	if (conn) {
-		struct sockaddr_storage address;
-		socklen_t len;
-
-		pst_endpoint_address(endpoint, &address, &len);
-		conn->endpoint = endpoint;
-		conn->host = endpoint->host;
-		conn->tls_context = endpoint->tls_context;
-		ret = pst_http_conn_open(conn, (const struct sockaddr *)&address, len);
-	}
-	if (ret) {
-		pst_fail_errno(&call->err, ret, pst_why_from_errno(ret), "a connection to %s: %m",
-			       pst_path_tail(endpoint->host));
-		call_repeat(r, call, PST_HTTP_REFUSED);
-		return;
-	}
-	atomic_fetch_add_explicit(&connections, 1, memory_order_relaxed);
-	pst_http_conn_give(conn, call, now_ns);
-	conn_watch(r, conn, EPOLL_CTL_ADD);
 }
 
 /* Continues after pst_http_conn_run or pst_http_conn_check. */
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end)
 {
-	struct pst_http_endpoint *endpoint = conn->endpoint;
 	struct pst_http_call *call;
 
 	if (end == PST_HTTP_RUNNING) {
@@ -344,17 +369,7 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 	} else if (end == PST_HTTP_STALE) {
 		call_begin(r, call);
 	} else if (end == PST_HTTP_REFUSED) {
-		struct sockaddr_storage ignored;
-		socklen_t len;
-
-		/* Try each of the server's addresses before the call waits. */
-		if (++call->addresses_tried < pst_endpoint_address(endpoint, &ignored, &len)) {
-			call_begin(r, call);
-			return;
-		}
-		call->addresses_tried = 0;
-		pst_endpoint_refresh(endpoint);
-		call_repeat(r, call, end);
+		call_refused(r, call);
 	} else {
 		call_repeat(r, call, end);
 	}

@@ -76,7 +76,8 @@ struct pst_http_call {
 	unsigned attempts;	   /* number of attempts, including the first */
 	/* used by http.c and the reactors */
 	unsigned tries; /* attempts since the last progress */
-	unsigned addresses_tried;
+	unsigned address;	  /* index of the address that this attempt uses */
+	unsigned addresses_tried; /* addresses that failed one after the other */
 	int place; /* where the call is; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;

@@ -18,6 +18,8 @@
 /* A look-up is repeated after this time when the endpoint is opened again. Object stores spread
  * their load by addresses that change within minutes. */
 #define FRESH_NS 60000000000u
+/* An address that failed is not the first choice for this time. */
+#define FAILED_NS 60000000000u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct pst_http_endpoint *) endpoints[PST_ENDPOINTS_MAX];
@@ -66,6 +68,7 @@ static int addresses_look_up(struct pst_http_endpoint *endpoint, struct pst_err 
 		endpoint->address_lens[count++] = at->ai_addrlen;
 	}
 	endpoint->address_count = count;
+	memset(endpoint->failed_ns, 0, sizeof(endpoint->failed_ns));
 	endpoint->looked_up_ns = pst_now_ns();
 	pthread_mutex_unlock(&lock);
 	freeaddrinfo(list);
@@ -104,16 +107,44 @@ void pst_endpoint_refresh(struct pst_http_endpoint *endpoint)
 	pthread_mutex_unlock(&lock);
 }
 
-unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
-			      socklen_t *len)
+unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint)
 {
-	unsigned count, at;
+	uint64_t now_ns = pst_now_ns();
+	unsigned count, first, at;
+
+	pthread_mutex_lock(&lock);
+	count = endpoint->address_count ? endpoint->address_count : 1;
+	first = endpoint->address_next % count;
+	for (at = first; at < first + count; at++) {
+		uint64_t failed_ns = endpoint->failed_ns[at % count];
+
+		if (!failed_ns || now_ns > failed_ns + FAILED_NS)
+			break;
+	}
+	at %= count; /* `first` if all have failed */
+	endpoint->address_next = at + 1;
+	pthread_mutex_unlock(&lock);
+	return at;
+}
+
+void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			  struct sockaddr_storage *out, socklen_t *len)
+{
+	pthread_mutex_lock(&lock);
+	index = endpoint->address_count ? index % endpoint->address_count : 0;
+	*out = endpoint->addresses[index];
+	*len = endpoint->address_lens[index];
+	pthread_mutex_unlock(&lock);
+}
+
+unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index)
+{
+	unsigned count;
 
 	pthread_mutex_lock(&lock);
 	count = endpoint->address_count;
-	at = count ? endpoint->address_next++ % count : 0;
-	*out = endpoint->addresses[at];
-	*len = endpoint->address_lens[at];
+	if (count)
+		endpoint->failed_ns[index % count] = pst_now_ns();
 	pthread_mutex_unlock(&lock);
 	return count;
 }

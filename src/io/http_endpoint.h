@@ -25,6 +25,7 @@ struct pst_http_endpoint {
 	/* guarded by the lock of http_endpoint.c */
 	struct sockaddr_storage addresses[PST_ADDRESSES_MAX];
 	socklen_t address_lens[PST_ADDRESSES_MAX];
+	uint64_t failed_ns[PST_ADDRESSES_MAX]; /* last failure to connect; 0 if there is none */
 	unsigned address_count, address_next;
 	uint64_t looked_up_ns; /* when the addresses were looked up */
 	bool looking_up;       /* a thread looks them up */
@@ -38,10 +39,14 @@ struct pst_http_endpoint {
  * block. */
 int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 		     struct pst_err *err);
-/* Stores one of the endpoint's addresses, another one each time. Returns the number of addresses.
- */
-unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
-			      socklen_t *len);
+/* Returns the index of the address that a new connection tries first: another one each time, and
+ * one that has not failed lately, if there is one. */
+unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
+/* Stores the address with this index, modulo the number of addresses. */
+void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			  struct sockaddr_storage *out, socklen_t *len);
+/* Notes that a connection to the address with this index failed. Returns the number of addresses. */
+unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index);
 /* Starts a thread that looks up the addresses again, after all of them have failed. Does not
  * block. */
 void pst_endpoint_refresh(struct pst_http_endpoint *endpoint);

@@ -2,12 +2,14 @@
 /*
  * Tests the reactors with a server in this process. The linker replaces recv() in this program, so
  * that a test can let each answer arrive before the client has returned from sending its request,
- * and close(), so that a test can fork when a connection has been closed.
+ * close(), so that a test can fork when a connection has been closed, and getaddrinfo(), so that a
+ * name can have several addresses.
  */
 #include "test.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -66,6 +68,29 @@ int __wrap_close(int fd)
 	if (!serves && atomic_exchange(&close_forks, false))
 		return close_and_fork(fd);
 	return __real_close(fd);
+}
+
+int __real_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out);
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out);
+
+/* A name such as "127.0.0.2+127.0.0.1" has these addresses, in this order. */
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out)
+{
+	char names[256], *save, *name;
+	int ret = 0;
+
+	if (!strchr(node, '+'))
+		return __real_getaddrinfo(node, service, hints, out);
+	snprintf(names, sizeof(names), "%s", node);
+	for (name = strtok_r(names, "+", &save); name && !ret; name = strtok_r(NULL, "+", &save)) {
+		ret = __real_getaddrinfo(name, service, hints, out);
+		while (!ret && *out)
+			out = &(*out)->ai_next; /* freeaddrinfo() frees each element */
+	}
+	return ret;
 }
 
 /* ---- the server ---- */
@@ -348,11 +373,38 @@ static void surplus_ends_a_connection(void **state)
 	}
 }
 
+/* A call that cannot connect to the first address uses the next one at once. The server listens at
+ * 127.0.0.1 only, and a connection to the address 255.255.255.255 fails within connect(). */
+static void other_addresses_are_tried(void **state)
+{
+	static const struct {
+		const char *name;
+		unsigned attempts;
+	} rows[] = {{"127.0.0.2+127.0.0.1", 2},
+		    {"255.255.255.255+127.0.0.1", 2},
+		    {"127.0.0.2+255.255.255.255+127.0.0.3+127.0.0.1", 4}};
+	unsigned port = server_start();
+	struct one one;
+
+	(void)state;
+	/* The second call finds no idle connection, and skips the addresses that failed. */
+	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+		int ret;
+
+		one_start(&one, rows[i / 2].name, port, "/close");
+		ret = one_wait(&one);
+		printf("# %s: %d after %u attempts\n", rows[i / 2].name, ret, one.http.attempts);
+		assert_int_equal(ret, 0);
+		assert_int_equal(one.http.attempts, i % 2 ? 1 : rows[i / 2].attempts);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(other_addresses_are_tried),
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 	};
