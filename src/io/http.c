@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reactors, and the calls that they carry: see http.h. A call waits in the list of its endpoint
- * until the limits allow one more in flight. Then it belongs to one reactor until it ends. The
- * reactor gives it to a connection, and keeps it on a list while it waits for its next attempt.
+ * until the limits allow one more in flight. Then it belongs to one reactor, which gives it to a
+ * connection. While it waits for its next attempt, it is on a list of that reactor and not in
+ * flight. When its time has come, it is the first in the list of its endpoint.
  *
  * One lock guards the lists, the limits and the reactors' inboxes. It is held for a few
  * instructions at a time. Only a reactor's own thread uses its connections.
@@ -39,14 +40,14 @@
 #define REFUSED_TRIES_MAX 4
 
 /* Where a call is. */
-enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE };
+enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE, CALL_DELAYED };
 
 struct reactor {
 	unsigned index;
 	int epoll_fd, wake_fd;
 	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
 	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
-	unsigned load;		       /* calls of this reactor; guarded by the lock */
+	unsigned load;		       /* its calls in flight; guarded by the lock */
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
@@ -56,7 +57,7 @@ struct reactor {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
-static unsigned inflight; /* calls that belong to a reactor */
+static unsigned inflight; /* calls that reactors carry, without the delayed ones */
 static unsigned turn;	  /* endpoint whose waiting calls come first */
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
 
@@ -113,6 +114,20 @@ static void call_assign(struct pst_http_call *call, struct reactor *reactor)
 	inflight++;
 }
 
+/* Moves a call that is in flight, or delayed, to another place. */
+static void call_leave(struct pst_http_call *call, struct reactor *r, int place)
+{
+	if (call->place == CALL_ACTIVE) {
+		inflight--;
+		r->load--;
+		call->endpoint->inflight--;
+	} else if (call->keeps_slot) {
+		call->endpoint->inflight--;
+	}
+	call->keeps_slot = false;
+	call->place = place;
+}
+
 static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 {
 	struct pst_http_call *call = endpoint->waiting;
@@ -157,10 +172,7 @@ static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 		result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
 	call->result = result;
 	pthread_mutex_lock(&lock);
-	call->place = CALL_NOWHERE;
-	call->endpoint->inflight--;
-	inflight--;
-	r->load--;
+	call_leave(call, r, CALL_NOWHERE);
 	if (!result)
 		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len, now_ns);
 	calls_dispatch(r);
@@ -210,15 +222,42 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 		call_give_up(r, call, end);
 		return;
 	}
-	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
-		pthread_mutex_lock(&lock);
-		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
-		pthread_mutex_unlock(&lock);
-	}
 	atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
 	call->due_ns = pst_now_ns() + call_delay(r, call);
 	call->next = r->delayed;
 	r->delayed = call;
+	pthread_mutex_lock(&lock);
+	call_leave(call, r, CALL_DELAYED);
+	/* A server that asked for fewer requests gets no other one instead. */
+	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
+		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
+		call->keeps_slot = true;
+		call->endpoint->inflight++;
+	}
+	calls_dispatch(r);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Lets a delayed call wait for its turn before the other calls of its endpoint, or ends it if it
+ * was cancelled. */
+static void call_resume(struct reactor *r, struct pst_http_call *call)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+
+	pthread_mutex_lock(&lock);
+	/* pst_http_cancel() left the end of a delayed call to its reactor. */
+	if (atomic_load(&call->cancelled)) {
+		pthread_mutex_unlock(&lock);
+		call_end(r, call, -ECANCELED);
+		return;
+	}
+	call_leave(call, r, CALL_WAITS);
+	call->next = endpoint->waiting;
+	endpoint->waiting = call;
+	if (!call->next)
+		endpoint->waiting_end = &call->next;
+	calls_dispatch(r);
+	pthread_mutex_unlock(&lock);
 }
 
 /* ---- connections ---- */
@@ -401,16 +440,16 @@ static void inbox_start(struct reactor *r)
 	}
 }
 
-/* Starts delayed calls whose time has come. With `cancelled`, only those that were cancelled. */
-static void delayed_start(struct reactor *r, uint64_t now_ns, bool cancelled)
+/* Resumes delayed calls whose time has come, and ends those that were cancelled. */
+static void delayed_start(struct reactor *r, uint64_t now_ns)
 {
 	struct pst_http_call *list = r->delayed, *next;
 
 	r->delayed = NULL;
 	for (; list; list = next) {
 		next = list->next;
-		if (cancelled ? atomic_load(&list->cancelled) : list->due_ns <= now_ns) {
-			call_begin(r, list);
+		if (list->due_ns <= now_ns || atomic_load(&list->cancelled)) {
+			call_resume(r, list);
 		} else {
 			list->next = r->delayed;
 			r->delayed = list;
@@ -418,8 +457,8 @@ static void delayed_start(struct reactor *r, uint64_t now_ns, bool cancelled)
 	}
 }
 
-/* Ends the cancelled calls of this reactor. */
-static void cancelled_end(struct reactor *r, uint64_t now_ns)
+/* Ends the cancelled calls that have a connection. */
+static void cancelled_end(struct reactor *r)
 {
 	atomic_store(&r->cancels, false);
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
@@ -428,7 +467,6 @@ static void cancelled_end(struct reactor *r, uint64_t now_ns)
 		if (conn->fd >= 0 && conn->call && atomic_load(&conn->call->cancelled))
 			call_end(r, conn_release(r, conn, false), -ECANCELED);
 	}
-	delayed_start(r, now_ns, true);
 }
 
 static void conns_check(struct reactor *r, uint64_t now_ns)
@@ -494,8 +532,8 @@ static void *reactor_run(void *arg)
 				continue; /* another turn has read it */
 		}
 		if (atomic_load(&r->cancels))
-			cancelled_end(r, now_ns);
-		delayed_start(r, now_ns, false);
+			cancelled_end(r);
+		delayed_start(r, now_ns);
 		if (now_ns - r->tick_ns >= TICK_NS)
 			conns_check(r, now_ns);
 		inbox_start(r);
@@ -600,7 +638,7 @@ bool pst_http_cancel(struct pst_http_call *call)
 			endpoint->waiting_end = at;
 		call->place = CALL_NOWHERE;
 		call->result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
-	} else if (call->place == CALL_ACTIVE) {
+	} else if (call->place != CALL_NOWHERE) {
 		atomic_store(&reactors[call->reactor]->cancels, true);
 		reactor_wake(reactors[call->reactor]);
 	}

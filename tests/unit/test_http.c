@@ -13,11 +13,13 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "io/http.h"
+#include "io/http_limit.h"
 
 #define CALLS 200
 #define BODY 3000
@@ -100,6 +102,8 @@ static const struct {
 	const char *path, *answer;
 } answers[] = {
 	{"GET /close ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
+	{"GET /error ", "HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"},
+	{"GET /slow-down ", "HTTP/1.1 503 Error\r\nContent-Length: 0\r\n\r\n"},
 	{"GET /empty ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
 	{"GET /surplus ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore"},
 	{"GET /surplus-204 ", "HTTP/1.1 204 OK\r\n\r\nmore"},
@@ -289,7 +293,7 @@ static void one_write_head(struct pst_http_call *call, struct pst_text *out)
 
 static enum pst_http_verdict one_judge(struct pst_http_call *call)
 {
-	if (call->head.status == 500)
+	if (call->head.status == 500 || call->head.status == 503)
 		return PST_HTTP_RETRY;
 	return call->head.has_length && call->head.length == BODY ? PST_HTTP_BODY : PST_HTTP_TEXT;
 }
@@ -345,6 +349,72 @@ static void forks_while_a_connection_closes(void **state)
 	assert_int_equal(one_wait(&one), 0);
 	printf("# child's status %d\n", child_status);
 	assert_int_equal(child_status, 0);
+}
+
+/* A call that waits for its next attempt does not keep others from going. */
+static void delayed_calls_make_room(void **state)
+{
+	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
+	struct pst_http_counts counts;
+	unsigned port = server_start(), still = 0;
+	uint64_t before;
+
+	(void)state;
+	pst_http_get_counts(&counts);
+	before = counts.retries;
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/error");
+	do { /* until each has failed once */
+		sched_yield();
+		pst_http_get_counts(&counts);
+	} while (counts.retries < before + PST_HTTP_INFLIGHT_FIRST);
+	one_start(&other, "127.0.0.1", port, "/");
+	assert_int_equal(one_wait(&other), 0);
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		still += !failing[i].ended;
+	pthread_mutex_unlock(&lock);
+	printf("# %u of %u calls are repeated when the other one ends\n", still,
+	       PST_HTTP_INFLIGHT_FIRST);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++) {
+		if (pst_http_cancel(&failing[i].http))
+			continue;
+		assert_true(one_wait(&failing[i]) < 0);
+	}
+	assert_int_equal(still, PST_HTTP_INFLIGHT_FIRST);
+}
+
+/* After "slow down", a call keeps its place: the server must not get other requests instead. */
+static void slowed_calls_make_no_room(void **state)
+{
+	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
+	struct pst_http_counts counts;
+	unsigned port = server_start();
+	bool waited;
+	uint64_t before;
+
+	(void)state;
+	pst_http_get_counts(&counts);
+	before = counts.retries;
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/slow-down");
+	do {
+		sched_yield();
+		pst_http_get_counts(&counts);
+	} while (counts.retries < before + PST_HTTP_INFLIGHT_FIRST);
+	one_start(&other, "127.0.0.1", port, "/");
+	waited = pst_http_cancel(&other.http);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		if (!pst_http_cancel(&failing[i].http))
+			assert_true(one_wait(&failing[i]) < 0);
+	if (!waited)
+		one_wait(&other);
+	assert_true(waited);
+	/* All places are free again. */
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/");
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		assert_int_equal(one_wait(&failing[i]), 0);
 }
 
 /* A connection that received more than the answer carries no other request. */
@@ -405,6 +475,8 @@ int main(void)
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
 		cmocka_unit_test(other_addresses_are_tried),
+		cmocka_unit_test(delayed_calls_make_room),
+		cmocka_unit_test(slowed_calls_make_no_room),
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 	};
