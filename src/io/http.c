@@ -58,7 +58,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
 static unsigned inflight; /* calls that reactors carry, without the delayed ones */
-static unsigned turn;	  /* endpoint whose waiting calls come first */
+/* The endpoints with waiting calls. Those whose last call has left may be in it, too. */
+static struct pst_http_endpoint *queue, **queue_end = &queue;
+static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
 
 /* The child has none of the parent's reactors. It closes its copies of their sockets, so that a
@@ -75,6 +77,9 @@ static void http_in_child(void)
 	}
 	pthread_mutex_init(&lock, NULL);
 	reactor_count = inflight = 0;
+	queue = NULL;
+	queue_end = &queue;
+	queue_len = 0;
 }
 
 __attribute__((constructor)) static void http_watch_fork(void)
@@ -138,27 +143,57 @@ static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 	return call;
 }
 
-/* Starts waiting calls as far as the limits allow. `self` is the calling reactor, which gets its
- * share without being woken. */
+/* Starts the endpoint's waiting calls as far as the limits allow. */
+static void endpoint_dispatch(struct pst_http_endpoint *endpoint, struct reactor *self)
+{
+	while (endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
+	       endpoint->inflight < endpoint->limit.now) {
+		struct reactor *to = reactor_least();
+
+		/* The reactor that has just ended a call has a connection for the next. */
+		if (self && self->load <= to->load + 1)
+			to = self;
+		call_assign(waiting_take(endpoint), to);
+		if (to != self)
+			reactor_wake(to);
+	}
+	if (endpoint->waiting)
+		pst_http_limit_wait(&endpoint->limit);
+}
+
+static void queue_add(struct pst_http_endpoint *endpoint)
+{
+	if (endpoint->queued)
+		return;
+	endpoint->queued = true;
+	endpoint->queue_next = NULL;
+	*queue_end = endpoint;
+	queue_end = &endpoint->queue_next;
+	queue_len++;
+}
+
+static struct pst_http_endpoint *queue_take(void)
+{
+	struct pst_http_endpoint *endpoint = queue;
+
+	queue = endpoint->queue_next;
+	if (!queue)
+		queue_end = &queue;
+	queue_len--;
+	endpoint->queued = false;
+	return endpoint;
+}
+
+/* Starts waiting calls as far as the limits allow, those of each endpoint in turn. `self` is the
+ * calling reactor, which gets its share without being woken. */
 static void calls_dispatch(struct reactor *self)
 {
-	for (unsigned i = 0; i < PST_ENDPOINTS_MAX && inflight < PST_HTTP_INFLIGHT_MAX; i++) {
-		struct pst_http_endpoint *endpoint = pst_endpoint_at(turn % PST_ENDPOINTS_MAX);
+	for (unsigned left = queue_len; left && inflight < PST_HTTP_INFLIGHT_MAX; left--) {
+		struct pst_http_endpoint *endpoint = queue_take();
 
-		while (endpoint && endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
-		       endpoint->inflight < endpoint->limit.now) {
-			struct reactor *to = reactor_least();
-
-			/* The reactor that has just ended a call has a connection for the next. */
-			if (self && self->load <= to->load + 1)
-				to = self;
-			call_assign(waiting_take(endpoint), to);
-			if (to != self)
-				reactor_wake(to);
-		}
-		if (endpoint && endpoint->waiting)
-			pst_http_limit_wait(&endpoint->limit);
-		turn++;
+		endpoint_dispatch(endpoint, self);
+		if (endpoint->waiting)
+			queue_add(endpoint);
 	}
 }
 
@@ -256,6 +291,7 @@ static void call_resume(struct reactor *r, struct pst_http_call *call)
 	endpoint->waiting = call;
 	if (!call->next)
 		endpoint->waiting_end = &call->next;
+	queue_add(endpoint);
 	calls_dispatch(r);
 	pthread_mutex_unlock(&lock);
 }
@@ -612,6 +648,7 @@ int pst_http_start(struct pst_http_call *call, struct pst_err *err)
 		call->next = NULL;
 		*endpoint->waiting_end = call;
 		endpoint->waiting_end = &call->next;
+		queue_add(endpoint);
 		calls_dispatch(NULL);
 	}
 	pthread_mutex_unlock(&lock);

@@ -76,10 +76,10 @@ struct pst_http_call {
 				    * text.at */
 	unsigned attempts;	   /* number of attempts, including the first */
 	/* used by http.c and the reactors */
-	unsigned tries; /* attempts since the last progress */
+	unsigned tries;		  /* attempts since the last progress */
 	unsigned address;	  /* index of the address that this attempt uses */
-	unsigned addresses_tried; /* addresses that failed one after the other */
-	int place; /* where the call is; guarded by http.c's lock */
+	unsigned addresses_tried; /* addresses that failed in a row */
+	int place;		  /* where the call is; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;
 	bool keeps_slot;     /* it waits for its next attempt, and counts as in flight meanwhile */
@@ -109,8 +109,8 @@ int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
 /*
  * Cancels a call that has not called done(). Returns true if the call waited for its turn: then it
- * has ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon and
- * perhaps with another result. The memory is not touched after the call's end. Never blocks.
+ * has ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon
+ * and perhaps with another result. The memory is not touched after the call's end. Never blocks.
  */
 bool pst_http_cancel(struct pst_http_call *call);
 

@@ -37,7 +37,8 @@ __attribute__((constructor)) static void endpoints_watch_fork(void)
 	pst_fork_hook(endpoints_in_child);
 }
 
-struct pst_http_endpoint *pst_endpoint_at(unsigned index)
+/* Returns the endpoint with this number, or NULL if there are fewer. */
+static struct pst_http_endpoint *endpoint_at(unsigned index)
 {
 	return index < PST_ENDPOINTS_MAX ? atomic_load(&endpoints[index]) : NULL;
 }
@@ -157,6 +158,26 @@ static bool endpoint_is(const struct pst_http_endpoint *endpoint,
 	       !strcmp(endpoint->ca_bundle, opts->ca_bundle ? opts->ca_bundle : "");
 }
 
+/* Returns the TLS settings of an endpoint that has the same ones, or NULL. */
+static struct pst_tls_context *context_find(const struct pst_http_endpoint *like)
+{
+	const struct pst_http_endpoint *at;
+
+	for (unsigned i = 0; (at = endpoint_at(i)); i++)
+		if (at->tls && at->insecure == like->insecure &&
+		    !strcmp(at->ca_bundle, like->ca_bundle))
+			return at->tls_context;
+	return NULL;
+}
+
+/* Frees an endpoint that is not in the table. */
+static void endpoint_free(struct pst_http_endpoint *endpoint)
+{
+	if (!endpoint->shares_context)
+		pst_tls_context_close(endpoint->tls_context);
+	free(endpoint);
+}
+
 static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 			struct pst_err *err)
 {
@@ -176,14 +197,16 @@ static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_ht
 	endpoint->insecure = opts->insecure;
 	endpoint->waiting_end = &endpoint->waiting;
 	pst_http_limit_init(&endpoint->limit);
-	if (!ret && opts->tls)
+	if (opts->tls)
+		endpoint->tls_context = context_find(endpoint);
+	endpoint->shares_context = endpoint->tls_context;
+	if (!ret && opts->tls && !endpoint->shares_context)
 		ret = pst_tls_context_open(endpoint->ca_bundle, opts->insecure,
 					   &endpoint->tls_context, err);
 	if (!ret)
 		ret = addresses_look_up(endpoint, err);
 	if (ret) {
-		pst_tls_context_close(endpoint->tls_context);
-		free(endpoint);
+		endpoint_free(endpoint);
 		return ret;
 	}
 	*out = endpoint;
@@ -207,13 +230,12 @@ static int endpoint_add(struct pst_http_endpoint *endpoint,
 		found = endpoint;
 	}
 	pthread_mutex_unlock(&lock);
-	if (found != endpoint) {
-		pst_tls_context_close(endpoint->tls_context);
-		free(endpoint);
-	}
+	if (found != endpoint)
+		endpoint_free(endpoint);
 	if (!found)
 		return pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_FULL,
-				      "a process can use %u endpoints, and this is one more",
+				      "a process can use %u servers, and this is one more: address "
+				      "the buckets of one server with path-style=1",
 				      PST_ENDPOINTS_MAX);
 	*out = found;
 	return 0;
@@ -226,7 +248,7 @@ int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_
 	bool old = false;
 	int ret;
 
-	for (unsigned i = 0; (at = pst_endpoint_at(i)) && !endpoint; i++)
+	for (unsigned i = 0; (at = endpoint_at(i)) && !endpoint; i++)
 		if (endpoint_is(at, opts))
 			endpoint = at;
 	if (endpoint) {

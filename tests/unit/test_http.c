@@ -18,8 +18,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "io/http.h"
-#include "io/http_limit.h"
+#include "io/http_endpoint.h"
 
 #define CALLS 200
 #define BODY 3000
@@ -469,6 +468,32 @@ static void other_addresses_are_tried(void **state)
 	}
 }
 
+/* Each bucket has a server's name of its own in one style of addresses. */
+static void many_servers(void **state)
+{
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .tls = true};
+	struct pst_http_endpoint *first = NULL, *endpoint, *other;
+	struct pst_err err;
+
+	(void)state;
+	for (opts.port = 1; opts.port <= 1000; opts.port++) {
+		int ret = pst_http_endpoint_open(&opts, &endpoint, &err);
+
+		if (ret)
+			printf("# server %u: %s\n", opts.port, err.text);
+		assert_int_equal(ret, 0);
+		first = first ? first : endpoint;
+		assert_ptr_equal(endpoint->tls_context, first->tls_context);
+	}
+	opts.insecure = true; /* another trust */
+	assert_int_equal(pst_http_endpoint_open(&opts, &other, &err), 0);
+	assert_ptr_not_equal(other->tls_context, first->tls_context);
+	opts.insecure = false;
+	opts.port = 1;
+	assert_int_equal(pst_http_endpoint_open(&opts, &endpoint, &err), 0);
+	assert_ptr_equal(endpoint, first);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -479,6 +504,7 @@ int main(void)
 		cmocka_unit_test(slowed_calls_make_no_room),
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
+		cmocka_unit_test(many_servers),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);
