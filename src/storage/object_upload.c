@@ -254,7 +254,7 @@ static void part_send(struct part *part)
 	part->call.http.out = part->mem;
 	part->call.http.out_len = part->len;
 	if (!up->no_sums) {
-		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, part->len);
+		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, part->len);
 		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
 		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
 	}
