@@ -175,12 +175,25 @@ static void object_free(struct pst_object *object)
 	free(object);
 }
 
+/* Returns a hash of the ETag (64-bit FNV-1a), or 0 if there is none. */
+static uint64_t etag_hash(const char *etag)
+{
+	uint64_t hash = 0xcbf29ce484222325;
+
+	if (!etag[0])
+		return 0;
+	for (; *etag; etag++)
+		hash = (hash ^ (unsigned char)*etag) * 0x100000001b3;
+	return hash ? hash : 1;
+}
+
 static void facts_set(struct penstock_storage *st, const struct pst_object *object)
 {
 	struct pst_storage_facts *facts = &st->facts;
 	const char *check = "unchecked, because the server has no checksum of the whole object";
 
 	facts->length = object->upload ? 0 : object->length;
+	facts->version = object->upload ? 0 : etag_hash(object->etag);
 	facts->writable = object->upload;
 	facts->chunk_best = GET_BYTES;
 	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
