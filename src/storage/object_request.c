@@ -13,6 +13,10 @@
 
 #include "s3/uri.h"
 
+/* Repetitions of a call whose error had a status that stands for other errors too. */
+#define REPEATS_MAX 3
+#define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
+
 /* ---- the place ---- */
 
 /* Sets the server from the endpoint's URL, or from the region. */
@@ -271,6 +275,63 @@ void pst_object_call_clear(struct pst_object_call *call)
 	call->http.text = (struct pst_text){NULL, 0, 0, false};
 }
 
+/* Returns whether a response's body is an error in XML. */
+static bool text_is_error(const struct pst_text *text)
+{
+	const char *at = text->len ? text->at : "";
+
+	for (;;) {
+		at += strspn(at, " \t\r\n");
+		if (strncmp(at, "<?", 2))
+			return !strncmp(at, "<Error>", 7) || !strncmp(at, "<Error ", 7);
+		at += strcspn(at, ">");
+		at += *at == '>';
+	}
+}
+
+static bool code_is(const char *code, const char *const *list)
+{
+	for (; *list; list++)
+		if (!strcmp(code, *list))
+			return true;
+	return false;
+}
+
+bool pst_object_call_may_pass(const struct pst_object_call *call)
+{
+	static const char *const passing[] = {"RequestTimeout", "InternalError", "SlowDown",
+					      "ServiceUnavailable", NULL};
+	char code[64];
+
+	if (call->http.result || call->repeats >= REPEATS_MAX ||
+	    (call->http.head.status != 400 && call->http.head.status != 200) ||
+	    !strcmp(call->method, "GET") || !text_is_error(&call->http.text))
+		return false;
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	return code_is(code, passing);
+}
+
+int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
+{
+	call->repeats++;
+	call->http.tries = 0;
+	memset(&call->http.head, 0, sizeof(call->http.head));
+	pst_object_call_clear(call);
+	return pst_http_start(&call->http, err);
+}
+
+bool pst_object_call_lacks_sums(const struct pst_object_call *call)
+{
+	static const char *const unknown[] = {"", "InvalidArgument", "InvalidRequest",
+					      "NotImplemented", NULL};
+	char code[64];
+
+	if (call->http.head.status != 400)
+		return call->http.head.status == 501;
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	return code_is(code, unknown);
+}
+
 /* The wait of pst_object_call_run. */
 struct wait {
 	pthread_mutex_t lock;
@@ -296,14 +357,23 @@ int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 	call->ended = wait_ended;
 	call->user = &wait;
 	ret = pst_http_start(&call->http, err);
-	if (ret)
-		return ret;
-	pthread_mutex_lock(&wait.lock);
-	while (!wait.ended)
-		pthread_cond_wait(&wait.changed, &wait.lock);
-	pthread_mutex_unlock(&wait.lock);
+	while (!ret) {
+		struct timespec delay = {0, (long)REPEAT_DELAY_NS << call->repeats};
+
+		pthread_mutex_lock(&wait.lock);
+		while (!wait.ended)
+			pthread_cond_wait(&wait.changed, &wait.lock);
+		wait.ended = false;
+		pthread_mutex_unlock(&wait.lock);
+		if (!pst_object_call_may_pass(call))
+			break;
+		nanosleep(&delay, NULL); /* the server is busy */
+		ret = pst_object_call_repeat(call, err);
+	}
 	pthread_cond_destroy(&wait.changed);
 	pthread_mutex_destroy(&wait.lock);
+	if (ret)
+		return ret;
 	return call->http.result ? pst_object_call_result(call, "be reached", err) : 0;
 }
 

@@ -205,6 +205,13 @@ static void part_ended(struct pst_object_call *call)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
+	if (!up->stopping && pst_object_call_may_pass(call)) {
+		ret = pst_object_call_repeat(call, &err);
+		if (!ret) {
+			pthread_mutex_unlock(&up->lock);
+			return;
+		}
+	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
 	if (!ret && !sent->etag)
@@ -277,11 +284,18 @@ static void id_ask(struct pst_object_upload *up);
 static void id_ended(struct pst_object_call *call)
 {
 	struct pst_object_upload *up = call->user;
-	unsigned status = call->http.head.status;
+	bool lacks_sums = pst_object_call_lacks_sums(call);
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
+	if (!up->stopping && pst_object_call_may_pass(call)) {
+		ret = pst_object_call_repeat(call, &err);
+		if (!ret) {
+			pthread_mutex_unlock(&up->lock);
+			return;
+		}
+	}
 	up->id_state = ID_NONE;
 	if (!ret)
 		pst_object_xml_text(&call->http.text, "UploadId", up->id, sizeof(up->id));
@@ -291,7 +305,7 @@ static void id_ended(struct pst_object_call *call)
 	pst_object_call_clear(call);
 	if (!ret) {
 		up->id_state = ID_KNOWN;
-	} else if (!up->no_sums && (status == 400 || status == 501) && !up->stopping) {
+	} else if (!up->no_sums && lacks_sums && !up->stopping) {
 		up->no_sums = true; /* a server that does not know this checksum */
 		id_ask(up);
 	} else {
