@@ -72,7 +72,7 @@ uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsign
 /* Returns whether a part on its way, or one that is about to be sent, will free a buffer. */
 static bool buffers_move(const struct pst_object_upload *up)
 {
-	return (up->sending || up->ready_count) && !up->err.code;
+	return (up->sending || up->ready_count || up->summing) && !up->err.code;
 }
 
 static char *buffer_get(struct pst_object_upload *up, uint64_t len)
@@ -248,7 +248,6 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 static void part_send(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
-	struct iovec iov = {part->mem, (size_t)part->len};
 	struct pst_err err;
 
 	part->state = PART_SENDING;
@@ -261,7 +260,6 @@ static void part_send(struct part *part)
 	part->call.http.out = part->mem;
 	part->call.http.out_len = part->len;
 	if (!up->no_sums) {
-		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, part->len);
 		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
 		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
 	}
@@ -337,14 +335,29 @@ static void id_ask(struct pst_object_upload *up)
 	upload_fail(up, &err);
 }
 
-/* Notes that a full part can be sent, unless it is the whole object, which the commit sends. */
-static void part_check(struct pst_object_upload *up, struct part *part)
+/* Computes the checksum of a part, which can then be sent. Releases the lock meanwhile. */
+static void part_sum(struct pst_object_upload *up, struct part *part)
 {
-	if (part->state != PART_FILLING || part->writers || !part_is_full(part) ||
-	    (up->length && up->length <= up->part_bytes))
-		return;
+	struct iovec iov = {part->mem, (size_t)part->len};
+
+	part->state = PART_SUMMING;
+	if (!up->no_sums) {
+		up->summing++;
+		pthread_mutex_unlock(&up->lock);
+		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, part->len);
+		pthread_mutex_lock(&up->lock);
+		up->summing--;
+	}
 	part->state = PART_READY;
 	up->ready_count++;
+}
+
+/* Prepares a full part for sending, unless it is the whole object, which the commit sends. */
+static void part_check(struct pst_object_upload *up, struct part *part)
+{
+	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
+	    (!up->length || up->length > up->part_bytes))
+		part_sum(up, part);
 }
 
 /* ---- writes ---- */
@@ -536,8 +549,7 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struc
 	last = up->parts[count - 1];
 	if (last && last->state == PART_FILLING) {
 		last->len = (up->length ? up->length : up->end) - last->off;
-		last->state = PART_READY;
-		up->ready_count++;
+		part_sum(up, last);
 	}
 	upload_pump(up);
 	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code)
