@@ -5,6 +5,7 @@
  */
 #include "storage/object_request.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,9 @@
 /* Repetitions of a call whose error had a status that stands for other errors too. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
+/* Patience of calls that have none, and time for the waits between attempts. */
+#define PATIENCE_S 30
+#define REPEATS_S 60
 
 /* ---- the place ---- */
 
@@ -349,27 +353,80 @@ static void wait_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&wait->lock);
 }
 
-int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
+/* Returns the longest time of a call with all its repetitions. */
+static unsigned call_seconds(const struct pst_object_call *call)
 {
-	struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-	int ret;
+	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
 
-	call->ended = wait_ended;
-	call->user = &wait;
-	ret = pst_http_start(&call->http, err);
+	if (call->deadline_s)
+		return call->deadline_s;
+	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
+}
+
+/* Waits for the end of a call, which it cancels when `until` has passed. Returns false then. */
+static bool wait_for_end(struct pst_object_call *call, struct wait *wait,
+			 const struct timespec *until)
+{
+	bool late = false;
+
+	pthread_mutex_lock(&wait->lock);
+	while (!wait->ended) {
+		if (late || !pthread_cond_timedwait(&wait->changed, &wait->lock, until)) {
+			if (late)
+				pthread_cond_wait(&wait->changed, &wait->lock);
+			continue;
+		}
+		late = true;
+		pthread_mutex_unlock(&wait->lock);
+		if (pst_http_cancel(&call->http))
+			return false; /* it had not begun */
+		pthread_mutex_lock(&wait->lock);
+	}
+	wait->ended = false;
+	pthread_mutex_unlock(&wait->lock);
+	return !late || call->http.result != -ECANCELED;
+}
+
+/* Waits for the end of a call that has been started, and repeats it after an error that passes. */
+static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
+{
+	unsigned seconds = call_seconds(call);
+	struct timespec until;
+	int ret = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += seconds;
 	while (!ret) {
 		struct timespec delay = {0, (long)REPEAT_DELAY_NS << call->repeats};
 
-		pthread_mutex_lock(&wait.lock);
-		while (!wait.ended)
-			pthread_cond_wait(&wait.changed, &wait.lock);
-		wait.ended = false;
-		pthread_mutex_unlock(&wait.lock);
+		if (!wait_for_end(call, wait, &until))
+			return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+					      "%s: the server did not serve the request within "
+					      "%u s, in %u attempts",
+					      call->place->url.name, seconds, call->http.attempts);
 		if (!pst_object_call_may_pass(call))
-			break;
+			return 0;
 		nanosleep(&delay, NULL); /* the server is busy */
 		ret = pst_object_call_repeat(call, err);
 	}
+	return ret;
+}
+
+int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
+{
+	struct wait wait = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	pthread_condattr_t attr;
+	int ret;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&wait.changed, &attr);
+	pthread_condattr_destroy(&attr);
+	call->ended = wait_ended;
+	call->user = &wait;
+	ret = pst_http_start(&call->http, err);
+	if (!ret)
+		ret = wait_and_repeat(call, &wait, err);
 	pthread_cond_destroy(&wait.changed);
 	pthread_mutex_destroy(&wait.lock);
 	if (ret)

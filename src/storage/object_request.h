@@ -49,7 +49,9 @@ struct pst_object_call {
 	/* Called by done() of the HTTP call. The call's owner may free it then. */
 	void (*ended)(struct pst_object_call *call);
 	void *user;
-	unsigned repeats; /* number of calls of pst_object_call_repeat */
+	unsigned deadline_s; /* longest time of pst_object_call_run; 0 for a time that fits the call
+			      */
+	unsigned repeats;    /* number of calls of pst_object_call_repeat */
 };
 
 /* Prepares a call, whose memory must be zero. */
@@ -65,8 +67,9 @@ bool pst_object_call_may_pass(const struct pst_object_call *call);
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
-/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status. But
- * if each attempt got an error that might have passed, such as 503, it returns this error. */
+/* Makes a call and waits for its end, but not longer than its deadline. Returns 0 if there was a
+ * response, whatever its status. But if each attempt got an error that might have passed, such as
+ * 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

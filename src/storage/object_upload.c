@@ -32,6 +32,8 @@
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
 #define SCATTERED_BYTES (1ull << 30)
+/* An abort that the server does not answer must not keep a program from its end. */
+#define ABORT_S 5
 #define SPANS_MAX 256 /* separate written ranges of a part */
 
 /* ---- parts ---- */
@@ -578,6 +580,8 @@ static void upload_stop(struct pst_object_upload *up)
 		part->state = PART_FILLING;
 		up->sending--;
 	}
+	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
+		up->id_state = ID_NONE;
 	while (up->sending || up->id_state == ID_ASKED)
 		pthread_cond_wait(&up->changed, &up->lock);
 	pthread_mutex_unlock(&up->lock);
@@ -598,6 +602,7 @@ int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
 	pst_object_upload_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
+	call->deadline_s = ABORT_S;
 	ret = pst_object_call_run(call, err);
 	/* 404: the server has dropped the upload already */
 	if (!ret && call->http.head.status != 404)
