@@ -5,7 +5,8 @@
  * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
  * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
  * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
- * arrived. If no part is on its way, because all buffers are full only in part, more buffers are
+ * arrived. If parts are so long that BUFFERS_MIN of them need more than BUFFERS_BYTES, so many are
+ * allowed. If no part is on its way, because all buffers are full only in part, more buffers are
  * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
  * memory, and one that writes it in another order needs no more than it must.
  *
@@ -77,17 +78,29 @@ static bool buffers_move(const struct pst_object_upload *up)
 	return (up->sending || up->ready_count || up->summing) && !up->err.code;
 }
 
-static char *buffer_get(struct pst_object_upload *up, uint64_t len)
+static char *spare_take(struct pst_object_upload *up)
 {
 	char *mem = up->spare;
-	uint64_t most = BUFFERS_BYTES;
 
-	if (mem && len <= up->part_bytes) {
-		memcpy(&up->spare, mem, sizeof(up->spare));
-		return mem;
+	memcpy(&up->spare, mem, sizeof(up->spare));
+	return mem;
+}
+
+static char *buffer_get(struct pst_object_upload *up, uint64_t len)
+{
+	uint64_t longest = len > up->part_bytes ? len : up->part_bytes;
+	uint64_t most = BUFFERS_BYTES;
+	char *mem;
+
+	if (up->spare && len <= up->part_bytes)
+		return spare_take(up);
+	/* If the length is unknown, later parts are longer and cannot use the free buffers. */
+	while (up->spare) {
+		free(spare_take(up));
+		up->buffer_bytes -= up->part_bytes;
 	}
-	if (most < BUFFERS_MIN * up->part_bytes)
-		most = BUFFERS_MIN * up->part_bytes;
+	if (most < BUFFERS_MIN * longest)
+		most = BUFFERS_MIN * longest;
 	if (up->buffer_bytes + len > most &&
 	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
@@ -645,12 +658,8 @@ void pst_object_upload_close(struct pst_object_upload *up)
 		part_free(up->parts[i]);
 		free(up->sent[i].etag);
 	}
-	while (up->spare) {
-		char *mem = up->spare;
-
-		memcpy(&up->spare, mem, sizeof(up->spare));
-		free(mem);
-	}
+	while (up->spare)
+		free(spare_take(up));
 	pthread_cond_destroy(&up->changed);
 	pthread_mutex_destroy(&up->lock);
 	free(up);
