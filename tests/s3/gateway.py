@@ -219,6 +219,34 @@ def case_unknown_uploads():
              "descriptors 0 to 2")
 
 
+def case_unknown_parameters():
+    """A parameter that the gateway does not know makes no other change than the one it names."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"old")
+        client.create_bucket(Bucket="other")
+        added = []  # the last word is added to the query
+        client.meta.events.register("before-sign.s3", lambda request, **_: setattr(
+            request, "url", request.url + ("&" if "?" in request.url else "?") + added[-1]))
+        calls = ((client.put_object, {"Bucket": "data-1", "Key": "k", "Body": b"new"}),
+                 (client.create_multipart_upload, {"Bucket": "data-1", "Key": "m"}),
+                 (client.create_bucket, {"Bucket": "new"}),
+                 (client.delete_object, {"Bucket": "data-1", "Key": "k"}),
+                 (client.delete_bucket, {"Bucket": "other"}))
+        plain = gateway.client()
+        for word in ("metadataConfiguration", "newSubresource=1"):
+            added.append(word)
+            for call, more in calls:
+                same(failure(call, **more), (501, "NotImplemented"), f"{call.__name__} {word}")
+            same(plain.get_object(Bucket="data-1", Key="k")["Body"].read(), b"old", "body")
+            same([b["Name"] for b in plain.list_buckets()["Buckets"]], ["data-1", "other"],
+                 "buckets")
+        for word in ("x-id=Any", "X-Trace=1"):
+            added.append(word)
+            for call, more in calls[:2]:
+                same(failure(call, **more), None, f"{call.__name__} {word}")
+
+
 def case_truncated_body():
     gateway, client = opened()
     with gateway:
