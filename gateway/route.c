@@ -100,7 +100,8 @@ static const struct gw_op ops[] = {
 	 gw_op_put},
 	{"GetObject", "GET", GW_OBJECT, .run = gw_op_get},
 	{"HeadObject", "HEAD", GW_OBJECT, .run = gw_op_head},
-	{"DeleteObject", "DELETE", GW_OBJECT, .write = true, .run = gw_op_delete},
+	{"DeleteObject", "DELETE", GW_OBJECT, .write = true, .check = gw_check_delete,
+	 .run = gw_op_delete},
 };
 
 #define OP_COUNT (sizeof(ops) / sizeof(ops[0]))
