@@ -404,8 +404,8 @@ void gw_op_list_parts(struct gw_request *req)
 	if (parts.at)
 		pst_text_put(out, parts.at, parts.len);
 	pst_text_put_str(out, "</ListPartsResult>");
-	if (ret)
-		gw_fail_errno(req, ret, GW_NoSuchUpload);
+	if (ret || parts.failed)
+		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 	free(parts.at);
 	free(has);
 	gw_upload_close(&upload);
@@ -601,8 +601,8 @@ void gw_op_list_uploads(struct gw_request *req)
 	if (l.prefixes.at)
 		pst_text_put(out, l.prefixes.at, l.prefixes.len);
 	pst_text_put_str(out, "</ListMultipartUploadsResult>");
-	if (ret)
-		gw_fail_errno(req, ret, GW_InternalError);
+	if (ret || l.uploads.failed || l.prefixes.failed)
+		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_InternalError);
 	free(l.uploads.at);
 	free(l.prefixes.at);
 	for (size_t i = 0; i < count; i++)

@@ -494,6 +494,7 @@ static void put_parts(struct gw_request *req, struct pst_text *out, const struct
 	if (parts.at)
 		pst_text_put(out, parts.at, parts.len);
 	pst_text_put_str(out, "</ObjectParts>");
+	out->failed |= parts.failed;
 	free(parts.at);
 }
 
