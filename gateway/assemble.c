@@ -215,11 +215,15 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 	ok = ok && meta_finish(&w, id, a);
 	if (ok) {
 		ret = gw_draft_finish(store, draft, &a->meta);
-		a->gone = !ret && !gw_upload_exists(upload);
-		if (!ret && !a->gone)
-			ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
-					       exclusive);
-		ok = !a->gone && (!ret || gw_fail_errno(req, ret, GW_NoSuchBucket) == 0);
+		ok = !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
+	}
+	/* The object and the upload may have changed during the copy. */
+	a->gone = a->gone || (ok && !gw_upload_exists(upload));
+	ok = ok && !a->gone && gw_condition_store(req, &exclusive);
+	if (ok) {
+		ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
+				       exclusive);
+		ok = !ret || gw_fail_errno(req, ret, GW_NoSuchBucket) == 0;
 	}
 	pst_hash_close(w.md5);
 	pst_hash_close(w.sum);

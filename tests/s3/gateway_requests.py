@@ -6,9 +6,13 @@ beyond what conformance.py can expect of all servers.
 gateway_requests.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
 TAP; tests/run runs it."""
 
+import fcntl
+import os
+import signal
 import sys
+import threading
 
-from served import Gateway, failure, run_cases, same
+from served import Gateway, Skip, failure, run_cases, same
 
 WRONG = '"0123456789abcdef0123456789abcdef"'
 
@@ -57,6 +61,38 @@ def case_delete_conditions():
             same(keys_of(client), ["k"], "keys")
         same(failure(client.delete_object, Bucket="data-1", Key="k", IfMatch=etag), None, "DELETE")
         same(keys_of(client), [], "keys")
+
+
+def case_complete_if_match_race():
+    """An object that changes while a completion copies the parts is not replaced."""
+    gateway, client = opened()
+    blocked = threading.Event()
+    # The kernel delays the opening of a file with a lease, and sends SIGIO to the lease's owner.
+    before = signal.signal(signal.SIGIO, lambda *_: blocked.set())
+    with gateway:
+        etag = client.put_object(Bucket="data-1", Key="k", Body=b"old")["ETag"]
+        names = {"Bucket": "data-1", "Key": "k"}
+        names["UploadId"] = client.create_multipart_upload(**names)["UploadId"]
+        part = client.upload_part(PartNumber=1, Body=b"part", **names)["ETag"]
+        lease = os.open(os.path.join(gateway.root, ".penstock", "multipart", "data-1",
+                                     names["UploadId"], "00001"), os.O_RDONLY)
+        try:
+            fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            raise Skip(f"the file system has no leases: {error}") from None
+        got = []
+        completion = threading.Thread(target=lambda: got.append(failure(
+            client.complete_multipart_upload, IfMatch=etag,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]}, **names)))
+        completion.start()
+        same(blocked.wait(30), True, "the completion opens the part")
+        gateway.client().put_object(Bucket="data-1", Key="k", Body=b"new")
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        completion.join()
+        os.close(lease)
+        same(got, [(412, "PreconditionFailed")], "completion")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"new", "body")
+    signal.signal(signal.SIGIO, before)
 
 
 if __name__ == "__main__":
