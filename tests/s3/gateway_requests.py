@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from served import Gateway, Skip, failure, run_cases, same
 
+TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
 WRONG = '"0123456789abcdef0123456789abcdef"'
 
 
@@ -93,6 +95,69 @@ def case_complete_if_match_race():
         same(got, [(412, "PreconditionFailed")], "completion")
         same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"new", "body")
     signal.signal(signal.SIGIO, before)
+
+
+def has_queue(gateway):
+    """Returns whether bytes are on their way to or from the gateway."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    port = f":{gateway.port:04X}"
+    return any(row[4] != "00000000:00000000" for row in rows
+               if port in (row[1][-5:], row[2][-5:]) and row[3] == "01")
+
+
+def until(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s it is still not true that {what}")
+
+
+def case_texts_limit():
+    """The texts of all requests at once have a limit, after which requests get 503."""
+    gateway, client = opened()
+    with gateway:
+        upload = client.create_multipart_upload(Bucket="data-1", Key="k")["UploadId"]
+        url = client.generate_presigned_url("complete_multipart_upload", Params={
+            "Bucket": "data-1", "Key": "k", "UploadId": upload})
+        host, path = url.split("/", 3)[2:]
+        head = (f"POST /{path} HTTP/1.1\r\nHost: {host}\r\n"
+                f"Content-Length: {TEXT}\r\n\r\n").encode()
+
+        def replies(count):
+            """Sends requests that all are there before the first one is whole."""
+            connections = [gateway.connect() for _ in range(count)]
+            for one in connections:
+                one.sendall(head + b" " * (TEXT - 1))
+            until(lambda: not has_queue(gateway), "the gateway has read all bytes")
+            got = []
+            for one in connections:
+                one.sendall(b" ")
+                got.append(one.recv(4096).decode())
+                one.close()
+            return got
+
+        # Requests that are refused count until they have their replies.
+        got = replies(TEXTS // TEXT + 4)
+        statuses = [reply.split(" ", 2)[1] for reply in got]
+        print("#", statuses)
+        same(set(statuses), {"400", "503"}, "statuses beyond the limit")
+        same([("Retry-After" in reply) for reply in got], [s == "503" for s in statuses],
+             "replies with Retry-After")
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 0, "all have ended")
+        same([reply.split(" ", 2)[1] for reply in replies(TEXTS // TEXT)],
+             ["400"] * (TEXTS // TEXT), "statuses of as many as the limit allows")
+
+
+def case_short_texts():
+    gateway, client = opened()
+    with gateway:
+        for length, wanted in (((64 << 10) + 1, "MaxMessageLengthExceeded"),
+                               (64 << 10, "MalformedXML")):
+            client.meta.events.register_last("before-sign.s3.CreateBucket", lambda request,
+                                             length=length, **_:
+                                             setattr(request, "data", b"x" * length))
+            same(failure(client.create_bucket, Bucket="new"), (400, wanted), f"{length} bytes")
 
 
 if __name__ == "__main__":
