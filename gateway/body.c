@@ -148,8 +148,11 @@ static bool length_begin(struct gw_request *req)
 	const char *decoded = gw_header(req, "x-amz-decoded-content-length");
 	const char *transfer = gw_header(req, "transfer-encoding");
 	struct gw_body *body = &req->body;
-	uint64_t max = body->kind == GW_BODY_FILE ? req->server->body_max : GW_BODY_TEXT_MAX;
+	bool is_list = gw_param_find(req, "uploadId") || gw_param_find(req, "delete");
 
+	body->max = body->kind == GW_BODY_FILE ? req->server->body_max
+		    : is_list		       ? GW_BODY_LIST_MAX
+					       : GW_BODY_TEXT_MAX;
 	if (body->chunked)
 		length = decoded;
 	if (length && !length_parse(length, &body->want))
@@ -160,7 +163,7 @@ static bool length_begin(struct gw_request *req)
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
-	if (body->want > max)
+	if (body->want > body->max)
 		return gw_fail(req,
 			       body->kind == GW_BODY_FILE ? GW_EntityTooLarge
 							  : GW_MaxMessageLengthExceeded,
@@ -182,6 +185,20 @@ bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind)
 	return !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 }
 
+/* Takes bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply. */
+static int text_put(struct gw_request *req, const char *bytes, size_t len)
+{
+	struct gw_body *body = &req->body;
+
+	if (len > body->max - body->got)
+		return gw_fail(req, GW_MaxMessageLengthExceeded, NULL);
+	body->reserved += len;
+	if (atomic_fetch_add(&req->server->text_bytes, len) + len > GW_BODY_ALL_MAX)
+		return gw_fail(req, GW_SlowDown, NULL);
+	pst_text_put(&body->text, bytes, len);
+	return body->text.failed ? gw_fail(req, GW_SlowDown, NULL) : 0;
+}
+
 /* Takes bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply. */
 static int decoded_put(void *user, const char *bytes, size_t len)
 {
@@ -201,12 +218,8 @@ static int decoded_put(void *user, const char *bytes, size_t len)
 		ret = gw_draft_write(&body->draft, bytes, len, body->got);
 		if (ret)
 			gw_fail_errno(req, ret, GW_InternalError);
-	} else if (len > GW_BODY_TEXT_MAX - body->got) {
-		ret = gw_fail(req, GW_MaxMessageLengthExceeded, NULL);
 	} else {
-		pst_text_put(&body->text, bytes, len);
-		if (body->text.failed)
-			ret = gw_fail(req, GW_SlowDown, NULL);
+		ret = text_put(req, bytes, len);
 	}
 	body->got += len;
 	return ret ? -EPIPE : 0;
@@ -299,6 +312,8 @@ void gw_body_close(struct gw_request *req)
 	gw_draft_close(&req->server->store, &body->draft);
 	free(body->text.at);
 	memset(&body->text, 0, sizeof(body->text));
+	atomic_fetch_sub(&req->server->text_bytes, body->reserved);
+	body->reserved = 0;
 	pst_hash_close(body->sha256_hash);
 	pst_hash_close(body->md5_hash);
 	pst_hash_close(body->sum_hash);

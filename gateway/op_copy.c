@@ -219,6 +219,11 @@ static void copy_object(struct gw_request *req, struct source *source)
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))
 		ret = -errno;
+	/* The object may have changed during the copy. */
+	if (!ret && !gw_condition_store(req, &exclusive)) {
+		gw_meta_close(&meta);
+		return;
+	}
 	if (!ret)
 		ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
 				       exclusive);
