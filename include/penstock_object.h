@@ -332,10 +332,14 @@ struct penstock_object_server_opts {
 				 * host */
 	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
 					 * tokens for CUDA memory */
+	/* Lowest rate of a move in bytes a second; 0: 1024. A move fails with -ETIMEDOUT if it is
+	 * not complete timeout_ms plus its length divided by this rate after the call that queued
+	 * it, even if it makes progress. */
+	unsigned rate_min;
 };
-#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                           \
-	{                                                                          \
-		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL \
+#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                              \
+	{                                                                             \
+		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0 \
 	}
 
 /*

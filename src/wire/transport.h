@@ -9,7 +9,8 @@
  *
  * Server half: each channel is a thread, which carries out one move at a time, and has connections
  * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
- * which ends when the server is closed.
+ * which ends when the server is closed, and at the deadline of the move. A transport calls
+ * pst_wire_check between two pieces of a move, because a client that keeps it busy causes no wait.
  */
 #ifndef PST_WIRE_TRANSPORT_H
 #define PST_WIRE_TRANSPORT_H
@@ -165,6 +166,7 @@ struct pst_wire_move {
 	struct pst_wire_remote *remote;
 	enum penstock_op op;
 	uint64_t off, len, user;
+	uint64_t deadline_ms; /* time by which it is complete, or fails */
 	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned seg_count;
 	int64_t result;
@@ -182,6 +184,7 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
+	uint64_t deadline_ms;	     /* that of the move in progress */
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;
 	unsigned char *staging; /* PST_WIRE_STAGING bytes */
