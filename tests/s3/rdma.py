@@ -7,8 +7,10 @@ whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 import os
 import random
 import re
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -267,6 +269,65 @@ def case_stalled_client():
         get.join()
         connection.close()
         same(results[1] == data, True, "the stalled GET")
+
+
+class Dripping(threading.Thread):
+    """Sends one byte after another of the answer to a READ of a megabyte, until the server hangs
+    up."""
+
+    def __init__(self, connection):
+        super().__init__()
+        self.connection, self.sent = connection, 0
+
+    def run(self):
+        reply = struct.pack("<IBBBBQII", 0x31504354, 3, 0, 0, 0, 1, MIB, 0)
+        try:
+            self.connection.sendall(reply)
+            # The pause is what is tested: the server sees progress within its time limit.
+            while not select.select([self.connection], [], [], 0.1)[0]:
+                self.connection.sendall(b"x")
+                self.sent += 1
+        except OSError:
+            pass
+        self.connection.close()
+
+
+def case_dripping_client():
+    """A client that makes progress one byte at a time does not hold a worker."""
+    with Setup(flags=["--min-rate", str(MIB)]) as s, Stalled() as stalled:
+        results = []
+        put = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        put.start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        put.join()
+        drip.join()
+        same(results, [(500, "RDMATransferFailed")], "the PUT")
+        # More than five seconds without progress would be the other limit.
+        same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
+
+
+def case_drain_ends_a_dripping_client():
+    """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
+    with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
+        results = []
+
+        def put():
+            try:
+                results.append(failure(lambda: with_token(s, stalled.token, s.plain.put_object)))
+            except botocore.exceptions.BotoCoreError as error:
+                results.append(error)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
+        thread.join()
+        drip.join()
+        same(len(results), 1, f"an end of the PUT: {results}")
+        same(s.gateway.drafts(), [], "drafts")
 
 
 def case_drain_waits_for_transfers():
