@@ -292,6 +292,7 @@ static void gateway_stop(struct gateway *g)
 {
 	struct gw_server *server = &g->front.server;
 
+	atomic_store(&server->stopping, true);
 	/* First, because workers wait for moves, and the servers wait for their workers. */
 	gw_rdma_cancel(server->rdma);
 	old_stop(g, true);

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import botocore.exceptions
 
@@ -90,6 +91,14 @@ def round_trip(transport, device):
         s.plain.complete_multipart_upload(Bucket="data-1", Key="parts", UploadId=upload,
                                           MultipartUpload={"Parts": parts})
         same(read_plain(s.plain, "parts") == data[8192:8192 + 6 * MIB] * 2, True, "the parts")
+
+
+def until(condition, what, seconds=30):
+    """Waits for a condition that other threads cause."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 def case_round_trips():
@@ -327,6 +336,40 @@ def case_drain_ends_a_dripping_client():
         thread.join()
         drip.join()
         same(len(results), 1, f"an end of the PUT: {results}")
+        same(s.gateway.drafts(), [], "drafts")
+
+
+def case_drain_refuses_queued_requests():
+    """After the time of --drain, a request that waits for a worker is refused, not carried out."""
+    with Setup(flags=["--drain", "1", "--threads", "1", "--min-rate", "1"]) as s, \
+            Stalled() as stalled:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
+        results = []
+
+        def ends(call):
+            try:
+                results.append(failure(call))
+            except botocore.exceptions.BotoCoreError as error:
+                results.append(type(error).__name__)
+
+        def copy(number):
+            ends(lambda: s.gateway.client().copy_object(Bucket="data-1", Key=f"copy-{number}",
+                                                        CopySource="data-1/key"))
+
+        # The only worker waits for this transfer, which makes progress.
+        threads = [threading.Thread(target=ends, args=(
+            lambda: with_token(s, stalled.token, s.plain.put_object),))]
+        threads[0].start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        for number in range(3):
+            threads.append(threading.Thread(target=copy, args=(number,)))
+            threads[-1].start()
+        until(lambda: s.metric("requests_in_flight") == 4, "all requests have arrived")
+        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
+        for thread in threads + [drip]:
+            thread.join()
+        same(os.listdir(os.path.join(s.gateway.root, "data-1")), ["key"], f"objects; {results}")
         same(s.gateway.drafts(), [], "drafts")
 
 
