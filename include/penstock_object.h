@@ -169,6 +169,7 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
  * -EOPNOTSUPP	no transport of the client can serve the range
+ * -EIO		a release has cut off a server from the buffer (see penstock_object_release)
  */
 PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buffer,
 					     enum penstock_op op, uint64_t off, uint64_t len,
@@ -283,9 +284,14 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  *
  * If a server has the window open, the function waits for the server, for at most
  * opts->fence_ms. A server that does not answer is then cut off: the library puts fresh pages
- * with the same contents in place of the shared ones, at the same address. After this, shm1 can
- * no longer use the buffer. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
+ * with the same contents in place of the shared ones, at the same address. Memory that is pinned,
+ * such as by penstock_register, keeps the old pages for the device: end the registration before
+ * the device uses the memory again. After this, the buffer has no new windows, and the release of
+ * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
  *
+ * -EIO		the release of another window has cut off a server from the buffer while this window
+ *		was open. This window is closed, but its bytes may be lost: repeat the request with
+ *		a new buffer
  * -ETIMEDOUT	the server may still write to the window, which is in CUDA memory. Do not use the
  *		memory. The buffer stays allocated until the client is closed
  */

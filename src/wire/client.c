@@ -121,6 +121,13 @@ static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g
 	client->free_end = &g->next;
 }
 
+static int cut_fail(struct pst_err *err)
+{
+	return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEADLINE,
+			      "a release has cut off a server from the buffer: its other windows "
+			      "are lost, and it has no new ones; use a new buffer");
+}
+
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
 {
@@ -152,6 +159,11 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	token.base = g->id;
 	token.size = len;
 	pthread_mutex_lock(&client->lock);
+	if (buffer->cut) {
+		slot_return(client, g);
+		pthread_mutex_unlock(&client->lock);
+		return cut_fail(err);
+	}
 	memcpy(g->cap, cap, sizeof(cap));
 	g->buffer = buffer;
 	g->ops = listener->ops;
@@ -213,16 +225,23 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
+	bool lost;
 	int ret = 0;
 
 	pthread_mutex_lock(&client->lock);
 	grant->live = false;
 	if (grant->users && grant->ops->revoke)
 		grant->ops->revoke(grant);
-	if (wait_for_users(client, grant)) {
+	ret = wait_for_users(client, grant);
+	lost = grant->buffer->cut;
+	if (ret) {
+		grant->buffer->cut = true;
 		atomic_fetch_add(&client->counts.cut_off, 1);
 		ret = grant->ops->cut(grant, err);
 	}
+	/* A server may have written to pages that the cut of another window has replaced. */
+	if (lost && !ret)
+		ret = cut_fail(err);
 	/* The slot keeps id and capability, so that a late transfer is known as such. */
 	grant->buffer->windows--;
 	slot_return(client, grant);

@@ -45,6 +45,7 @@ struct pst_wire_buffer {
 			     * for reading only; -1: none */
 	struct penstock_export exported; /* of allocated memory of a GPU */
 	bool shared;			 /* whether shm1 can pass the memory to a server */
+	bool cut;   /* whether a server was cut off: no window opens any more */
 	bool stuck; /* whether a server that was not fenced may access the memory */
 	uint64_t id;
 	unsigned windows; /* open windows */
