@@ -146,8 +146,9 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
  *
  * buffer	the buffer, or NULL
  *
- * If a server still accesses CUDA memory (see penstock_object_release), the memory is freed when
- * the client is closed. Any thread. May block.
+ * If a server may still access CUDA memory (see penstock_object_release), the memory stays
+ * allocated until the process ends, also after the client is closed, and `stuck` of struct
+ * penstock_object_client_info counts it. Any thread. May block.
  *
  * -EBUSY	a window of the buffer has not been released
  */
@@ -293,7 +294,7 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  *		was open. This window is closed, but its bytes may be lost: repeat the request with
  *		a new buffer
  * -ETIMEDOUT	the server may still write to the window, which is in CUDA memory. Do not use the
- *		memory. The buffer stays allocated until the client is closed
+ *		memory. The buffer stays allocated until the process ends
  */
 PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 
@@ -309,6 +310,7 @@ struct penstock_object_client_info {
 	uint64_t bad_checksum;	/* transfers whose bytes were damaged on the way */
 	uint64_t malformed;	/* connections that were closed because of a malformed message */
 	uint64_t cut_off;	/* releases that cut off a server */
+	uint64_t stuck; /* buffers of CUDA memory that stay allocated for the rest of the process */
 };
 
 /*

@@ -313,9 +313,11 @@ static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 
 static void memory_free(struct pst_wire_buffer *b)
 {
-	if (b->mapped && b->ptr && b->dev)
+	/* A server that was not fenced may still copy, even if its connection has ended. Memory
+	 * that is freed would be given to somebody else, so it is never freed. */
+	if (b->mapped && b->ptr && b->dev && !b->stuck)
 		b->client->devices->free(b->dev, b->ptr);
-	else if (b->mapped && b->ptr)
+	else if (b->mapped && b->ptr && !b->dev)
 		munmap(b->ptr, b->mapped);
 	if (b->fd >= 0)
 		close(b->fd);
@@ -675,4 +677,5 @@ void pst_wire_client_info(struct pst_wire_client *c, struct penstock_object_clie
 	out->bad_checksum = atomic_load(&c->counts.bad_checksum);
 	out->malformed = atomic_load(&c->counts.malformed);
 	out->cut_off = atomic_load(&c->counts.cut_off);
+	out->stuck = atomic_load(&c->counts.stuck);
 }

@@ -68,7 +68,7 @@ struct pst_wire_grant {
 
 struct pst_wire_counts {
 	_Atomic uint64_t windows, bytes, late, wrong_cap, wrong_user, out_of_window, bad_checksum,
-		malformed, cut_off;
+		malformed, cut_off, stuck;
 };
 
 /* A listening socket of a client. */

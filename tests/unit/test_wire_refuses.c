@@ -506,6 +506,47 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	close_state(&s);
 }
 
+/* A server hangs with a window of a GPU's memory open, and cannot be cut off. It may copy at any
+ * later time, so the memory is never freed, not even when the client is closed. */
+static void shm1_keeps_gpu_memory_of_a_server_that_hangs(void **unused)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_device *gpu, *owner = NULL;
+	struct pst_shm1_message m, answer;
+	struct state s = {0};
+	int fd;
+
+	(void)unused;
+	opts.fence_ms = 50;
+	if (penstock_device_open("cuda:0", NULL, &gpu) < 0)
+		fail_msg("%s", penstock_errmsg());
+	assert_int_equal(penstock_object_client_open(&opts, &s.client), 0);
+	assert_int_equal(penstock_object_alloc(s.client, gpu, LEN, &s.buffer), 0);
+	s.mem = penstock_object_ptr(s.buffer);
+	assert_int_equal(
+		penstock_object_window_open(s.buffer, PENSTOCK_READ, OFF, WINDOW, &s.window), 0);
+	assert_int_equal(penstock_object_window_get_info(s.window, &info), 0);
+	assert_string_equal(info.transport, "shm1");
+	assert_int_equal(pst_token_parse(info.token, strlen(info.token), &s.token), 0);
+	s.sock = dial(&s.token);
+	m = open_message(&s, PENSTOCK_READ);
+	answer = exchange(&s, &m, &fd);
+	assert_int_equal(answer.status, 0);
+	assert_int_equal(penstock_object_release(s.window), -ETIMEDOUT);
+	assert_int_equal(counts(&s).cut_off, 1);
+	assert_int_equal(counts(&s).stuck, 1);
+	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 1, 1, &s.window),
+			 -EIO);
+	assert_int_equal(penstock_object_unregister(s.buffer), 0);
+	penstock_object_client_close(s.client);
+	assert_int_equal(penstock_device_of(s.mem, &owner), 0);
+	assert_ptr_equal(owner, gpu);
+	assert_int_equal(penstock_free(gpu, s.mem), 0);
+	close(s.sock);
+	penstock_device_close(gpu);
+}
+
 /* In a forked child: becomes another user and tries to open the window. Returns 0 if the client
  * hangs up without an answer. */
 static int dial_as_other_user(const struct state *s)
@@ -579,10 +620,12 @@ int main(void)
 		cmocka_unit_test(shm1_gives_no_memory_without_a_window),
 		cmocka_unit_test(shm1_passes_a_put_read_only),
 		cmocka_unit_test(shm1_cuts_off_a_server_that_hangs),
+		cmocka_unit_test(shm1_keeps_gpu_memory_of_a_server_that_hangs),
 		cmocka_unit_test(shm1_refuses_another_user),
 		cmocka_unit_test(shm1_release_after_the_server_has_gone),
 	};
 
+	test_use_standin();
 	cmocka_set_message_output(CM_OUTPUT_TAP);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
