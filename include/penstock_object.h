@@ -142,7 +142,8 @@ PENSTOCK_API int penstock_object_register(struct penstock_object_client *client,
 PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buffer);
 
 /*
- * Ends a registration, and frees the memory if penstock_object_alloc allocated it.
+ * Ends a registration, and frees the memory if penstock_object_alloc allocated it. In a child of
+ * the process that opened the client, the function does nothing.
  *
  * buffer	the buffer, or NULL
  *
@@ -279,7 +280,8 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
 				       struct penstock_object_verdict *verdict);
 
 /*
- * Closes a window. After the release, no server writes to the memory of the window.
+ * Closes a window. After the release, no server writes to the memory of the window. In a child of
+ * the process that opened the client, the function does nothing.
  *
  * window	the window, or NULL
  *

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/base/fork.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -136,8 +137,10 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	struct pst_wire_grant *g;
 	struct pst_token token;
 	unsigned char cap[PST_TOKEN_CAP];
-	int ret;
+	int ret = pst_fork_check(client->generation, err);
 
+	if (ret)
+		return ret;
 	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown", op);
 	if (off > buffer->len || len > buffer->len - off)
@@ -228,6 +231,9 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	bool lost;
 	int ret = 0;
 
+	/* The sockets are the parent's: a message on them would end a transfer of the parent. */
+	if (pst_fork_check(client->generation, &(struct pst_err){0}))
+		return 0;
 	pthread_mutex_lock(&client->lock);
 	grant->live = false;
 	if (grant->users && grant->ops->revoke)
@@ -379,6 +385,8 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 	unsigned windows;
 	bool stuck;
 
+	if (pst_fork_check(client->generation, &(struct pst_err){0}))
+		return 0;
 	pthread_mutex_lock(&client->lock);
 	windows = buffer->windows;
 	stuck = buffer->stuck;
@@ -614,6 +622,7 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	pthread_cond_init(&c->idle, &attr);
 	pthread_condattr_destroy(&attr);
 	c->devices = devices;
+	c->generation = pst_fork_generation();
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
 	c->stop = eventfd(0, EFD_CLOEXEC);
 	ret = client_options(c, opts, err);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/base/fork.h"
 #include "wire/server.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -154,8 +155,10 @@ int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t 
 	struct pst_wire_server *server = remote->server;
 	struct pst_wire_move *move;
 	uint64_t len;
-	int ret = move_check(remote, off, segs, seg_count, &len, err);
+	int ret = pst_fork_check(server->generation, err);
 
+	if (!ret)
+		ret = move_check(remote, off, segs, seg_count, &len, err);
 	if (ret)
 		return ret;
 	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
@@ -501,6 +504,7 @@ int pst_wire_server_open(const struct penstock_object_server_opts *opts,
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a server");
 	pthread_mutex_init(&s->lock, NULL);
 	s->devices = devices;
+	s->generation = pst_fork_generation();
 	s->jobs = s->stop = s->done = -1;
 	ret = server_options(s, opts, err);
 	if (!ret)

@@ -80,6 +80,7 @@ struct pst_wire_listener {
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
+	unsigned generation;			 /* fork generation of the process that opened it */
 	struct penstock_object_client_opts opts; /* `users` is a copy */
 	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
 	unsigned listener_count;
@@ -194,6 +195,7 @@ struct pst_wire_channel {
 
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
+	unsigned generation; /* fork generation of the process that opened it */
 	struct penstock_object_server_opts opts;
 	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
 	unsigned ops_count;

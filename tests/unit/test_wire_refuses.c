@@ -506,6 +506,56 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	close_state(&s);
 }
 
+/* In a forked child: uses what belongs to the parent. Returns 0 if all is refused or has no
+ * effect. */
+static int use_as_child(struct state *s)
+{
+	struct penstock_object_window *other;
+
+	if (penstock_object_window_open(s->buffer, PENSTOCK_READ, 0, 1, &other) != -EOWNERDEAD)
+		return 1;
+	if (penstock_object_release(s->window))
+		return 2;
+	if (penstock_object_unregister(s->buffer))
+		return 3;
+	penstock_object_client_close(s->client);
+	return 0;
+}
+
+/* A child has a copy of the window's handle, and the parent's sockets. Its release must neither
+ * reach the server nor cut it off. */
+static void a_child_leaves_the_parents_window_alone(void **unused)
+{
+	struct pst_shm1_message m;
+	struct pollfd wait;
+	struct state s;
+	int status = -1, fd;
+	pid_t pid;
+
+	(void)unused;
+	open_state(&s, "shm1", PENSTOCK_READ);
+	m = open_message(&s, PENSTOCK_READ);
+	assert_int_equal(exchange(&s, &m, &fd).status, 0);
+	pid = fork();
+	if (!pid)
+		_exit(use_as_child(&s));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	/* No message has come, and the connection is open. */
+	wait = (struct pollfd){s.sock, POLLIN, 0};
+	assert_int_equal(poll(&wait, 1, 0), 0);
+	m.kind = PST_SHM1_DONE;
+	m.len = WINDOW;
+	assert_int_equal(pst_shm1_send(s.sock, &m, -1), 0);
+	for (uint64_t until = test_now_ns() + 10000000000u; counts(&s).bytes != WINDOW;)
+		if (test_now_ns() > until)
+			fail_msg("the client has not taken the end of the transfer");
+	assert_int_equal(penstock_object_release(s.window), 0);
+	s.window = NULL;
+	assert_int_equal(counts(&s).cut_off, 0);
+	close_state(&s);
+}
+
 /* A server hangs with a window of a GPU's memory open, and cannot be cut off. It may copy at any
  * later time, so the memory is never freed, not even when the client is closed. */
 static void shm1_keeps_gpu_memory_of_a_server_that_hangs(void **unused)
@@ -621,6 +671,7 @@ int main(void)
 		cmocka_unit_test(shm1_passes_a_put_read_only),
 		cmocka_unit_test(shm1_cuts_off_a_server_that_hangs),
 		cmocka_unit_test(shm1_keeps_gpu_memory_of_a_server_that_hangs),
+		cmocka_unit_test(a_child_leaves_the_parents_window_alone),
 		cmocka_unit_test(shm1_refuses_another_user),
 		cmocka_unit_test(shm1_release_after_the_server_has_gone),
 	};
