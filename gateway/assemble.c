@@ -112,8 +112,8 @@ static bool parts_copy(struct work *w, struct gw_assembly *a)
 			return !a->gone && gw_fail_errno(w->req, ret, GW_InvalidPart) == 0;
 		ok = part_check(w, &a->parts[i], &part, i + 1 == a->count);
 		if (ok) {
-			ret = gw_copy(part.fd, 0, (uint64_t)part.st.st_size, draft, w->at, NULL,
-				      NULL);
+			ret = gw_copy(&w->req->server->stopping, part.fd, 0,
+				      (uint64_t)part.st.st_size, draft, w->at, NULL, NULL);
 			if (ret)
 				ok = gw_fail_errno(w->req, ret, GW_InternalError) == 0;
 		}

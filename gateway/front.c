@@ -90,6 +90,11 @@ static void front_end(void *owner, struct gw_http_request *http)
 	struct gw_request *req = http->user;
 
 	(void)owner;
+	if (atomic_load(&req->server->stopping)) {
+		http->reply.close = true;
+		gw_fail(req, GW_ServiceUnavailable, "The gateway is about to end.");
+		return;
+	}
 	if (!gw_rdma_receive(req) || !gw_body_end(req))
 		return;
 	req->op->run(req);
