@@ -93,7 +93,8 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 	return true;
 }
 
-/* Copies all parts into the draft. Returns false after it has filled the reply or has set `gone`. */
+/* Copies all parts into the draft. Returns false after it has filled the reply or has set `gone`.
+ */
 static bool parts_copy(struct work *w, struct gw_assembly *a)
 {
 	struct gw_draft *draft = &w->req->body.draft;

@@ -70,6 +70,29 @@ static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 		gw_xml_element(out, "ChecksumType", type);
 }
 
+/* Opens the file of an object. Returns the descriptor or a negative errno. */
+static int file_open(const struct listing *l, int dir, const char *path, struct stat *st)
+{
+	int fd = openat(dir, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret = 0;
+
+	if (fd >= 0 && !fstat(fd, st) && S_ISDIR(st->st_mode)) {
+		/* A folder has replaced the file since the walk has found it. */
+		int self = gw_self_open(&l->req->server->store, fd);
+
+		close(fd);
+		fd = self;
+		if (fd < 0)
+			return fd;
+	}
+	if (fd < 0 || fstat(fd, st))
+		ret = -errno;
+	else if (!S_ISREG(st->st_mode))
+		ret = -ENOENT;
+	if (ret && fd >= 0)
+		close(fd);
+	return ret ? ret : fd;
+}
+
 /* Appends an object. Returns 1, 0 if the object has been removed meanwhile, or a negative errno. */
 static int put_object(struct listing *l, const char *key, size_t len, int dir, const char *path)
 {
@@ -77,11 +100,11 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	struct gw_meta meta = {0};
 	struct stat st;
 	char date[40];
-	int fd = openat(dir, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
+	int fd = file_open(l, dir, path, &st), ret;
 
 	if (fd < 0)
-		return gw_is_gone(errno) ? 0 : -errno;
-	ret = fstat(fd, &st) ? -errno : gw_meta_load(&meta, fd, l->req->server->store.meta, &st);
+		return gw_is_gone(-fd) ? 0 : fd;
+	ret = gw_meta_load(&meta, fd, l->req->server->store.meta, &st);
 	close(fd);
 	if (ret)
 		return ret;

@@ -244,7 +244,8 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* Also the upload of an object that a gateway stored just before it was killed is complete. */
+	/* The upload may also be that of an object whose gateway was killed before it removed the
+	 * upload. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));

@@ -195,8 +195,7 @@ bool gw_check_delete(struct gw_request *req)
 	for (unsigned i = 0; i < 2; i++)
 		if (gw_header(req, unsupported[i]))
 			return gw_fail(req, GW_NotImplemented,
-				       "The condition %s is not implemented.",
-				       unsupported[i]) == 0;
+				       "The condition %s is not implemented.", unsupported[i]) == 0;
 	return true;
 }
 

@@ -152,15 +152,15 @@ int gw_bucket_remove(const struct gw_store *store, const char *name)
 
 /* ---- objects ---- */
 
-/* Opens the object of a folder's name. Returns the descriptor or a negative errno. */
-static int open_self(const struct gw_store *store, int dir)
+int gw_self_open(const struct gw_store *store, int dir)
 {
-	int fd = openat(dir, GW_SELF, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int fd = openat(dir, GW_SELF, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 
 	if (fd >= 0 || errno != ENOENT)
 		return fd < 0 ? -errno : fd;
-	if (gw_folder_settle(dir, store->tmp))
-		return -ENOENT;
+	ret = gw_folder_settle(dir, store->tmp);
+	if (ret)
+		return ret;
 	fd = openat(dir, GW_SELF, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
@@ -182,7 +182,7 @@ int gw_object_open(const struct gw_store *store, int bucket, const char *key, si
 		return -EIO;
 	}
 	if (fd >= 0 && S_ISDIR(out->st.st_mode)) {
-		int self = open_self(store, fd);
+		int self = gw_self_open(store, fd);
 
 		close(fd);
 		fd = self;

@@ -62,6 +62,8 @@ struct gw_object {
 int gw_object_open(const struct gw_store *store, int bucket, const char *key, size_t len,
 		   struct gw_object *out);
 void gw_object_close(struct gw_object *object);
+/* Opens the object of a folder's own name. Returns the descriptor or a negative errno. */
+int gw_self_open(const struct gw_store *store, int dir);
 /* Removes an object and folders that become empty. Returns 0, -ENOENT or another negative errno. */
 int gw_object_remove(const struct gw_store *store, int bucket, const char *key, size_t len);
 

@@ -210,7 +210,7 @@ static int is_file(int dir, const char *path)
  * path of the object's file. */
 static int has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
 {
-	int inner, ret;
+	int ret;
 
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
 	ret = is_file(dir, self);
@@ -218,15 +218,17 @@ static int has_self(const struct gw_walk *walk, int dir, const char *path, char 
 		return ret;
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_MOVING);
 	ret = is_file(dir, self);
-	if (ret <= 0)
-		return ret;
-	inner = gw_open_beneath(dir, path, O_RDONLY | O_DIRECTORY);
-	if (inner < 0)
-		return gw_is_gone(-inner) ? 0 : inner;
-	ret = gw_folder_settle(inner, walk->store->tmp);
-	close(inner);
+	if (ret > 0) {
+		int inner = gw_open_beneath(dir, path, O_RDONLY | O_DIRECTORY);
+
+		if (inner < 0)
+			return gw_is_gone(-inner) ? 0 : inner;
+		ret = gw_folder_settle(inner, walk->store->tmp);
+		close(inner);
+	}
+	/* Without %moving, another gateway may have completed the move meanwhile. */
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
-	return ret ? ret : is_file(dir, self);
+	return ret < 0 ? ret : is_file(dir, self);
 }
 
 /* Takes the object of a folder's own name, if there is one. Not inlined: a long path must not be on

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from served import Gateway, Skip, failure, run_cases, same
+from served import Gateway, Skip, failure, run_cases, same, together
 
 TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
 WRONG = '"0123456789abcdef0123456789abcdef"'
@@ -95,6 +95,38 @@ def case_complete_if_match_race():
         same(got, [(412, "PreconditionFailed")], "completion")
         same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"new", "body")
     signal.signal(signal.SIGIO, before)
+
+
+def case_listing_while_objects_move():
+    """Objects that folders replace stay in all listings, with their sizes."""
+    gateway, client = opened()
+    with gateway:
+        folder = os.path.join(gateway.root, "data-1")
+        wanted = {f"k{n:03}": 7 for n in range(300)}
+        for key in wanted:
+            with open(os.path.join(folder, key), "xb") as file:
+                file.write(b"content")
+        moved = threading.Event()
+
+        def move():
+            mover = gateway.client()
+            try:
+                for key in wanted:
+                    mover.put_object(Bucket="data-1", Key=key + "/x", Body=b"")
+            finally:
+                moved.set()
+
+        def list_all():
+            lister, count = gateway.client(), 0
+            while not moved.is_set():
+                pages = lister.list_objects_v2(Bucket="data-1")["Contents"]
+                found = {item["Key"]: item["Size"] for item in pages if "/" not in item["Key"]}
+                same({key: found.get(key) for key in wanted} == wanted, True,
+                     f"listing {count} (differs: {set(wanted.items()) ^ set(found.items())})")
+                count += 1
+            return count
+
+        print("# listings:", together([move, list_all, list_all])[1:])
 
 
 def has_queue(gateway):

@@ -67,9 +67,8 @@ class Gateway:
         tls = ["--cert", self.tls[0], "--key", self.tls[1]] if self.tls else []
         self.process = subprocess.Popen(
             [*self.before, PENSTOCK, "serve", "--json", "--root", self.root,
-             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
-             "--keys", self.keys, "--access-log", self.log, *tls,
-             *self.flags],
+             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--keys", self.keys,
+             "--access-log", self.log, *tls, *self.flags],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         lines = []
         while not lines or lines[-1] != "}\n":
