@@ -258,6 +258,22 @@ static void certificate_reload(struct gateway *g)
 	atomic_store(&g->front.http, http);
 }
 
+/* Waits for a signal. Meanwhile, stops servers with an old certificate whose last connection has
+ * ended. Returns -1 if the wait was interrupted. */
+static int signal_wait(struct gateway *g, const sigset_t *signals)
+{
+	const struct timespec step = {.tv_sec = 1};
+	int signal = -1;
+
+	while (g->old_count) {
+		signal = sigtimedwait(signals, NULL, &step);
+		if (signal > 0)
+			return signal;
+		old_stop(g, false);
+	}
+	return sigwaitinfo(signals, NULL);
+}
+
 /* ---- end ---- */
 
 static unsigned requests_left(const struct gateway *g)
@@ -337,7 +353,7 @@ int gw_serve(const struct gw_options *options, char *why, size_t why_len)
 		if (options->ready)
 			options->ready(port_of(g->fd), port_of(g->metrics_fd));
 		while (signal != SIGTERM && signal != SIGINT) {
-			signal = sigwaitinfo(&signals, NULL);
+			signal = signal_wait(g, &signals);
 			if (signal == SIGHUP) {
 				keys_reload(g);
 				certificate_reload(g);

@@ -12,6 +12,7 @@ import random
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -735,6 +736,26 @@ def case_tls():
                                "--keys", place.keys, "--cert", first[0], "--key", first[1]],
                               capture_output=True, text=True, timeout=60, check=False)
         same((done.returncode, "chmod 600" in done.stderr), (1, True), "a key that others read")
+
+
+def case_old_certificate_ends():
+    """The server with the old certificate ends after its last connection, without a signal."""
+    with Gateway() as place:
+        pair = make_certificate(place.place, "one")
+        with Gateway(tls=pair) as gateway:
+            def threads():
+                return len(os.listdir(f"/proc/{gateway.process.pid}/task"))
+            context = ssl.create_default_context(cafile=pair[0])
+            before = threads()
+            with gateway.connect() as raw, \
+                    context.wrap_socket(raw, server_hostname="127.0.0.1") as secure:
+                gateway.process.send_signal(signal.SIGHUP)
+                until(lambda: threads() > before, "a second server runs")
+                secure.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                same(secure.recv(12), b"HTTP/1.1 403", "reply of the first server")
+                same(threads() > before, True, "both servers run")
+            until(lambda: threads() == before, "the first server has ended")
+            same(gateway.stop()[0], 0, "exit status")
 
 
 def case_repair():
