@@ -10,6 +10,7 @@
 
 #include "request.h"
 #include "s3/chunked.h"
+#include "stream.h"
 
 static const enum pst_hash_kind sum_kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C, PST_HASH_CRC64NVME,
 					       PST_HASH_SHA1, PST_HASH_SHA256};
@@ -39,7 +40,7 @@ static bool sum_begin(struct gw_request *req)
 	struct gw_body *body = &req->body;
 
 	/* In CompleteMultipartUpload, the checksum is that of the object. */
-	if (body->kind == GW_BODY_TEXT && gw_param_find(req, "uploadId"))
+	if (!strcmp(req->http->method, "POST") && gw_param_find(req, "uploadId"))
 		return true;
 	for (unsigned i = 0; i < req->http->header_count; i++) {
 		const struct pst_header *header = &req->http->headers[i];
@@ -148,7 +149,8 @@ static bool length_begin(struct gw_request *req)
 	const char *decoded = gw_header(req, "x-amz-decoded-content-length");
 	const char *transfer = gw_header(req, "transfer-encoding");
 	struct gw_body *body = &req->body;
-	uint64_t max = body->kind == GW_BODY_FILE ? req->server->body_max : GW_BODY_TEXT_MAX;
+	bool is_file = body->kind == GW_BODY_FILE || body->kind == GW_BODY_STREAM;
+	uint64_t max = is_file ? req->server->body_max : GW_BODY_TEXT_MAX;
 
 	if (body->chunked)
 		length = decoded;
@@ -156,15 +158,13 @@ static bool length_begin(struct gw_request *req)
 		return gw_fail(req, GW_InvalidArgument, "The length of the body is malformed.") ==
 		       0;
 	body->want_known = length != NULL;
-	if (!length && body->kind == GW_BODY_FILE)
+	if (!length && (body->kind == GW_BODY_FILE || (is_file && transfer)))
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
 	if (body->want > max)
 		return gw_fail(req,
-			       body->kind == GW_BODY_FILE ? GW_EntityTooLarge
-							  : GW_MaxMessageLengthExceeded,
-			       NULL) == 0;
+			       is_file ? GW_EntityTooLarge : GW_MaxMessageLengthExceeded, NULL) == 0;
 	return true;
 }
 
@@ -201,6 +201,8 @@ static int decoded_put(void *user, const char *bytes, size_t len)
 		ret = gw_draft_write(&body->draft, bytes, len, body->got);
 		if (ret)
 			gw_fail_errno(req, ret, GW_InternalError);
+	} else if (body->kind == GW_BODY_STREAM) {
+		gw_stream_put(req->http->stream, bytes, len);
 	} else if (len > GW_BODY_TEXT_MAX - body->got) {
 		ret = gw_fail(req, GW_MaxMessageLengthExceeded, NULL);
 	} else {
