@@ -163,8 +163,8 @@ static bool length_begin(struct gw_request *req)
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
 	if (body->want > max)
-		return gw_fail(req,
-			       is_file ? GW_EntityTooLarge : GW_MaxMessageLengthExceeded, NULL) == 0;
+		return gw_fail(req, is_file ? GW_EntityTooLarge : GW_MaxMessageLengthExceeded,
+			       NULL) == 0;
 	return true;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The body of a request: decodes aws-chunked, checks lengths, hashes and checksums, and puts the
- * bytes into a draft, a text or the stream to the upstream. Called by serve.c. Only bytes that have passed all checks may be
- * published: the operation runs after gw_body_end().
+ * bytes into a draft, a text or the stream to the upstream. Called by serve.c. Only bytes that have
+ * passed all checks may be published: the operation runs after gw_body_end().
  */
 #ifndef GW_BODY_H
 #define GW_BODY_H

@@ -271,15 +271,15 @@ static int body_send(struct exchange *x)
 	return (int)n;
 }
 
-/* Sends head and body. A body that is in the ring as a whole stays there, so that the request can be
- * repeated. */
+/* Sends head and body. A body that is in the ring as a whole stays there, so that the request can
+ * be repeated. */
 static int request_send(struct exchange *x, const char *head, size_t head_len)
 {
 	int ret = link_write(x, head, head_len);
 
 	if (ret || !x->stream->want)
 		return ret;
-	if (x->stream->want > GW_STREAM_RING)
+	if (x->stream->want > GW_STREAM_WHOLE)
 		return body_send(x);
 	return link_write(x, x->stream->ring, (size_t)x->stream->want);
 }
@@ -289,11 +289,10 @@ static int request_send(struct exchange *x, const char *head, size_t head_len)
 /* Returns whether a header belongs to the connection, and not to the reply. */
 static bool is_hop(const char *name, size_t len)
 {
-	static const char *const names[] = {"connection",	 "keep-alive",	  "transfer-encoding",
-					    "content-length",	 "trailer",	  "upgrade",
-					    "proxy-connection",	 "te",		  "date",
-					    "server",		 "proxy-authenticate",
-					    "x-amz-rdma-reply"};
+	static const char *const names[] = {
+		"connection", "keep-alive", "transfer-encoding",  "content-length",
+		"trailer",    "upgrade",    "proxy-connection",	  "te",
+		"date",	      "server",	    "proxy-authenticate", "x-amz-rdma-reply"};
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strlen(names[i]) == len && !strncasecmp(names[i], name, len))
@@ -472,7 +471,7 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *h
 {
 	struct exchange x = {.links = links, .stream = stream};
 	/* A long body cannot be sent twice, so it gets a connection that is surely open. */
-	bool fresh = stream->want > GW_STREAM_RING;
+	bool fresh = stream->want > GW_STREAM_WHOLE;
 	struct pst_http_head reply;
 	int sent, ret;
 
@@ -480,8 +479,8 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *h
 		ret = link_get(&x, fresh);
 		if (ret) {
 			link_drop(&x);
-			exchange_fail(&x, ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT
-							    : GW_STREAM_REFUSED);
+			exchange_fail(&x,
+				      ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_REFUSED);
 			return;
 		}
 		sent = request_send(&x, head, head_len);

@@ -34,8 +34,8 @@ struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned time
 /* Closes the idle connections. No exchange is in progress. NULL is allowed. */
 void gw_links_close(struct gw_links *links);
 
-/* Runs an exchange to its end. `head` is the request's head with the empty line. `no_body` says that
- * the reply has no body, as after HEAD. */
+/* Runs an exchange to its end. `head` is the request's head with the empty line. `no_body` says
+ * that the reply has no body, as after HEAD. */
 void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *head,
 		 size_t head_len, bool no_body);
 

@@ -170,7 +170,8 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 /* Answers whether the gateway can do its work. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
-	bool gone = !front->server.upstream && faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
+	bool gone = !front->server.upstream &&
+		    faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
 	bool draining = atomic_load(&front->draining);
 
 	http->reply.status = gone || draining ? 503 : 200;

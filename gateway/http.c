@@ -175,12 +175,15 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
 	ssize_t n = gw_stream_take(req->stream, bytes, len);
 
 	(void)pos;
+	/* The watch is over slow clients, and not over the upstream. */
+	if (req->waits != (n == 0))
+		gw_watch_phase(req->watched, n ? GW_PHASE_REPLY : GW_PHASE_WORK);
+	req->waits = n == 0;
 	if (n > 0)
 		req->sent_len += (uint64_t)n;
 	if (n >= 0)
 		return n;
-	return n == -ENODATA ? MHD_CONTENT_READER_END_OF_STREAM
-			     : MHD_CONTENT_READER_END_WITH_ERROR;
+	return n == -ENODATA ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
 static struct MHD_Response *stream_response(struct gw_http_request *req)

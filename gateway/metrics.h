@@ -37,11 +37,12 @@ struct gw_metrics {
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
 		      uint64_t out, uint64_t duration_ns);
-/* Writes all counters but those of the upstream. `op_name` returns the name of an operation. */
+/* Writes all counters but those of the upstream's replies.
+ * `op_name` returns the name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out);
-/* Writes the counters of the upstream. */
+/* Writes the counters of the upstream's replies. */
 void gw_metrics_write_upstream(const struct gw_metrics *metrics, struct pst_text *out);
 
 #endif

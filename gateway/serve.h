@@ -14,13 +14,13 @@ struct gw_options {
 	const char *root;	   /* folder with the objects; or */
 	const char *upstream;	   /* URL of the server that has them */
 	const char *listen, *keys; /* required */
-	const char *metrics;		  /* ADDRESS:PORT of the metrics; NULL for none */
-	const char *region;		  /* NULL accepts any */
-	const char *domain;		  /* NULL: path-style only */
-	const char *cert, *key;		  /* files in PEM form; NULL without TLS */
-	const char *access_log;		  /* file; "-" is standard output; NULL for none */
-	const char *rdma;		  /* transports of RDMA; "none"; NULL: all */
-	const char *device; /* GPU through which windows of GPUs are accessed; NULL: none */
+	const char *metrics;	   /* ADDRESS:PORT of the metrics; NULL for none */
+	const char *region;	   /* NULL accepts any */
+	const char *domain;	   /* NULL: path-style only */
+	const char *cert, *key;	   /* files in PEM form; NULL without TLS */
+	const char *access_log;	   /* file; "-" is standard output; NULL for none */
+	const char *rdma;	   /* transports of RDMA; "none"; NULL: all */
+	const char *device;	   /* GPU through which windows of GPUs are accessed; NULL: none */
 	bool no_md5;
 	unsigned threads, connections_max, connections_per_address_max;
 	unsigned timeout_s, rate_min, drain_s;

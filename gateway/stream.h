@@ -18,6 +18,9 @@
 #include "common/text.h"
 
 #define GW_STREAM_RING (192u << 10)
+/* Longest body that waits in the ring until it is complete. There has to be room for more, because
+ * bytes of the encoding follow the last byte. */
+#define GW_STREAM_WHOLE (128u << 10)
 #define GW_STREAM_BLOCK (64u << 10) /* bytes that http.c has in memory besides the ring */
 /* Memory of one request that counts against the limit. */
 #define GW_STREAM_COST (GW_STREAM_RING + GW_STREAM_BLOCK)
@@ -32,20 +35,20 @@ struct gw_stream {
 	pthread_cond_t wake;  /* the exchange waits for it */
 	unsigned holders;
 	char *ring;
-	size_t at, len;	       /* the bytes in the ring: where they begin, and their number */
-	uint64_t want, taken;  /* length of the request's body; bytes that have left the ring */
-	bool checked;	       /* the whole body is in the ring or has left it, and is right */
-	bool discards;	       /* the upstream wants no more bytes of the body */
-	bool cancelled;	       /* the client has gone, or the request is refused */
-	bool parked;	       /* the connection is suspended */
-	bool replied;	       /* the members of the reply are valid, or `failure` is */
+	size_t at, len;		/* the bytes in the ring: where they begin, and their number */
+	uint64_t want, taken;	/* length of the request's body; bytes that have left the ring */
+	bool checked;		/* the whole body is in the ring or has left it, and is right */
+	bool discards;		/* the upstream wants no more bytes of the body */
+	bool cancelled;		/* the client has gone, or the request is refused */
+	bool parked;		/* the connection is suspended */
+	bool replied;		/* the members of the reply are valid, or `failure` is */
 	enum gw_stream_end end; /* of the reply's body */
 	enum gw_stream_failure failure;
 	unsigned status;
 	bool has_length;
 	uint64_t length;
 	struct pst_text headers; /* names and values, each with a NUL */
-	int fd;			 /* socket of the exchange, which a cancellation shuts down; or -1 */
+	int fd; /* socket of the exchange, which a cancellation shuts down; or -1 */
 	/* Called with the lock held; they do not block. */
 	void *connection;
 	void (*suspend)(void *connection), (*resume)(void *connection);

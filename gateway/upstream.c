@@ -249,13 +249,15 @@ static bool starts(const char *text, const char *prefix)
 static bool header_passes(const struct gw_request *req, const char *name)
 {
 	static const char *const plain[] = {
-		"content-type",	 "content-md5",	  "content-disposition", "content-language",
-		"cache-control", "expires",	  "if-match",		 "if-none-match",
-		"range",	 "if-range",	  "if-modified-since",	 "if-unmodified-since",
+		"content-type",	    "content-md5",	 "content-disposition",
+		"content-language", "cache-control",	 "expires",
+		"if-match",	    "if-none-match",	 "range",
+		"if-range",	    "if-modified-since", "if-unmodified-since",
 	};
 	static const char *const ours[] = {
-		"x-amz-date",		       "x-amz-content-sha256", "x-amz-security-token",
-		"x-amz-decoded-content-length", "x-amz-trailer",
+		"x-amz-date",		"x-amz-content-sha256",
+		"x-amz-security-token", "x-amz-decoded-content-length",
+		"x-amz-trailer",
 	};
 
 	for (unsigned i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
@@ -290,8 +292,8 @@ static void put_encoding(struct pst_text *out, const char *value)
 	}
 }
 
-/* Appends path and query. They are encoded again, so that the upstream cannot read another bucket or
- * key in them than the gateway has checked. */
+/* Appends path and query. They are encoded again, so that the upstream cannot read another bucket
+ * or key in them than the gateway has checked. */
 static void put_path(const struct gw_request *req, struct pst_text *out)
 {
 	pst_text_put_str(out, "/");
@@ -306,8 +308,9 @@ static void put_path(const struct gw_request *req, struct pst_text *out)
 static void put_query(const struct gw_request *req, struct pst_text *out)
 {
 	static const char *const signature[] = {
-		"x-amz-algorithm",     "x-amz-credential", "x-amz-date",	   "x-amz-expires",
-		"x-amz-signedheaders", "x-amz-signature",  "x-amz-security-token", "x-amz-content-sha256",
+		"x-amz-algorithm",	"x-amz-credential",	"x-amz-date",
+		"x-amz-expires",	"x-amz-signedheaders",	"x-amz-signature",
+		"x-amz-security-token", "x-amz-content-sha256",
 	};
 
 	for (unsigned i = 0; i < req->param_count; i++) {
@@ -368,9 +371,8 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 		if (!starts(http->headers[i].name, "x-amz-") &&
 		    header_passes(req, http->headers[i].name))
 			head_add(h, http->headers[i].name, http->headers[i].value);
-	put_encoding(&h->encoding, gw_header(req, "content-encoding")
-					   ? gw_header(req, "content-encoding")
-					   : "");
+	put_encoding(&h->encoding,
+		     gw_header(req, "content-encoding") ? gw_header(req, "content-encoding") : "");
 	if (h->encoding.len)
 		head_add(h, "content-encoding", h->encoding.at);
 	return is_signed;
@@ -455,27 +457,6 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 
 /* ---- rights ---- */
 
-/* Returns whether the segments ".." of a key climb above its bucket. A proxy in front of the
- * upstream could take another bucket's name out of such a path. */
-static bool climbs(const char *key, size_t len)
-{
-	long depth = 0;
-
-	for (size_t at = 0; at < len;) {
-		const char *slash = memchr(key + at, '/', len - at);
-		size_t n = slash ? (size_t)(slash - key) - at : len - at;
-
-		if (n == 2 && !memcmp(key + at, "..", 2))
-			depth--;
-		else if (n && !(n == 1 && key[at] == '.'))
-			depth++;
-		if (depth < 0)
-			return true;
-		at += n + 1;
-	}
-	return false;
-}
-
 /* Checks the source of a copy. */
 static bool source_check(struct gw_request *req)
 {
@@ -492,8 +473,7 @@ static bool source_check(struct gw_request *req)
 		return gw_fail(req, GW_SlowDown, NULL) == 0;
 	len = pst_uri_parse(text, strcspn(text, "?"), false, name);
 	slash = len < 0 ? NULL : memchr(name, '/', (size_t)len);
-	right = slash && !memchr(name, '\0', (size_t)len) &&
-		!climbs(slash + 1, (size_t)(name + len - slash - 1));
+	right = slash && !memchr(name, '\0', (size_t)len);
 	if (right)
 		*slash = '\0';
 	if (!right)
@@ -508,9 +488,9 @@ static bool source_check(struct gw_request *req)
 
 static bool rights_check(struct gw_request *req)
 {
-	if ((req->bucket && (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") ||
-			     strchr(req->bucket, '/'))) ||
-	    (req->key && climbs(req->key, req->key_len)))
+	/* A proxy in front of the upstream could take them for a part of a path. */
+	if (req->bucket &&
+	    (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") || strchr(req->bucket, '/')))
 		return gw_fail(req, GW_InvalidURI, NULL) == 0;
 	/* A list of all buckets would name those that the key may not use. */
 	if (!req->bucket && strcmp(req->identity->buckets, "*") != 0)
@@ -557,7 +537,7 @@ bool gw_upstream_begin(struct gw_request *req)
 		return gw_fail(req, GW_SlowDown, NULL) == 0;
 	}
 	req->http->stream = req->passage->stream;
-	return req->body.want <= GW_STREAM_RING || passage_start(req);
+	return req->body.want <= GW_STREAM_WHOLE || passage_start(req);
 }
 
 bool gw_upstream_end(struct gw_request *req)

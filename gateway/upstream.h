@@ -40,8 +40,8 @@ void gw_upstream_close(struct gw_upstream *upstream);
 /* Prepares to pass a request through, before its body. Returns false after it has filled the
  * reply. */
 bool gw_upstream_begin(struct gw_request *req);
-/* Passes the end of the body, which has arrived. Returns false after it has filled the reply with an
- * error. */
+/* Passes the end of the body, which has arrived. Returns false after it has filled the reply with
+ * an error. */
 bool gw_upstream_end(struct gw_request *req);
 /* Fills the reply with that of the upstream. */
 void gw_upstream_answer(struct gw_request *req);
