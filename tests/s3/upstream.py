@@ -156,9 +156,10 @@ def case_wrong_bodies_store_nothing():
 
 
 def case_trailers():
+    sizes = (1000, 128 << 10, 192 << 10, BIG)  # also the limits of what waits in the staging
     data = random.Random(SEED).randbytes(BIG)
     with Pair() as pair:
-        for size in (1000, 128 << 10, 192 << 10, BIG):
+        for size in sizes:
             for right in (True, False):
                 body = data[:size]
                 crc = zlib.crc32(body if right else body + b"x").to_bytes(4, "big")
@@ -166,8 +167,7 @@ def case_trailers():
                            base64.b64encode(crc) + b"\r\n\r\n")
                 status = put_encoded(pair, f"{size}-{right}", encoded, size)
                 same(status, 200 if right else 400, f"status of {size} bytes, right: {right}")
-        eventually(pair.stored, (sorted(f"{n}-True" for n in (1000, 128 << 10, 192 << 10, BIG)), []),
-                   "keys and drafts")
+        eventually(pair.stored, (sorted(f"{n}-True" for n in sizes), []), "keys and drafts")
         short = pair.client.head_object(Bucket="data-1", Key="1000-True", ChecksumMode="ENABLED")
         same(short.get("ChecksumCRC32"),
              base64.b64encode(zlib.crc32(data[:1000]).to_bytes(4, "big")).decode(),
