@@ -436,6 +436,7 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 		       bool whole)
 {
 	struct gw_stream *s = x->stream;
+	bool arrived;
 	int ret = 0;
 
 	s->status = head->status;
@@ -443,7 +444,11 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 	s->length = head->length;
 	no_body = no_body || head->status == 204 || head->status == 304;
 	atomic_fetch_add(&x->links->metrics->upstream_replies[head->status / 100 % 6], 1);
-	gw_stream_reply(s, GW_STREAM_NONE);
+	/* If the whole reply is here, the connection is free before the client's next request. */
+	arrived = no_body || (s->has_length && s->length <= x->link->len);
+	gw_stream_turn(s);
+	if (!arrived)
+		gw_stream_reply(s, GW_STREAM_NONE);
 	if (!no_body)
 		ret = head->chunked ? chunks_pass(x) : plain_pass(x, head);
 	if (!ret && whole && head->keeps && !x->link->len &&
@@ -456,6 +461,8 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 	if (ret && ret != -ECANCELED)
 		atomic_fetch_add(&x->links->metrics->upstream_failed[2], 1);
 	gw_stream_finish(s, ret ? GW_STREAM_BROKEN : GW_STREAM_COMPLETE);
+	if (arrived)
+		gw_stream_reply(s, GW_STREAM_NONE);
 }
 
 static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)

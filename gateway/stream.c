@@ -236,11 +236,25 @@ void gw_stream_sent(struct gw_stream *s, size_t len)
 	pthread_mutex_unlock(&s->lock);
 }
 
+static void turn(struct gw_stream *s)
+{
+	if (!s->discards)
+		s->at = s->len = 0;
+	s->discards = true;
+}
+
+void gw_stream_turn(struct gw_stream *s)
+{
+	pthread_mutex_lock(&s->lock);
+	turn(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
 void gw_stream_reply(struct gw_stream *s, enum gw_stream_failure failure)
 {
 	pthread_mutex_lock(&s->lock);
-	s->at = s->len = 0;
-	s->discards = s->replied = true;
+	turn(s);
+	s->replied = true;
 	s->failure = failure;
 	if (failure)
 		s->end = GW_STREAM_BROKEN;
@@ -270,7 +284,8 @@ void gw_stream_filled(struct gw_stream *s, size_t len)
 {
 	pthread_mutex_lock(&s->lock);
 	s->len += len;
-	unpark(s);
+	if (s->replied)
+		unpark(s);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -278,6 +293,7 @@ void gw_stream_finish(struct gw_stream *s, enum gw_stream_end end)
 {
 	pthread_mutex_lock(&s->lock);
 	s->end = end;
-	unpark(s);
+	if (s->replied)
+		unpark(s);
 	pthread_mutex_unlock(&s->lock);
 }

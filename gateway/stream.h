@@ -93,7 +93,9 @@ bool gw_stream_socket(struct gw_stream *stream, int fd);
  * has left the ring, or -ECANCELED. */
 ssize_t gw_stream_next(struct gw_stream *stream, const char **bytes);
 void gw_stream_sent(struct gw_stream *stream, size_t len);
-/* Publishes the reply, whose members the caller has set. Forgets the rest of the body. */
+/* Forgets the rest of the request's body: the ring is for the reply. */
+void gw_stream_turn(struct gw_stream *stream);
+/* Publishes the reply, whose members the caller has set, or a failure. Turns the stream before. */
 void gw_stream_reply(struct gw_stream *stream, enum gw_stream_failure failure);
 /* Waits for free memory in the ring. Returns its length and place, or -ECANCELED. */
 ssize_t gw_stream_space(struct gw_stream *stream, char **bytes);
