@@ -20,7 +20,7 @@
 #define GW_STREAM_RING (192u << 10)
 /* Longest body that waits in the ring until it is complete. There has to be room for more, because
  * bytes of the encoding follow the last byte. */
-#define GW_STREAM_WHOLE (128u << 10)
+#define GW_STREAM_WHOLE (GW_STREAM_RING - (16u << 10))
 #define GW_STREAM_BLOCK (64u << 10) /* bytes that http.c has in memory besides the ring */
 /* Memory of one request that counts against the limit. */
 #define GW_STREAM_COST (GW_STREAM_RING + GW_STREAM_BLOCK)
