@@ -275,7 +275,7 @@ static int serve_run(int argc, char **argv)
 
 const struct command cmd_serve = {
 	.name = "serve",
-	.usage = "--root DIR|--upstream URL --listen ADDRESS:PORT --keys FILE [OPTIONS]",
+	.usage = "--root DIR|--upstream URL --listen ADDR --keys FILE ...",
 	.summary = "serve the files of a folder, or another server, by the protocol of S3",
 	.help = "  --root DIR             folder whose folders are the buckets\n"
 		"  --upstream URL         pass requests to this S3 server, signed with its keys\n"
