@@ -38,6 +38,11 @@ int gw_open_beneath(int dir, const char *path, int flags)
 	return fd < 0 ? (errno == ELOOP ? -ENOENT : -errno) : (int)fd;
 }
 
+bool gw_is_gone(int code)
+{
+	return code == ENOENT || code == ENOTDIR || code == ELOOP || code == ENXIO;
+}
+
 void gw_unique_name(char out[64])
 {
 	unsigned char random[16];

@@ -13,6 +13,10 @@
  * or a negative errno. */
 int gw_open_beneath(int dir, const char *path, int flags);
 
+/* Returns whether an errno of a call with a path says that there is no such file or folder: it has
+ * been removed, or something that is no object has its name. */
+bool gw_is_gone(int code);
+
 /* Completes the move of an object's file to %self, if the folder has a link %moving. Returns 0 or a
  * negative errno. `tmp` is the store's folder for drafts. */
 int gw_folder_settle(int dir, int tmp);

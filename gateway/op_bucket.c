@@ -14,6 +14,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "folder.h"
 #include "upload.h"
 #include "xml_read.h"
 #include "xml_write.h"
@@ -25,27 +26,49 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Appends a bucket of ListBuckets. */
-static void put_bucket(struct gw_request *req, struct pst_text *out, const char *name)
+/* Appends a bucket of ListBuckets. Returns 0, also if it has been removed, or a negative errno. */
+static int put_bucket(struct gw_request *req, struct pst_text *out, const char *name)
 {
-	int fd = gw_bucket_open(&req->server->store, name);
+	struct statx_timestamp t;
 	struct timespec made;
 	struct statx x;
 	char date[40];
 
-	if (fd < 0)
-		return;
-	if (!statx(fd, "", AT_EMPTY_PATH, STATX_BTIME | STATX_CTIME, &x)) {
-		struct statx_timestamp t = x.stx_mask & STATX_BTIME ? x.stx_btime : x.stx_ctime;
+	if (statx(req->server->store.root, name, AT_SYMLINK_NOFOLLOW,
+		  STATX_TYPE | STATX_BTIME | STATX_CTIME, &x))
+		return gw_is_gone(errno) ? 0 : -errno;
+	if (!S_ISDIR(x.stx_mode))
+		return 0;
+	t = x.stx_mask & STATX_BTIME ? x.stx_btime : x.stx_ctime;
+	made = (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
+	gw_iso_date(&made, date);
+	pst_text_put_str(out, "<Bucket>");
+	gw_xml_element(out, "Name", name);
+	gw_xml_element(out, "CreationDate", date);
+	pst_text_put_str(out, "</Bucket>");
+	return 0;
+}
 
-		made = (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
-		gw_iso_date(&made, date);
-		pst_text_put_str(out, "<Bucket>");
-		gw_xml_element(out, "Name", name);
-		gw_xml_element(out, "CreationDate", date);
-		pst_text_put_str(out, "</Bucket>");
-	}
-	close(fd);
+static void names_free(char **names, long count)
+{
+	for (long i = 0; i < count; i++)
+		free(names[i]);
+	free(names);
+}
+
+/* Appends a name to a list. Returns 0 or a negative errno. */
+static int names_add(char ***names, long *count, const char *name)
+{
+	char **more = realloc(*names, (size_t)(*count + 1) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	*names = more;
+	more[*count] = strdup(name);
+	if (!more[*count])
+		return -ENOMEM;
+	++*count;
+	return 0;
 }
 
 /* Reads the names of the buckets that the request asks for, in order. Returns their number, or -1
@@ -57,6 +80,7 @@ static long names_read(struct gw_request *req, char ***out)
 	DIR *list = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
 	long count = 0;
+	int ret = 0;
 
 	*out = NULL;
 	if (!list) {
@@ -64,22 +88,27 @@ static long names_read(struct gw_request *req, char ***out)
 			close(fd);
 		return gw_fail(req, GW_SlowDown, NULL);
 	}
-	while ((entry = readdir(list))) {
-		const char *name = entry->d_name;
-		char **more;
+	while (!ret) {
+		const char *name;
 
+		errno = 0;
+		entry = readdir(list);
+		if (!entry) {
+			ret = -errno;
+			break;
+		}
+		name = entry->d_name;
 		if (!gw_bucket_name_ok(name) || !gw_key_allows(req->identity, name) ||
 		    (prefix && strncmp(name, prefix, strlen(prefix)) != 0) ||
 		    (after && strcmp(name, after) <= 0))
 			continue;
-		more = realloc(*out, (size_t)(count + 1) * sizeof(*more));
-		if (!more)
-			break;
-		*out = more;
-		more[count] = strdup(name);
-		count += more[count] != NULL;
+		ret = names_add(out, &count, name);
 	}
 	closedir(list);
+	if (ret) {
+		names_free(*out, count);
+		return gw_fail_errno(req, ret, GW_InternalError);
+	}
 	if (count)
 		qsort(*out, (size_t)count, sizeof(**out), compare_names);
 	return count;
@@ -91,22 +120,23 @@ void gw_op_list_buckets(struct gw_request *req)
 	struct pst_text *out;
 	char **names = NULL;
 	long count = max < 0 ? -1 : names_read(req, &names);
+	int ret = 0;
 
 	if (count < 0)
 		return;
 	out = gw_reply_xml(req, 200);
 	pst_text_put_str(out, "<ListAllMyBucketsResult" GW_XML_SPACE ">" OWNER "<Buckets>");
-	for (long i = 0; i < count && i < max; i++)
-		put_bucket(req, out, names[i]);
+	for (long i = 0; !ret && i < count && i < max; i++)
+		ret = put_bucket(req, out, names[i]);
 	pst_text_put_str(out, "</Buckets>");
 	if (count > max && max > 0)
 		gw_xml_element(out, "ContinuationToken", names[max - 1]);
 	if (gw_param(req, "prefix"))
 		gw_xml_element(out, "Prefix", gw_param(req, "prefix"));
 	pst_text_put_str(out, "</ListAllMyBucketsResult>");
-	for (long i = 0; i < count; i++)
-		free(names[i]);
-	free(names);
+	if (ret)
+		gw_fail_errno(req, ret, GW_InternalError);
+	names_free(names, count);
 }
 
 static int location_end(void *user, const char *path, const char *text, size_t len)

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "folder.h"
 #include "s3/uri.h"
 #include "walk.h"
 #include "xml_write.h"
@@ -69,7 +70,7 @@ static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 		gw_xml_element(out, "ChecksumType", type);
 }
 
-/* Appends an object. Returns 0, also if the object has been removed meanwhile. */
+/* Appends an object. Returns 1, 0 if the object has been removed meanwhile, or a negative errno. */
 static int put_object(struct listing *l, const char *key, size_t len, int dir, const char *path)
 {
 	struct pst_text *out = &l->entries;
@@ -79,7 +80,7 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	int fd = openat(dir, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 
 	if (fd < 0)
-		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
+		return gw_is_gone(errno) ? 0 : -errno;
 	ret = fstat(fd, &st) ? -errno : gw_meta_load(&meta, fd, l->req->server->store.meta, &st);
 	close(fd);
 	if (ret)
@@ -100,7 +101,7 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	pst_text_put_str(out, "<StorageClass>STANDARD</StorageClass>");
 	pst_text_put_str(out, l->kind == LIST_VERSIONS ? "</Version>" : "</Contents>");
 	gw_meta_close(&meta);
-	return 0;
+	return 1;
 }
 
 /* Takes an object of the walk. */
@@ -126,7 +127,7 @@ static int list_object(void *user, const char *key, size_t len, int dir, const c
 	} else {
 		int ret = put_object(l, key, len, dir, path);
 
-		if (ret)
+		if (ret <= 0)
 			return ret;
 	}
 	memcpy(l->last, key, len);

@@ -284,8 +284,9 @@ void gw_op_abort(struct gw_request *req)
 
 /* ---- ListParts ---- */
 
-static void put_part(struct gw_request *req, const struct gw_upload *upload, unsigned number,
-		     struct pst_text *out)
+/* Appends a part. Returns 0, also if the part has been removed, or a negative errno. */
+static int put_part(struct gw_request *req, const struct gw_upload *upload, unsigned number,
+		    struct pst_text *out)
 {
 	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
 					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
@@ -294,9 +295,10 @@ static void put_part(struct gw_request *req, const struct gw_upload *upload, uns
 					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
 	struct gw_object part;
 	char date[40];
+	int ret = gw_part_open(&req->server->store, upload, number, &part);
 
-	if (gw_part_open(&req->server->store, upload, number, &part))
-		return;
+	if (ret)
+		return ret == -ENOENT ? 0 : ret;
 	gw_iso_date(&part.st.st_mtim, date);
 	pst_text_put_str(out, "<Part>");
 	gw_xml_number(out, "PartNumber", number);
@@ -310,6 +312,7 @@ static void put_part(struct gw_request *req, const struct gw_upload *upload, uns
 			gw_xml_element(out, names[i][1], gw_meta_get(&part.meta, names[i][0]));
 	pst_text_put_str(out, "</Part>");
 	gw_object_close(&part);
+	return 0;
 }
 
 /* Marks the numbers of the parts that an upload has. Returns 0 or a negative errno. */
@@ -318,20 +321,23 @@ static int parts_find(int dir, bool has[GW_PARTS_MAX + 1])
 	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *list = copy < 0 ? NULL : fdopendir(copy);
 	struct dirent *entry;
+	int ret;
 
 	if (!list) {
+		ret = -errno;
 		if (copy >= 0)
 			close(copy);
-		return -EMFILE;
+		return ret;
 	}
-	while ((entry = readdir(list))) {
+	while (errno = 0, (entry = readdir(list))) {
 		unsigned long n = strtoul(entry->d_name, NULL, 10);
 
 		if (strlen(entry->d_name) == 5 && n >= 1 && n <= GW_PARTS_MAX)
 			has[n] = true;
 	}
+	ret = -errno;
 	closedir(list);
-	return 0;
+	return ret;
 }
 
 static void put_owners(struct pst_text *out)
@@ -349,21 +355,23 @@ void gw_op_list_parts(struct gw_request *req)
 	struct pst_text parts = {0}, *out;
 	struct gw_upload upload = {.dir = -1};
 	int64_t last = marker;
+	int ret = 0;
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
-	    parts_find(upload.dir, has)) {
-		gw_fail(req, GW_SlowDown, NULL); /* no effect if there is an error already */
+	    (ret = parts_find(upload.dir, has))) {
+		/* no effect if there is an error already */
+		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
 		free(has);
 		return;
 	}
-	for (int64_t i = marker + 1; i <= GW_PARTS_MAX; i++) {
+	for (int64_t i = marker + 1; !ret && i <= GW_PARTS_MAX; i++) {
 		if (!has[i])
 			continue;
 		truncated = shown == max;
 		if (truncated)
 			break;
-		put_part(req, &upload, (unsigned)i, &parts);
+		ret = put_part(req, &upload, (unsigned)i, &parts);
 		shown++;
 		last = i;
 	}
@@ -386,6 +394,8 @@ void gw_op_list_parts(struct gw_request *req)
 	if (parts.at)
 		pst_text_put(out, parts.at, parts.len);
 	pst_text_put_str(out, "</ListPartsResult>");
+	if (ret)
+		gw_fail_errno(req, ret, GW_NoSuchUpload);
 	free(parts.at);
 	free(has);
 	gw_upload_close(&upload);
@@ -406,38 +416,54 @@ static int compare_listed(const void *a, const void *b)
 	return ret ? ret : strcmp(x->id, y->id);
 }
 
-/* Reads all uploads of the request's bucket, in order. Returns their number. */
-static size_t uploads_read(struct gw_request *req, struct listed **out)
+/* Appends an upload to a list. Returns 0, also if it has been removed, or a negative errno. */
+static int upload_read(struct gw_request *req, const char *id, struct listed **out, size_t *count)
 {
-	int dir = gw_uploads_open(&req->server->store, req->bucket);
+	struct gw_upload upload;
+	struct listed *more;
+	int ret = gw_upload_open(&req->server->store, req->bucket, id, NULL, &upload);
+
+	if (ret)
+		return ret == -ENOENT ? 0 : ret;
+	more = realloc(*out, (*count + 1) * sizeof(*more));
+	if (more) {
+		*out = more;
+		more += *count;
+		more->key = strdup(gw_meta_get(&upload.meta, "key"));
+		memcpy(more->id, id, GW_UPLOAD_ID);
+		more->begun = upload.begun;
+	}
+	ret = more && more->key ? 0 : -ENOMEM;
+	*count += !ret;
+	gw_upload_close(&upload);
+	return ret;
+}
+
+/* Reads all uploads of the request's bucket, in order. Returns 0 or a negative errno. The caller
+ * frees the list in all cases. */
+static int uploads_read(struct gw_request *req, struct listed **out, size_t *count)
+{
+	int dir = gw_uploads_open(&req->server->store, req->bucket), ret = 0;
 	DIR *list = dir < 0 ? NULL : fdopendir(dir);
 	struct dirent *entry;
-	size_t count = 0;
 
-	*out = NULL;
-	if (!list && dir >= 0)
-		close(dir);
-	while (list && count < UPLOADS_MAX && (entry = readdir(list))) {
-		struct gw_upload upload;
-		struct listed *more;
-
-		if (gw_upload_open(&req->server->store, req->bucket, entry->d_name, NULL, &upload))
-			continue;
-		more = realloc(*out, (count + 1) * sizeof(*more));
-		if (more) {
-			*out = more;
-			more[count].key = strdup(gw_meta_get(&upload.meta, "key"));
-			memcpy(more[count].id, entry->d_name, GW_UPLOAD_ID);
-			more[count].begun = upload.begun;
-			count += more[count].key != NULL;
-		}
-		gw_upload_close(&upload);
+	if (!list) {
+		ret = dir < 0 ? dir : -errno;
+		if (dir >= 0)
+			close(dir);
+		return ret == -ENOENT ? 0 : ret;
 	}
-	if (list)
-		closedir(list);
-	if (count)
-		qsort(*out, count, sizeof(**out), compare_listed);
-	return count;
+	while (!ret && *count < UPLOADS_MAX) {
+		errno = 0;
+		entry = readdir(list);
+		ret = entry ? upload_read(req, entry->d_name, out, count) : -errno;
+		if (!entry)
+			break;
+	}
+	closedir(list);
+	if (*count)
+		qsort(*out, *count, sizeof(**out), compare_listed);
+	return ret;
 }
 
 /* What a listing of uploads asks for, and its result. */
@@ -535,13 +561,14 @@ void gw_op_list_uploads(struct gw_request *req)
 				   .max = gw_param_number(req, "max-uploads", 1000, 1000),
 				   .last_key = "",
 				   .last_id = ""};
+	struct listed *all = NULL;
 	struct pst_text *out;
-	struct listed *all;
-	size_t count;
+	size_t count = 0;
+	int ret;
 
 	if (l.max < 0)
 		return;
-	count = uploads_read(req, &all);
+	ret = uploads_read(req, &all, &count);
 	uploads_choose(&l, all, count);
 	out = gw_reply_xml(req, 200);
 	pst_text_put_str(out, "<ListMultipartUploadsResult" GW_XML_SPACE ">");
@@ -564,6 +591,8 @@ void gw_op_list_uploads(struct gw_request *req)
 	if (l.prefixes.at)
 		pst_text_put(out, l.prefixes.at, l.prefixes.len);
 	pst_text_put_str(out, "</ListMultipartUploadsResult>");
+	if (ret)
+		gw_fail_errno(req, ret, GW_InternalError);
 	free(l.uploads.at);
 	free(l.prefixes.at);
 	for (size_t i = 0; i < count; i++)

@@ -24,6 +24,7 @@ struct repair {
 	time_t now;
 	uint64_t lease_s, upload_lease_s;
 	struct gw_repair_result *result;
+	int unsettled; /* negative errno if a folder may have an object's move to complete */
 };
 
 /* Calls a function for each entry of a folder. */
@@ -41,10 +42,20 @@ static int each(int dir, struct repair *r,
 			close(copy);
 		return ret;
 	}
-	while (!ret && (entry = readdir(list)))
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-		    !fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+	while (!ret) {
+		errno = 0;
+		entry = readdir(list);
+		if (!entry) {
+			ret = -errno;
+			break;
+		}
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (!fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
 			ret = call(r, dir, entry->d_name, &st);
+		else if (errno != ENOENT)
+			ret = -errno;
+	}
 	closedir(list);
 	return ret;
 }
@@ -93,45 +104,59 @@ static int draft_repair(struct repair *r, int dir, const char *name, const struc
 	return 0;
 }
 
-static int upload_repair(struct repair *r, int dir, const char *name, const struct stat *st);
-
-/* What is known of an upload or of the files in a folder. */
-static time_t newest(int dir)
+/* Finds the time of the last change of a folder and its files. Returns 0 or a negative errno. */
+static int newest(int dir, time_t *last)
 {
-	int copy = openat(dir, ".", OPEN_DIR);
+	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
 	DIR *list = copy < 0 ? NULL : fdopendir(copy);
 	struct dirent *entry;
 	struct stat st;
-	time_t last = 0;
 
-	if (!list && copy >= 0)
-		close(copy);
-	while (list && (entry = readdir(list)))
-		if (!fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
-		    strcmp(entry->d_name, "..") != 0 && st.st_mtim.tv_sec > last)
-			last = st.st_mtim.tv_sec;
-	if (list)
-		closedir(list);
-	return last;
+	*last = 0;
+	if (!list) {
+		ret = -errno;
+		if (copy >= 0)
+			close(copy);
+		return ret;
+	}
+	while (!ret) {
+		errno = 0;
+		entry = readdir(list);
+		if (!entry) {
+			ret = -errno;
+			break;
+		}
+		if (!strcmp(entry->d_name, ".."))
+			continue;
+		if (fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+			ret = errno == ENOENT ? 0 : -errno;
+		else if (st.st_mtim.tv_sec > *last)
+			*last = st.st_mtim.tv_sec;
+	}
+	closedir(list);
+	return ret;
 }
 
 static const char *repaired_bucket; /* the program has one thread while it repairs */
 
 static int upload_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
-	int upload = openat(dir, name, OPEN_DIR);
+	int upload = openat(dir, name, OPEN_DIR), ret;
 	struct stat file;
 	time_t last;
 	bool whole;
 
 	(void)st;
-	if (upload < 0)
+	if (upload < 0) {
+		r->result->kept += errno != ENOENT && errno != ENOTDIR;
 		return 0;
-	last = newest(upload);
+	}
+	ret = newest(upload, &last);
 	/* Without its file "upload", the folder is what an interrupted removal has left. */
-	whole = !fstatat(upload, "upload", &file, AT_SYMLINK_NOFOLLOW);
+	whole = fstatat(upload, "upload", &file, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 	close(upload);
-	if (r->now - last <= (time_t)(whole ? r->upload_lease_s : r->lease_s))
+	/* An upload whose age is not known is kept. */
+	if (ret || r->now - last <= (time_t)(whole ? r->upload_lease_s : r->lease_s))
 		r->result->kept++;
 	else if (!gw_upload_remove(&r->store, repaired_bucket, name))
 		r->result->uploads++;
@@ -144,30 +169,44 @@ static int uploads_repair(struct repair *r, int dir, const char *name, const str
 
 	(void)st;
 	if (uploads < 0)
-		return 0;
+		return errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : -errno;
 	repaired_bucket = name;
 	ret = each(uploads, r, upload_repair);
 	close(uploads);
 	return ret;
 }
 
-/* Completes moves of objects to %self beneath a folder. */
+/* Completes moves of objects to %self beneath a folder. A failure is noted, and the other folders
+ * are still visited. */
 static int moves_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	char target[8];
 	int inner, ret;
+	bool moving;
 
-	if (!S_ISDIR(st->st_mode) || !strcmp(name, ".penstock"))
+	if (!S_ISDIR(st->st_mode))
 		return 0;
 	inner = openat(dir, name, OPEN_DIR);
-	if (inner < 0)
+	if (inner < 0) {
+		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+			r->unsettled = -errno;
 		return 0;
-	if (readlinkat(inner, GW_MOVING, target, sizeof(target)) > 0 &&
-	    !gw_folder_settle(inner, r->store.tmp))
-		r->result->moves++;
+	}
+	moving = readlinkat(inner, GW_MOVING, target, sizeof(target)) > 0;
+	ret = gw_folder_settle(inner, r->store.tmp);
+	r->result->moves += moving && !ret;
+	if (ret)
+		r->unsettled = ret;
 	ret = each(inner, r, moves_repair);
+	if (ret && ret != -ENOENT)
+		r->unsettled = ret;
 	close(inner);
-	return ret;
+	return 0;
+}
+
+static int bucket_repair(struct repair *r, int dir, const char *name, const struct stat *st)
+{
+	return gw_bucket_name_ok(name) ? moves_repair(r, dir, name, st) : 0;
 }
 
 /* Removes a record of metadata whose object is gone. All objects' inodes would have to be known to
@@ -193,9 +232,10 @@ int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 	memset(result, 0, sizeof(*result));
 	if (ret)
 		return ret;
-	/* Moves first: a file that is about to become %self looks like a draft. */
-	ret = each(r.store.root, &r, moves_repair);
-	if (!ret)
+	/* Moves first: a file that is about to become %self looks like a draft. If a move may be
+	 * left to complete, a draft may be the only name of an object, and no draft is removed. */
+	ret = each(r.store.root, &r, bucket_repair);
+	if (!ret && !r.unsettled)
 		ret = each(r.store.tmp, &r, draft_repair);
 	if (!ret)
 		ret = each(r.store.multipart, &r, uploads_repair);
@@ -203,6 +243,11 @@ int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 		ret = each(r.store.meta, &r, record_repair);
 	if (ret)
 		snprintf(why, why_len, "cannot repair %s: %s", root, strerror(-ret));
+	else if (r.unsettled)
+		snprintf(why, why_len,
+			 "a folder of %s cannot be repaired, so no draft was removed: %s", root,
+			 strerror(-r.unsettled));
+	ret = ret ? ret : r.unsettled;
 	gw_store_close(&r.store);
 	return ret;
 }

@@ -97,6 +97,7 @@ int gw_upload_open(const struct gw_store *store, const char *bucket, const char 
 	const char *has;
 
 	memset(out, 0, sizeof(*out));
+	out->dir = -1;
 	if (uploads < 0)
 		return uploads;
 	out->dir = openat(uploads, id, OPEN_DIR);

@@ -22,7 +22,8 @@ struct gw_upload {
 /* Begins an upload. `meta` has the object's headers. Returns 0 or a negative errno. */
 int gw_upload_make(const struct gw_store *store, const char *bucket, const char *key,
 		   struct gw_meta *meta, char id[GW_UPLOAD_ID]);
-/* Opens an upload. `key` may be NULL for any key. Returns 0, -ENOENT or another negative errno. */
+/* Opens an upload. `key` may be NULL for any key. Returns 0, -ENOENT or another negative errno;
+ * `out` may be closed in all cases. */
 int gw_upload_open(const struct gw_store *store, const char *bucket, const char *id,
 		   const char *key, struct gw_upload *out);
 void gw_upload_close(struct gw_upload *upload);

@@ -116,14 +116,15 @@ static int page_add(struct page *page, const char *text, size_t len, const char 
 	return 0;
 }
 
-static unsigned char type_of(int dir, const struct dirent *entry)
+/* Returns the type of an entry, DT_UNKNOWN if it has been removed, or a negative errno. */
+static int type_of(int dir, const struct dirent *entry)
 {
 	struct stat st;
 
 	if (entry->d_type != DT_UNKNOWN)
 		return entry->d_type;
 	if (fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-		return DT_UNKNOWN;
+		return gw_is_gone(errno) ? DT_UNKNOWN : -errno;
 	return S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
 }
 
@@ -136,11 +137,12 @@ static int page_add_name(struct page *page, int dir, const char *path, const str
 			 const char *before, size_t inside)
 {
 	char text[GW_KEY_MAX + 512], inner[GW_PATH_MAX];
-	unsigned char type = type_of(dir, entry);
+	int type = type_of(dir, entry), ret;
 	enum gw_name_kind kind;
 	size_t part_len = 0;
-	int ret;
 
+	if (type < 0)
+		return type;
 	if ((type != DT_DIR && type != DT_REG) || inside + 256 > GW_KEY_MAX + 256)
 		return 0;
 	memcpy(text, before, inside);
@@ -151,10 +153,13 @@ static int page_add_name(struct page *page, int dir, const char *path, const str
 		return 0;
 	part_len += inside;
 	if (kind == GW_NAME_PIECE) {
-		int piece = type == DT_DIR ? openat(dir, entry->d_name, OPEN_DIR) : -1;
+		int piece;
 
-		if (piece < 0)
+		if (type != DT_DIR)
 			return 0;
+		piece = openat(dir, entry->d_name, OPEN_DIR);
+		if (piece < 0)
+			return gw_is_gone(errno) ? 0 : -errno;
 		snprintf(inner, sizeof(inner), "%s%s/", path, entry->d_name);
 		ret = page_collect(page, piece, inner, text, part_len);
 		close(piece);
@@ -180,31 +185,48 @@ static int page_collect(struct page *page, int dir, const char *path, const char
 			close(copy);
 		return ret == -ENOENT ? 0 : ret;
 	}
-	while (!ret && (entry = readdir(list)))
-		ret = page_add_name(page, dir, path, entry, before, inside);
+	while (!ret) {
+		errno = 0;
+		entry = readdir(list);
+		ret = entry ? page_add_name(page, dir, path, entry, before, inside) : -errno;
+		if (!entry)
+			break;
+	}
 	closedir(list);
 	return ret;
 }
 
-/* Returns whether a folder has an object of its own name. Writes the path of the object's file. */
-static bool has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
+/* Returns 1 if a path is a file's or a link's, 0 if not, or a negative errno. */
+static int is_file(int dir, const char *path)
 {
 	struct stat st;
-	int inner;
+
+	if (fstatat(dir, path, &st, AT_SYMLINK_NOFOLLOW))
+		return gw_is_gone(errno) ? 0 : -errno;
+	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
+}
+
+/* Returns 1 if a folder has an object of its own name, 0 if not, or a negative errno. Writes the
+ * path of the object's file. */
+static int has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
+{
+	int inner, ret;
 
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
-	if (!fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW))
-		return S_ISREG(st.st_mode);
+	ret = is_file(dir, self);
+	if (ret)
+		return ret;
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_MOVING);
-	if (fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW))
-		return false;
+	ret = is_file(dir, self);
+	if (ret <= 0)
+		return ret;
 	inner = gw_open_beneath(dir, path, O_RDONLY | O_DIRECTORY);
 	if (inner < 0)
-		return false;
-	(void)gw_folder_settle(inner, walk->store->tmp); /* the next line finds out */
+		return gw_is_gone(-inner) ? 0 : inner;
+	ret = gw_folder_settle(inner, walk->store->tmp);
 	close(inner);
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
-	return !fstatat(dir, self, &st, AT_SYMLINK_NOFOLLOW);
+	return ret ? ret : is_file(dir, self);
 }
 
 /* Takes the object of a folder's own name, if there is one. Not inlined: a long path must not be on
@@ -214,7 +236,9 @@ __attribute__((noinline)) static int walk_self(struct gw_walk *walk, int dir, co
 {
 	char self[GW_PATH_MAX];
 
-	return has_self(walk, dir, path, self) ? walk->object(walk->user, key, len, dir, self) : 0;
+	int ret = has_self(walk, dir, path, self);
+
+	return ret > 0 ? walk->object(walk->user, key, len, dir, self) : ret;
 }
 
 static int walk_folder(struct gw_walk *walk, int dir, char *key, size_t key_len);
@@ -235,7 +259,7 @@ static int walk_entry(struct gw_walk *walk, int dir, char *key, size_t key_len,
 		return walk_self(walk, dir, key, len, entry->path);
 	inner = gw_open_beneath(dir, entry->path, O_RDONLY | O_DIRECTORY);
 	if (inner < 0)
-		return inner == -ENOENT || inner == -ENOTDIR ? 0 : inner;
+		return gw_is_gone(-inner) ? 0 : inner;
 	ret = walk_folder(walk, inner, key, len);
 	close(inner);
 	return ret;
@@ -294,7 +318,7 @@ int gw_walk(struct gw_walk *walk, int bucket)
 		return 0;
 	dir = gw_open_beneath(bucket, path, O_RDONLY | O_DIRECTORY);
 	if (dir < 0)
-		return dir == -ENOENT || dir == -ENOTDIR ? 0 : dir;
+		return gw_is_gone(-dir) ? 0 : dir;
 	memcpy(key, walk->prefix, folder);
 	ret = walk_folder(walk, dir, key, folder);
 	close(dir);

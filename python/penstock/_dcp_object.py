@@ -58,14 +58,15 @@ class _Prefix:
         bucket, _, prefix = self.name[len("s3://"):].partition("/")
         start = _s3.unquote(prefix.replace("+", "%2B")) + "/" if prefix else ""
         query = {"delimiter": "/", **({"prefix": start} if start else {})}
-        return [_s3.unquote(_s3.text_of(row, "Key"))[len(start):]
+        return [_s3.text_of(row, "Key")[len(start):]
                 for page in _s3.pages(f"s3://{bucket}/{self._options}", query)
                 for row in page.findall("Contents")]
 
     def write(self, name: str, data: bytes) -> None:
         """Writes an object."""
         with Storage(self.object(name), f"{self.name}/{name}", len(data)) as storage:
-            storage.move(WRITING, segments_of(bytes_place(data), 0, to_memory=False))
+            place = bytes_place(data)
+            storage.move(WRITING, segments_of(place, 0, to_memory=False))
             storage.commit()
 
     def remove(self, name: str) -> None:

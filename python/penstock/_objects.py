@@ -16,7 +16,7 @@ from ._dtypes import BITS
 from ._lib import NotFoundError, PenstockError
 from ._memory import allocate_as
 from ._model import CLASSES, EFFORTS, convert, framework_of
-from ._tensor import Tensor, place_of
+from ._tensor import Place, Tensor, place_of
 from ._transfer import (READING, WRITING, Storage, TransferReport, bytes_place, segments_of)
 
 
@@ -112,9 +112,9 @@ class ObjectClient:
         bucket, key = self._split(name)
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
-    def _open(self, name: str, length: Optional[int] = None) -> Storage:
+    def _open(self, name: str, length: Optional[int] = None, *, new: bool = False) -> Storage:
         url = self.url(name)
-        return Storage(url, url.partition("?")[0], length)
+        return Storage(url, url.partition("?")[0], length, new=new)
 
     # ---- tensors ----
 
@@ -124,9 +124,11 @@ class ObjectClient:
         `source` is a tensor of torch, numpy, cupy, jax or penstock, or an object with a buffer,
         an array interface or DLPack. The object appears when all its bytes have arrived. If the
         call fails, an earlier object of this name stays."""
-        place = place_of(source)
+        return self._write(name, place_of(source))
+
+    def _write(self, name: str, place: Place, *, new: bool = False) -> TransferReport:
         segments = segments_of(place, 0, to_memory=False)
-        with self._open(name, place.nbytes) as storage:
+        with self._open(name, place.nbytes, new=new) as storage:
             report = storage.move(WRITING, segments, **self._how)
             storage.commit()
         return report
@@ -160,8 +162,8 @@ class ObjectClient:
                 framework = framework_of(framework)
                 shape = _shape_of_rest(storage, dtype, offset) if shape is None else shape
                 made = allocate_as(dtype, shape, device, framework)
-            segments = segments_of(place_of(out if made is None else made), offset, to_memory=True)
-            done = storage.move(READING, segments, **self._how)
+            place = place_of(out if made is None else made)  # Keeps the memory during the move.
+            done = storage.move(READING, segments_of(place, offset, to_memory=True), **self._how)
         if report is not None:
             report.__dict__.update(done.__dict__)
         return convert(made, str(framework)) if isinstance(made, Tensor) else \
@@ -192,7 +194,8 @@ class ObjectClient:
 
     def _read(self, storage: Storage, offset: int, length: int) -> bytes:
         data = bytearray(length)
-        storage.move(READING, segments_of(bytes_place(data), offset, to_memory=True), **self._how)
+        place = bytes_place(data)
+        storage.move(READING, segments_of(place, offset, to_memory=True), **self._how)
         return bytes(data)
 
     # ---- questions ----
@@ -229,12 +232,12 @@ class ObjectClient:
         query = {name: value for name, value in (("prefix", start), ("delimiter", delimiter))
                  if value}
         for page in _s3.pages(f"s3://{bucket}/{self._query}", query):
-            rows = [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Key")),
+            rows = [ObjectInfo(front + _s3.text_of(row, "Key"),
                                int(_s3.text_of(row, "Size") or 0),
                                _s3.text_of(row, "ETag").strip('"'),
                                _seconds(_s3.text_of(row, "LastModified")))
                     for row in page.findall("Contents")]
-            rows += [ObjectInfo(front + _s3.unquote(_s3.text_of(row, "Prefix")), 0, "", None)
+            rows += [ObjectInfo(front + _s3.text_of(row, "Prefix"), 0, "", None)
                      for row in page.findall("CommonPrefixes")]
             yield from sorted(rows)
 
@@ -247,7 +250,8 @@ class ObjectClient:
         _s3.ask(self.url(name), "DELETE")
 
     def copy(self, name: str, to: str) -> None:
-        """Copies an object of at most 5 GiB inside the store."""
+        """Copies an object of at most 5 GiB inside the store. The store may take 10 minutes, or the
+        client's timeout if that is longer."""
         bucket, key = self._split(name)
         source = f"/{_s3.quote(bucket)}/{_s3.quote(key, '/')}"
         url = self.url(to)

@@ -28,7 +28,7 @@ def quote(text: str, safe: str = "") -> str:
 
 
 def unquote(text: str) -> str:
-    """Returns a key from a list, in which keys are percent-encoded."""
+    """Returns percent-decoded text, in which a plus sign stands for a space."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(text.replace("+", " ")))
 
 
@@ -87,8 +87,18 @@ def text_of(element: ET.Element, name: str) -> str:
     return element.findtext(name) or ""
 
 
+def _decode_keys(page: ET.Element) -> None:
+    """Decodes the keys of a list, if the server has encoded them. Some servers ignore the request
+    for it, and a key may have percent and plus signs of its own."""
+    if text_of(page, "EncodingType") != "url":
+        return
+    for key in (*page.findall("Contents/Key"), *page.findall("CommonPrefixes/Prefix")):
+        key.text = unquote(key.text or "")
+
+
 def pages(url: str, query: Mapping[str, str]) -> Iterator[ET.Element]:
-    """Yields the pages of a list of a bucket's objects, as roots of their XML."""
+    """Yields the pages of a list of a bucket's objects, as roots of their XML. Their keys are
+    decoded."""
     more = ""
     while True:
         words: Dict[str, str] = {"list-type": "2", "encoding-type": "url",
@@ -96,6 +106,7 @@ def pages(url: str, query: Mapping[str, str]) -> Iterator[ET.Element]:
         if more:
             words["continuation-token"] = more
         root = parse(ask(url, "GET", words, body_max=ANSWER_MAX).body, url)
+        _decode_keys(root)
         yield root
         after = text_of(root, "NextContinuationToken")
         if text_of(root, "IsTruncated") != "true":

@@ -20,7 +20,7 @@ from ._tensor import Place
 WAIT_NS = 100_000_000
 # A tensor with more pieces is not moved in place, because each piece is a request to the store.
 PIECES_MAX = 64
-WRITE, REPLACE = 1, 4  # PENSTOCK_O_WRITE, PENSTOCK_O_REPLACE
+WRITE, CREATE, REPLACE = 1, 2, 4  # PENSTOCK_O_*
 READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_EXACT
 
 
@@ -71,13 +71,15 @@ class Storage:
         name: the name for messages.
         length: None opens the storage for reading. Otherwise it is written anew; 0 stands for an
             unknown length.
+        new: whether the storage must not exist, neither now nor at the commit. Otherwise EEXIST.
     """
 
-    def __init__(self, url: str, name: str, length: Optional[int] = None) -> None:
+    def __init__(self, url: str, name: str, length: Optional[int] = None, *,
+                 new: bool = False) -> None:
         opts = ffi.new("struct penstock_storage_opts *")
         opts.size, self.name = ffi.sizeof("struct penstock_storage_opts"), name
         if length is not None:
-            opts.flags, opts.length = WRITE | REPLACE, length
+            opts.flags, opts.length = WRITE | (CREATE if new else REPLACE), length
         code, self._handle = call_for_handle("struct penstock_storage **", lib.penstock_close,
                                              lib.penstock_open, to_c(url), opts)
         check(code, name, has_place=False)
@@ -147,7 +149,10 @@ class Storage:
 
 def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
     """Returns the segments that move a whole tensor, whose bytes follow each other in the storage
-    from `off` on. Raises ValueError if there is no simple way to move it."""
+    from `off` on. Raises ValueError if there is no simple way to move it.
+
+    Segments have only addresses. The Place keeps the memory, so the caller must keep the Place
+    until the transfer has ended."""
     if to_memory and not place.writable:
         raise ValueError("the destination is read-only")
     if not place.nbytes:

@@ -10,15 +10,17 @@ package's entry point. `register` also puts it in the place of another one, such
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime
 import errno
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import fsspec
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from ._lib import NotFoundError
+from ._lib import NotFoundError, PenstockError
 from ._objects import ObjectClient, ObjectInfo
 from ._transfer import READING, WRITING, Storage, bytes_place, segments_of
 
@@ -109,11 +111,22 @@ class PenstockFileSystem(AbstractFileSystem):
         return self.client.get_bytes_range(path, first, max(0, last - first))
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
-        """Writes an object."""
-        path = self._strip_protocol(path)
-        if mode == "create" and self.client.exists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self.client.put_bytes(path, value)
+        """Writes an object. With mode="create", the object must not exist: the store refuses it
+        also if another client creates it meanwhile."""
+        path, new = self._strip_protocol(path), _is_new(mode)
+        with _exists_error(path):
+            self.client._write(path, bytes_place(value), new=new)
+
+    def put_file(self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK,
+                 mode: str = "overwrite", **kwargs: Any) -> None:
+        """Writes a local file to an object. `mode` is as in pipe_file."""
+        if not _is_new(mode) or os.path.isdir(lpath):
+            super().put_file(lpath, rpath, callback, **kwargs)
+            return
+        with open(lpath, "rb") as source, self.open(rpath, "xb", **kwargs) as f:
+            callback.set_size(os.fstat(source.fileno()).st_size)
+            while data := source.read(f.blocksize):
+                callback.relative_update(f.write(data))
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copies an object inside the store."""
@@ -156,22 +169,32 @@ class PenstockFileSystem(AbstractFileSystem):
 
 
 class PenstockFile(AbstractBufferedFile):
-    """An open object. What is written becomes visible at the close."""
+    """An open object. What is written becomes visible at the close.
+
+    With the mode "xb", the object must not exist, neither at the open nor at the close."""
 
     def __init__(self, fs: Any, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> None:
         self._storage: Optional[Storage] = None
         super().__init__(fs, path, mode, *args, **kwargs)
+        if mode == "xb":
+            try:
+                with _exists_error(path):
+                    self._opened(0)
+            except BaseException:
+                self.closed = True  # The base's finalizer would write an empty object.
+                raise
 
     def _opened(self, length: Optional[int] = None) -> Storage:
         if self._storage is None:
-            self._storage = self.fs.client._open(self.path, length)
+            self._storage = self.fs.client._open(self.path, length, new=self.mode == "xb")
         return self._storage
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return bytes(self._read(bytearray(end - start), start))
 
     def _read(self, data: bytearray, start: int) -> bytearray:
-        self._opened().move(READING, segments_of(bytes_place(data), start, to_memory=True),
+        place = bytes_place(data)
+        self._opened().move(READING, segments_of(place, start, to_memory=True),
                             **self.fs.client._how)
         return data
 
@@ -180,17 +203,18 @@ class PenstockFile(AbstractBufferedFile):
 
     def _upload_chunk(self, final: bool = False) -> bool:
         data = self.buffer.getbuffer()
-        segments = segments_of(bytes_place(data), self.offset, to_memory=False)
-        storage = self._opened(0)
-        storage.move(WRITING, segments, **self.fs.client._how)
-        del segments, data
+        place = bytes_place(data)
+        self._opened(0).move(WRITING, segments_of(place, self.offset, to_memory=False),
+                             **self.fs.client._how)
+        del place, data
         if final and self.autocommit:
             self.commit()
         return True
 
     def commit(self) -> None:
         """Makes the object visible."""
-        self._opened(0).commit()
+        with _exists_error(self.path):
+            self._opened(0).commit()
         self._end()
 
     def discard(self) -> None:
@@ -207,7 +231,7 @@ class PenstockFile(AbstractBufferedFile):
         try:
             super().close()
         finally:
-            if self.mode == "rb":
+            if self.mode == "rb" or self.autocommit:
                 self._end()
 
 
@@ -218,6 +242,24 @@ def _entry(info: ObjectInfo) -> Dict[str, Any]:
         return {"name": name, "size": 0, "type": "directory"}
     return {"name": info.name, "size": info.nbytes, "type": "file", "ETag": info.etag,
             "mtime": info.modified}
+
+
+def _is_new(mode: str) -> bool:
+    """Returns whether a mode of pipe_file refuses an object that exists."""
+    if mode not in ("overwrite", "create"):
+        raise ValueError(f"mode must be 'overwrite' or 'create', not {mode!r}")
+    return mode == "create"
+
+
+@contextlib.contextmanager
+def _exists_error(path: str) -> Iterator[None]:
+    """Raises the library's EEXIST as FileExistsError."""
+    try:
+        yield
+    except PenstockError as error:
+        if error.errno != errno.EEXIST:
+            raise
+        raise FileExistsError(errno.EEXIST, str(error), path) from error
 
 
 def register(protocol: str = "s3", clobber: bool = True) -> None:

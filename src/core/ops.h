@@ -396,6 +396,9 @@ struct pst_device_ops {
 			     struct penstock_export *out, struct pst_err *err);
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, struct pst_err *err);
+	/* Returns the number of bytes of an export. An import has checked that its allocation has
+	 * them. Not NULL if import_memory is not NULL. */
+	uint64_t (*export_len)(const struct penstock_export *exported);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */

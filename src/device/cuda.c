@@ -387,6 +387,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.copy_peer = pst_cuda_copy_peer,
 	.export_memory = pst_cuda_export,
 	.import_memory = pst_cuda_import,
+	.export_len = pst_cuda_export_len,
 	.order_writes = cuda_order_writes,
 	.stream_begin = pst_cuda_stream_begin,
 	.stream_end = pst_cuda_stream_end,

@@ -200,6 +200,14 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 	return ret;
 }
 
+uint64_t pst_cuda_export_len(const struct penstock_export *exported)
+{
+	struct ipc_export shared;
+
+	memcpy(&shared, exported->bytes, sizeof(shared));
+	return shared.len;
+}
+
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err)
 {
 	pst_cu_ptr base = import_remove(c, (uintptr_t)ptr);

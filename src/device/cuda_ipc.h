@@ -5,12 +5,13 @@
 
 #include "device/cuda_context.h"
 
-/* The functions export_memory and import_memory of device cuda's table. core/ops.h has their
- * contracts. */
+/* The functions export_memory, import_memory and export_len of device cuda's table. core/ops.h has
+ * their contracts. */
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
 		    struct pst_err *err);
 int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
 		    struct pst_err *err);
+uint64_t pst_cuda_export_len(const struct penstock_export *exported);
 /*
  * Returns true if this device has an open import of an allocation that starts at `base`. The
  * imported memory may be on another GPU.

@@ -21,6 +21,17 @@
 /* A longer text is not worth reading to its end only to keep the connection. */
 #define TEXT_SKIP_MAX (1u << 20)
 
+/* Another thread may fork at any time, and the child closes the descriptors that it finds. So a
+ * number is removed before it is closed, when another file can get it. */
+static void conn_fd_close(struct pst_http_conn *conn)
+{
+	int fd = conn->fd;
+
+	conn->fd = -1;
+	if (fd >= 0)
+		close(fd);
+}
+
 int pst_http_conn_open(struct pst_http_conn *conn, const struct sockaddr *address,
 		       socklen_t address_len)
 {
@@ -36,8 +47,7 @@ int pst_http_conn_open(struct pst_http_conn *conn, const struct sockaddr *addres
 	if (!conn->buf)
 		conn->buf = malloc(PST_HTTP_HEAD_MAX);
 	if (!conn->buf) {
-		close(conn->fd);
-		conn->fd = -1;
+		conn_fd_close(conn);
 		return -ENOMEM;
 	}
 	/* Without this, the last segment of a request could wait for an acknowledgement. */
@@ -45,8 +55,7 @@ int pst_http_conn_open(struct pst_http_conn *conn, const struct sockaddr *addres
 	if (connect(conn->fd, address, address_len) && errno != EINPROGRESS) {
 		int ret = -errno;
 
-		close(conn->fd);
-		conn->fd = -1;
+		conn_fd_close(conn);
 		return ret;
 	}
 	return 0;
@@ -56,9 +65,7 @@ void pst_http_conn_close(struct pst_http_conn *conn)
 {
 	pst_tls_close(conn->tls);
 	conn->tls = NULL;
-	if (conn->fd >= 0)
-		close(conn->fd);
-	conn->fd = -1;
+	conn_fd_close(conn);
 	free(conn->request.at);
 	conn->request = (struct pst_text){NULL, 0, 0, false};
 	free(conn->buf);

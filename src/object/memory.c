@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h on the public API. All clients and servers of a process share one reference
+ * Implements memory.h on the public API, and on the function of a device that reads the length of
+ * an export. All clients and servers of a process share one reference
  * to the device "host".
  */
 #include "object/memory.h"
@@ -11,6 +12,7 @@
 
 #include "common/struct_copy.h"
 #include "core/base/fork.h"
+#include "core/ops.h"
 
 /* Moves bytes between a file and memory of a GPU, by the paths of the library. Opening the file as
  * a storage takes less time than one chunk. */
@@ -31,6 +33,16 @@ static int file_io(int fd, uint64_t off, struct penstock_device *dev, void *mem,
 	return n < 0 ? (int)n : 0;
 }
 
+static int import_memory(struct penstock_device *dev, const struct penstock_export *exported,
+			 void **out, uint64_t *len)
+{
+	int ret = penstock_import_memory(dev, exported, out);
+
+	if (!ret)
+		*len = dev->ops->export_len(exported);
+	return ret;
+}
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
 static unsigned users;
 static struct pst_wire_devices table = {
@@ -38,7 +50,7 @@ static struct pst_wire_devices table = {
 	.free = penstock_free,
 	.copy = penstock_copy,
 	.export_memory = penstock_export_memory,
-	.import_memory = penstock_import_memory,
+	.import_memory = import_memory,
 	.file_io = file_io,
 };
 

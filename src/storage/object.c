@@ -9,7 +9,7 @@
  * that has changed fails with -ESTALE.
  *
  * If the server has a checksum of the whole object, it is compared when all bytes have been read.
- * The read that completes them fails if it differs.
+ * The read that completes them fails if it differs, and the check begins again with the next read.
  *
  * An object cannot be changed in place. So a storage that is open for writing writes a whole
  * object, and can be read only after its commit.
@@ -287,23 +287,22 @@ static int64_t read_check(struct object_read *read)
 	struct pst_object *object = read->object;
 	struct pst_object_sum *sum = &object->sum;
 	uint64_t len = read->call.http.in_len;
-	enum pst_object_sum_state before, after;
+	enum pst_object_sum_state state;
 	char expected[17], found[17];
 
 	pthread_mutex_lock(&object->lock);
-	before = sum->state;
+	state = sum->state;
 	pthread_mutex_unlock(&object->lock);
-	if (before != PST_OBJECT_SUM_OPEN)
+	if (state != PST_OBJECT_SUM_OPEN)
 		return (int64_t)len;
 	read->crc = pst_object_sum_of(sum->kind, read->io->iov, read->io->iov_count, len);
 	pthread_mutex_lock(&object->lock);
-	before = sum->state;
-	after = pst_object_sum_add(sum, read->call.first, len, read->crc);
+	state = pst_object_sum_add(sum, read->call.first, len, read->crc);
+	pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
-	if (after != PST_OBJECT_SUM_WRONG || before == after)
+	if (state != PST_OBJECT_SUM_WRONG)
 		return (int64_t)len;
 	pst_object_sum_text(sum->kind, sum->expected, expected);
-	pst_object_sum_text(sum->kind, sum->found, found);
 	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
 			      "%s: the bytes have x-amz-checksum-%s %s, the object has %s: read it "
 			      "again",

@@ -14,6 +14,9 @@
 
 /* Headers of the caller; the rest of PST_OBJECT_HEADERS_MAX is for this file. */
 #define HEADERS_MAX 4u
+/* Longest wait for the answer to a copy inside the store. A server may answer only after it has
+ * copied all bytes, at most 5 GiB, and a repetition would begin the copy anew. */
+#define COPY_PATIENCE_S 600u
 
 static bool method_is_known(const char *method)
 {
@@ -73,8 +76,12 @@ static int ask_run(const struct penstock_s3_question *ask, unsigned headers, siz
 	for (;;) {
 		memset(call, 0, sizeof(*call));
 		pst_object_call_init(call, place, ask->method, ask->query ? ask->query : "");
-		for (unsigned i = 0; i < headers; i++)
+		for (unsigned i = 0; i < headers; i++) {
 			pst_object_call_header(call, ask->headers[2 * i], ask->headers[2 * i + 1]);
+			if (!strcmp(ask->headers[2 * i], "x-amz-copy-source") &&
+			    call->http.patience_s < COPY_PATIENCE_S)
+				call->http.patience_s = COPY_PATIENCE_S;
+		}
 		/* A PUT without a body says so, because some servers wait for one. */
 		call->sends = !strcmp(ask->method, "PUT");
 		if (body_max >= PST_HTTP_TEXT_MAX)

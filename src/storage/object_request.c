@@ -136,6 +136,10 @@ int pst_object_place_move(struct pst_object_place *place, const char *region, st
 {
 	if (place->moved || !strcmp(region, place->settings.region))
 		return -ELOOP;
+	if (!pst_object_region_is_valid(region))
+		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_IO_ERROR,
+				      "%s: the server names a region that is not valid",
+				      place->url.name);
 	place->moved = true;
 	snprintf(place->settings.region, sizeof(place->settings.region), "%s", region);
 	return place_resolve(place, err);

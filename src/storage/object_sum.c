@@ -100,12 +100,16 @@ enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_
 	piece_join(sum, at);
 	if (at)
 		piece_join(sum, at - 1);
-	if (sum->count == 1 && sum->pieces[0].len == sum->length) {
-		sum->found = sum->pieces[0].crc;
-		sum->state =
-			sum->found == sum->expected ? PST_OBJECT_SUM_RIGHT : PST_OBJECT_SUM_WRONG;
+	if (sum->count != 1 || sum->pieces[0].len != sum->length)
+		return sum->state;
+	sum->found = sum->pieces[0].crc;
+	if (sum->found == sum->expected) {
+		sum->state = PST_OBJECT_SUM_RIGHT;
+		return sum->state;
 	}
-	return sum->state;
+	/* Which piece is wrong is unknown, so all of them must be read and checked again. */
+	sum->count = 0;
+	return PST_OBJECT_SUM_WRONG;
 }
 
 void pst_object_sum_text(enum pst_hash_kind kind, uint64_t crc, char *out)

@@ -24,7 +24,7 @@ enum pst_object_sum_state {
 	PST_OBJECT_SUM_OPEN, /* not all bytes have been read */
 	PST_OBJECT_SUM_GIVEN_UP,
 	PST_OBJECT_SUM_RIGHT,
-	PST_OBJECT_SUM_WRONG,
+	PST_OBJECT_SUM_WRONG, /* only returned: the check then begins again */
 };
 
 struct pst_object_piece {
@@ -49,7 +49,8 @@ void pst_object_sum_close(struct pst_object_sum *sum);
 /* Computes the checksum of the first `len` bytes of some memory. */
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
 			   uint64_t len);
-/* Adds a piece that has been read. Returns the state. */
+/* Adds a piece that has been read. Returns the state, or PST_OBJECT_SUM_WRONG if this piece
+ * completes a wrong checksum. */
 enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
 					     uint64_t crc);
 /* Writes a checksum in base64, as S3's headers have it. `out` needs 17 bytes. */

@@ -10,11 +10,10 @@
  * memory, and one that writes it in another order needs no more than it must.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
- * the commit in a single PUT.
+ * the commit (object_commit.c) in a single PUT.
  */
-#include "storage/object_upload.h"
+#include "storage/object_upload_state.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +23,7 @@
 #include "s3/uri.h"
 #include "storage/object_sum.h"
 
-/* S3 takes at most 10,000 parts, of at least 5 MiB each except the last. */
-#define PARTS_MAX 10000u
+/* A part has at least 5 MiB, except the last. */
 #define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
 /* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
@@ -35,68 +33,10 @@
 #define BUFFERS_MIN 4
 #define SCATTERED_BYTES (1ull << 30)
 #define SPANS_MAX 256 /* separate written ranges of a part */
-/* The server may need minutes to put the parts together. */
-#define COMPLETE_PATIENCE_S 600
-#define UPLOAD_ID_MAX 1024
-
-enum part_state { PART_EMPTY, PART_FILLING, PART_READY, PART_SENDING, PART_SENT };
-
-/* A written range of a part. */
-struct span {
-	uint64_t first, end;
-};
-
-struct part {
-	struct pst_object_call call; /* the first member; used while the part is sent */
-	struct pst_object_upload *upload;
-	unsigned number; /* from 1 on */
-	enum part_state state;
-	uint64_t off, len;
-	char *mem;
-	uint64_t mem_len;
-	unsigned writers;   /* lanes that copy into `mem` */
-	struct span *spans; /* sorted, and not adjacent */
-	unsigned span_count;
-	uint64_t crc;
-	char sum[17]; /* the checksum in base64 */
-	char query[UPLOAD_ID_MAX * 3 + 64];
-	char etag[256];
-	struct part *next_ready;
-};
-
-/* The result of a part that has been sent. The part itself is freed. */
-struct sent {
-	char *etag;
-	uint64_t len, crc;
-};
-
-enum id_state { ID_NONE, ID_ASKED, ID_KNOWN };
-
-struct pst_object_upload {
-	const struct pst_object_place *place;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	uint64_t length; /* as announced, or 0 */
-	uint64_t part_bytes;
-	bool must_be_new, ended;
-	bool stopping; /* no part is sent any more */
-	uint64_t end;  /* end of the written bytes */
-	struct part *parts[PARTS_MAX];
-	struct sent sent[PARTS_MAX];
-	unsigned ready_count, sending;
-	uint64_t buffer_bytes; /* length of all buffers, including `spare` */
-	char *spare;	       /* list of free buffers of part_bytes; each begins with a pointer */
-	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
-	enum id_state id_state;
-	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
-	bool no_sums;		/* the server refuses checksums */
-	struct pst_object_call create;
-	struct pst_err err; /* the first failure; its code is 0 if there is none */
-};
 
 /* ---- parts ---- */
 
-static unsigned part_at(const struct pst_object_upload *up, uint64_t off)
+unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off)
 {
 	uint64_t start = 0, len = up->part_bytes;
 	unsigned base = 0;
@@ -111,8 +51,8 @@ static unsigned part_at(const struct pst_object_upload *up, uint64_t off)
 	return base + (unsigned)((off - start) / len);
 }
 
-/* Returns the offset of part `index`, and stores its length when it is full. */
-static uint64_t part_range(const struct pst_object_upload *up, unsigned index, uint64_t *len_out)
+uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
+				      uint64_t *len_out)
 {
 	uint64_t start = 0, len = up->part_bytes;
 
@@ -183,7 +123,7 @@ static void part_free(struct part *part)
 static struct part *part_open(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
 	struct part *part = up->parts[index];
-	uint64_t len, off = part_range(up, index, &len);
+	uint64_t len, off = pst_object_upload_part_range(up, index, &len);
 	char *mem;
 
 	if (part)
@@ -284,17 +224,17 @@ static void part_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Appends "&uploadId=ID" or "uploadId=ID" to a query. */
-static void query_write(const struct pst_object_upload *up, unsigned number, char *out,
-			size_t out_len)
+void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
+			     char out[UPLOAD_QUERY_MAX])
 {
 	struct pst_text id = {NULL, 0, 0, false};
 
 	pst_uri_put(&id, up->id, strlen(up->id), false);
 	if (number)
-		snprintf(out, out_len, "partNumber=%u&uploadId=%s", number, id.at ? id.at : "");
+		snprintf(out, UPLOAD_QUERY_MAX, "partNumber=%u&uploadId=%s", number,
+			 id.at ? id.at : "");
 	else
-		snprintf(out, out_len, "uploadId=%s", id.at ? id.at : "");
+		snprintf(out, UPLOAD_QUERY_MAX, "uploadId=%s", id.at ? id.at : "");
 	free(id.at);
 }
 
@@ -307,7 +247,7 @@ static void part_send(struct part *part)
 	part->state = PART_SENDING;
 	up->ready_count--;
 	up->sending++;
-	query_write(up, part->number, part->query, sizeof(part->query));
+	pst_object_upload_query(up, part->number, part->query);
 	pst_object_call_init(&part->call, up->place, "PUT", part->query);
 	part->call.ended = part_ended;
 	part->call.sends = true;
@@ -415,7 +355,8 @@ static void part_copy(struct part *part, const struct pst_io *io, uint64_t first
  * the error in io->err. */
 static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = part_at(up, io->off), last = part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_upload_part_at(up, io->off),
+		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 
 	for (unsigned i = first; i <= last; i++) {
@@ -442,7 +383,8 @@ static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 /* Copies a write into its parts, which write_prepare has opened. Releases the lock meanwhile. */
 static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = part_at(up, io->off), last = part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_upload_part_at(up, io->off),
+		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
 	uint64_t end = io->off + io->len;
 	bool noted = true;
 
@@ -571,113 +513,15 @@ uint64_t pst_object_upload_length(struct pst_object_upload *up)
 	return end;
 }
 
-/* ---- commit ---- */
-
-/* Returns the length of the object. */
-static uint64_t object_length(const struct pst_object_upload *up)
+int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struct pst_err *err)
 {
-	return up->length ? up->length : up->end;
-}
-
-/* Checks that all bytes have been written. A gap is an error, because an object has no holes. */
-static int gaps_check(const struct pst_object_upload *up, uint64_t length, struct pst_err *err)
-{
-	for (unsigned i = 0; length; i++) {
-		uint64_t len, off = part_range(up, i, &len), written = len;
-		const struct part *part = up->parts[i];
-
-		if (off >= length)
-			return 0;
-		len = length - off < len ? length - off : len;
-		if (part && part->state == PART_FILLING)
-			written =
-				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
-		else if (!part && !up->sent[i].etag)
-			written = 0;
-		if (written < len)
-			return pst_fail_errno(
-				err, EIO, PENSTOCK_WHY_SHORT_IO,
-				"%s: byte %llu of %llu was never written", up->place->url.name,
-				(unsigned long long)(off + written), (unsigned long long)length);
-	}
-	return 0;
-}
-
-/* Sends an object of one part. */
-static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-		      struct pst_err *err)
-{
-	struct part *part = up->parts[0];
-	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
-	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, iov.iov_len);
-
-	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
-	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
-		unsigned status;
-		int ret;
-
-		memset(call, 0, sizeof(*call));
-		pst_object_call_init(call, up->place, "PUT", "");
-		call->sends = true;
-		call->http.out = iov.iov_base;
-		call->http.out_len = iov.iov_len;
-		if (up->must_be_new)
-			pst_object_call_header(call, "if-none-match", "*");
-		if (sums)
-			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
-		ret = pst_object_call_run(call, err);
-		status = call->http.head.status;
-		if (ret || !sums || (status != 400 && status != 501))
-			return ret;
-		pst_object_call_clear(call); /* the server may not know this checksum */
-	}
-}
-
-/* Writes the body of CompleteMultipartUpload, and combines the checksums of the parts. */
-static void complete_write(const struct pst_object_upload *up, unsigned count, struct pst_text *out,
-			   char *sum)
-{
-	uint64_t crc = 0;
-
-	pst_text_put_str(out, "<CompleteMultipartUpload "
-			      "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
-	for (unsigned i = 0; i < count; i++) {
-		const struct sent *sent = &up->sent[i];
-		char part_sum[17];
-
-		pst_text_put_str(out, "<Part><PartNumber>");
-		pst_text_put_number(out, i + 1);
-		pst_text_put_str(out, "</PartNumber><ETag>");
-		pst_text_put_str(out, sent->etag);
-		pst_text_put_str(out, "</ETag>");
-		if (!up->no_sums) {
-			pst_object_sum_text(PST_HASH_CRC64NVME, sent->crc, part_sum);
-			pst_text_put_str(out, "<ChecksumCRC64NVME>");
-			pst_text_put_str(out, part_sum);
-			pst_text_put_str(out, "</ChecksumCRC64NVME>");
-		}
-		pst_text_put_str(out, "</Part>");
-		crc = i ? pst_crc_combine(PST_HASH_CRC64NVME, crc, sent->crc, sent->len)
-			: sent->crc;
-	}
-	pst_text_put_str(out, "</CompleteMultipartUpload>");
-	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
-}
-
-/* Sends the last part, waits for all parts, and puts them together. */
-static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-			struct pst_err *err)
-{
-	unsigned count = part_at(up, object_length(up) - 1) + 1;
-	struct pst_text body = {NULL, 0, 0, false};
-	char query[UPLOAD_ID_MAX * 3 + 64];
 	struct part *last;
 	int ret;
 
 	pthread_mutex_lock(&up->lock);
 	last = up->parts[count - 1];
 	if (last && last->state == PART_FILLING) {
-		last->len = object_length(up) - last->off;
+		last->len = (up->length ? up->length : up->end) - last->off;
 		last->state = PART_READY;
 		up->ready_count++;
 	}
@@ -688,114 +532,7 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	if (ret)
 		*err = up->err;
 	pthread_mutex_unlock(&up->lock);
-	if (ret)
-		return ret;
-	complete_write(up, count, &body, sum);
-	query_write(up, 0, query, sizeof(query));
-	memset(call, 0, sizeof(*call));
-	pst_object_call_init(call, up->place, "POST", query);
-	call->sends = true;
-	call->http.out = body.at;
-	call->http.out_len = body.len;
-	call->http.patience_s = COMPLETE_PATIENCE_S;
-	if (up->must_be_new)
-		pst_object_call_header(call, "if-none-match", "*");
-	if (!up->no_sums) {
-		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
-		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
-	}
-	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
-			  : pst_object_call_run(call, err);
-	free(body.at);
-	call->query = "";
 	return ret;
-}
-
-/*
- * Returns whether the object on the server is the one that was sent. A commit whose answer was lost
- * is repeated, and the repetition fails, because the upload has ended or the object exists.
- */
-static bool object_is_ours(struct pst_object_upload *up, const char *sum, char *etag,
-			   size_t etag_len)
-{
-	struct pst_object_call call = {0};
-	struct pst_err ignored;
-	const struct pst_http_head *head = &call.http.head;
-	bool ours;
-
-	pst_object_call_init(&call, up->place, "HEAD", "");
-	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
-	ours = !pst_object_call_run(&call, &ignored) && head->status == 200 && head->has_length &&
-	       head->length == object_length(up) && !up->no_sums && !strcmp(head->crc64nvme, sum);
-	if (ours)
-		snprintf(etag, etag_len, "%s", head->etag);
-	pst_object_call_clear(&call);
-	return ours;
-}
-
-/* Judges the answer to the commit's last request. */
-static int commit_result(struct pst_object_upload *up, struct pst_object_call *call,
-			 const char *sum, char *etag, size_t etag_len, struct pst_err *err)
-{
-	unsigned status = call->http.head.status;
-	char code[64];
-	int ret = pst_object_call_result(call, "commit", err);
-
-	if (call->http.attempts > 1 && (status == 404 || status == 412) &&
-	    object_is_ours(up, sum, etag, etag_len))
-		return 0;
-	if (status == 412 || status == 409)
-		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%s: another client has created the object: replace it with "
-				      "PENSTOCK_O_REPLACE",
-				      up->place->url.name);
-	if (ret)
-		return ret;
-	/* The server begins to answer before it has put the parts together, so an error may come
-	 * after the status 200. */
-	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	if (code[0])
-		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
-				      "%s: cannot commit: the server answered %s",
-				      up->place->url.name, code);
-	snprintf(etag, etag_len, "%s", call->http.head.etag);
-	if (call->http.text.len)
-		pst_object_xml_text(&call->http.text, "ETag", etag, etag_len);
-	return 0;
-}
-
-int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
-			     uint64_t *length, struct pst_err *err)
-{
-	struct pst_object_call *call = calloc(1, sizeof(*call));
-	char sum[17] = "";
-	int ret = call ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
-
-	pthread_mutex_lock(&up->lock);
-	if (!ret && up->err.code) {
-		*err = up->err;
-		ret = up->err.code;
-	}
-	if (!ret)
-		ret = gaps_check(up, object_length(up), err);
-	pthread_mutex_unlock(&up->lock);
-	if (ret) {
-		free(call);
-		return ret;
-	}
-	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag)
-		ret = commit_parts(up, call, sum, err);
-	else
-		ret = commit_put(up, call, sum, err);
-	if (!ret)
-		ret = commit_result(up, call, sum, etag, etag_len, err);
-	pst_object_call_clear(call);
-	free(call);
-	if (ret)
-		return ret;
-	up->ended = true;
-	*length = object_length(up);
-	return 0;
 }
 
 /* ---- abort, open and close ---- */
@@ -822,7 +559,7 @@ static void upload_stop(struct pst_object_upload *up)
 
 int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
 {
-	char query[UPLOAD_ID_MAX * 3 + 64];
+	char query[UPLOAD_QUERY_MAX];
 	struct pst_object_call *call;
 	int ret;
 
@@ -833,7 +570,7 @@ int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
 	call = calloc(1, sizeof(*call));
 	if (!call)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
-	query_write(up, 0, query, sizeof(query));
+	pst_object_upload_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
 	ret = pst_object_call_run(call, err);
 	/* 404: the server has dropped the upload already */

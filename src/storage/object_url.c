@@ -98,6 +98,15 @@ static bool flag_parse(const char *value, int *out)
 	return *out || !strcmp(value, "0") || !strcmp(value, "false");
 }
 
+/* A region becomes part of the server's name and of a header. */
+bool pst_object_region_is_valid(const char *region)
+{
+	for (; *region; region++)
+		if (!isalnum((unsigned char)*region) && *region != '-')
+			return false;
+	return true;
+}
+
 static bool text_set(char *out, size_t out_len, const char *value)
 {
 	return (size_t)snprintf(out, out_len, "%s", value) < out_len;
@@ -112,7 +121,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	if (!strcmp(name, "endpoint")) {
 		ok = text_set(url->endpoint, sizeof(url->endpoint), value);
 	} else if (!strcmp(name, "region")) {
-		ok = text_set(url->region, sizeof(url->region), value);
+		ok = pst_object_region_is_valid(value) &&
+		     text_set(url->region, sizeof(url->region), value);
 	} else if (!strcmp(name, "profile")) {
 		ok = text_set(url->profile, sizeof(url->profile), value);
 	} else if (!strcmp(name, "path-style")) {
@@ -136,9 +146,25 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 				"mark in a key as %%3F",
 				url->name, name);
 	}
-	return ok ? 0
-		  : pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,
-			     name, value);
+	if (ok)
+		return 0;
+	if (!strcmp(name, "endpoint")) /* it may contain a password */
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: the endpoint is too long",
+				url->name);
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,
+			name, value);
+}
+
+/* Decodes an option's value. Returns false if it is malformed or contains a control character,
+ * which could end a line of a request. */
+static bool value_decode(const char *text, char *out)
+{
+	long len = pst_uri_parse(text, strlen(text), false, out);
+
+	for (long i = 0; i < len; i++)
+		if ((unsigned char)out[i] < ' ' || out[i] == 127)
+			return false;
+	return len >= 0;
 }
 
 static int options_parse(struct pst_object_url *url, const char *query, struct pst_err *err)
@@ -158,7 +184,7 @@ static int options_parse(struct pst_object_url *url, const char *query, struct p
 		equals = strchr(part, '=');
 		if (equals)
 			*equals++ = '\0';
-		if (!equals || pst_uri_parse(equals, strlen(equals), false, value) < 0)
+		if (!equals || !value_decode(equals, value))
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"%s: option '%.60s' is not of the form NAME=VALUE",
 					url->name, part);
@@ -212,9 +238,12 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 
 	out->presigned = true;
 	out->server.tls = !strncmp(url, "https:", 6);
+	/* The message does not show the URL, because a password with a '/' or a '?' could be taken
+	 * for a port. */
 	if (!authority_parse(at, len, &out->server))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"%s: want http[s]://HOST[:PORT]/BUCKET/KEY?X-Amz-...", out->name);
+				"the URL has no valid host: want "
+				"http[s]://HOST[:PORT]/BUCKET/KEY?X-Amz-...");
 	at += len;
 	len = strcspn(at, "#");
 	if (!len || *at != '/' || len >= TARGET_MAX)
@@ -230,17 +259,24 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 	return 0;
 }
 
-/* Stores the URL without its query, shortened in the middle if it is long, and with a '?' in place
- * of control characters. */
+/* Stores the URL without its query and without what precedes an '@' in its authority, which may be
+ * a password. The name is shortened in the middle if it is long, and has a '?' in place of control
+ * characters. */
 static void name_set(struct pst_object_url *out, const char *url)
 {
-	size_t len = strcspn(url, "?#"), half = sizeof(out->name) / 2 - 2;
+	const char *rest = strstr(url, "://") + 3;
+	size_t scheme = (size_t)(rest - url), authority = strcspn(rest, "/?#"), len;
+	size_t half = sizeof(out->name) / 2 - 2;
+	const char *sign = memrchr(rest, '@', authority);
 
-	if (len < sizeof(out->name))
-		snprintf(out->name, sizeof(out->name), "%.*s", (int)len, url);
+	rest = sign ? sign + 1 : rest;
+	len = strcspn(rest, "?#");
+	if (scheme + len < sizeof(out->name))
+		snprintf(out->name, sizeof(out->name), "%.*s%.*s", (int)scheme, url, (int)len,
+			 rest);
 	else
-		snprintf(out->name, sizeof(out->name), "%.*s...%.*s", (int)half, url, (int)half,
-			 url + len - half);
+		snprintf(out->name, sizeof(out->name), "%.*s%.*s...%.*s", (int)scheme, url,
+			 (int)(half - scheme), rest, (int)half, rest + len - half);
 	for (char *at = out->name; *at; at++)
 		if ((unsigned char)*at < ' ' || *at == 127)
 			*at = '?';

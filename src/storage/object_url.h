@@ -42,6 +42,8 @@ struct pst_object_url {
 bool pst_object_url_match(const char *url);
 int pst_object_url_parse(const char *url, struct pst_object_url *out, struct pst_err *err);
 void pst_object_url_clear(struct pst_object_url *url);
+/* Returns whether the text consists of letters, digits and '-', or is empty. */
+bool pst_object_region_is_valid(const char *region);
 
 /* Parses an endpoint such as "http://127.0.0.1:9000". */
 int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,

@@ -226,6 +226,7 @@ static int memory_import(const struct pst_wire_server *server, struct memory *m,
 			 const struct pst_shm1_message *message, int fd, struct pst_err *err)
 {
 	struct penstock_export exported = PENSTOCK_EXPORT_INIT;
+	uint64_t len;
 	void *at;
 	int ret;
 
@@ -234,11 +235,19 @@ static int memory_import(const struct pst_wire_server *server, struct memory *m,
 				      "the client passed memory of a GPU");
 	exported.fd = fd;
 	memcpy(exported.bytes, message->exported, sizeof(exported.bytes));
-	ret = server->devices->import_memory(server->opts.device, &exported, &at);
+	ret = server->devices->import_memory(server->opts.device, &exported, &at, &len);
 	if (ret)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 				      "the GPU's memory cannot be imported: %.150s",
 				      penstock_errmsg());
+	/* A length that only the message says would give access to all memory of the GPU. */
+	if (message->memory_len > len) {
+		server->devices->free(server->opts.device, at);
+		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
+				      "the client passed memory of %llu bytes as %llu bytes",
+				      (unsigned long long)len,
+				      (unsigned long long)message->memory_len);
+	}
 	m->at = at;
 	m->dev = server->opts.device;
 	return 0;

@@ -28,8 +28,9 @@ struct pst_wire_devices {
 	int (*copy)(const struct penstock_copy_args *copies, unsigned count);
 	int (*export_memory)(struct penstock_device *dev, void *ptr, size_t len,
 			     struct penstock_export *out);
+	/* *len receives the number of bytes that the import may access. */
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
-			     void **out);
+			     void **out, uint64_t *len);
 	/* Moves bytes between a file and memory of a device, all or a negative errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);

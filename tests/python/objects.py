@@ -4,6 +4,7 @@ imitates Amazon S3. boto3 writes what this package reads, and the other way roun
 
 import contextlib
 import errno
+import gc
 import http.server
 import io
 import json
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import traceback
 import unittest
+import unittest.mock
 
 import fsspec
 import numpy
@@ -220,6 +222,21 @@ class Data(unittest.TestCase):
             self.assertEqual(body("back2"), data)
         got = client().get("bucket/device", dtype="I16", offset=4, framework="np")
         self.assertEqual(got.tobytes(), data[4:])
+
+    def test_held(self):
+        """A buffer cannot be resized, which would free its memory, while a transfer uses it."""
+        put("held", b"0123456789")
+        data, move, moves = bytearray(10), _transfer.Storage.move, []
+
+        def resizing(storage, *args, **how):
+            with self.assertRaises(BufferError):
+                data.append(0)
+            moves.append(move(storage, *args, **how).bytes)
+        with unittest.mock.patch.object(_transfer.Storage, "move", resizing):
+            client().get("bucket/held", data)
+            client().put("bucket/held", data)
+        self.assertEqual((data, moves), (b"0123456789", [10, 10]))
+        data.append(0)
 
     def test_long(self):
         """An object of several parts."""
@@ -441,8 +458,54 @@ class FileSystem(unittest.TestCase):
         with self.fs.transaction, self.fs.open("bucket/fs/done", "wb") as f:
             f.write(b"x")
         self.assertEqual(body("fs/done"), b"x")
-        with self.assertRaises(FileExistsError):
-            self.fs.pipe_file("bucket/fs/new", b"", mode="create")
+
+    def test_exclusive(self):
+        """The modes "create" and "x" never replace an object, also not one that another client
+        creates meanwhile."""
+        source = tempfile.mkstemp(dir=TMP)[1]
+        with open(source, "wb") as f:
+            f.write(b"mine")
+
+        def opened(name, _mode):
+            with self.fs.open(name, "xb") as f:
+                f.write(b"mine")
+        calls = {"pipe_file": lambda name, mode: self.fs.pipe_file(name, b"mine", mode=mode),
+                 "put_file": lambda name, mode: self.fs.put_file(source, name, mode=mode),
+                 "open": opened}
+        commit = _transfer.Storage.commit
+
+        def late(storage, *args):
+            put("fs/" + name, b"theirs")
+            commit(storage, *args)
+        for name, call in calls.items():
+            with self.subTest(name=name):
+                with unittest.mock.patch.object(_transfer.Storage, "commit", late):
+                    with self.assertRaises(FileExistsError):
+                        call("bucket/fs/" + name, "create")
+                self.assertEqual(body("fs/" + name), b"theirs")
+                with self.assertRaises(FileExistsError) as caught:
+                    call("bucket/fs/" + name, "create")
+                self.assertEqual((caught.exception.errno, caught.exception.filename),
+                                 (errno.EEXIST, "bucket/fs/" + name))
+                self.assertEqual(body("fs/" + name), b"theirs")
+                self.fs.rm("bucket/fs/" + name)
+                call("bucket/fs/" + name, "create")
+                self.assertEqual(body("fs/" + name), b"mine")
+        for name in ("pipe_file", "put_file"):
+            with self.assertRaisesRegex(ValueError, "must be 'overwrite' or 'create'"):
+                calls[name]("bucket/fs/" + name, "other")
+            calls[name]("bucket/fs/" + name, "overwrite")
+        for mode in ("ab", "r+b", "zb"):
+            with self.assertRaises(NotImplementedError):
+                self.fs.open("bucket/fs/open", mode)
+        self.assertEqual(body("fs/open"), b"mine")
+        try:
+            self.fs.open("bucket/fs/open", "xb")
+            self.fail("the open has not failed")
+        except FileExistsError:
+            self.fs.rm("bucket/fs/open")
+        gc.collect()
+        self.assertFalse(self.fs.exists("bucket/fs/open"), "a finalizer has created it")
 
     def test_change(self):
         self.fs.cp("bucket/fs/d", "bucket/fs/copy", recursive=True)
@@ -495,8 +558,42 @@ class Planned(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class SlowCopy(http.server.BaseHTTPRequestHandler):
+    """A server that answers a copy after 3 s, or as soon as a second request arrives."""
+    protocol_version = "HTTP/1.1"
+    seen, second = [], threading.Event()
+
+    def do_PUT(self):  # pylint: disable=invalid-name
+        self.seen.append(self.headers["x-amz-copy-source"])
+        if len(self.seen) > 1:
+            self.second.set()
+        self.second.wait(3)
+        answer = b"<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>"
+        # A client that does not wait has closed the connection.
+        with contextlib.suppress(ConnectionError):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
 class Answers(unittest.TestCase):
     """Errors of a server, and answers that it should not give."""
+
+    def test_slow_copy(self):
+        """A copy takes longer than other requests, and is not begun anew meanwhile."""
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), SlowCopy) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever).start()
+            try:
+                penstock.ObjectClient("http://127.0.0.1:%d" % server.server_address[1], timeout=1,
+                                      bucket="bucket").copy("from", "to")
+            finally:
+                server.shutdown()
+        self.assertEqual(SlowCopy.seen, ["/bucket/from"])
 
     def ask(self, *plan):
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Planned) as server:
@@ -511,6 +608,7 @@ class Answers(unittest.TestCase):
 
     PAGE = (b'<?xml version="1.0"?>'
             b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            b"<EncodingType>url</EncodingType>"
             b"<Contents><Key>a%2Fb</Key><Size>1</Size></Contents></ListBucketResult>")
 
     def test_repeated(self):
@@ -519,6 +617,15 @@ class Answers(unittest.TestCase):
                        (200, self.PAGE))
         self.assertEqual(got, ["bucket/a/b"])
         self.assertEqual(len(Planned.seen), 4)
+
+    def test_encoding(self):
+        """Some servers ignore encoding-type=url, and their keys are not percent-encoded."""
+        page = self.PAGE.replace(b"</Contents>", b"</Contents><CommonPrefixes><Prefix>a+%2F/"
+                                 b"</Prefix></CommonPrefixes>").replace(b"a%2Fb", b"a+b%2Fc")
+        self.assertEqual(self.ask((200, page)), ["bucket/a //", "bucket/a b/c"])
+        plain = page.replace(b"<EncodingType>url</EncodingType>", b"")
+        for answer in (plain, plain.replace(b"<Contents>", b"<EncodingType/><Contents>")):
+            self.assertEqual(self.ask((200, answer)), ["bucket/a+%2F/", "bucket/a+b%2Fc"])
 
     def test_refused(self):
         with self.assertRaisesRegex(penstock.PenstockError, "answered 403 AccessDenied") as caught:

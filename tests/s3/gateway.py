@@ -200,6 +200,25 @@ def case_garbage():
         until(lambda: not gateway.drafts(), "no draft is left")
 
 
+def case_unknown_uploads():
+    """Requests for uploads that do not exist leave the gateway's own descriptors open."""
+    gateway, client = opened()
+    with gateway:
+        client.create_bucket(Bucket="other")
+        upload = client.create_multipart_upload(Bucket="other", Key="k")["UploadId"]
+        standard = [f"/proc/{gateway.process.pid}/fd/{n}" for n in (0, 1, 2)]
+        before = [os.readlink(path) for path in standard]
+        # No upload was ever made in data-1.
+        for bucket in ("data-1", "other"):
+            for word in ("x", "../" * 4, "0" * 32, "f" * 33, upload[:-1] + "/"):
+                for call, more in ((client.list_parts, {}), (client.abort_multipart_upload, {}),
+                                   (client.upload_part, {"PartNumber": 1, "Body": b"x"})):
+                    same(failure(call, Bucket=bucket, Key="k", UploadId=word, **more),
+                         (404, "NoSuchUpload"), f"upload {word!r} of {bucket}")
+        same([os.path.lexists(path) and os.readlink(path) for path in standard], before,
+             "descriptors 0 to 2")
+
+
 def case_truncated_body():
     gateway, client = opened()
     with gateway:
@@ -444,6 +463,35 @@ def case_large_folder():
         same(listed(client, "f49", "", 1000), [n for n in names if n.startswith("f49")], "prefix")
 
 
+def case_unreadable_files():
+    """A listing fails if it cannot read a file that it should show."""
+    gateway, client = opened(before=without_override())
+    with gateway:
+        own = os.path.join(gateway.root, ".penstock", "multipart", "data-1")
+        bucket = os.path.join(gateway.root, "data-1")
+        for key in ("a", "b", "c/d", "e", "e/f"):
+            client.put_object(Bucket="data-1", Key=key, Body=b"x")
+        upload = client.create_multipart_upload(Bucket="data-1", Key="m")["UploadId"]
+        client.upload_part(Bucket="data-1", Key="m", UploadId=upload, PartNumber=1, Body=b"x")
+        objects = (client.list_objects_v2, client.list_objects, client.list_object_versions)
+        calls = [(call, {}, f"{bucket}/{name}") for call in objects
+                 for name in ("b", "c", "c/d", "e", "e/%self")]
+        calls += [(client.list_parts, {"Key": "m", "UploadId": upload}, f"{own}/{upload}/00001"),
+                  (client.list_multipart_uploads, {}, f"{own}/{upload}/upload"),
+                  (client.list_multipart_uploads, {}, f"{own}/{upload}"),
+                  (client.list_multipart_uploads, {}, own)]
+        for call, more, path in calls:
+            mode = os.stat(path).st_mode
+            os.chmod(path, 0)
+            what = f"{call.__name__} with {os.path.relpath(path, gateway.root)}"
+            same(failure(call, Bucket="data-1", **more), (403, "AccessDenied"), what)
+            os.chmod(path, mode)
+            same(failure(call, Bucket="data-1", **more), None, what + " readable")
+        os.chmod(bucket, 0)
+        same([b["Name"] for b in client.list_buckets()["Buckets"]], ["data-1"], "buckets")
+        os.chmod(bucket, 0o755)
+
+
 def case_full_disk():
     gateway = Gateway()
     with gateway:
@@ -653,9 +701,66 @@ def case_repair():
 
 
 def repair(gateway, *flags):
-    done = subprocess.run([PENSTOCK, "serve", "--repair", "--json", "--root", gateway.root, *flags],
-                          capture_output=True, text=True, timeout=60, check=True)
+    done = repair_run(gateway, *flags)
+    same((done.returncode, done.stderr), (0, ""), "repair")
     return json.loads(done.stdout)
+
+
+def repair_run(gateway, *flags, before=()):
+    return subprocess.run([*before, PENSTOCK, "serve", "--repair", "--json", "--root",
+                           gateway.root, *flags],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def case_repair_keeps_moves():
+    """A repair that cannot visit a folder does not remove the only name of an object."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="a", Body=b"body")
+        gateway.stop()
+        # As after a crash that interrupts the PUT of "a/b": only the exchange has been made.
+        folder = os.path.join(gateway.root, "data-1", "a")
+        place = os.path.join(gateway.root, ".penstock", "tmp", "0" * 32)
+        os.rename(folder, place)
+        os.mkdir(folder)
+        os.symlink("0" * 32, os.path.join(folder, "%moving"))
+        until(lambda: time.time() - os.stat(place).st_ctime > 3, "the draft is old")
+        for mode in (0, 0o444):
+            os.chmod(folder, mode)
+            done = repair_run(gateway, "--lease", "1", before=without_override())
+            same((done.returncode, "no draft was removed" in done.stderr, os.path.exists(place)),
+                 (1, True, True), f"repair with mode {mode:o} ({done.stderr})")
+        os.chmod(folder, 0o755)
+        result = repair(gateway, "--lease", "1")
+        same((result["moves_completed"], result["drafts_removed"]), (1, 0), "second repair")
+        gateway.start()
+        same(gateway.client().get_object(Bucket="data-1", Key="a")["Body"].read(), b"body", "body")
+
+
+def case_repair_keeps_unreadable_uploads():
+    gateway, client = opened()
+    with gateway:
+        upload = client.create_multipart_upload(Bucket="data-1", Key="k")["UploadId"]
+        place = os.path.join(gateway.root, ".penstock", "multipart", "data-1", upload)
+        os.chmod(place, 0o444)
+        done = repair_run(gateway, before=without_override())
+        result = json.loads(done.stdout)
+        same((result["uploads_removed"], result["in_use"]), (0, 1), "repair")
+        os.chmod(place, 0o700)
+        same(failure(client.list_parts, Bucket="data-1", Key="k", UploadId=upload), None, "upload")
+
+
+def without_override():
+    """Returns the begin of a command to which the modes of files apply, also as root."""
+    if os.getuid():
+        return []
+    words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
+             "--inh-caps=-dac_override,-dac_read_search"]
+    try:
+        subprocess.run([*words, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise Skip("setpriv cannot drop the right to override modes") from None
+    return words
 
 
 def case_rdma_declined():

@@ -9,12 +9,16 @@
  *	object fork URL		opens, forks, and lets parent and child read
  *	object write URL N HOW	writes N bytes of a pattern as pieces of 1 MiB: HOW is forward,
  *				backward, twice (each byte two times) or gap (without the second
- *				piece), then commits; or abort, or create (without replacing)
+ *				piece), then commits; or abort, create (without replacing), or
+ *				again (like create; after an error, opens the object and commits
+ *				once more)
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
+ *	object parts URL N AT..	reads N bytes at each offset, one after another, and reports each
+ *				read in a line
  *
- * It prints one line with the result, and exits with 0 unless the program itself is at fault.
+ * It prints the result, and exits with 0 unless the program itself is at fault.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -210,7 +214,8 @@ static int write_piece(struct penstock_storage *st, uint64_t off, uint64_t total
 
 static int write_object(const char *url, uint64_t total, const char *how)
 {
-	bool create = !strcmp(how, "create"), known = !strcmp(how, "known");
+	bool again = !strcmp(how, "again"), create = again || !strcmp(how, "create");
+	bool known = !strcmp(how, "known");
 	struct penstock_storage *st = open_or_exit(
 		url, create ? PENSTOCK_O_CREATE : PENSTOCK_O_REPLACE, known ? total : 0);
 	uint64_t count = (total + PIECE - 1) / PIECE;
@@ -227,6 +232,11 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	}
 	if (!ret)
 		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
+	if (ret && again) {
+		printf("again: ");
+		penstock_close(open_or_exit(url, 0, 0)); /* lets the server see the failure */
+		ret = penstock_commit(st, 1);
+	}
 	if (!ret && !strcmp(how, "abort"))
 		ret = penstock_commit(st, 1);
 	if (!ret && total >= 4096)
@@ -262,6 +272,20 @@ static int check_object(const char *url, uint64_t total)
 		wrong += mem[i] != pattern(i);
 	printf("read %" PRId64 " of %" PRId64 ", wrong %" PRIu64 "\n", n,
 	       penstock_storage_length(st), wrong);
+	free(mem);
+	penstock_close(st);
+	return 0;
+}
+
+static int read_parts(const char *url, uint64_t len, char **offsets)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0);
+	unsigned char *mem = malloc(len);
+
+	if (!mem)
+		return 2;
+	for (; *offsets; offsets++)
+		report(penstock_read(st, host(), mem, len, strtoull(*offsets, NULL, 0)));
 	free(mem);
 	penstock_close(st);
 	return 0;
@@ -306,6 +330,8 @@ int main(int argc, char **argv)
 		return save_model(argv[2], n);
 	if (!strcmp(what, "check") && argc > 3)
 		return check_object(argv[2], n);
-	fprintf(stderr, "usage: object COMMAND URL [N [HOW]]\n");
+	if (!strcmp(what, "parts") && argc > 4)
+		return read_parts(argv[2], n, argv + 4);
+	fprintf(stderr, "usage: object COMMAND URL [N [HOW...]]\n");
 	return 2;
 }

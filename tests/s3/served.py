@@ -49,10 +49,12 @@ def write_private(path, text):
 
 
 class Gateway:
-    """A gateway on a free port. `root` is made if it is None. With `upstream`, a URL, it passes
-    requests through to this server, and `env` is added to its environment."""
+    """A gateway on a free port. `root` is made if it is None. `before` begins its command. With
+    `upstream`, a URL, it passes requests through to this server, and `env` is added to its
+    environment."""
 
-    def __init__(self, root=None, flags=(), keys=KEYS, tls=None, upstream=None, env=()):
+    def __init__(self, root=None, flags=(), keys=KEYS, tls=None, before=(), upstream=None,
+                 env=()):
         self.upstream, self.env = upstream, dict(os.environ, **dict(env))
         self.own = None
         self.place = tempfile.mkdtemp(prefix="gateway-")
@@ -61,7 +63,7 @@ class Gateway:
         self.keys = os.path.join(self.place, "keys")
         self.log = os.path.join(self.place, "log")
         write_private(self.keys, keys)
-        self.flags, self.tls = list(flags), tls
+        self.flags, self.tls, self.before = list(flags), tls, list(before)
         self.process = None
         self.start()
 
@@ -69,8 +71,9 @@ class Gateway:
         tls = ["--cert", self.tls[0], "--key", self.tls[1]] if self.tls else []
         objects = ["--upstream", self.upstream] if self.upstream else ["--root", self.root]
         self.process = subprocess.Popen(
-            [PENSTOCK, "serve", "--json", *objects, "--listen", "127.0.0.1:0",
-             "--metrics", "127.0.0.1:0", "--keys", self.keys, "--access-log", self.log, *tls,
+            [*self.before, PENSTOCK, "serve", "--json", *objects,
+             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+             "--keys", self.keys, "--access-log", self.log, *tls,
              *self.flags], env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         lines = []

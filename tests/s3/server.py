@@ -255,6 +255,9 @@ class Server:
             return self.error(400, "EntityTooSmall")
         self.objects[r.key] = b"".join(parts[int(n)] for n, _ in named)
         self.checksums[r.key] = r.headers.get("x-amz-checksum-crc64nvme")
+        digests = b"".join(bytes.fromhex(etag.decode()) for _, etag in named)
+        self.etags[r.key] = (self.objects[r.key],
+                             f'"{hashlib.md5(digests).hexdigest()}-{len(named)}"')
         del self.uploads[r.query["uploadId"]]
         etag = self.etag(r.key).replace('"', "&quot;")
         return 200, {}, f"<R><ETag>{etag}</ETag></R>".encode()

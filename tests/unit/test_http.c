@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the reactors with a server in this process. The linker replaces recv() in this program, so
- * that a test can let each answer arrive before the client has returned from sending its request.
+ * that a test can let each answer arrive before the client has returned from sending its request,
+ * and close(), so that a test can fork when a connection has been closed.
  */
 #include "test.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include "io/http.h"
 
@@ -32,16 +35,66 @@ ssize_t __wrap_recv(int fd, void *buf, size_t len, int flags)
 	return __real_recv(fd, buf, len, flags);
 }
 
+int __real_close(int fd);
+int __wrap_close(int fd);
+
+static __thread bool serves;	 /* this thread is one of the server */
+static _Atomic bool close_forks; /* the client's next close() forks */
+static _Atomic int child_status = -1;
+
+/* Forks when the descriptor has been closed and another file has got its number. The child exits
+ * with 1 if the hooks of the library have closed that file. */
+static int close_and_fork(int fd)
+{
+	int other = open("/dev/null", O_RDONLY), status = -1;
+	pid_t pid;
+
+	__real_close(fd);
+	if (other < 0 || dup2(other, fd) != fd)
+		return -1;
+	__real_close(other);
+	pid = fork();
+	if (!pid)
+		_exit(fcntl(fd, F_GETFD) < 0);
+	if (pid > 0 && waitpid(pid, &status, 0) == pid)
+		child_status = status;
+	return __real_close(fd);
+}
+
+int __wrap_close(int fd)
+{
+	if (!serves && atomic_exchange(&close_forks, false))
+		return close_and_fork(fd);
+	return __real_close(fd);
+}
+
 /* ---- the server ---- */
+
+/* Answers to requests for these paths; the others get BODY bytes. */
+static const struct {
+	const char *path, *answer;
+} answers[] = {
+	{"GET /close ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
+};
+
+static const char *answer_find(const char *request)
+{
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
+		if (!strncmp(request, answers[i].path, strlen(answers[i].path)))
+			return answers[i].answer;
+	return NULL;
+}
 
 static void *connection_serve(void *arg)
 {
 	static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n";
+	const char *other;
 	int fd = (int)(intptr_t)arg;
 	char request[1024], answer[sizeof(head) - 1 + BODY];
 	size_t have = 0;
 	ssize_t n;
 
+	serves = true;
 	memset(answer, 'b', sizeof(answer));
 	memcpy(answer, head, sizeof(head) - 1);
 	while ((n = read(fd, request + have, sizeof(request) - have)) > 0) {
@@ -50,7 +103,8 @@ static void *connection_serve(void *arg)
 			continue;
 		have = 0;
 		served++;
-		if (write(fd, answer, sizeof(answer)) < 0)
+		other = answer_find(request);
+		if (write(fd, other ? other : answer, other ? strlen(other) : sizeof(answer)) < 0)
 			break;
 	}
 	close(fd);
@@ -62,6 +116,7 @@ static void *server_run(void *arg)
 	int listening = (int)(intptr_t)arg, fd;
 	pthread_t thread;
 
+	serves = true;
 	while ((fd = accept(listening, NULL, NULL)) >= 0)
 		if (!pthread_create(&thread, NULL, connection_serve, (void *)(intptr_t)fd))
 			pthread_detach(thread);
@@ -184,11 +239,92 @@ static void connections_are_used_again(void **state)
 	assert_in_range(after.connections - before.connections, 1, CALLS / 4);
 }
 
+/* ---- single calls ---- */
+
+struct one {
+	struct pst_http_call http;
+	const char *method, *path;
+	struct iovec iov;
+	char memory[BODY];
+	bool ended; /* guarded by the lock */
+};
+
+static void one_write_head(struct pst_http_call *call, struct pst_text *out)
+{
+	const struct one *one = (const struct one *)call;
+
+	pst_text_put_str(out, one->method);
+	pst_text_put_str(out, " ");
+	pst_text_put_str(out, one->path);
+	pst_text_put_str(out, " HTTP/1.1\r\nhost: test\r\n\r\n");
+}
+
+static enum pst_http_verdict one_judge(struct pst_http_call *call)
+{
+	if (call->head.status == 500)
+		return PST_HTTP_RETRY;
+	return call->head.has_length && call->head.length == BODY ? PST_HTTP_BODY : PST_HTTP_TEXT;
+}
+
+static void one_done(struct pst_http_call *call)
+{
+	struct one *one = (struct one *)call;
+
+	pthread_mutex_lock(&lock);
+	one->ended = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+static void one_start(struct one *one, const char *host, unsigned port, const char *path)
+{
+	static const struct pst_http_ops one_ops = {one_write_head, one_judge, one_done};
+	struct pst_http_endpoint_opts opts = {.host = host, .port = port};
+	struct pst_err err;
+
+	memset(one, 0, sizeof(*one));
+	one->method = "GET";
+	one->path = path;
+	one->iov = (struct iovec){one->memory, BODY};
+	one->http.ops = &one_ops;
+	one->http.in = &one->iov;
+	one->http.in_count = 1;
+	one->http.in_len = BODY;
+	assert_int_equal(pst_http_endpoint_open(&opts, &one->http.endpoint, &err), 0);
+	assert_int_equal(pst_http_start(&one->http, &err), 0);
+}
+
+/* Waits for the call's end, and frees its text. Returns its result. */
+static int one_wait(struct one *one)
+{
+	pthread_mutex_lock(&lock);
+	while (!one->ended)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	free(one->http.text.at);
+	return one->http.result;
+}
+
+/* The hook in the child must not close a file that has got the number of a closed connection. */
+static void forks_while_a_connection_closes(void **state)
+{
+	unsigned port = server_start();
+	struct one one;
+
+	(void)state;
+	close_forks = true;
+	one_start(&one, "127.0.0.1", port, "/close");
+	assert_int_equal(one_wait(&one), 0);
+	printf("# child's status %d\n", child_status);
+	assert_int_equal(child_status, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(forks_while_a_connection_closes),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -57,14 +57,35 @@ static void pieces_in_any_order(void **state)
 
 			if (i + 1 < count)
 				assert_int_equal(now, PST_OBJECT_SUM_OPEN);
+			else
+				assert_int_equal(now, wrong ? PST_OBJECT_SUM_WRONG
+							    : PST_OBJECT_SUM_RIGHT);
 			/* bytes that were read before do not matter */
 			if (i + 1 < count)
 				assert_int_equal(pst_object_sum_add(&sum, off, len, 77),
 						 PST_OBJECT_SUM_OPEN);
 		}
-		assert_int_equal(sum.state, wrong ? PST_OBJECT_SUM_WRONG : PST_OBJECT_SUM_RIGHT);
 		pst_object_sum_close(&sum);
 	}
+}
+
+/* After a wrong checksum, all bytes are checked again. */
+static void begins_again(void **state)
+{
+	struct pst_object_sum sum;
+	uint64_t half = LEN / 2, first = sum_of(PST_HASH_CRC32C, 0, half);
+	uint64_t second = sum_of(PST_HASH_CRC32C, half, half);
+
+	(void)state;
+	begin(&sum, PST_HASH_CRC32C, 0);
+	assert_int_equal(pst_object_sum_add(&sum, 0, half, first), PST_OBJECT_SUM_OPEN);
+	for (unsigned round = 0; round < 3; round++) {
+		assert_int_equal(pst_object_sum_add(&sum, half, half, second ^ 1),
+				 PST_OBJECT_SUM_WRONG);
+		assert_int_equal(pst_object_sum_add(&sum, 0, half, first), PST_OBJECT_SUM_OPEN);
+	}
+	assert_int_equal(pst_object_sum_add(&sum, half, half, second), PST_OBJECT_SUM_RIGHT);
+	pst_object_sum_close(&sum);
 }
 
 static void gives_up(void **state)
@@ -102,6 +123,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pieces_in_any_order),
+		cmocka_unit_test(begins_again),
 		cmocka_unit_test(gives_up),
 		cmocka_unit_test(ignores_other_checksums),
 	};

@@ -63,6 +63,33 @@ static void names_have_no_secrets(void **state)
 	assert_non_null(strstr(err.text, "END"));
 }
 
+static void names_have_no_passwords(void **state)
+{
+	static const char *const bad[] = {
+		"https://user:secret@host/key",	    "https://user:secret@b@host:1/key",
+		"https://user:secret/more@host/key", "https://user:secret?more@host/key",
+		"s3://user:secret@bucket/key",	    "s3://user:secret@bucket?x=1",
+		"s3://b/k?endpoint=http://user:secret@h%0A"};
+	struct pst_object_url url;
+	char text[1300] = "s3://b/k?endpoint=http://user:secret@";
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert_true(pst_object_url_parse(bad[i], &url, &err) < 0);
+		printf("# %s\n", err.text);
+		assert_null(strstr(err.text, "secret"));
+	}
+	memset(text + strlen(text), 'h', sizeof(text) - 1 - strlen(text));
+	text[sizeof(text) - 1] = '\0';
+	assert_true(pst_object_url_parse(text, &url, &err) < 0);
+	printf("# %s\n", err.text);
+	assert_null(strstr(err.text, "secret"));
+	/* an '@' of a key stays */
+	assert_int_equal(pst_object_url_parse("https://h/b/a@k?x", &url, &err), 0);
+	assert_string_equal(url.name, "https://h/b/a@k");
+	pst_object_url_clear(&url);
+}
+
 static void endpoints(void **state)
 {
 	static const struct {
@@ -121,6 +148,11 @@ static void bad_urls(void **state)
 					  "s3://b:1/k",
 					  "s3://b/k?x=1",
 					  "s3://b/k?region",
+					  "s3://b/k?region=x%0D%0Ax-amz-acl:%20public-read",
+					  "s3://b/k?region=x%00y",
+					  "s3://b/k?region=x/y",
+					  "s3://b/k?profile=p%0A",
+					  "s3://b/k?endpoint=http://h%7F",
 					  "s3://b/k?path-style=2",
 					  "s3://b/k?timeout=-1",
 					  "s3://b/k?timeout=",
@@ -145,6 +177,7 @@ int main(void)
 		cmocka_unit_test(keys_are_bytes),
 		cmocka_unit_test(options_are_decoded),
 		cmocka_unit_test(names_have_no_secrets),
+		cmocka_unit_test(names_have_no_passwords),
 		cmocka_unit_test(endpoints),
 		cmocka_unit_test(buckets),
 		cmocka_unit_test(bad_urls),

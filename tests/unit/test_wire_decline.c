@@ -2,7 +2,9 @@
 /*
  * Tests which tokens a server of S3 over RDMA declines, and that a hostile client cannot harm it:
  * addresses that the request did not come from, another host, another user, required encryption,
- * programs that are no client, and memory that shrinks or is none.
+ * programs that are no client, and memory that shrinks, is none, or is shorter than the client
+ * says. The CUDA driver is the stand-in. The program starts itself as the process that exports a
+ * GPU's memory, because a process cannot import its own.
  */
 #include "test.h"
 
@@ -14,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "penstock_object.h"
 #include "s3/token.h"
@@ -345,6 +348,128 @@ static void survives_hostile_memory(void **state)
 	}
 }
 
+/* ---- memory of a GPU ---- */
+
+#define GPU_LEN (2u << 20)
+
+/* Runs in a child: exports memory of a GPU, writes the export, and keeps the memory until its input
+ * ends. Returns the exit status. */
+static int role_export(void)
+{
+	struct penstock_export out = PENSTOCK_EXPORT_INIT;
+	struct penstock_device *gpu;
+	char byte;
+	void *mem;
+
+	if (penstock_device_open("cuda:0", NULL, &gpu) < 0 || penstock_alloc(gpu, GPU_LEN, &mem) ||
+	    penstock_export_memory(gpu, mem, GPU_LEN, &out))
+		return 1;
+	if (write(STDOUT_FILENO, out.bytes, sizeof(out.bytes)) != (ssize_t)sizeof(out.bytes))
+		return 2;
+	if (read(STDIN_FILENO, &byte, 1) != 0)
+		return 3;
+	return penstock_free(gpu, mem) ? 4 : 0;
+}
+
+/* Starts the child. Returns a socket that ends it when it is closed. */
+static int export_start(unsigned char *bytes, size_t len, pid_t *pid)
+{
+	int ends[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+	fflush(stdout);
+	*pid = fork();
+	if (!*pid) {
+		if (dup2(ends[1], STDIN_FILENO) >= 0 && dup2(ends[1], STDOUT_FILENO) >= 0)
+			execl("/proc/self/exe", "export", "export", (char *)NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	assert_int_equal(recv(ends[0], bytes, len, MSG_WAITALL), len);
+	return ends[0];
+}
+
+/* Answers the messages of one move with an export, and with a length of the client's choice. */
+static void answer_export(int listener, const unsigned char *exported, uint64_t len, uint64_t off)
+{
+	int sock = accept(listener, NULL, NULL), none;
+	struct pst_shm1_message m, answer;
+	struct pollfd wait = {sock, POLLIN, 0};
+
+	assert_true(sock >= 0);
+	for (;;) {
+		assert_int_equal(poll(&wait, 1, 10000), 1);
+		if (pst_shm1_receive(sock, &m, &none) <= 0 || m.kind == PST_SHM1_DONE)
+			break;
+		answer = (struct pst_shm1_message){.id = m.id, .memory = 2, .memory_len = len};
+		answer.kind = m.kind == PST_SHM1_OPEN ? PST_SHM1_WINDOW : PST_SHM1_MEMORY;
+		answer.off = off;
+		answer.len = m.len;
+		answer.cuda = m.kind == PST_SHM1_WANT;
+		memcpy(answer.exported, exported, sizeof(answer.exported));
+		(void)pst_shm1_send(sock, &answer, -1);
+	}
+	close(sock);
+}
+
+/* A client says that an export of a GPU's memory is longer than it is. The server must not copy
+ * beyond the export: the GPU's other memory, which may be the server's own, is there. */
+static void bounds_an_import_by_its_export(void **state)
+{
+	static const struct {
+		uint64_t len, off;
+		int64_t result;
+	} rows[] = {{GPU_LEN, GPU_LEN - 1, 1},
+		    {GPU_LEN, GPU_LEN, -EPROTO},
+		    {GPU_LEN + 1, 0, -EPROTO},
+		    {UINT64_MAX, GPU_LEN, -EPROTO},
+		    {UINT64_MAX, UINT64_MAX - GPU_LEN, -EPROTO}};
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
+	char host[33], token[PST_TOKEN_MAX];
+	int child, status = -1;
+	pid_t pid;
+
+	(void)state;
+	if (penstock_device_open("cuda:0", NULL, &opts.device) < 0)
+		fail_msg("%s", penstock_errmsg());
+	opts.channels = 1;
+	opts.timeout_ms = 5000;
+	own_host(host);
+	child = export_start(exported, sizeof(exported), &pid);
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+		struct penstock_object_seg seg = {.ptr = "x", .len = 1};
+		struct penstock_object_server *server;
+		struct penstock_object_remote *remote;
+		struct penstock_object_done done;
+		struct sockaddr_un at;
+		char handle[32];
+
+		assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+		snprintf(handle, sizeof(handle), "export%u-%d", i, (int)getpid());
+		assert_int_equal(
+			bind(listener, (struct sockaddr *)&at, pst_shm1_address(handle, &at)), 0);
+		assert_int_equal(listen(listener, 1), 0);
+		snprintf(token, sizeof(token), "0:1:shm1:%s:c:%s:" CAP, host, handle);
+		assert_int_equal(
+			penstock_object_resolve(server, token, strlen(token), NULL, &remote), 0);
+		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 0), 0);
+		answer_export(listener, exported, rows[i].len, rows[i].off);
+		assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
+		if (done.result != rows[i].result)
+			fail_msg("row %u: result %lld, expected %lld: %s", i,
+				 (long long)done.result, (long long)rows[i].result, done.text);
+		penstock_object_forget(remote);
+		penstock_object_server_close(server);
+		close(listener);
+	}
+	close(child);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	penstock_device_close(opts.device);
+}
+
 /* The owner of a window of shm1 must be the user that the server knows from the request. */
 static void checks_the_windows_owner(void **state)
 {
@@ -396,7 +521,7 @@ static void checks_the_answers_arguments(void **state)
 	assert_int_equal(penstock_object_answer_fill(NULL), -EINVAL);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(declines_other_kinds),
@@ -405,10 +530,14 @@ int main(void)
 		cmocka_unit_test(refuses_wrong_options),
 		cmocka_unit_test(sends_nothing_to_other_programs),
 		cmocka_unit_test(survives_hostile_memory),
+		cmocka_unit_test(bounds_an_import_by_its_export),
 		cmocka_unit_test(checks_the_windows_owner),
 		cmocka_unit_test(checks_the_answers_arguments),
 	};
 
+	test_use_standin();
+	if (argc == 2 && !strcmp(argv[1], "export"))
+		return role_export();
 	cmocka_set_message_output(CM_OUTPUT_TAP);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

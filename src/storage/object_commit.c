@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The commit of an upload: it makes the object appear, with one PUT or by putting the parts
+ * together.
+ */
+#include "storage/object_upload_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/object_sum.h"
+
+/* The server may need minutes to put the parts together. */
+#define COMPLETE_PATIENCE_S 600
+
+/* Returns the length of the object. */
+static uint64_t object_length(const struct pst_object_upload *up)
+{
+	return up->length ? up->length : up->end;
+}
+
+/* Checks that all bytes have been written. A gap is an error, because an object has no holes. */
+static int gaps_check(const struct pst_object_upload *up, uint64_t length, struct pst_err *err)
+{
+	for (unsigned i = 0; length; i++) {
+		uint64_t len, off = pst_object_upload_part_range(up, i, &len), written = len;
+		const struct part *part = up->parts[i];
+
+		if (off >= length)
+			return 0;
+		len = length - off < len ? length - off : len;
+		if (part && part->state == PART_FILLING)
+			written =
+				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
+		else if (!part && !up->sent[i].etag)
+			written = 0;
+		if (written < len)
+			return pst_fail_errno(
+				err, EIO, PENSTOCK_WHY_SHORT_IO,
+				"%s: byte %llu of %llu was never written", up->place->url.name,
+				(unsigned long long)(off + written), (unsigned long long)length);
+	}
+	return 0;
+}
+
+/* Sends an object of one part. */
+static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
+		      struct pst_err *err)
+{
+	struct part *part = up->parts[0];
+	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
+	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, iov.iov_len);
+
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
+	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
+		unsigned status;
+		int ret;
+
+		memset(call, 0, sizeof(*call));
+		pst_object_call_init(call, up->place, "PUT", "");
+		call->sends = true;
+		call->http.out = iov.iov_base;
+		call->http.out_len = iov.iov_len;
+		if (up->must_be_new)
+			pst_object_call_header(call, "if-none-match", "*");
+		if (sums)
+			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		ret = pst_object_call_run(call, err);
+		status = call->http.head.status;
+		if (ret || !sums || (status != 400 && status != 501))
+			return ret;
+		pst_object_call_clear(call); /* the server may not know this checksum */
+	}
+}
+
+/* Writes the body of CompleteMultipartUpload, and combines the checksums of the parts. */
+static void complete_write(const struct pst_object_upload *up, unsigned count, struct pst_text *out,
+			   char *sum)
+{
+	uint64_t crc = 0;
+
+	pst_text_put_str(out, "<CompleteMultipartUpload "
+			      "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+	for (unsigned i = 0; i < count; i++) {
+		const struct sent *sent = &up->sent[i];
+		char part_sum[17];
+
+		pst_text_put_str(out, "<Part><PartNumber>");
+		pst_text_put_number(out, i + 1);
+		pst_text_put_str(out, "</PartNumber><ETag>");
+		pst_text_put_str(out, sent->etag);
+		pst_text_put_str(out, "</ETag>");
+		if (!up->no_sums) {
+			pst_object_sum_text(PST_HASH_CRC64NVME, sent->crc, part_sum);
+			pst_text_put_str(out, "<ChecksumCRC64NVME>");
+			pst_text_put_str(out, part_sum);
+			pst_text_put_str(out, "</ChecksumCRC64NVME>");
+		}
+		pst_text_put_str(out, "</Part>");
+		crc = i ? pst_crc_combine(PST_HASH_CRC64NVME, crc, sent->crc, sent->len)
+			: sent->crc;
+	}
+	pst_text_put_str(out, "</CompleteMultipartUpload>");
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
+}
+
+/* Sends the last part, waits for all parts, and puts them together. */
+static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
+			struct pst_err *err)
+{
+	unsigned count = pst_object_upload_part_at(up, object_length(up) - 1) + 1;
+	struct pst_text body = {NULL, 0, 0, false};
+	char query[UPLOAD_QUERY_MAX];
+	int ret = pst_object_upload_finish(up, count, err);
+
+	if (ret)
+		return ret;
+	complete_write(up, count, &body, sum);
+	pst_object_upload_query(up, 0, query);
+	memset(call, 0, sizeof(*call));
+	pst_object_call_init(call, up->place, "POST", query);
+	call->sends = true;
+	call->http.out = body.at;
+	call->http.out_len = body.len;
+	call->http.patience_s = COMPLETE_PATIENCE_S;
+	if (up->must_be_new)
+		pst_object_call_header(call, "if-none-match", "*");
+	if (!up->no_sums) {
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
+	} else
+		sum[0] = '\0'; /* the checksums of the parts are unknown */
+	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
+			  : pst_object_call_run(call, err);
+	free(body.at);
+	call->query = "";
+	return ret;
+}
+
+/* Adds the 16 bytes of the MD5 digest that an ETag consists of. Returns false if it is none. */
+static bool etag_put(struct pst_hash *hash, const char *etag)
+{
+	size_t quote = etag[0] == '"';
+
+	if (strlen(etag) != 32 + 2 * quote || strspn(etag + quote, "0123456789abcdef") != 32)
+		return false;
+	for (unsigned i = 0; i < 16; i++) {
+		const char digits[3] = {etag[quote + 2 * i], etag[quote + 2 * i + 1], '\0'};
+		unsigned char byte = (unsigned char)strtoul(digits, NULL, 16);
+
+		pst_hash_put(hash, &byte, 1);
+	}
+	return true;
+}
+
+/* Computes the ETag that most servers give the object: the MD5 digest of its bytes, or that of the
+ * digests of its parts. Returns false if there is none. */
+static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
+{
+	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
+	unsigned char digest[PST_HASH_MAX];
+	char hex[2 * PST_HASH_MAX + 1], count[16] = "";
+	bool known = hash;
+	unsigned parts = 0;
+	size_t len;
+
+	if (!hash)
+		return false;
+	for (; parts < PARTS_MAX && up->sent[parts].etag; parts++)
+		known = known && etag_put(hash, up->sent[parts].etag);
+	if (parts)
+		snprintf(count, sizeof(count), "-%u", parts);
+	else if (up->parts[0])
+		pst_hash_put(hash, up->parts[0]->mem, (size_t)object_length(up));
+	len = pst_hash_end(hash, digest);
+	pst_hash_close(hash);
+	pst_hex(digest, len, hex);
+	snprintf(out, out_len, "\"%s%s\"", hex, count);
+	return known && len;
+}
+
+enum identity { OURS, NOT_OURS, UNKNOWN };
+
+/* Compares the object on the server with the one that was sent. */
+static enum identity object_identify(struct pst_object_upload *up, const char *sum, char *etag,
+				     size_t etag_len)
+{
+	struct pst_object_call call = {0};
+	const struct pst_http_head *head = &call.http.head;
+	enum identity found = UNKNOWN;
+	struct pst_err ignored;
+	char want[2 * PST_HASH_MAX + 16];
+
+	pst_object_call_init(&call, up->place, "HEAD", "");
+	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
+	if (pst_object_call_run(&call, &ignored))
+		found = UNKNOWN;
+	else if (head->status == 404 ||
+		 (head->status == 200 && head->has_length && head->length != object_length(up)))
+		found = NOT_OURS;
+	else if (head->status == 200 && head->crc64nvme[0] && sum[0])
+		found = strcmp(head->crc64nvme, sum) ? NOT_OURS : OURS;
+	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
+		 !strcmp(head->etag, want))
+		found = OURS;
+	if (found == OURS)
+		snprintf(etag, etag_len, "%s", head->etag);
+	pst_object_call_clear(&call);
+	return found;
+}
+
+/*
+ * Judges a refusal after a request of the commit whose answer was lost. That request may have
+ * succeeded, and then a repetition fails, because the upload has ended or the object exists.
+ * Returns 1 if the refusal is a failure of the commit.
+ */
+static int refusal_judge(struct pst_object_upload *up, const char *sum, char *etag, size_t etag_len,
+			 struct pst_err *err)
+{
+	switch (object_identify(up, sum, etag, etag_len)) {
+	case OURS:
+		return 0;
+	case UNKNOWN:
+		return pst_fail_errno(
+			err, EIO, PENSTOCK_WHY_IO_ERROR,
+			"%s: it is unknown whether the commit succeeded, because the "
+			"server's answer was lost: compare the object with its source",
+			up->place->url.name);
+	default:
+		return 1;
+	}
+}
+
+/* Judges the answer to the commit's last request. */
+static int commit_result(struct pst_object_upload *up, struct pst_object_call *call,
+			 const char *sum, char *etag, size_t etag_len, struct pst_err *err)
+{
+	unsigned status = call->http.head.status;
+	char code[64];
+	int ret = pst_object_call_result(call, "commit", err);
+
+	if (up->unsure && (status == 404 || status == 412)) {
+		int judged = refusal_judge(up, sum, etag, etag_len, err);
+
+		if (judged <= 0)
+			return judged;
+	}
+	if (status == 412 || status == 409)
+		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s: another client has created the object: replace it with "
+				      "PENSTOCK_O_REPLACE",
+				      up->place->url.name);
+	if (ret)
+		return ret;
+	/* The server begins to answer before it has put the parts together, so an error may come
+	 * after the status 200. */
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	if (code[0])
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "%s: cannot commit: the server answered %s",
+				      up->place->url.name, code);
+	snprintf(etag, etag_len, "%s", call->http.head.etag);
+	if (call->http.text.len)
+		pst_object_xml_text(&call->http.text, "ETag", etag, etag_len);
+	return 0;
+}
+
+int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
+			     uint64_t *length, struct pst_err *err)
+{
+	struct pst_object_call *call = calloc(1, sizeof(*call));
+	char sum[17] = "";
+	int ret = call ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+
+	pthread_mutex_lock(&up->lock);
+	if (!ret && up->err.code) {
+		*err = up->err;
+		ret = up->err.code;
+	}
+	if (!ret)
+		ret = gaps_check(up, object_length(up), err);
+	pthread_mutex_unlock(&up->lock);
+	if (ret) {
+		free(call);
+		return ret;
+	}
+	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag)
+		ret = commit_parts(up, call, sum, err);
+	else
+		ret = commit_put(up, call, sum, err);
+	if (call->http.attempts > 1 || (ret && call->http.attempts))
+		up->unsure = true;
+	if (!ret)
+		ret = commit_result(up, call, sum, etag, etag_len, err);
+	pst_object_call_clear(call);
+	free(call);
+	if (ret)
+		return ret;
+	up->ended = true;
+	*length = object_length(up);
+	return 0;
+}

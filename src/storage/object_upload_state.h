@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state of an upload, which object_upload.c and object_commit.c share. No other file may
+ * include this header.
+ */
+#ifndef PST_STORAGE_OBJECT_UPLOAD_STATE_H
+#define PST_STORAGE_OBJECT_UPLOAD_STATE_H
+
+#include <pthread.h>
+
+#include "storage/object_upload.h"
+
+#define PARTS_MAX 10000u /* S3's limit */
+#define UPLOAD_ID_MAX 1024
+#define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
+
+enum part_state { PART_EMPTY, PART_FILLING, PART_READY, PART_SENDING, PART_SENT };
+
+/* A written range of a part. */
+struct span {
+	uint64_t first, end;
+};
+
+struct part {
+	struct pst_object_call call; /* the first member; used while the part is sent */
+	struct pst_object_upload *upload;
+	unsigned number; /* from 1 on */
+	enum part_state state;
+	uint64_t off, len;
+	char *mem;
+	uint64_t mem_len;
+	unsigned writers;   /* lanes that copy into `mem` */
+	struct span *spans; /* sorted, and not adjacent */
+	unsigned span_count;
+	uint64_t crc;
+	char sum[17]; /* the checksum in base64 */
+	char query[UPLOAD_QUERY_MAX];
+	char etag[256];
+	struct part *next_ready;
+};
+
+/* The result of a part that has been sent. The part itself is freed. */
+struct sent {
+	char *etag;
+	uint64_t len, crc;
+};
+
+enum id_state { ID_NONE, ID_ASKED, ID_KNOWN };
+
+struct pst_object_upload {
+	const struct pst_object_place *place;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t length; /* as announced, or 0 */
+	uint64_t part_bytes;
+	bool must_be_new, ended;
+	bool stopping; /* no part is sent any more */
+	uint64_t end;  /* end of the written bytes */
+	struct part *parts[PARTS_MAX];
+	struct sent sent[PARTS_MAX];
+	unsigned ready_count, sending;
+	uint64_t buffer_bytes; /* length of all buffers, including `spare` */
+	char *spare;	       /* list of free buffers of part_bytes; each begins with a pointer */
+	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
+	enum id_state id_state;
+	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
+	bool no_sums;		/* the server refuses checksums */
+	bool unsure;		/* an earlier request of the commit may have succeeded */
+	struct pst_object_call create;
+	struct pst_err err; /* the first failure; its code is 0 if there is none */
+};
+
+/* Returns the index of the part that has the byte at `off`. */
+unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
+/* Returns the offset of part `index`, and stores its length when it is full. */
+uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
+				      uint64_t *len_out);
+/* Writes the query of a request of the multipart upload, about part `number`, or about the upload
+ * if it is 0. */
+void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
+			     char out[UPLOAD_QUERY_MAX]);
+/* Sends the last part, and waits until the server has all `count` parts. */
+int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struct pst_err *err);
+
+#endif
