@@ -93,8 +93,8 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 	return true;
 }
 
-/* Copies all parts into the draft. Returns false after it has filled the reply. */
-static bool parts_copy(struct work *w, const struct gw_assembly *a)
+/* Copies all parts into the draft. Returns false after it has filled the reply or has set `gone`. */
+static bool parts_copy(struct work *w, struct gw_assembly *a)
 {
 	struct gw_draft *draft = &w->req->body.draft;
 
@@ -107,12 +107,13 @@ static bool parts_copy(struct work *w, const struct gw_assembly *a)
 		int ret;
 
 		ret = gw_part_open(&w->req->server->store, w->upload, a->parts[i].number, &part);
+		a->gone = ret == -ENOENT && !gw_upload_exists(w->upload);
 		if (ret)
-			return gw_fail_errno(w->req, ret, GW_InvalidPart) == 0;
+			return !a->gone && gw_fail_errno(w->req, ret, GW_InvalidPart) == 0;
 		ok = part_check(w, &a->parts[i], &part, i + 1 == a->count);
 		if (ok) {
-			ret = gw_copy(part.fd, 0, (uint64_t)part.st.st_size, draft, w->at, NULL,
-				      NULL);
+			ret = gw_copy(&w->req->server->stopping, part.fd, 0,
+				      (uint64_t)part.st.st_size, draft, w->at, NULL, NULL);
 			if (ret)
 				ok = gw_fail_errno(w->req, ret, GW_InternalError) == 0;
 		}
@@ -214,9 +215,14 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 	ok = ok && meta_finish(&w, id, a);
 	if (ok) {
 		ret = gw_draft_finish(store, draft, &a->meta);
-		if (!ret)
-			ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
-					       exclusive);
+		ok = !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
+	}
+	/* The object and the upload may have changed during the copy. */
+	a->gone = a->gone || (ok && !gw_upload_exists(upload));
+	ok = ok && !a->gone && gw_condition_store(req, &exclusive);
+	if (ok) {
+		ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
+				       exclusive);
 		ok = !ret || gw_fail_errno(req, ret, GW_NoSuchBucket) == 0;
 	}
 	pst_hash_close(w.md5);

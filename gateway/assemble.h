@@ -21,9 +21,11 @@ struct gw_assembly {
 	unsigned count;
 	char etag[GW_ETAG_MAX]; /* of the object */
 	struct gw_meta meta;	/* of the object */
+	bool gone; /* whether the upload was completed or aborted meanwhile; there is no reply */
 };
 
-/* Checks the parts and stores the object. Returns false after it has filled the reply. */
+/* Checks the parts and stores the object. Returns false after it has filled the reply or has set
+ * `gone`. The upload is locked. */
 bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *id,
 		 struct gw_assembly *assembly);
 

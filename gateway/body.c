@@ -150,8 +150,11 @@ static bool length_begin(struct gw_request *req)
 	const char *transfer = gw_header(req, "transfer-encoding");
 	struct gw_body *body = &req->body;
 	bool is_file = body->kind == GW_BODY_FILE || body->kind == GW_BODY_STREAM;
-	uint64_t max = is_file ? req->server->body_max : GW_BODY_TEXT_MAX;
+	bool is_list = gw_param_find(req, "uploadId") || gw_param_find(req, "delete");
 
+	body->max = is_file   ? req->server->body_max
+		    : is_list ? GW_BODY_LIST_MAX
+			      : GW_BODY_TEXT_MAX;
 	if (body->chunked)
 		length = decoded;
 	if (length && !length_parse(length, &body->want))
@@ -162,7 +165,7 @@ static bool length_begin(struct gw_request *req)
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
-	if (body->want > max)
+	if (body->want > body->max)
 		return gw_fail(req, is_file ? GW_EntityTooLarge : GW_MaxMessageLengthExceeded,
 			       NULL) == 0;
 	return true;
@@ -180,6 +183,20 @@ bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind)
 		return true;
 	ret = gw_draft_open(&req->server->store, &body->draft);
 	return !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
+}
+
+/* Takes bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply. */
+static int text_put(struct gw_request *req, const char *bytes, size_t len)
+{
+	struct gw_body *body = &req->body;
+
+	if (len > body->max - body->got)
+		return gw_fail(req, GW_MaxMessageLengthExceeded, NULL);
+	body->reserved += len;
+	if (atomic_fetch_add(&req->server->text_bytes, len) + len > GW_BODY_ALL_MAX)
+		return gw_fail(req, GW_SlowDown, NULL);
+	pst_text_put(&body->text, bytes, len);
+	return body->text.failed ? gw_fail(req, GW_SlowDown, NULL) : 0;
 }
 
 /* Takes bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply. */
@@ -203,12 +220,8 @@ static int decoded_put(void *user, const char *bytes, size_t len)
 			gw_fail_errno(req, ret, GW_InternalError);
 	} else if (body->kind == GW_BODY_STREAM) {
 		gw_stream_put(req->http->stream, bytes, len);
-	} else if (len > GW_BODY_TEXT_MAX - body->got) {
-		ret = gw_fail(req, GW_MaxMessageLengthExceeded, NULL);
 	} else {
-		pst_text_put(&body->text, bytes, len);
-		if (body->text.failed)
-			ret = gw_fail(req, GW_SlowDown, NULL);
+		ret = text_put(req, bytes, len);
 	}
 	body->got += len;
 	return ret ? -EPIPE : 0;
@@ -301,6 +314,8 @@ void gw_body_close(struct gw_request *req)
 	gw_draft_close(&req->server->store, &body->draft);
 	free(body->text.at);
 	memset(&body->text, 0, sizeof(body->text));
+	atomic_fetch_sub(&req->server->text_bytes, body->reserved);
+	body->reserved = 0;
 	pst_hash_close(body->sha256_hash);
 	pst_hash_close(body->md5_hash);
 	pst_hash_close(body->sum_hash);

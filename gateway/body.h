@@ -14,7 +14,10 @@
 #include "s3/hash.h"
 #include "store.h"
 
-#define GW_BODY_TEXT_MAX (4u << 20) /* longest body that is kept in memory */
+/* Longest body that is kept in memory: a list of keys or parts, and any other document. */
+#define GW_BODY_LIST_MAX (4u << 20)
+#define GW_BODY_TEXT_MAX (64u << 10)
+#define GW_BODY_ALL_MAX (64u << 20) /* of all requests at once */
 
 struct gw_request;
 struct pst_chunked;
@@ -26,6 +29,7 @@ struct gw_body {
 	struct gw_draft draft; /* of kind FILE */
 	struct pst_text text;  /* of kind TEXT */
 	uint64_t want, got;    /* length of the decoded body: expected, received */
+	uint64_t max;	       /* of the decoded body */
 	bool want_known;
 	char md5[33]; /* hex digits; "" if it was not computed */
 	/* The checksum, in base64, and its kind; PST_HASH_KINDS if there is none. */
@@ -39,6 +43,7 @@ struct gw_body {
 	char sha256_want[65];
 	unsigned char md5_want[16];
 	bool has_md5_want, sum_in_trailer;
+	uint64_t reserved; /* bytes that count in the server's `text_bytes` */
 	char sum_want[48];
 };
 

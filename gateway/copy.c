@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #define BUFFER (1u << 20)
+#define PIECE (64u << 20) /* most bytes that the kernel copies between two checks of `stop` */
 
-static int copy_through_memory(int fd, uint64_t from, uint64_t len, const struct gw_draft *draft,
-			       uint64_t to, struct pst_hash *md5, struct pst_hash *sum)
+static int copy_through_memory(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
+			       const struct gw_draft *draft, uint64_t to, struct pst_hash *md5,
+			       struct pst_hash *sum)
 {
 	char *buffer = malloc(BUFFER);
 	int ret = buffer ? 0 : -ENOMEM;
@@ -17,6 +19,10 @@ static int copy_through_memory(int fd, uint64_t from, uint64_t len, const struct
 	while (!ret && len) {
 		ssize_t n = pread(fd, buffer, len < BUFFER ? len : BUFFER, (off_t)from);
 
+		if (atomic_load(stop)) {
+			ret = -ECANCELED;
+			break;
+		}
 		if (n <= 0) {
 			if (n < 0 && errno == EINTR)
 				continue;
@@ -36,14 +42,15 @@ static int copy_through_memory(int fd, uint64_t from, uint64_t len, const struct
 	return ret;
 }
 
-int gw_copy(int fd, uint64_t from, uint64_t len, const struct gw_draft *draft, uint64_t to,
-	    struct pst_hash *md5, struct pst_hash *sum)
+int gw_copy(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
+	    const struct gw_draft *draft, uint64_t to, struct pst_hash *md5, struct pst_hash *sum)
 {
 	while (len && !md5 && !sum) {
 		off64_t in = (off64_t)from, out = (off64_t)to;
-		ssize_t n = copy_file_range(fd, &in, draft->fd, &out,
-					    len < (1u << 30) ? len : (1u << 30), 0);
+		ssize_t n = copy_file_range(fd, &in, draft->fd, &out, len < PIECE ? len : PIECE, 0);
 
+		if (atomic_load(stop))
+			return -ECANCELED;
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
@@ -54,5 +61,5 @@ int gw_copy(int fd, uint64_t from, uint64_t len, const struct gw_draft *draft, u
 		to += (uint64_t)n;
 		len -= (uint64_t)n;
 	}
-	return len ? copy_through_memory(fd, from, len, draft, to, md5, sum) : 0;
+	return len ? copy_through_memory(stop, fd, from, len, draft, to, md5, sum) : 0;
 }

@@ -6,14 +6,16 @@
 #ifndef GW_COPY_H
 #define GW_COPY_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "s3/hash.h"
 #include "store.h"
 
 /* Copies `len` bytes at `from` to the draft's offset `to`. The hashes may be NULL. Returns 0, -EIO
- * if the file is shorter, or another negative errno. */
-int gw_copy(int fd, uint64_t from, uint64_t len, const struct gw_draft *draft, uint64_t to,
-	    struct pst_hash *md5, struct pst_hash *sum);
+ * if the file is shorter, -ECANCELED soon after `*stop` has become true, or another negative
+ * errno. */
+int gw_copy(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
+	    const struct gw_draft *draft, uint64_t to, struct pst_hash *md5, struct pst_hash *sum);
 
 #endif

@@ -36,6 +36,7 @@ struct exchange {
 	struct gw_links *links;
 	struct gw_stream *stream;
 	struct gw_link *link;
+	unsigned tries, address; /* number of attempts to connect, index of the next address */
 	bool reused; /* the connection has served a request before */
 };
 
@@ -103,8 +104,9 @@ static int link_connect(struct exchange *x, struct gw_link *link)
 	socklen_t len;
 	struct pst_err err;
 
-	if (!pst_endpoint_address(endpoint, &address, &len))
-		return -EHOSTUNREACH;
+	if (!x->tries++)
+		x->address = pst_endpoint_address_first(endpoint);
+	pst_endpoint_address(endpoint, x->address++, &address, &len);
 	link->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (link->fd < 0)
 		return -errno;

@@ -95,6 +95,11 @@ static void front_end(void *owner, struct gw_http_request *http)
 	struct gw_request *req = http->user;
 
 	(void)owner;
+	if (atomic_load(&req->server->stopping)) {
+		http->reply.close = true;
+		gw_fail(req, GW_ServiceUnavailable, "The gateway is about to end.");
+		return;
+	}
 	if (req->passage) {
 		gw_upstream_end(req);
 		return;

@@ -193,11 +193,26 @@ static struct MHD_Response *stream_response(struct gw_http_request *req)
 	return MHD_create_response_from_callback(len, GW_STREAM_BLOCK, stream_read, req, NULL);
 }
 
+/* Replaces a reply that is not whole, because there was no memory for it. */
+static void reply_refuse(struct gw_reply *reply)
+{
+	if (reply->fd >= 0)
+		close(reply->fd);
+	reply->fd = -1;
+	free(reply->body.at);
+	memset(&reply->body, 0, sizeof(reply->body));
+	reply->headers.len = 0;
+	reply->status = 503;
+	reply->close = true;
+}
+
 static struct MHD_Response *response_make(struct gw_http_request *req)
 {
 	struct gw_reply *reply = &req->reply;
 	struct MHD_Response *response;
 
+	if (reply->body.failed || reply->headers.failed)
+		reply_refuse(reply);
 	if (reply->fd >= 0 && reply->len && reply->len <= SHORT_BODY &&
 	    strcmp(req->method, "HEAD") != 0)
 		body_read(reply);
@@ -214,7 +229,7 @@ static struct MHD_Response *response_make(struct gw_http_request *req)
 	if (reply->fd >= 0)
 		close(reply->fd);
 	reply->fd = -1;
-	reply->len = reply->body.failed ? 0 : reply->body.len;
+	reply->len = reply->body.len;
 	response = MHD_create_response_from_buffer(reply->len, reply->body.at,
 						   reply->body.at ? MHD_RESPMEM_MUST_FREE
 								  : MHD_RESPMEM_PERSISTENT);

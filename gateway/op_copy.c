@@ -205,8 +205,9 @@ static void copy_object(struct gw_request *req, struct source *source)
 		return;
 	ret = gw_draft_open(store, draft);
 	if (!ret)
-		ret = gw_copy(source->object.fd, 0, (uint64_t)source->object.st.st_size, draft, 0,
-			      hashes.md5, hashes.sum);
+		ret = gw_copy(&req->server->stopping, source->object.fd, 0,
+			      (uint64_t)source->object.st.st_size, draft, 0, hashes.md5,
+			      hashes.sum);
 	hashes_close(&hashes);
 	if (is_md5)
 		snprintf(etag, sizeof(etag), "%s", old);
@@ -219,6 +220,11 @@ static void copy_object(struct gw_request *req, struct source *source)
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))
 		ret = -errno;
+	/* The object may have changed during the copy. */
+	if (!ret && !gw_condition_store(req, &exclusive)) {
+		gw_meta_close(&meta);
+		return;
+	}
 	if (!ret)
 		ret = gw_draft_publish(store, draft, req->bucket_fd, req->key, req->key_len,
 				       exclusive);
@@ -292,7 +298,8 @@ static void copy_part(struct gw_request *req, struct source *source, struct gw_u
 	}
 	ret = gw_draft_open(store, draft);
 	if (!ret)
-		ret = gw_copy(source->object.fd, at, len, draft, 0, hashes.md5, hashes.sum);
+		ret = gw_copy(&req->server->stopping, source->object.fd, at, len, draft, 0,
+			      hashes.md5, hashes.sum);
 	hashes_close(&hashes);
 	if (hashes.md5_hex[0])
 		snprintf(etag, sizeof(etag), "%s", hashes.md5_hex);

@@ -242,10 +242,18 @@ void gw_op_complete(struct gw_request *req)
 	int ret =
 		gw_upload_open(&req->server->store, req->bucket, upload_id(req), req->key, &upload);
 
-	if (ret == -ENOENT && complete_again(req))
+	if (!ret)
+		ret = gw_upload_lock(&upload);
+	/* Also the upload of an object that a gateway stored just before it was killed is complete. */
+	if ((!ret || ret == -ENOENT) && complete_again(req)) {
+		if (!ret)
+			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
+		gw_upload_close(&upload);
 		return;
+	}
 	if (ret) {
 		gw_fail_errno(req, ret, GW_NoSuchUpload);
+		gw_upload_close(&upload);
 		return;
 	}
 	a = calloc(1, sizeof(*a));
@@ -261,6 +269,8 @@ void gw_op_complete(struct gw_request *req)
 	else if (gw_assemble(req, &upload, upload_id(req), a)) {
 		reply_completed(req, a->etag, &a->meta);
 		gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
+	} else if (a->gone && !complete_again(req)) {
+		gw_fail(req, GW_NoSuchUpload, NULL);
 	}
 	gw_meta_close(&a->meta);
 	free(a);
@@ -353,7 +363,7 @@ void gw_op_list_parts(struct gw_request *req)
 	int64_t marker = gw_param_number(req, "part-number-marker", 0, GW_PARTS_MAX);
 	bool *has = calloc(GW_PARTS_MAX + 2, sizeof(*has)), truncated = false;
 	struct pst_text parts = {0}, *out;
-	struct gw_upload upload = {.dir = -1};
+	struct gw_upload upload = {.dir = -1, .lock = -1};
 	int64_t last = marker;
 	int ret = 0;
 
@@ -394,8 +404,8 @@ void gw_op_list_parts(struct gw_request *req)
 	if (parts.at)
 		pst_text_put(out, parts.at, parts.len);
 	pst_text_put_str(out, "</ListPartsResult>");
-	if (ret)
-		gw_fail_errno(req, ret, GW_NoSuchUpload);
+	if (ret || parts.failed)
+		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 	free(parts.at);
 	free(has);
 	gw_upload_close(&upload);
@@ -591,8 +601,8 @@ void gw_op_list_uploads(struct gw_request *req)
 	if (l.prefixes.at)
 		pst_text_put(out, l.prefixes.at, l.prefixes.len);
 	pst_text_put_str(out, "</ListMultipartUploadsResult>");
-	if (ret)
-		gw_fail_errno(req, ret, GW_InternalError);
+	if (ret || l.uploads.failed || l.prefixes.failed)
+		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_InternalError);
 	free(l.uploads.at);
 	free(l.prefixes.at);
 	for (size_t i = 0; i < count; i++)

@@ -187,6 +187,19 @@ void gw_op_head(struct gw_request *req)
 	gw_op_get(req);
 }
 
+bool gw_check_delete(struct gw_request *req)
+{
+	static const char *const unsupported[] = {"x-amz-if-match-size",
+						  "x-amz-if-match-last-modified-time"};
+
+	for (unsigned i = 0; i < 2; i++)
+		if (gw_header(req, unsupported[i]))
+			return gw_fail(req, GW_NotImplemented,
+				       "The condition %s is not implemented.",
+				       unsupported[i]) == 0;
+	return true;
+}
+
 void gw_op_delete(struct gw_request *req)
 {
 	const char *version = gw_param(req, "versionId"), *match = gw_header(req, "if-match");
@@ -220,18 +233,31 @@ struct deletion {
 	struct gw_request *req;
 	char *keys[DELETE_MAX];
 	size_t lens[DELETE_MAX];
-	bool other_version[DELETE_MAX];
+	char *etags[DELETE_MAX]; /* that the object must have; NULL for any */
+	bool other_version[DELETE_MAX], unsupported[DELETE_MAX];
 	unsigned count;
 	bool quiet;
 };
 
 static int deletion_begin(void *user, const char *path)
 {
+	static const char object[] = "Delete/Object/";
 	struct deletion *d = user;
 
+	if (!strncmp(path, object, strlen(object))) {
+		path += strlen(object);
+		/* What is not known may be a condition, such as Size. */
+		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
+		    strcmp(path, "ETag") != 0)
+			d->unsupported[d->count - 1] = true;
+		return 0;
+	}
 	if (strcmp(path, "Delete/Object") != 0)
 		return 0;
-	return d->count < DELETE_MAX ? (int)(d->count++ * 0) : -E2BIG;
+	if (d->count == DELETE_MAX)
+		return -E2BIG;
+	d->count++;
+	return 0;
 }
 
 static int deletion_end(void *user, const char *path, const char *text, size_t len)
@@ -247,6 +273,11 @@ static int deletion_end(void *user, const char *path, const char *text, size_t l
 		d->keys[i] = strdup(text);
 		d->lens[i] = len;
 		return d->keys[i] ? 0 : -ENOMEM;
+	} else if (!strcmp(path, "Delete/Object/ETag")) {
+		if (d->etags[i])
+			return -EBADMSG;
+		d->etags[i] = strdup(text);
+		return d->etags[i] ? 0 : -ENOMEM;
 	} else if (!strcmp(path, "Delete/Object/VersionId")) {
 		d->other_version[i] = *text && strcmp(text, "null") != 0;
 	} else if (!strcmp(path, "Delete/Object") && !d->keys[i]) {
@@ -255,14 +286,40 @@ static int deletion_end(void *user, const char *path, const char *text, size_t l
 	return 0;
 }
 
+/* Compares an object's ETag with that of an entry. Returns 0 or a negative errno; sets *error if
+ * they differ or if there is no object. */
+static int deletion_compare(const struct deletion *d, unsigned i, enum gw_error *error)
+{
+	struct gw_object object;
+	int ret = gw_object_open(&d->req->server->store, d->req->bucket_fd, d->keys[i], d->lens[i],
+				 &object);
+
+	if (ret) {
+		*error = ret == -ENOENT ? GW_NoSuchKey : *error;
+		return ret;
+	}
+	if (!gw_etag_matches(d->etags[i], gw_meta_get(&object.meta, "etag")))
+		*error = GW_PreconditionFailed;
+	gw_object_close(&object);
+	return *error == GW_PreconditionFailed ? -EINVAL : 0;
+}
+
 /* Deletes an object and appends the result. */
 static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
 {
-	int ret = d->other_version[i] ? -EINVAL
-				      : gw_object_remove(&d->req->server->store, d->req->bucket_fd,
-							 d->keys[i], d->lens[i]);
+	enum gw_error error = GW_ERROR_COUNT;
+	int ret = 0;
 
-	if (!ret || ret == -ENOENT) {
+	if (d->unsupported[i])
+		error = GW_NotImplemented;
+	else if (d->other_version[i])
+		error = GW_NoSuchVersion;
+	else if (d->etags[i])
+		ret = deletion_compare(d, i, &error);
+	if (!ret && error == GW_ERROR_COUNT)
+		ret = gw_object_remove(&d->req->server->store, d->req->bucket_fd, d->keys[i],
+				       d->lens[i]);
+	if (error == GW_ERROR_COUNT && (!ret || ret == -ENOENT)) {
 		if (!d->quiet) {
 			pst_text_put_str(out, "<Deleted>");
 			gw_xml_element(out, "Key", d->keys[i]);
@@ -272,12 +329,15 @@ static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
 	}
 	pst_text_put_str(out, "<Error>");
 	gw_xml_element(out, "Key", d->keys[i]);
-	gw_xml_element(out, "Code",
-		       gw_error_code(d->other_version[i]    ? GW_NoSuchVersion
-				     : ret == -ENAMETOOLONG ? GW_KeyTooLongError
-							    : GW_InternalError));
-	gw_xml_element(out, "Message",
-		       d->other_version[i] ? "There is no such version." : strerror(-ret));
+	if (error != GW_ERROR_COUNT) {
+		gw_xml_element(out, "Code", gw_error_code(error));
+		gw_xml_element(out, "Message", gw_error_text(error));
+	} else {
+		gw_xml_element(out, "Code",
+			       gw_error_code(ret == -ENAMETOOLONG ? GW_KeyTooLongError
+								  : GW_InternalError));
+		gw_xml_element(out, "Message", strerror(-ret));
+	}
 	pst_text_put_str(out, "</Error>");
 }
 
@@ -311,8 +371,10 @@ void gw_op_delete_many(struct gw_request *req)
 			delete_one(d, i, out);
 		pst_text_put_str(out, "</DeleteResult>");
 	}
-	for (unsigned i = 0; i < d->count; i++)
+	for (unsigned i = 0; i < d->count; i++) {
 		free(d->keys[i]);
+		free(d->etags[i]);
+	}
 	free(d);
 }
 
@@ -432,6 +494,7 @@ static void put_parts(struct gw_request *req, struct pst_text *out, const struct
 	if (parts.at)
 		pst_text_put(out, parts.at, parts.len);
 	pst_text_put_str(out, "</ObjectParts>");
+	out->failed |= parts.failed;
 	free(parts.at);
 }
 

@@ -10,6 +10,7 @@
 
 void gw_op_get(struct gw_request *req);
 void gw_op_head(struct gw_request *req);
+bool gw_check_delete(struct gw_request *req);
 void gw_op_delete(struct gw_request *req);
 void gw_op_delete_many(struct gw_request *req);
 void gw_op_attributes(struct gw_request *req);

@@ -39,6 +39,11 @@ void gw_op_put(struct gw_request *req)
 		gw_header_add(req, "x-amz-checksum-type", "FULL_OBJECT");
 	}
 	ret = gw_draft_finish(store, &req->body.draft, &meta);
+	/* The object may have changed during the sync. */
+	if (!ret && !gw_condition_store(req, &exclusive)) {
+		gw_meta_close(&meta);
+		return;
+	}
 	if (!ret)
 		ret = gw_draft_publish(store, &req->body.draft, req->bucket_fd, req->key,
 				       req->key_len, exclusive);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,21 +24,38 @@
 #define TIMEOUT_MS 5000
 #define BATCH 16
 
+/* A move that a thread waits for. */
+struct ticket {
+	struct ticket *next;
+	sem_t done;
+	int64_t result;
+};
+
 struct gw_rdma {
-	struct penstock_object_server *server;
 	pthread_t thread;
 	bool running;
 	struct penstock_device *device; /* NULL: none */
 	int stop;			/* eventfd */
-	atomic_uint active;
 	unsigned active_max;
+
+	pthread_mutex_t lock;		       /* protects the members below */
+	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
+	struct ticket *tickets;		       /* moves that are not complete */
+	unsigned active;		       /* their number */
 };
 
-/* A move that a thread waits for. */
-struct ticket {
-	sem_t done;
-	int64_t result;
-};
+/* Ends a move, with the lock. The ticket may be gone afterwards. */
+static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, int64_t result)
+{
+	struct ticket **at = &rdma->tickets;
+
+	while (*at != ticket)
+		at = &(*at)->next;
+	*at = ticket->next;
+	rdma->active--;
+	ticket->result = result;
+	sem_post(&ticket->done);
+}
 
 /* ---- the thread that takes completions ---- */
 
@@ -45,21 +63,22 @@ static void *rdma_run(void *arg)
 {
 	struct gw_rdma *rdma = arg;
 	struct penstock_object_done done[BATCH];
+	/* gw_rdma_cancel ends this thread before it closes the server. */
+	struct penstock_object_server *server = rdma->server;
 
 	for (;;) {
-		struct pollfd fds[2] = {{penstock_object_fd(rdma->server), POLLIN, 0},
+		struct pollfd fds[2] = {{penstock_object_fd(server), POLLIN, 0},
 					{rdma->stop, POLLIN, 0}};
 		int n = poll(fds, 2, -1);
 
 		if (n > 0 && fds[1].revents)
 			return NULL;
-		n = penstock_object_poll(rdma->server, done, BATCH);
-		for (int i = 0; i < n; i++) {
-			struct ticket *ticket = (struct ticket *)(uintptr_t)done[i].user;
-
-			ticket->result = done[i].result;
-			sem_post(&ticket->done);
-		}
+		n = penstock_object_poll(server, done, BATCH);
+		pthread_mutex_lock(&rdma->lock);
+		for (int i = 0; i < n; i++)
+			ticket_finish(rdma, (struct ticket *)(uintptr_t)done[i].user,
+				      done[i].result);
+		pthread_mutex_unlock(&rdma->lock);
 	}
 }
 
@@ -72,13 +91,16 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 		snprintf(why, why_len, "out of memory");
 		return NULL;
 	}
+	pthread_mutex_init(&rdma->lock, NULL);
 	rdma->active_max = o->threads > 1 ? o->threads / 2 : 1;
 	opts.channels = CHANNELS;
 	opts.timeout_ms = TIMEOUT_MS;
+	opts.rate_min = o->rate_min ? o->rate_min : 1;
 	opts.require_encryption = o->encrypt;
 	opts.transports = o->transports;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
+		pthread_mutex_destroy(&rdma->lock);
 		free(rdma);
 		return NULL;
 	}
@@ -94,18 +116,37 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	return NULL;
 }
 
-void gw_rdma_close(struct gw_rdma *rdma)
+void gw_rdma_cancel(struct gw_rdma *rdma)
 {
+	struct penstock_object_server *server;
 	const uint64_t one = 1;
 
 	if (!rdma)
 		return;
+	pthread_mutex_lock(&rdma->lock);
+	server = rdma->server;
+	rdma->server = NULL;
+	pthread_mutex_unlock(&rdma->lock);
 	if (rdma->running && write(rdma->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(rdma->thread, NULL);
-	penstock_object_server_close(rdma->server);
+	rdma->running = false;
+	/* From here on no channel accesses the memory of a move. */
+	penstock_object_server_close(server);
+	pthread_mutex_lock(&rdma->lock);
+	while (rdma->tickets)
+		ticket_finish(rdma, rdma->tickets, -ECANCELED);
+	pthread_mutex_unlock(&rdma->lock);
+}
+
+void gw_rdma_close(struct gw_rdma *rdma)
+{
+	if (!rdma)
+		return;
+	gw_rdma_cancel(rdma);
 	penstock_device_close(rdma->device);
 	if (rdma->stop >= 0)
 		close(rdma->stop);
+	pthread_mutex_destroy(&rdma->lock);
 	free(rdma);
 }
 
@@ -116,20 +157,26 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 		    enum penstock_op op, uint64_t off, const struct penstock_object_seg *seg)
 {
 	struct ticket ticket = {.result = 0};
-	int ret;
+	int ret = -EOPNOTSUPP;
 
 	/* No thread may wait without end, because a gateway must come to an end. The server half
-	 * fails a move without progress. */
-	if (atomic_fetch_add(&rdma->active, 1) >= rdma->active_max) {
-		atomic_fetch_sub(&rdma->active, 1);
-		return -EOPNOTSUPP;
-	}
+	 * fails a move at its deadline, and gw_rdma_cancel fails all. */
 	sem_init(&ticket.done, 0, 0);
-	ret = penstock_object_move(remote, op, off, seg, 1, (uintptr_t)&ticket);
+	pthread_mutex_lock(&rdma->lock);
+	if (rdma->server && rdma->active < rdma->active_max)
+		ret = penstock_object_move(remote, op, off, seg, 1, (uintptr_t)&ticket);
+	if (!ret) {
+		ticket.next = rdma->tickets;
+		rdma->tickets = &ticket;
+		rdma->active++;
+	}
+	pthread_mutex_unlock(&rdma->lock);
 	while (!ret && sem_wait(&ticket.done))
 		;
+	/* The thread that has posted may still be inside sem_post, with the lock. */
+	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
-	atomic_fetch_sub(&rdma->active, 1);
+	pthread_mutex_unlock(&rdma->lock);
 	return ret ? (ret == -EAGAIN ? -EOPNOTSUPP : ret) : ticket.result;
 }
 
@@ -167,11 +214,16 @@ static int token_resolve(struct gw_request *req, struct penstock_object_remote *
 	const char *token = gw_header(req, "x-amz-rdma-token");
 	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
 	struct gw_rdma *rdma = req->server->rdma;
-	int ret;
+	int ret = -EOPNOTSUPP;
 
 	peer.address = req->http->remote;
-	ret = rdma ? penstock_object_resolve(rdma->server, token, strlen(token), &peer, out)
-		   : -EOPNOTSUPP;
+	if (rdma) {
+		pthread_mutex_lock(&rdma->lock);
+		if (rdma->server)
+			ret = penstock_object_resolve(rdma->server, token, strlen(token), &peer,
+						      out);
+		pthread_mutex_unlock(&rdma->lock);
+	}
 	return !ret || ret == -EBADMSG ? ret : -EOPNOTSUPP;
 }
 

@@ -16,11 +16,16 @@ struct gw_rdma_options {
 	const char *transports; /* NULL: all */
 	const char *device;	/* GPU through which windows of GPUs are accessed; NULL: none */
 	unsigned threads;	/* number of workers, half of which may wait for RDMA at a time */
+	unsigned rate_min;	/* lowest rate of a move in bytes a second; 0: any */
 	bool encrypt;		/* whether bytes must not leave the host unencrypted */
 };
 
 /* Starts the server half. Returns NULL with a text in `why`. */
 struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len);
+/* Ends all moves at once. Requests whose moves it ends fail, and later tokens are declined. The
+ * workers, which wait for moves, can then be stopped. NULL is allowed. */
+void gw_rdma_cancel(struct gw_rdma *rdma);
+/* Frees it. No thread may use it any more. NULL is allowed. */
 void gw_rdma_close(struct gw_rdma *rdma);
 
 /* Checks the token of a request that stores an object, before its body. Returns false after it has

@@ -112,6 +112,8 @@ int gw_fail_errno(struct gw_request *req, int code, enum gw_error what)
 		return gw_fail(req, GW_InvalidArgument, "The key cannot be stored.");
 	case EEXIST:
 		return gw_fail(req, GW_PreconditionFailed, NULL);
+	case ECANCELED:
+		return gw_fail(req, GW_ServiceUnavailable, "The gateway is about to end.");
 	case ENOSPC:
 	case EDQUOT:
 		return gw_fail(req, GW_StorageFull, NULL);

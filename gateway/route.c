@@ -3,6 +3,7 @@
 #include "route.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "op_bucket.h"
 #include "op_copy.h"
@@ -12,7 +13,7 @@
 #include "op_put.h"
 
 /* Parameters that select an operation. With any of them, an operation that the table does not have
- * is not implemented. */
+ * is not implemented. Requests that change anything may have no other parameters either. */
 static const char *const subs[] = {
 	"accelerate",	"acl",
 	"analytics",	"attributes",
@@ -99,7 +100,8 @@ static const struct gw_op ops[] = {
 	 gw_op_put},
 	{"GetObject", "GET", GW_OBJECT, .run = gw_op_get},
 	{"HeadObject", "HEAD", GW_OBJECT, .run = gw_op_head},
-	{"DeleteObject", "DELETE", GW_OBJECT, .write = true, .run = gw_op_delete},
+	{"DeleteObject", "DELETE", GW_OBJECT, .write = true, .check = gw_check_delete,
+	 .run = gw_op_delete},
 };
 
 #define OP_COUNT (sizeof(ops) / sizeof(ops[0]))
@@ -115,6 +117,26 @@ static bool has_other_sub(const struct gw_request *req, const struct gw_op *op)
 	return false;
 }
 
+static bool is_reading(const struct gw_request *req)
+{
+	return !strcmp(req->http->method, "GET") || !strcmp(req->http->method, "HEAD");
+}
+
+/* Returns whether the query has a parameter that an operation does not know. A sub-resource that
+ * is newer than this table must not become a change of the object or the bucket itself. S3 ignores
+ * parameters that begin with "x-"; those of signatures are among them. */
+static bool has_unknown(const struct gw_request *req, const struct gw_op *op)
+{
+	for (unsigned i = 0; i < req->param_count; i++) {
+		const char *name = req->params[i].name;
+
+		if (strncasecmp(name, "x-", 2) != 0 && strcmp(name, "versionId") != 0 &&
+		    !(op->sub && !strcmp(op->sub, name)) && !(op->sub2 && !strcmp(op->sub2, name)))
+			return true;
+	}
+	return false;
+}
+
 static bool op_matches(const struct gw_request *req, const struct gw_op *op, enum gw_level level)
 {
 	if (op->level != level || strcmp(op->method, req->http->method) != 0)
@@ -125,7 +147,7 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 		return false;
 	if (op->header && !gw_header(req, op->header))
 		return false;
-	return !has_other_sub(req, op);
+	return !has_other_sub(req, op) && (is_reading(req) || !has_unknown(req, op));
 }
 
 /* Operations that only the upstream knows. GET and HEAD change nothing. */

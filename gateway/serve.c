@@ -204,7 +204,7 @@ static int gateway_start(struct gateway *g)
 	}
 	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
 	if (!o->upstream && (!o->rdma || strcmp(o->rdma, "none") != 0)) {
-		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads,
+		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads, o->rate_min,
 						     o->cert != NULL};
 
 		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
@@ -320,6 +320,9 @@ static void gateway_stop(struct gateway *g)
 {
 	struct gw_server *server = &g->front.server;
 
+	atomic_store(&server->stopping, true);
+	/* First, because workers wait for moves, and the servers wait for their workers. */
+	gw_rdma_cancel(server->rdma);
 	/* Its threads resume the connections that wait for it. */
 	gw_upstream_stop(server->upstream);
 	old_stop(g, true);

@@ -7,6 +7,7 @@
 #define GW_SERVER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct gw_server {
 	const char *domain;	   /* suffix of hosts that name a bucket; NULL: path-style only */
 	bool md5;		   /* whether a single PUT has its MD5 digest as ETag */
 	uint64_t body_max;	   /* longest body of an object or a part */
+	atomic_ullong text_bytes;  /* bytes of all bodies that are kept in memory */
 	pthread_mutex_t keys_lock; /* protects `keys` */
 	struct gw_keys *keys;
 	struct gw_metrics metrics;
@@ -27,6 +29,9 @@ struct gw_server {
 	struct gw_rdma *rdma;	   /* server half of S3 over RDMA */
 	/* Server to which requests are passed; NULL: `store` has the objects. */
 	struct gw_upstream *upstream;
+	/* Set when the time of the drain is over: requests that have not begun are refused, and
+	 * copies end with -ECANCELED. */
+	atomic_bool stopping;
 };
 
 #endif

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "folder.h"
@@ -97,7 +98,7 @@ int gw_upload_open(const struct gw_store *store, const char *bucket, const char 
 	const char *has;
 
 	memset(out, 0, sizeof(*out));
-	out->dir = -1;
+	out->dir = out->lock = -1;
 	if (uploads < 0)
 		return uploads;
 	out->dir = openat(uploads, id, OPEN_DIR);
@@ -128,8 +129,34 @@ void gw_upload_close(struct gw_upload *upload)
 {
 	if (upload->dir >= 0)
 		close(upload->dir);
-	upload->dir = -1;
+	if (upload->lock >= 0)
+		close(upload->lock);
+	upload->dir = upload->lock = -1;
 	gw_meta_close(&upload->meta);
+}
+
+bool gw_upload_exists(const struct gw_upload *upload)
+{
+	struct stat st;
+
+	return !fstatat(upload->dir, UPLOAD_FILE, &st, AT_SYMLINK_NOFOLLOW) || errno != ENOENT;
+}
+
+int gw_upload_lock(struct gw_upload *upload)
+{
+	int ret;
+
+	/* NFS locks exclusively only what is open for writing. */
+	upload->lock = openat(upload->dir, UPLOAD_FILE, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	if (upload->lock < 0)
+		return -errno;
+	do {
+		ret = flock(upload->lock, LOCK_EX);
+	} while (ret && errno == EINTR);
+	/* A file system without locks gets none: gw_upload_exists() then finds most cases. */
+	if (ret && errno != ENOSYS && errno != EOPNOTSUPP && errno != ENOLCK && errno != EINVAL)
+		return -errno;
+	return gw_upload_exists(upload) ? 0 : -ENOENT;
 }
 
 static void file_remove(const struct gw_store *store, int dir, const char *name)

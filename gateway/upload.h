@@ -12,9 +12,10 @@
 #define GW_UPLOAD_ID 33 /* length of an ID with its NUL */
 #define GW_PARTS_MAX 10000
 
-/* An upload. `dir` is its folder. The metadata has the item "key" and the object's headers. */
+/* An upload. `dir` is its folder. The metadata has the item "key" and the object's headers. `lock`
+ * is -1 if the upload is not locked. */
 struct gw_upload {
-	int dir;
+	int dir, lock;
 	struct gw_meta meta;
 	struct timespec begun;
 };
@@ -27,6 +28,12 @@ int gw_upload_make(const struct gw_store *store, const char *bucket, const char 
 int gw_upload_open(const struct gw_store *store, const char *bucket, const char *id,
 		   const char *key, struct gw_upload *out);
 void gw_upload_close(struct gw_upload *upload);
+/* Locks an upload until it is closed, so that one request at a time completes it, also of several
+ * gateways if the file system has locks (flock). Waits. Returns 0, -ENOENT if the upload has been
+ * removed meanwhile, or another negative errno. */
+int gw_upload_lock(struct gw_upload *upload);
+/* Returns whether an upload still exists: whether it has not been completed or aborted. */
+bool gw_upload_exists(const struct gw_upload *upload);
 /* Removes an upload with its parts. Returns 0 or a negative errno. */
 int gw_upload_remove(const struct gw_store *store, const char *bucket, const char *id);
 /* Removes all uploads of a bucket. */

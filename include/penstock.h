@@ -417,6 +417,8 @@ struct penstock_storage_info {
 	uint32_t edge_align; /* size of the blocks at whose boundaries unaligned writes are split,
 			      * in bytes */
 	unsigned drive_count; /* number of drives that store the bytes; 0 if unknown */
+	uint64_t version;     /* hash of the ETag that an object had when the storage was opened;
+			       * 0 if there is none. Equal numbers mean equal bytes. */
 };
 
 /*

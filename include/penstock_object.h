@@ -142,12 +142,14 @@ PENSTOCK_API int penstock_object_register(struct penstock_object_client *client,
 PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buffer);
 
 /*
- * Ends a registration, and frees the memory if penstock_object_alloc allocated it.
+ * Ends a registration, and frees the memory if penstock_object_alloc allocated it. In a child of
+ * the process that opened the client, the function does nothing.
  *
  * buffer	the buffer, or NULL
  *
- * If a server still accesses CUDA memory (see penstock_object_release), the memory is freed when
- * the client is closed. Any thread. May block.
+ * If a server may still access CUDA memory (see penstock_object_release), the memory stays
+ * allocated until the process ends, also after the client is closed, and `stuck` of struct
+ * penstock_object_client_info counts it. Any thread. May block.
  *
  * -EBUSY	a window of the buffer has not been released
  */
@@ -169,6 +171,7 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
  * -EOPNOTSUPP	no transport of the client can serve the range
+ * -EIO		a release has cut off a server from the buffer (see penstock_object_release)
  */
 PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buffer,
 					     enum penstock_op op, uint64_t off, uint64_t len,
@@ -277,17 +280,23 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
 				       struct penstock_object_verdict *verdict);
 
 /*
- * Closes a window. After the release, no server writes to the memory of the window.
+ * Closes a window. After the release, no server writes to the memory of the window. In a child of
+ * the process that opened the client, the function does nothing.
  *
  * window	the window, or NULL
  *
  * If a server has the window open, the function waits for the server, for at most
  * opts->fence_ms. A server that does not answer is then cut off: the library puts fresh pages
- * with the same contents in place of the shared ones, at the same address. After this, shm1 can
- * no longer use the buffer. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
+ * with the same contents in place of the shared ones, at the same address. Memory that is pinned,
+ * such as by penstock_register, keeps the old pages for the device: end the registration before
+ * the device uses the memory again. After this, the buffer has no new windows, and the release of
+ * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
  *
+ * -EIO		the release of another window has cut off a server from the buffer while this window
+ *		was open. This window is closed, but its bytes may be lost: repeat the request with
+ *		a new buffer
  * -ETIMEDOUT	the server may still write to the window, which is in CUDA memory. Do not use the
- *		memory. The buffer stays allocated until the client is closed
+ *		memory. The buffer stays allocated until the process ends
  */
 PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 
@@ -303,6 +312,7 @@ struct penstock_object_client_info {
 	uint64_t bad_checksum;	/* transfers whose bytes were damaged on the way */
 	uint64_t malformed;	/* connections that were closed because of a malformed message */
 	uint64_t cut_off;	/* releases that cut off a server */
+	uint64_t stuck; /* buffers of CUDA memory that stay allocated for the rest of the process */
 };
 
 /*
@@ -332,10 +342,14 @@ struct penstock_object_server_opts {
 				 * host */
 	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
 					 * tokens for CUDA memory */
+	/* Lowest rate of a move in bytes a second; 0: 1024. A move fails with -ETIMEDOUT if it is
+	 * not complete timeout_ms plus its length divided by this rate after the call that queued
+	 * it, even if it makes progress. */
+	unsigned rate_min;
 };
-#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                           \
-	{                                                                          \
-		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL \
+#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                              \
+	{                                                                             \
+		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0 \
 	}
 
 /*

@@ -53,6 +53,8 @@ struct pst_drive {
  * storage. */
 struct pst_storage_facts {
 	uint64_t length; /* number of bytes in the storage when it was opened */
+	/* A number that is different for different bytes of an object; 0 if it is unknown. */
+	uint64_t version;
 	int fd;		 /* descriptor for buffered I/O; -1 if there is none (object storage) */
 	/* Descriptor with O_DIRECT; -1 if there is none, for the reason in why_direct. */
 	int fd_direct;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reactors, and the calls that they carry: see http.h. A call waits in the list of its endpoint
- * until the limits allow one more in flight. Then it belongs to one reactor until it ends. The
- * reactor gives it to a connection, and keeps it on a list while it waits for its next attempt.
+ * until the limits allow one more in flight. Then it belongs to one reactor, which gives it to a
+ * connection. While it waits for its next attempt, it is on a list of that reactor and not in
+ * flight. When its time has come, it is the first in the list of its endpoint.
  *
  * One lock guards the lists, the limits and the reactors' inboxes. It is held for a few
  * instructions at a time. Only a reactor's own thread uses its connections.
@@ -39,14 +40,14 @@
 #define REFUSED_TRIES_MAX 4
 
 /* Where a call is. */
-enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE };
+enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE, CALL_DELAYED };
 
 struct reactor {
 	unsigned index;
 	int epoll_fd, wake_fd;
 	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
 	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
-	unsigned load;		       /* calls of this reactor; guarded by the lock */
+	unsigned load;		       /* its calls in flight; guarded by the lock */
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
@@ -56,8 +57,10 @@ struct reactor {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
-static unsigned inflight; /* calls that belong to a reactor */
-static unsigned turn;	  /* endpoint whose waiting calls come first */
+static unsigned inflight; /* calls that reactors carry, without the delayed ones */
+/* The endpoints with waiting calls. Those whose last call has left may be in it, too. */
+static struct pst_http_endpoint *queue, **queue_end = &queue;
+static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
 
 /* The child has none of the parent's reactors. It closes its copies of their sockets, so that a
@@ -74,6 +77,9 @@ static void http_in_child(void)
 	}
 	pthread_mutex_init(&lock, NULL);
 	reactor_count = inflight = 0;
+	queue = NULL;
+	queue_end = &queue;
+	queue_len = 0;
 }
 
 __attribute__((constructor)) static void http_watch_fork(void)
@@ -113,6 +119,20 @@ static void call_assign(struct pst_http_call *call, struct reactor *reactor)
 	inflight++;
 }
 
+/* Moves a call that is in flight, or delayed, to another place. */
+static void call_leave(struct pst_http_call *call, struct reactor *r, int place)
+{
+	if (call->place == CALL_ACTIVE) {
+		inflight--;
+		r->load--;
+		call->endpoint->inflight--;
+	} else if (call->keeps_slot) {
+		call->endpoint->inflight--;
+	}
+	call->keeps_slot = false;
+	call->place = place;
+}
+
 static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 {
 	struct pst_http_call *call = endpoint->waiting;
@@ -123,27 +143,57 @@ static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 	return call;
 }
 
-/* Starts waiting calls as far as the limits allow. `self` is the calling reactor, which gets its
- * share without being woken. */
+/* Starts the endpoint's waiting calls as far as the limits allow. */
+static void endpoint_dispatch(struct pst_http_endpoint *endpoint, struct reactor *self)
+{
+	while (endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
+	       endpoint->inflight < endpoint->limit.now) {
+		struct reactor *to = reactor_least();
+
+		/* The reactor that has just ended a call has a connection for the next. */
+		if (self && self->load <= to->load + 1)
+			to = self;
+		call_assign(waiting_take(endpoint), to);
+		if (to != self)
+			reactor_wake(to);
+	}
+	if (endpoint->waiting)
+		pst_http_limit_wait(&endpoint->limit);
+}
+
+static void queue_add(struct pst_http_endpoint *endpoint)
+{
+	if (endpoint->queued)
+		return;
+	endpoint->queued = true;
+	endpoint->queue_next = NULL;
+	*queue_end = endpoint;
+	queue_end = &endpoint->queue_next;
+	queue_len++;
+}
+
+static struct pst_http_endpoint *queue_take(void)
+{
+	struct pst_http_endpoint *endpoint = queue;
+
+	queue = endpoint->queue_next;
+	if (!queue)
+		queue_end = &queue;
+	queue_len--;
+	endpoint->queued = false;
+	return endpoint;
+}
+
+/* Starts waiting calls as far as the limits allow, those of each endpoint in turn. `self` is the
+ * calling reactor, which gets its share without being woken. */
 static void calls_dispatch(struct reactor *self)
 {
-	for (unsigned i = 0; i < PST_ENDPOINTS_MAX && inflight < PST_HTTP_INFLIGHT_MAX; i++) {
-		struct pst_http_endpoint *endpoint = pst_endpoint_at(turn % PST_ENDPOINTS_MAX);
+	for (unsigned left = queue_len; left && inflight < PST_HTTP_INFLIGHT_MAX; left--) {
+		struct pst_http_endpoint *endpoint = queue_take();
 
-		while (endpoint && endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
-		       endpoint->inflight < endpoint->limit.now) {
-			struct reactor *to = reactor_least();
-
-			/* The reactor that has just ended a call has a connection for the next. */
-			if (self && self->load <= to->load + 1)
-				to = self;
-			call_assign(waiting_take(endpoint), to);
-			if (to != self)
-				reactor_wake(to);
-		}
-		if (endpoint && endpoint->waiting)
-			pst_http_limit_wait(&endpoint->limit);
-		turn++;
+		endpoint_dispatch(endpoint, self);
+		if (endpoint->waiting)
+			queue_add(endpoint);
 	}
 }
 
@@ -157,10 +207,7 @@ static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 		result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
 	call->result = result;
 	pthread_mutex_lock(&lock);
-	call->place = CALL_NOWHERE;
-	call->endpoint->inflight--;
-	inflight--;
-	r->load--;
+	call_leave(call, r, CALL_NOWHERE);
 	if (!result)
 		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len, now_ns);
 	calls_dispatch(r);
@@ -205,19 +252,48 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 	if (call->got > call->got_before)
 		call->tries = 0;
 	call->got_before = call->got;
+	call->addresses_tried = 0;
 	if (++call->tries >= tries_max) {
 		call_give_up(r, call, end);
 		return;
-	}
-	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
-		pthread_mutex_lock(&lock);
-		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
-		pthread_mutex_unlock(&lock);
 	}
 	atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
 	call->due_ns = pst_now_ns() + call_delay(r, call);
 	call->next = r->delayed;
 	r->delayed = call;
+	pthread_mutex_lock(&lock);
+	call_leave(call, r, CALL_DELAYED);
+	/* A server that asked for fewer requests gets no other one instead. */
+	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
+		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
+		call->keeps_slot = true;
+		call->endpoint->inflight++;
+	}
+	calls_dispatch(r);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Lets a delayed call wait for its turn before the other calls of its endpoint, or ends it if it
+ * was cancelled. */
+static void call_resume(struct reactor *r, struct pst_http_call *call)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+
+	pthread_mutex_lock(&lock);
+	/* pst_http_cancel() left the end of a delayed call to its reactor. */
+	if (atomic_load(&call->cancelled)) {
+		pthread_mutex_unlock(&lock);
+		call_end(r, call, -ECANCELED);
+		return;
+	}
+	call_leave(call, r, CALL_WAITS);
+	call->next = endpoint->waiting;
+	endpoint->waiting = call;
+	if (!call->next)
+		endpoint->waiting_end = &call->next;
+	queue_add(endpoint);
+	calls_dispatch(r);
+	pthread_mutex_unlock(&lock);
 }
 
 /* ---- connections ---- */
@@ -253,14 +329,6 @@ static struct pst_http_call *conn_release(struct reactor *r, struct pst_http_con
 	return call;
 }
 
-/* Returns whether the server has closed an idle connection. */
-static bool conn_is_dead(const struct pst_http_conn *conn)
-{
-	char byte;
-
-	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
-}
-
 /* Finds an idle connection to the endpoint, or a free place for one. Returns NULL if there is
  * neither. */
 static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_endpoint *endpoint)
@@ -270,11 +338,14 @@ static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
 		struct pst_http_conn *conn = &r->conns[i];
 
+		if (conn->fd >= 0 && !conn->call && conn->endpoint == endpoint) {
+			if (!pst_http_conn_has_surplus(conn))
+				return conn;
+			pst_http_conn_close(conn);
+		}
 		if (conn->fd < 0) {
 			vacant = vacant ? vacant : conn;
 		} else if (!conn->call) {
-			if (conn->endpoint == endpoint && !conn_is_dead(conn))
-				return conn;
 			if (!oldest || conn->began_ns < oldest->began_ns)
 				oldest = conn;
 		}
@@ -287,14 +358,53 @@ static struct pst_http_conn *conn_find(struct reactor *r, const struct pst_http_
 }
 
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end);
+static void call_begin(struct reactor *r, struct pst_http_call *call);
+
+/* Continues a call whose connection was refused: with the server's next address, or later. */
+static void call_refused(struct reactor *r, struct pst_http_call *call)
+{
+	unsigned count = pst_endpoint_address_failed(call->endpoint, call->address);
+
+	if (++call->addresses_tried < count) {
+		call->address++;
+		call_begin(r, call);
+		return;
+	}
+	pst_endpoint_refresh(call->endpoint);
+	call_repeat(r, call, PST_HTTP_REFUSED);
+}
+
+/* Begins to connect to the call's address. */
+static void call_connect(struct reactor *r, struct pst_http_call *call, struct pst_http_conn *conn)
+{
+	struct pst_http_endpoint *endpoint = call->endpoint;
+	struct sockaddr_storage address;
+	socklen_t len;
+	int ret;
+
+	if (!call->addresses_tried)
+		call->address = pst_endpoint_address_first(endpoint);
+	pst_endpoint_address(endpoint, call->address, &address, &len);
+	conn->endpoint = endpoint;
+	conn->host = endpoint->host;
+	conn->tls_context = endpoint->tls_context;
+	ret = pst_http_conn_open(conn, (const struct sockaddr *)&address, len);
+	if (ret) {
+		pst_fail_errno(&call->err, ret, pst_why_from_errno(ret), "a connection to %s: %m",
+			       pst_path_tail(endpoint->host));
+		call_refused(r, call);
+		return;
+	}
+	atomic_fetch_add_explicit(&connections, 1, memory_order_relaxed);
+	pst_http_conn_give(conn, call, pst_now_ns());
+	conn_watch(r, conn, EPOLL_CTL_ADD);
+}
 
 /* Begins an attempt of a call. */
 static void call_begin(struct reactor *r, struct pst_http_call *call)
 {
-	struct pst_http_endpoint *endpoint = call->endpoint;
 	struct pst_http_conn *conn;
 	uint64_t now_ns = pst_now_ns();
-	int ret = -EMFILE;
 
 	if (atomic_load(&call->cancelled)) {
 		call_end(r, call, -ECANCELED);
@@ -302,37 +412,22 @@ static void call_begin(struct reactor *r, struct pst_http_call *call)
 	}
 	call->attempts++;
 	atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
-	conn = conn_find(r, endpoint);
-	if (conn && conn->fd >= 0) {
+	conn = conn_find(r, call->endpoint);
+	if (!conn) {
+		pst_fail_errno(&call->err, EMFILE, pst_why_from_errno(EMFILE),
+			       "a connection to %s: %m", pst_path_tail(call->endpoint->host));
+		call_repeat(r, call, PST_HTTP_REFUSED);
+	} else if (conn->fd >= 0) {
 		pst_http_conn_give(conn, call, now_ns);
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
-		return;
+	} else {
+		call_connect(r, call, conn);
 	}
-	if (conn) {
-		struct sockaddr_storage address;
-		socklen_t len;
-
-		pst_endpoint_address(endpoint, &address, &len);
-		conn->endpoint = endpoint;
-		conn->host = endpoint->host;
-		conn->tls_context = endpoint->tls_context;
-		ret = pst_http_conn_open(conn, (const struct sockaddr *)&address, len);
-	}
-	if (ret) {
-		pst_fail_errno(&call->err, ret, pst_why_from_errno(ret), "a connection to %s: %m",
-			       pst_path_tail(endpoint->host));
-		call_repeat(r, call, PST_HTTP_REFUSED);
-		return;
-	}
-	atomic_fetch_add_explicit(&connections, 1, memory_order_relaxed);
-	pst_http_conn_give(conn, call, now_ns);
-	conn_watch(r, conn, EPOLL_CTL_ADD);
 }
 
 /* Continues after pst_http_conn_run or pst_http_conn_check. */
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end)
 {
-	struct pst_http_endpoint *endpoint = conn->endpoint;
 	struct pst_http_call *call;
 
 	if (end == PST_HTTP_RUNNING) {
@@ -349,17 +444,7 @@ static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum ps
 	} else if (end == PST_HTTP_STALE) {
 		call_begin(r, call);
 	} else if (end == PST_HTTP_REFUSED) {
-		struct sockaddr_storage ignored;
-		socklen_t len;
-
-		/* Try each of the server's addresses before the call waits. */
-		if (++call->addresses_tried < pst_endpoint_address(endpoint, &ignored, &len)) {
-			call_begin(r, call);
-			return;
-		}
-		call->addresses_tried = 0;
-		pst_endpoint_refresh(endpoint);
-		call_repeat(r, call, end);
+		call_refused(r, call);
 	} else {
 		call_repeat(r, call, end);
 	}
@@ -373,7 +458,7 @@ static void conn_event(struct reactor *r, struct pst_http_conn *conn, uint64_t n
 		return; /* closed by an earlier event of this turn */
 	if (conn->call)
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
-	else if (conn_is_dead(conn))
+	else if (pst_http_conn_has_surplus(conn))
 		pst_http_conn_close(conn);
 }
 
@@ -391,16 +476,16 @@ static void inbox_start(struct reactor *r)
 	}
 }
 
-/* Starts delayed calls whose time has come. With `cancelled`, only those that were cancelled. */
-static void delayed_start(struct reactor *r, uint64_t now_ns, bool cancelled)
+/* Resumes delayed calls whose time has come, and ends those that were cancelled. */
+static void delayed_start(struct reactor *r, uint64_t now_ns)
 {
 	struct pst_http_call *list = r->delayed, *next;
 
 	r->delayed = NULL;
 	for (; list; list = next) {
 		next = list->next;
-		if (cancelled ? atomic_load(&list->cancelled) : list->due_ns <= now_ns) {
-			call_begin(r, list);
+		if (list->due_ns <= now_ns || atomic_load(&list->cancelled)) {
+			call_resume(r, list);
 		} else {
 			list->next = r->delayed;
 			r->delayed = list;
@@ -408,8 +493,8 @@ static void delayed_start(struct reactor *r, uint64_t now_ns, bool cancelled)
 	}
 }
 
-/* Ends the cancelled calls of this reactor. */
-static void cancelled_end(struct reactor *r, uint64_t now_ns)
+/* Ends the cancelled calls that have a connection. */
+static void cancelled_end(struct reactor *r)
 {
 	atomic_store(&r->cancels, false);
 	for (unsigned i = 0; i < CONNS_MAX; i++) {
@@ -418,7 +503,6 @@ static void cancelled_end(struct reactor *r, uint64_t now_ns)
 		if (conn->fd >= 0 && conn->call && atomic_load(&conn->call->cancelled))
 			call_end(r, conn_release(r, conn, false), -ECANCELED);
 	}
-	delayed_start(r, now_ns, true);
 }
 
 static void conns_check(struct reactor *r, uint64_t now_ns)
@@ -484,8 +568,8 @@ static void *reactor_run(void *arg)
 				continue; /* another turn has read it */
 		}
 		if (atomic_load(&r->cancels))
-			cancelled_end(r, now_ns);
-		delayed_start(r, now_ns, false);
+			cancelled_end(r);
+		delayed_start(r, now_ns);
 		if (now_ns - r->tick_ns >= TICK_NS)
 			conns_check(r, now_ns);
 		inbox_start(r);
@@ -564,6 +648,7 @@ int pst_http_start(struct pst_http_call *call, struct pst_err *err)
 		call->next = NULL;
 		*endpoint->waiting_end = call;
 		endpoint->waiting_end = &call->next;
+		queue_add(endpoint);
 		calls_dispatch(NULL);
 	}
 	pthread_mutex_unlock(&lock);
@@ -590,7 +675,7 @@ bool pst_http_cancel(struct pst_http_call *call)
 			endpoint->waiting_end = at;
 		call->place = CALL_NOWHERE;
 		call->result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
-	} else if (call->place == CALL_ACTIVE) {
+	} else if (call->place != CALL_NOWHERE) {
 		atomic_store(&reactors[call->reactor]->cancels, true);
 		reactor_wake(reactors[call->reactor]);
 	}

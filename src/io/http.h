@@ -9,8 +9,9 @@
  * requests in flight holds for all threads, and for each endpoint it is adapted (http_limit.h).
  * Requests beyond the limit wait in a list of their endpoint.
  *
- * A failed attempt is repeated after a random time that doubles with each attempt. A body that was
- * cut off is continued where it ended: write_head finds in `got` how many bytes have arrived.
+ * A failed attempt is repeated after a random time that doubles with each attempt. Meanwhile other
+ * requests may go, unless the server asked for fewer. A body that was cut off is continued where it
+ * ended: write_head finds in `got` how many bytes have arrived.
  */
 #ifndef PST_IO_HTTP_H
 #define PST_IO_HTTP_H
@@ -75,11 +76,13 @@ struct pst_http_call {
 				    * text.at */
 	unsigned attempts;	   /* number of attempts, including the first */
 	/* used by http.c and the reactors */
-	unsigned tries; /* attempts since the last progress */
-	unsigned addresses_tried;
-	int place; /* where the call is; guarded by http.c's lock */
+	unsigned tries;		  /* attempts since the last progress */
+	unsigned address;	  /* index of the address that this attempt uses */
+	unsigned addresses_tried; /* addresses that failed in a row */
+	int place;		  /* where the call is; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;
+	bool keeps_slot;     /* it waits for its next attempt, and counts as in flight meanwhile */
 	uint64_t due_ns;     /* time of the next attempt */
 	uint64_t got_before; /* value of `got` when the attempt began */
 	struct pst_http_call *next;
@@ -105,9 +108,9 @@ int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
  * a lock for a short time. */
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
 /*
- * Cancels a call that has not called done(). Returns true if the call had not begun: then it has
- * ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon and
- * perhaps with another result. The memory is not touched after the call's end. Never blocks.
+ * Cancels a call that has not called done(). Returns true if the call waited for its turn: then it
+ * has ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon
+ * and perhaps with another result. The memory is not touched after the call's end. Never blocks.
  */
 bool pst_http_cancel(struct pst_http_call *call);
 

@@ -72,6 +72,15 @@ void pst_http_conn_close(struct pst_http_conn *conn)
 	conn->buf = NULL;
 }
 
+bool pst_http_conn_has_surplus(const struct pst_http_conn *conn)
+{
+	char byte;
+
+	if (conn->tls && pst_tls_has_more(conn->tls))
+		return true;
+	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
 void pst_http_conn_give(struct pst_http_conn *conn, struct pst_http_call *call, uint64_t now_ns)
 {
 	conn->call = call;
@@ -346,6 +355,9 @@ static enum pst_http_end conn_body_begin(struct pst_http_conn *conn, size_t head
 	bool none = call->no_body || head->status == 204 || head->status == 304;
 
 	conn->usable = head->keeps && conn->sent == conn->request.len + call->out_len;
+	/* Bytes that nobody asked for may continue, and would become the next answer. */
+	if (more && (none || (head->has_length && !head->length)))
+		conn->usable = false;
 	if (verdict == PST_HTTP_FAIL) {
 		conn->usable = false;
 		return PST_HTTP_FAILED;
@@ -368,18 +380,9 @@ static enum pst_http_end conn_body_begin(struct pst_http_conn *conn, size_t head
 	return conn_text_take(conn, more);
 }
 
-static enum pst_http_end conn_head(struct pst_http_conn *conn, uint64_t now_ns)
+/* Parses what has arrived of the head. */
+static enum pst_http_end conn_head_take(struct pst_http_conn *conn, uint64_t now_ns)
 {
-	size_t room = PST_HTTP_HEAD_MAX - conn->have;
-	ssize_t n = conn_receive(conn, conn->buf + conn->have,
-				 room < PST_HTTP_FIRST ? room : PST_HTTP_FIRST);
-
-	if (n == -EAGAIN || n == -EINTR) {
-		return PST_HTTP_RUNNING;
-	}
-	if (n <= 0)
-		return conn_ended(conn, (int)n);
-	conn->have += (size_t)n;
 	for (;;) {
 		struct pst_http_head *head = &conn->call->head;
 		long len = pst_http_head_parse(conn->buf, conn->have, head);
@@ -401,6 +404,26 @@ static enum pst_http_end conn_head(struct pst_http_conn *conn, uint64_t now_ns)
 		conn->have -= (size_t)len;
 		memmove(conn->buf, conn->buf + len, conn->have);
 	}
+}
+
+static enum pst_http_end conn_head(struct pst_http_conn *conn, uint64_t now_ns)
+{
+	enum pst_http_end end;
+
+	/* With TLS, the rest of a head may be inside libssl, and then the socket says nothing. */
+	do {
+		size_t room = PST_HTTP_HEAD_MAX - conn->have;
+		ssize_t n = conn_receive(conn, conn->buf + conn->have,
+					 room < PST_HTTP_FIRST ? room : PST_HTTP_FIRST);
+
+		if (n == -EAGAIN || n == -EINTR)
+			return PST_HTTP_RUNNING;
+		if (n <= 0)
+			return conn_ended(conn, (int)n);
+		conn->have += (size_t)n;
+		end = conn_head_take(conn, now_ns);
+	} while (conn->tls && end == PST_HTTP_RUNNING && conn->state <= PST_CONN_HEAD);
+	return end;
 }
 
 static enum pst_http_end conn_body(struct pst_http_conn *conn)

@@ -18,6 +18,8 @@
 /* A look-up is repeated after this time when the endpoint is opened again. Object stores spread
  * their load by addresses that change within minutes. */
 #define FRESH_NS 60000000000u
+/* An address that failed is not the first choice for this time. */
+#define FAILED_NS 60000000000u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct pst_http_endpoint *) endpoints[PST_ENDPOINTS_MAX];
@@ -35,7 +37,8 @@ __attribute__((constructor)) static void endpoints_watch_fork(void)
 	pst_fork_hook(endpoints_in_child);
 }
 
-struct pst_http_endpoint *pst_endpoint_at(unsigned index)
+/* Returns the endpoint with this number, or NULL if there are fewer. */
+static struct pst_http_endpoint *endpoint_at(unsigned index)
 {
 	return index < PST_ENDPOINTS_MAX ? atomic_load(&endpoints[index]) : NULL;
 }
@@ -66,6 +69,7 @@ static int addresses_look_up(struct pst_http_endpoint *endpoint, struct pst_err 
 		endpoint->address_lens[count++] = at->ai_addrlen;
 	}
 	endpoint->address_count = count;
+	memset(endpoint->failed_ns, 0, sizeof(endpoint->failed_ns));
 	endpoint->looked_up_ns = pst_now_ns();
 	pthread_mutex_unlock(&lock);
 	freeaddrinfo(list);
@@ -104,16 +108,44 @@ void pst_endpoint_refresh(struct pst_http_endpoint *endpoint)
 	pthread_mutex_unlock(&lock);
 }
 
-unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
-			      socklen_t *len)
+unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint)
 {
-	unsigned count, at;
+	uint64_t now_ns = pst_now_ns();
+	unsigned count, first, at;
+
+	pthread_mutex_lock(&lock);
+	count = endpoint->address_count ? endpoint->address_count : 1;
+	first = endpoint->address_next % count;
+	for (at = first; at < first + count; at++) {
+		uint64_t failed_ns = endpoint->failed_ns[at % count];
+
+		if (!failed_ns || now_ns > failed_ns + FAILED_NS)
+			break;
+	}
+	at %= count; /* `first` if all have failed */
+	endpoint->address_next = at + 1;
+	pthread_mutex_unlock(&lock);
+	return at;
+}
+
+void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			  struct sockaddr_storage *out, socklen_t *len)
+{
+	pthread_mutex_lock(&lock);
+	index = endpoint->address_count ? index % endpoint->address_count : 0;
+	*out = endpoint->addresses[index];
+	*len = endpoint->address_lens[index];
+	pthread_mutex_unlock(&lock);
+}
+
+unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index)
+{
+	unsigned count;
 
 	pthread_mutex_lock(&lock);
 	count = endpoint->address_count;
-	at = count ? endpoint->address_next++ % count : 0;
-	*out = endpoint->addresses[at];
-	*len = endpoint->address_lens[at];
+	if (count)
+		endpoint->failed_ns[index % count] = pst_now_ns();
 	pthread_mutex_unlock(&lock);
 	return count;
 }
@@ -124,6 +156,26 @@ static bool endpoint_is(const struct pst_http_endpoint *endpoint,
 	return endpoint->port == opts->port && endpoint->tls == opts->tls &&
 	       endpoint->insecure == opts->insecure && !strcmp(endpoint->host, opts->host) &&
 	       !strcmp(endpoint->ca_bundle, opts->ca_bundle ? opts->ca_bundle : "");
+}
+
+/* Returns the TLS settings of an endpoint that has the same ones, or NULL. */
+static struct pst_tls_context *context_find(const struct pst_http_endpoint *like)
+{
+	const struct pst_http_endpoint *at;
+
+	for (unsigned i = 0; (at = endpoint_at(i)); i++)
+		if (at->tls && at->insecure == like->insecure &&
+		    !strcmp(at->ca_bundle, like->ca_bundle))
+			return at->tls_context;
+	return NULL;
+}
+
+/* Frees an endpoint that is not in the table. */
+static void endpoint_free(struct pst_http_endpoint *endpoint)
+{
+	if (!endpoint->shares_context)
+		pst_tls_context_close(endpoint->tls_context);
+	free(endpoint);
 }
 
 static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
@@ -145,14 +197,16 @@ static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_ht
 	endpoint->insecure = opts->insecure;
 	endpoint->waiting_end = &endpoint->waiting;
 	pst_http_limit_init(&endpoint->limit);
-	if (!ret && opts->tls)
+	if (opts->tls)
+		endpoint->tls_context = context_find(endpoint);
+	endpoint->shares_context = endpoint->tls_context;
+	if (!ret && opts->tls && !endpoint->shares_context)
 		ret = pst_tls_context_open(endpoint->ca_bundle, opts->insecure,
 					   &endpoint->tls_context, err);
 	if (!ret)
 		ret = addresses_look_up(endpoint, err);
 	if (ret) {
-		pst_tls_context_close(endpoint->tls_context);
-		free(endpoint);
+		endpoint_free(endpoint);
 		return ret;
 	}
 	*out = endpoint;
@@ -176,13 +230,12 @@ static int endpoint_add(struct pst_http_endpoint *endpoint,
 		found = endpoint;
 	}
 	pthread_mutex_unlock(&lock);
-	if (found != endpoint) {
-		pst_tls_context_close(endpoint->tls_context);
-		free(endpoint);
-	}
+	if (found != endpoint)
+		endpoint_free(endpoint);
 	if (!found)
 		return pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_FULL,
-				      "a process can use %u endpoints, and this is one more",
+				      "a process can use %u servers, and this is one more: address "
+				      "the buckets of one server with path-style=1",
 				      PST_ENDPOINTS_MAX);
 	*out = found;
 	return 0;
@@ -195,7 +248,7 @@ int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_
 	bool old = false;
 	int ret;
 
-	for (unsigned i = 0; (at = pst_endpoint_at(i)) && !endpoint; i++)
+	for (unsigned i = 0; (at = endpoint_at(i)) && !endpoint; i++)
 		if (endpoint_is(at, opts))
 			endpoint = at;
 	if (endpoint) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Endpoints: the servers that this process talks to, with their addresses. A process has one
- * endpoint for each server and kind of connection, which all threads share. Endpoints are never
- * freed, because idle connections refer to them. Called by http.c.
+ * endpoint for each server and kind of connection, which all threads share. Where a bucket is a
+ * part of the server's name, each bucket has one. Endpoints are never freed, because idle
+ * connections refer to them. An endpoint takes about 5 KB; the certificates, which take much more,
+ * are shared by the endpoints that trust the same. Called by http.c.
  */
 #ifndef PST_IO_HTTP_ENDPOINT_H
 #define PST_IO_HTTP_ENDPOINT_H
@@ -13,7 +15,7 @@
 #include "io/http_limit.h"
 #include "io/tls.h"
 
-#define PST_ENDPOINTS_MAX 64
+#define PST_ENDPOINTS_MAX 4096
 #define PST_ADDRESSES_MAX 16
 
 struct pst_http_endpoint {
@@ -22,9 +24,11 @@ struct pst_http_endpoint {
 	unsigned port;
 	bool tls, insecure;
 	struct pst_tls_context *tls_context; /* NULL without TLS */
+	bool shares_context;		     /* it is that of another endpoint */
 	/* guarded by the lock of http_endpoint.c */
 	struct sockaddr_storage addresses[PST_ADDRESSES_MAX];
 	socklen_t address_lens[PST_ADDRESSES_MAX];
+	uint64_t failed_ns[PST_ADDRESSES_MAX]; /* last failure to connect; 0 if there is none */
 	unsigned address_count, address_next;
 	uint64_t looked_up_ns; /* when the addresses were looked up */
 	bool looking_up;       /* a thread looks them up */
@@ -32,20 +36,24 @@ struct pst_http_endpoint {
 	struct pst_http_limit limit;
 	unsigned inflight;
 	struct pst_http_call *waiting, **waiting_end;
+	bool queued; /* it is in the queue of endpoints with waiting calls */
+	struct pst_http_endpoint *queue_next;
 };
 
 /* Returns the endpoint with these settings, and looks up its addresses if they are old. May
  * block. */
 int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 		     struct pst_err *err);
-/* Stores one of the endpoint's addresses, another one each time. Returns the number of addresses.
- */
-unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, struct sockaddr_storage *out,
-			      socklen_t *len);
+/* Returns the index of the address that a new connection tries first: another one each time, and
+ * one that has not failed lately, if there is one. */
+unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
+/* Stores the address with this index, modulo the number of addresses. */
+void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			  struct sockaddr_storage *out, socklen_t *len);
+/* Notes that no connection to this address can be made. Returns the number of addresses. */
+unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index);
 /* Starts a thread that looks up the addresses again, after all of them have failed. Does not
  * block. */
 void pst_endpoint_refresh(struct pst_http_endpoint *endpoint);
-/* Returns the endpoint with this number, or NULL if there are fewer. */
-struct pst_http_endpoint *pst_endpoint_at(unsigned index);
 
 #endif

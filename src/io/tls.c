@@ -184,3 +184,8 @@ bool pst_tls_wants_write(const struct pst_tls *tls)
 {
 	return tls->wants_write;
 }
+
+bool pst_tls_has_more(const struct pst_tls *tls)
+{
+	return SSL_has_pending(tls->ssl);
+}

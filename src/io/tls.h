@@ -35,5 +35,7 @@ int pst_tls_shake(struct pst_tls *tls, struct pst_err *err);
 ssize_t pst_tls_read(struct pst_tls *tls, void *bytes, size_t len);
 ssize_t pst_tls_write(struct pst_tls *tls, const void *bytes, size_t len);
 bool pst_tls_wants_write(const struct pst_tls *tls);
+/* Returns whether libssl holds received bytes, which the socket no longer shows. */
+bool pst_tls_has_more(const struct pst_tls *tls);
 
 #endif

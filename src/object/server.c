@@ -128,8 +128,13 @@ int penstock_object_poll(struct penstock_object_server *server, struct penstock_
 int penstock_object_wait(struct penstock_object_server *server, struct penstock_object_done *done,
 			 unsigned max, int timeout_ms)
 {
+	struct pst_err err = {0};
+
 	if (!server || (max && !done))
 		return pst_fail_null(server ? "the array of completions" : "the server");
+	/* A wait would take the parent's event. */
+	if (pst_fork_check(server->generation, &err))
+		return pst_err_publish(&err);
 	return pst_wire_wait(server->wire, done, max, timeout_ms);
 }
 

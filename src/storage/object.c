@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/log.h"
 #include "core/lane/inbox.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
@@ -36,7 +37,6 @@ struct object_read {
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
-	uint64_t crc;
 };
 
 struct pst_object {
@@ -175,12 +175,25 @@ static void object_free(struct pst_object *object)
 	free(object);
 }
 
+/* Returns a hash of the ETag (64-bit FNV-1a), or 0 if there is none. */
+static uint64_t etag_hash(const char *etag)
+{
+	uint64_t hash = 0xcbf29ce484222325;
+
+	if (!etag[0])
+		return 0;
+	for (; *etag; etag++)
+		hash = (hash ^ (unsigned char)*etag) * 0x100000001b3;
+	return hash ? hash : 1;
+}
+
 static void facts_set(struct penstock_storage *st, const struct pst_object *object)
 {
 	struct pst_storage_facts *facts = &st->facts;
 	const char *check = "unchecked, because the server has no checksum of the whole object";
 
 	facts->length = object->upload ? 0 : object->length;
+	facts->version = object->upload ? 0 : etag_hash(object->etag);
 	facts->writable = object->upload;
 	facts->chunk_best = GET_BYTES;
 	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
@@ -229,6 +242,11 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 
 static void object_close(struct penstock_storage *st)
 {
+	const struct pst_object *object = st->priv;
+
+	if (object->sum.state == PST_OBJECT_SUM_OPEN && object->sum.count)
+		pst_log(PST_LOG_INFO, "object", "%s is unchecked: only a part of it has been read",
+			object->place.url.name);
 	object_free(st->priv);
 }
 
@@ -281,25 +299,41 @@ static enum pst_http_verdict read_judge(struct pst_object_call *call)
 	return PST_HTTP_BODY;
 }
 
-/* Compares the object's checksum if this read completes it. */
+/* Notes that the object will not be checked. */
+static void check_give_up(const struct pst_object *object)
+{
+	pst_log(PST_LOG_WARN, "object",
+		"%s is unchecked: more than %u separate ranges of it have been read",
+		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
+}
+
+/* Adds the bytes of a read to the object's checksum, except those that it has already. Fails if
+ * they complete it and it is wrong. */
 static int64_t read_check(struct object_read *read)
 {
 	struct pst_object *object = read->object;
 	struct pst_object_sum *sum = &object->sum;
-	uint64_t len = read->call.http.in_len;
-	enum pst_object_sum_state state;
+	const struct pst_io *io = read->io;
+	uint64_t first = read->call.first, len = read->call.http.in_len, at = first, n;
+	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
 	char expected[17], found[17];
 
 	pthread_mutex_lock(&object->lock);
-	state = sum->state;
-	pthread_mutex_unlock(&object->lock);
-	if (state != PST_OBJECT_SUM_OPEN)
-		return (int64_t)len;
-	read->crc = pst_object_sum_of(sum->kind, read->io->iov, read->io->iov_count, len);
-	pthread_mutex_lock(&object->lock);
-	state = pst_object_sum_add(sum, read->call.first, len, read->crc);
+	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
+		uint64_t crc;
+
+		pthread_mutex_unlock(&object->lock);
+		crc = pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
+		pthread_mutex_lock(&object->lock);
+		before = sum->state;
+		/* If another read has added some of these bytes meanwhile, the piece is ignored,
+		 * and the gap is now another one. */
+		state = pst_object_sum_add(sum, at, n, crc);
+	}
 	pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
+	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
+		check_give_up(object);
 	if (state != PST_OBJECT_SUM_WRONG)
 		return (int64_t)len;
 	pst_object_sum_text(sum->kind, sum->expected, expected);

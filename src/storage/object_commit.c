@@ -50,11 +50,10 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 {
 	struct part *part = up->parts[0];
 	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
-	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, iov.iov_len);
+	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, iov.iov_len);
 
 	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
 	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
-		unsigned status;
 		int ret;
 
 		memset(call, 0, sizeof(*call));
@@ -67,8 +66,7 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		if (sums)
 			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
 		ret = pst_object_call_run(call, err);
-		status = call->http.head.status;
-		if (ret || !sums || (status != 400 && status != 501))
+		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
 		pst_object_call_clear(call); /* the server may not know this checksum */
 	}

@@ -5,6 +5,7 @@
  */
 #include "storage/object_request.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,13 @@
 #include <time.h>
 
 #include "s3/uri.h"
+
+/* Repetitions of a call whose error had a status that stands for other errors too. */
+#define REPEATS_MAX 3
+#define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
+/* Patience of calls that have none, and time for the waits between attempts. */
+#define PATIENCE_S 30
+#define REPEATS_S 60
 
 /* ---- the place ---- */
 
@@ -275,6 +283,63 @@ void pst_object_call_clear(struct pst_object_call *call)
 	call->http.text = (struct pst_text){NULL, 0, 0, false};
 }
 
+/* Returns whether a response's body is an error in XML. */
+static bool text_is_error(const struct pst_text *text)
+{
+	const char *at = text->len ? text->at : "";
+
+	for (;;) {
+		at += strspn(at, " \t\r\n");
+		if (strncmp(at, "<?", 2))
+			return !strncmp(at, "<Error>", 7) || !strncmp(at, "<Error ", 7);
+		at += strcspn(at, ">");
+		at += *at == '>';
+	}
+}
+
+static bool code_is(const char *code, const char *const *list)
+{
+	for (; *list; list++)
+		if (!strcmp(code, *list))
+			return true;
+	return false;
+}
+
+bool pst_object_call_may_pass(const struct pst_object_call *call)
+{
+	static const char *const passing[] = {"RequestTimeout", "InternalError", "SlowDown",
+					      "ServiceUnavailable", NULL};
+	char code[64];
+
+	if (call->http.result || call->repeats >= REPEATS_MAX ||
+	    (call->http.head.status != 400 && call->http.head.status != 200) ||
+	    !strcmp(call->method, "GET") || !text_is_error(&call->http.text))
+		return false;
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	return code_is(code, passing);
+}
+
+int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
+{
+	call->repeats++;
+	call->http.tries = 0;
+	memset(&call->http.head, 0, sizeof(call->http.head));
+	pst_object_call_clear(call);
+	return pst_http_start(&call->http, err);
+}
+
+bool pst_object_call_lacks_sums(const struct pst_object_call *call)
+{
+	static const char *const unknown[] = {"", "InvalidArgument", "InvalidRequest",
+					      "NotImplemented", NULL};
+	char code[64];
+
+	if (call->http.head.status != 400)
+		return call->http.head.status == 501;
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	return code_is(code, unknown);
+}
+
 /* The wait of pst_object_call_run. */
 struct wait {
 	pthread_mutex_t lock;
@@ -292,22 +357,84 @@ static void wait_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&wait->lock);
 }
 
+/* Returns the longest time of a call with all its repetitions. */
+static unsigned call_seconds(const struct pst_object_call *call)
+{
+	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
+
+	if (call->deadline_s)
+		return call->deadline_s;
+	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
+}
+
+/* Waits for the end of a call, which it cancels when `until` has passed. Returns false then. */
+static bool wait_for_end(struct pst_object_call *call, struct wait *wait,
+			 const struct timespec *until)
+{
+	bool late = false;
+
+	pthread_mutex_lock(&wait->lock);
+	while (!wait->ended) {
+		if (late || !pthread_cond_timedwait(&wait->changed, &wait->lock, until)) {
+			if (late)
+				pthread_cond_wait(&wait->changed, &wait->lock);
+			continue;
+		}
+		late = true;
+		pthread_mutex_unlock(&wait->lock);
+		if (pst_http_cancel(&call->http))
+			return false; /* it had not begun */
+		pthread_mutex_lock(&wait->lock);
+	}
+	wait->ended = false;
+	pthread_mutex_unlock(&wait->lock);
+	return !late || call->http.result != -ECANCELED;
+}
+
+/* Waits for the end of a call that has been started, and repeats it after an error that passes. */
+static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
+{
+	unsigned seconds = call_seconds(call);
+	struct timespec until;
+	int ret = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += seconds;
+	while (!ret) {
+		struct timespec delay = {0, (long)REPEAT_DELAY_NS << call->repeats};
+
+		if (!wait_for_end(call, wait, &until))
+			return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+					      "%s: the server did not serve the request within "
+					      "%u s, in %u attempts",
+					      call->place->url.name, seconds, call->http.attempts);
+		if (!pst_object_call_may_pass(call))
+			return 0;
+		nanosleep(&delay, NULL); /* the server is busy */
+		ret = pst_object_call_repeat(call, err);
+	}
+	return ret;
+}
+
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 {
-	struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+	struct wait wait = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	pthread_condattr_t attr;
 	int ret;
 
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&wait.changed, &attr);
+	pthread_condattr_destroy(&attr);
 	call->ended = wait_ended;
 	call->user = &wait;
 	ret = pst_http_start(&call->http, err);
-	if (ret)
-		return ret;
-	pthread_mutex_lock(&wait.lock);
-	while (!wait.ended)
-		pthread_cond_wait(&wait.changed, &wait.lock);
-	pthread_mutex_unlock(&wait.lock);
+	if (!ret)
+		ret = wait_and_repeat(call, &wait, err);
 	pthread_cond_destroy(&wait.changed);
 	pthread_mutex_destroy(&wait.lock);
+	if (ret)
+		return ret;
 	return call->http.result ? pst_object_call_result(call, "be reached", err) : 0;
 }
 

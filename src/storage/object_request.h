@@ -49,6 +49,9 @@ struct pst_object_call {
 	/* Called by done() of the HTTP call. The call's owner may free it then. */
 	void (*ended)(struct pst_object_call *call);
 	void *user;
+	unsigned deadline_s; /* longest time of pst_object_call_run; 0 for a time that fits the call
+			      */
+	unsigned repeats;    /* number of calls of pst_object_call_repeat */
 };
 
 /* Prepares a call, whose memory must be zero. */
@@ -57,8 +60,16 @@ void pst_object_call_init(struct pst_object_call *call, const struct pst_object_
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
-/* Makes a call and waits for its end. Returns 0 if there was a response, whatever its status. But
- * if each attempt got an error that might have passed, such as 503, it returns this error. */
+/* Returns whether a call that has ended got an error that may pass, and can be repeated: S3 gives
+ * some of them the status 400, or 200 if the answer begins before the work is done. */
+bool pst_object_call_may_pass(const struct pst_object_call *call);
+/* Starts a call again that has ended. */
+int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
+/* Returns whether the server has refused a request because it does not know its checksum. */
+bool pst_object_call_lacks_sums(const struct pst_object_call *call);
+/* Makes a call and waits for its end, but not longer than its deadline. Returns 0 if there was a
+ * response, whatever its status. But if each attempt got an error that might have passed, such as
+ * 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

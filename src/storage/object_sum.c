@@ -45,7 +45,7 @@ void pst_object_sum_close(struct pst_object_sum *sum)
 }
 
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
-			   uint64_t len)
+			   uint64_t skip, uint64_t len)
 {
 	struct pst_hash *hash = pst_hash_open(kind);
 	unsigned char digest[PST_HASH_MAX] = {0};
@@ -54,9 +54,12 @@ uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, uns
 	if (!hash)
 		return 0; /* without memory, the checksum is wrong, and the check reports it */
 	for (unsigned i = 0; i < iov_count && len; i++) {
-		uint64_t n = iov[i].iov_len < len ? iov[i].iov_len : len;
+		uint64_t from = iov[i].iov_len < skip ? iov[i].iov_len : skip;
+		uint64_t n = iov[i].iov_len - from < len ? iov[i].iov_len - from : len;
 
-		pst_hash_put(hash, iov[i].iov_base, (size_t)n);
+		if (n)
+			pst_hash_put(hash, (const char *)iov[i].iov_base + from, (size_t)n);
+		skip -= from;
 		len -= n;
 	}
 	crc = digest_number(digest, pst_hash_end(hash, digest));
@@ -77,6 +80,21 @@ static void piece_join(struct pst_object_sum *sum, unsigned at)
 	memmove(b, b + 1, (sum->count - at - 1) * sizeof(*b));
 }
 
+uint64_t pst_object_sum_gap(const struct pst_object_sum *sum, uint64_t *off, uint64_t end)
+{
+	if (sum->state != PST_OBJECT_SUM_OPEN)
+		return 0;
+	for (unsigned i = 0; i < sum->count && *off < end; i++) {
+		const struct pst_object_piece *piece = &sum->pieces[i];
+
+		if (*off < piece->off)
+			return (piece->off < end ? piece->off : end) - *off;
+		if (*off < piece->off + piece->len)
+			*off = piece->off + piece->len;
+	}
+	return *off < end ? end - *off : 0;
+}
+
 enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
 					     uint64_t crc)
 {
@@ -86,11 +104,9 @@ enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_
 		return sum->state;
 	while (at < sum->count && sum->pieces[at].off + sum->pieces[at].len <= off)
 		at++;
-	if (at < sum->count && sum->pieces[at].off <= off &&
-	    off + len <= sum->pieces[at].off + sum->pieces[at].len)
-		return sum->state; /* these bytes have been read before */
-	if ((at < sum->count && sum->pieces[at].off < off + len) ||
-	    sum->count == PST_OBJECT_SUM_PIECES_MAX) {
+	if (at < sum->count && sum->pieces[at].off < off + len)
+		return sum->state;
+	if (sum->count == PST_OBJECT_SUM_PIECES_MAX) {
 		sum->state = PST_OBJECT_SUM_GIVEN_UP;
 		return sum->state;
 	}

@@ -3,9 +3,9 @@
  * Checks the checksum of a whole object that is read in pieces, in any order. The checksums of the
  * pieces are combined, so no byte is read twice. Called by object.c, under its lock.
  *
- * Pieces that the object's reader has already read in full are ignored. The check is given up if a
- * piece overlaps another one in part, or if more than PST_OBJECT_SUM_PIECES_MAX separate pieces
- * have been read.
+ * The checksum of bytes that have been read before is not computed again: pst_object_sum_gap finds
+ * the others. The check is given up if more than PST_OBJECT_SUM_PIECES_MAX separate pieces have
+ * been read.
  */
 #ifndef PST_STORAGE_OBJECT_SUM_H
 #define PST_STORAGE_OBJECT_SUM_H
@@ -46,11 +46,14 @@ void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head 
 			 uint64_t length);
 void pst_object_sum_close(struct pst_object_sum *sum);
 
-/* Computes the checksum of the first `len` bytes of some memory. */
+/* Computes the checksum of `len` bytes of some memory, after its first `skip` bytes. */
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
-			   uint64_t len);
-/* Adds a piece that has been read. Returns the state, or PST_OBJECT_SUM_WRONG if this piece
- * completes a wrong checksum. */
+			   uint64_t skip, uint64_t len);
+/* Finds the first bytes of the range from *off to `end` that are not part of the sum, sets *off to
+ * their offset, and returns their number, or 0 if there are none or no check goes on. */
+uint64_t pst_object_sum_gap(const struct pst_object_sum *sum, uint64_t *off, uint64_t end);
+/* Adds a piece that has been read. A piece that overlaps another one is ignored. Returns the state,
+ * or PST_OBJECT_SUM_WRONG if this piece completes a wrong checksum. */
 enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
 					     uint64_t crc);
 /* Writes a checksum in base64, as S3's headers have it. `out` needs 17 bytes. */

@@ -5,7 +5,8 @@
  * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
  * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
  * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
- * arrived. If no part is on its way, because all buffers are full only in part, more buffers are
+ * arrived. If parts are so long that BUFFERS_MIN of them need more than BUFFERS_BYTES, so many are
+ * allowed. If no part is on its way, because all buffers are full only in part, more buffers are
  * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
  * memory, and one that writes it in another order needs no more than it must.
  *
@@ -32,6 +33,8 @@
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
 #define SCATTERED_BYTES (1ull << 30)
+/* An abort that the server does not answer must not keep a program from its end. */
+#define ABORT_S 5
 #define SPANS_MAX 256 /* separate written ranges of a part */
 
 /* ---- parts ---- */
@@ -72,20 +75,32 @@ uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsign
 /* Returns whether a part on its way, or one that is about to be sent, will free a buffer. */
 static bool buffers_move(const struct pst_object_upload *up)
 {
-	return (up->sending || up->ready_count) && !up->err.code;
+	return (up->sending || up->ready_count || up->summing) && !up->err.code;
+}
+
+static char *spare_take(struct pst_object_upload *up)
+{
+	char *mem = up->spare;
+
+	memcpy(&up->spare, mem, sizeof(up->spare));
+	return mem;
 }
 
 static char *buffer_get(struct pst_object_upload *up, uint64_t len)
 {
-	char *mem = up->spare;
+	uint64_t longest = len > up->part_bytes ? len : up->part_bytes;
 	uint64_t most = BUFFERS_BYTES;
+	char *mem;
 
-	if (mem && len <= up->part_bytes) {
-		memcpy(&up->spare, mem, sizeof(up->spare));
-		return mem;
+	if (up->spare && len <= up->part_bytes)
+		return spare_take(up);
+	/* If the length is unknown, later parts are longer and cannot use the free buffers. */
+	while (up->spare) {
+		free(spare_take(up));
+		up->buffer_bytes -= up->part_bytes;
 	}
-	if (most < BUFFERS_MIN * up->part_bytes)
-		most = BUFFERS_MIN * up->part_bytes;
+	if (most < BUFFERS_MIN * longest)
+		most = BUFFERS_MIN * longest;
 	if (up->buffer_bytes + len > most &&
 	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
@@ -205,6 +220,13 @@ static void part_ended(struct pst_object_call *call)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
+	if (!up->stopping && pst_object_call_may_pass(call)) {
+		ret = pst_object_call_repeat(call, &err);
+		if (!ret) {
+			pthread_mutex_unlock(&up->lock);
+			return;
+		}
+	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
 	if (!ret && !sent->etag)
@@ -241,7 +263,6 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 static void part_send(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
-	struct iovec iov = {part->mem, (size_t)part->len};
 	struct pst_err err;
 
 	part->state = PART_SENDING;
@@ -254,7 +275,6 @@ static void part_send(struct part *part)
 	part->call.http.out = part->mem;
 	part->call.http.out_len = part->len;
 	if (!up->no_sums) {
-		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, part->len);
 		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
 		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
 	}
@@ -277,11 +297,18 @@ static void id_ask(struct pst_object_upload *up);
 static void id_ended(struct pst_object_call *call)
 {
 	struct pst_object_upload *up = call->user;
-	unsigned status = call->http.head.status;
+	bool lacks_sums = pst_object_call_lacks_sums(call);
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
+	if (!up->stopping && pst_object_call_may_pass(call)) {
+		ret = pst_object_call_repeat(call, &err);
+		if (!ret) {
+			pthread_mutex_unlock(&up->lock);
+			return;
+		}
+	}
 	up->id_state = ID_NONE;
 	if (!ret)
 		pst_object_xml_text(&call->http.text, "UploadId", up->id, sizeof(up->id));
@@ -291,7 +318,7 @@ static void id_ended(struct pst_object_call *call)
 	pst_object_call_clear(call);
 	if (!ret) {
 		up->id_state = ID_KNOWN;
-	} else if (!up->no_sums && (status == 400 || status == 501) && !up->stopping) {
+	} else if (!up->no_sums && lacks_sums && !up->stopping) {
 		up->no_sums = true; /* a server that does not know this checksum */
 		id_ask(up);
 	} else {
@@ -323,14 +350,29 @@ static void id_ask(struct pst_object_upload *up)
 	upload_fail(up, &err);
 }
 
-/* Notes that a full part can be sent, unless it is the whole object, which the commit sends. */
-static void part_check(struct pst_object_upload *up, struct part *part)
+/* Computes the checksum of a part, which can then be sent. Releases the lock meanwhile. */
+static void part_sum(struct pst_object_upload *up, struct part *part)
 {
-	if (part->state != PART_FILLING || part->writers || !part_is_full(part) ||
-	    (up->length && up->length <= up->part_bytes))
-		return;
+	struct iovec iov = {part->mem, (size_t)part->len};
+
+	part->state = PART_SUMMING;
+	if (!up->no_sums) {
+		up->summing++;
+		pthread_mutex_unlock(&up->lock);
+		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, part->len);
+		pthread_mutex_lock(&up->lock);
+		up->summing--;
+	}
 	part->state = PART_READY;
 	up->ready_count++;
+}
+
+/* Prepares a full part for sending, unless it is the whole object, which the commit sends. */
+static void part_check(struct pst_object_upload *up, struct part *part)
+{
+	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
+	    (!up->length || up->length > up->part_bytes))
+		part_sum(up, part);
 }
 
 /* ---- writes ---- */
@@ -522,8 +564,7 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struc
 	last = up->parts[count - 1];
 	if (last && last->state == PART_FILLING) {
 		last->len = (up->length ? up->length : up->end) - last->off;
-		last->state = PART_READY;
-		up->ready_count++;
+		part_sum(up, last);
 	}
 	upload_pump(up);
 	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code)
@@ -552,6 +593,8 @@ static void upload_stop(struct pst_object_upload *up)
 		part->state = PART_FILLING;
 		up->sending--;
 	}
+	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
+		up->id_state = ID_NONE;
 	while (up->sending || up->id_state == ID_ASKED)
 		pthread_cond_wait(&up->changed, &up->lock);
 	pthread_mutex_unlock(&up->lock);
@@ -572,6 +615,7 @@ int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
 	pst_object_upload_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
+	call->deadline_s = ABORT_S;
 	ret = pst_object_call_run(call, err);
 	/* 404: the server has dropped the upload already */
 	if (!ret && call->http.head.status != 404)
@@ -614,12 +658,8 @@ void pst_object_upload_close(struct pst_object_upload *up)
 		part_free(up->parts[i]);
 		free(up->sent[i].etag);
 	}
-	while (up->spare) {
-		char *mem = up->spare;
-
-		memcpy(&up->spare, mem, sizeof(up->spare));
-		free(mem);
-	}
+	while (up->spare)
+		free(spare_take(up));
 	pthread_cond_destroy(&up->changed);
 	pthread_mutex_destroy(&up->lock);
 	free(up);

@@ -14,7 +14,7 @@
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
-enum part_state { PART_EMPTY, PART_FILLING, PART_READY, PART_SENDING, PART_SENT };
+enum part_state { PART_EMPTY, PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING, PART_SENT };
 
 /* A written range of a part. */
 struct span {
@@ -58,9 +58,9 @@ struct pst_object_upload {
 	uint64_t end;  /* end of the written bytes */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
-	unsigned ready_count, sending;
-	uint64_t buffer_bytes; /* length of all buffers, including `spare` */
-	char *spare;	       /* list of free buffers of part_bytes; each begins with a pointer */
+	unsigned summing, ready_count, sending; /* parts in these states */
+	uint64_t buffer_bytes;			/* length of all buffers, including `spare` */
+	char *spare; /* list of free buffers of part_bytes; each begins with a pointer */
 	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
 	enum id_state id_state;
 	char id[UPLOAD_ID_MAX]; /* as the server has sent it */

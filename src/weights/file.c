@@ -65,13 +65,14 @@ void pst_model_file_close(struct pst_file_source *source)
 	*source = (struct pst_file_source){.fd = -1};
 }
 
-/* Opens the storage of a URL again. Fails if the file has another length than its header told. */
+/* Opens the storage of a URL again. Fails if the object is not the one whose header was read. */
 static int reopen_url(const struct pst_model_file *file, struct penstock_storage **out)
 {
 	uint64_t length;
 	int ret = pst_url_open(file->path, 0, out, &length);
 
-	if (ret || length == (uint64_t)file->stat.st_size)
+	if (ret ||
+	    (length == (uint64_t)file->stat.st_size && pst_url_version(*out) == file->version))
 		return ret;
 	penstock_close(*out);
 	return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, file->path, NULL, PST_NO_OFF,
@@ -245,6 +246,7 @@ static int file_stat(struct pst_model_file *file, const struct pst_file_source *
 	length = penstock_storage_length(source->st);
 	if (length < 0)
 		return pst_weights_fail_lib((int)length, file->path, NULL, PST_NO_OFF);
+	file->version = pst_url_version(source->st);
 	file->stat = (struct stat){.st_mode = S_IFREG, .st_size = (off_t)length};
 	return 0;
 }

@@ -24,6 +24,7 @@ struct pst_model_file {
 	 * in place of the inode a checksum of its header. */
 	struct stat stat;
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
+	uint64_t version;  /* Of the storage that has read the header, if it is behind a URL. */
 	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
 	 * yet computed. */
 	uint64_t content;

@@ -107,6 +107,13 @@ int pst_url_open(const char *url, unsigned flags, struct penstock_storage **out,
 	return 0;
 }
 
+uint64_t pst_url_version(const struct penstock_storage *st)
+{
+	struct penstock_storage_info info = {.size = sizeof(info)};
+
+	return penstock_storage_get_info(st, &info) ? 0 : info.version;
+}
+
 int pst_url_read(const char *url, struct penstock_storage *st, void *to, size_t len, uint64_t off)
 {
 	struct penstock_device *host;

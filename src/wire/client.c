@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/base/fork.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -121,6 +122,13 @@ static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g
 	client->free_end = &g->next;
 }
 
+static int cut_fail(struct pst_err *err)
+{
+	return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEADLINE,
+			      "a release has cut off a server from the buffer: its other windows "
+			      "are lost, and it has no new ones; use a new buffer");
+}
+
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
 {
@@ -129,8 +137,10 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	struct pst_wire_grant *g;
 	struct pst_token token;
 	unsigned char cap[PST_TOKEN_CAP];
-	int ret;
+	int ret = pst_fork_check(client->generation, err);
 
+	if (ret)
+		return ret;
 	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown", op);
 	if (off > buffer->len || len > buffer->len - off)
@@ -152,6 +162,11 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	token.base = g->id;
 	token.size = len;
 	pthread_mutex_lock(&client->lock);
+	if (buffer->cut) {
+		slot_return(client, g);
+		pthread_mutex_unlock(&client->lock);
+		return cut_fail(err);
+	}
 	memcpy(g->cap, cap, sizeof(cap));
 	g->buffer = buffer;
 	g->ops = listener->ops;
@@ -213,16 +228,26 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
+	bool lost;
 	int ret = 0;
 
+	/* The sockets are the parent's: a message on them would end a transfer of the parent. */
+	if (pst_fork_check(client->generation, &(struct pst_err){0}))
+		return 0;
 	pthread_mutex_lock(&client->lock);
 	grant->live = false;
 	if (grant->users && grant->ops->revoke)
 		grant->ops->revoke(grant);
-	if (wait_for_users(client, grant)) {
+	ret = wait_for_users(client, grant);
+	lost = grant->buffer->cut;
+	if (ret) {
+		grant->buffer->cut = true;
 		atomic_fetch_add(&client->counts.cut_off, 1);
 		ret = grant->ops->cut(grant, err);
 	}
+	/* A server may have written to pages that the cut of another window has replaced. */
+	if (lost && !ret)
+		ret = cut_fail(err);
 	/* The slot keeps id and capability, so that a late transfer is known as such. */
 	grant->buffer->windows--;
 	slot_return(client, grant);
@@ -294,9 +319,11 @@ static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 
 static void memory_free(struct pst_wire_buffer *b)
 {
-	if (b->mapped && b->ptr && b->dev)
+	/* A server that was not fenced may still copy, even if its connection has ended. Memory
+	 * that is freed would be given to somebody else, so it is never freed. */
+	if (b->mapped && b->ptr && b->dev && !b->stuck)
 		b->client->devices->free(b->dev, b->ptr);
-	else if (b->mapped && b->ptr)
+	else if (b->mapped && b->ptr && !b->dev)
 		munmap(b->ptr, b->mapped);
 	if (b->fd >= 0)
 		close(b->fd);
@@ -358,6 +385,8 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 	unsigned windows;
 	bool stuck;
 
+	if (pst_fork_check(client->generation, &(struct pst_err){0}))
+		return 0;
 	pthread_mutex_lock(&client->lock);
 	windows = buffer->windows;
 	stuck = buffer->stuck;
@@ -593,6 +622,7 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	pthread_cond_init(&c->idle, &attr);
 	pthread_condattr_destroy(&attr);
 	c->devices = devices;
+	c->generation = pst_fork_generation();
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
 	c->stop = eventfd(0, EFD_CLOEXEC);
 	ret = client_options(c, opts, err);
@@ -656,4 +686,5 @@ void pst_wire_client_info(struct pst_wire_client *c, struct penstock_object_clie
 	out->bad_checksum = atomic_load(&c->counts.bad_checksum);
 	out->malformed = atomic_load(&c->counts.malformed);
 	out->cut_off = atomic_load(&c->counts.cut_off);
+	out->stuck = atomic_load(&c->counts.stuck);
 }

@@ -76,11 +76,23 @@ int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device
 
 /* ---- for channels of a server ---- */
 
+int pst_wire_check(const struct pst_wire_channel *channel)
+{
+	struct pollfd stop = {channel->server->stop, POLLIN, 0};
+
+	if (poll(&stop, 1, 0) > 0)
+		return -ECANCELED;
+	return pst_wire_now_ms() > channel->deadline_ms ? -ETIMEDOUT : 0;
+}
+
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events)
 {
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
 	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
 
+	/* The time limit begins anew with each byte, but the deadline does not. */
+	if (until > channel->deadline_ms)
+		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {
 		int n = poll(fds, 2, (int)(until - now));
 

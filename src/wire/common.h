@@ -13,6 +13,9 @@ uint64_t pst_wire_now_ms(void);
 
 /* ---- for channels of a server ---- */
 
+/* Returns 0 if the move may go on, -ETIMEDOUT after its deadline, or -ECANCELED if the server is
+ * closed. */
+int pst_wire_check(const struct pst_wire_channel *channel);
 /* Waits until `fd` has one of the events of poll(2). Returns 0, -ETIMEDOUT or -ECANCELED. */
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events);
 /* Returns the error for a status from the client. */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/base/fork.h"
 #include "wire/server.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -22,6 +23,7 @@
 #define MOVES 256
 #define MOVES_MAX 4096
 #define TIMEOUT_MS 10000
+#define RATE_MIN 1024
 
 /* Makes an eventfd readable. The counter is never near its limit, so the write cannot fail. */
 static void signal_event(int fd)
@@ -135,6 +137,17 @@ static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 	return 0;
 }
 
+/* Returns the time by which a move of `len` bytes that begins now must be complete. */
+static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len)
+{
+	uint64_t s = len / server->opts.rate_min;
+
+	/* No sum overflows: the longest time is one of millions of years. */
+	if (s > UINT64_MAX / 4096)
+		s = UINT64_MAX / 4096;
+	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
+}
+
 int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t off,
 		  const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
 		  struct pst_err *err)
@@ -142,8 +155,10 @@ int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t 
 	struct pst_wire_server *server = remote->server;
 	struct pst_wire_move *move;
 	uint64_t len;
-	int ret = move_check(remote, off, segs, seg_count, &len, err);
+	int ret = pst_fork_check(server->generation, err);
 
+	if (!ret)
+		ret = move_check(remote, off, segs, seg_count, &len, err);
 	if (ret)
 		return ret;
 	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
@@ -157,6 +172,7 @@ int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t 
 		move->op = op;
 		move->off = off;
 		move->len = len;
+		move->deadline_ms = move_deadline(server, len);
 		move->user = user;
 		move->seg_count = seg_count;
 		memcpy(move->segs, segs, seg_count * sizeof(*segs));
@@ -307,10 +323,19 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *move)
 {
 	const struct pst_wire_remote *remote = move->remote;
-	struct pst_wire_peer *peer = peer_find(channel, remote);
+	struct pst_wire_peer *peer;
 	int ret;
 
 	move->err = (struct pst_err){0};
+	channel->deadline_ms = move->deadline_ms;
+	ret = pst_wire_check(channel);
+	if (ret) {
+		move->result = pst_fail_errno(&move->err, -ret, pst_why_from_errno(ret),
+					      "the move was in the queue for too long: %s",
+					      strerror(-ret));
+		return;
+	}
+	peer = peer_find(channel, remote);
 	if (peer) {
 		ret = remote->ops->move(channel, peer, move, &move->err);
 		move->result = ret < 0 ? ret : (int64_t)move->len;
@@ -437,6 +462,8 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 		s->opts.moves = MOVES;
 	if (!s->opts.timeout_ms)
 		s->opts.timeout_ms = TIMEOUT_MS;
+	if (!s->opts.rate_min)
+		s->opts.rate_min = RATE_MIN;
 	if (s->opts.channels > CHANNELS_MAX || s->opts.moves > MOVES_MAX ||
 	    s->opts.timeout_ms > INT32_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -477,6 +504,7 @@ int pst_wire_server_open(const struct penstock_object_server_opts *opts,
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a server");
 	pthread_mutex_init(&s->lock, NULL);
 	s->devices = devices;
+	s->generation = pst_fork_generation();
 	s->jobs = s->stop = s->done = -1;
 	ret = server_options(s, opts, err);
 	if (!ret)

@@ -199,6 +199,8 @@ static int cut(struct pst_wire_grant *grant, struct pst_err *err)
 	hang_up(grant);
 	if (!ret)
 		return 0;
+	if (buffer->dev && !buffer->stuck)
+		atomic_fetch_add(&buffer->client->counts.stuck, 1);
 	buffer->stuck = true;
 	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
 			      "a server has not confirmed the end of its transfer, and may still "

@@ -140,6 +140,12 @@ static int shm1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 
 /* ---- messages of a move ---- */
 
+static int io_fail(int ret, struct pst_err *err)
+{
+	return pst_fail_errno(err, -ret, pst_why_from_errno(ret), "the client's connection: %s",
+			      strerror(-ret));
+}
+
 /* Waits for a message of the kind `kind`. Handles those that may come in between. */
 static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32_t kind,
 		   struct pst_shm1_message *message, int *fd, struct pst_err *err)
@@ -151,19 +157,21 @@ static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32
 			return 0;
 		if (ret > 0 && *fd >= 0)
 			close(*fd);
-		if (ret > 0 && message->kind == PST_SHM1_DROP) {
+		if (ret > 0 && message->kind == PST_SHM1_DROP)
 			drop_buffer(channel->server->devices, s, message->memory);
-			continue;
+		if (ret > 0 &&
+		    (message->kind == PST_SHM1_DROP || message->kind == PST_SHM1_REVOKE)) {
+			/* A client that sends them without end causes no wait. */
+			ret = pst_wire_check(channel);
+			if (!ret)
+				continue;
 		}
-		if (ret > 0 && message->kind == PST_SHM1_REVOKE)
-			continue;
 		if (ret > 0)
 			ret = -EPROTO;
 		if (!ret)
 			ret = pst_wire_wait_fd(channel, s->peer.fd, POLLIN);
 		if (ret)
-			return pst_fail_errno(err, -ret, pst_why_from_errno(ret),
-					      "the client's connection: %s", strerror(-ret));
+			return io_fail(ret, err);
 	}
 }
 
@@ -171,9 +179,7 @@ static int transmit(struct shm1_peer *s, struct pst_shm1_message *message, struc
 {
 	int ret = pst_shm1_send(s->peer.fd, message, -1);
 
-	return ret ? pst_fail_errno(err, -ret, pst_why_from_errno(ret),
-				    "the client's connection: %s", strerror(-ret))
-		   : 0;
+	return ret ? io_fail(ret, err) : 0;
 }
 
 /* Returns an unused place for a mapping; drops the one that was not used for the longest time if
@@ -329,6 +335,9 @@ static int copy_all(struct pst_wire_channel *channel, struct shm1_peer *s,
 		if (ended)
 			return pst_fail_errno(err, -ended, pst_why_from_errno(ended),
 					      "the client has gone");
+		ret = pst_wire_check(channel);
+		if (ret)
+			return io_fail(ret, err);
 		ret = pst_wire_seg_copy(channel, &seg, m->dev, at, move->op == PENSTOCK_READ, err);
 		if (ret)
 			return ret;

@@ -185,6 +185,14 @@ static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return send_all(channel, t->peer.fd, iov, err);
 }
 
+/* Begins a piece of a move. */
+static int piece_begin(const struct pst_wire_channel *channel, struct pst_err *err)
+{
+	int ret = pst_wire_check(channel);
+
+	return ret ? io_fail(ret, err) : 0;
+}
+
 /* Writes the client's window. */
 static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 			const struct pst_wire_move *move, struct pst_err *err)
@@ -196,8 +204,10 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	for (uint64_t at = 0; at < move->len;) {
 		uint32_t len = frame_len(move, at);
 		unsigned char *bytes = frame_at(move, at, len);
-		int ret = bytes ? 0 : frame_copy(channel, move, at, len, true, err);
+		int ret = piece_begin(channel, err);
 
+		if (!ret && !bytes)
+			ret = frame_copy(channel, move, at, len, true, err);
 		if (!ret && asked - answered == WRITES_MAX)
 			ret = receive_reply(channel, t->peer.fd, first + answered++, &reply, err);
 		if (!ret)
@@ -246,7 +256,7 @@ static int read_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	unsigned in_flight = 0;
 
 	for (uint64_t at = 0; at < move->len; at += frame_len(move, at), seq++) {
-		int ret = 0;
+		int ret = piece_begin(channel, err);
 
 		for (; !ret && asked < move->len && in_flight < READS_MAX; in_flight++) {
 			uint32_t len = frame_len(move, asked);

@@ -9,7 +9,8 @@
  *
  * Server half: each channel is a thread, which carries out one move at a time, and has connections
  * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
- * which ends when the server is closed.
+ * which ends when the server is closed, and at the deadline of the move. A transport calls
+ * pst_wire_check between two pieces of a move, because a client that keeps it busy causes no wait.
  */
 #ifndef PST_WIRE_TRANSPORT_H
 #define PST_WIRE_TRANSPORT_H
@@ -44,6 +45,7 @@ struct pst_wire_buffer {
 			     * for reading only; -1: none */
 	struct penstock_export exported; /* of allocated memory of a GPU */
 	bool shared;			 /* whether shm1 can pass the memory to a server */
+	bool cut;   /* whether a server was cut off: no window opens any more */
 	bool stuck; /* whether a server that was not fenced may access the memory */
 	uint64_t id;
 	unsigned windows; /* open windows */
@@ -66,7 +68,7 @@ struct pst_wire_grant {
 
 struct pst_wire_counts {
 	_Atomic uint64_t windows, bytes, late, wrong_cap, wrong_user, out_of_window, bad_checksum,
-		malformed, cut_off;
+		malformed, cut_off, stuck;
 };
 
 /* A listening socket of a client. */
@@ -78,6 +80,7 @@ struct pst_wire_listener {
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
+	unsigned generation;			 /* fork generation of the process that opened it */
 	struct penstock_object_client_opts opts; /* `users` is a copy */
 	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
 	unsigned listener_count;
@@ -165,6 +168,7 @@ struct pst_wire_move {
 	struct pst_wire_remote *remote;
 	enum penstock_op op;
 	uint64_t off, len, user;
+	uint64_t deadline_ms; /* time by which it is complete, or fails */
 	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned seg_count;
 	int64_t result;
@@ -182,6 +186,7 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
+	uint64_t deadline_ms;	     /* that of the move in progress */
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;
 	unsigned char *staging; /* PST_WIRE_STAGING bytes */
@@ -190,6 +195,7 @@ struct pst_wire_channel {
 
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
+	unsigned generation; /* fork generation of the process that opened it */
 	struct penstock_object_server_opts opts;
 	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
 	unsigned ops_count;

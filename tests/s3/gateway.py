@@ -5,6 +5,7 @@
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
 tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
 
+import fcntl
 import json
 import os
 import random
@@ -217,6 +218,34 @@ def case_unknown_uploads():
                          (404, "NoSuchUpload"), f"upload {word!r} of {bucket}")
         same([os.path.lexists(path) and os.readlink(path) for path in standard], before,
              "descriptors 0 to 2")
+
+
+def case_unknown_parameters():
+    """A parameter that the gateway does not know makes no other change than the one it names."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"old")
+        client.create_bucket(Bucket="other")
+        added = []  # the last word is added to the query
+        client.meta.events.register("before-sign.s3", lambda request, **_: setattr(
+            request, "url", request.url + ("&" if "?" in request.url else "?") + added[-1]))
+        calls = ((client.put_object, {"Bucket": "data-1", "Key": "k", "Body": b"new"}),
+                 (client.create_multipart_upload, {"Bucket": "data-1", "Key": "m"}),
+                 (client.create_bucket, {"Bucket": "new"}),
+                 (client.delete_object, {"Bucket": "data-1", "Key": "k"}),
+                 (client.delete_bucket, {"Bucket": "other"}))
+        plain = gateway.client()
+        for word in ("metadataConfiguration", "newSubresource=1"):
+            added.append(word)
+            for call, more in calls:
+                same(failure(call, **more), (501, "NotImplemented"), f"{call.__name__} {word}")
+            same(plain.get_object(Bucket="data-1", Key="k")["Body"].read(), b"old", "body")
+            same([b["Name"] for b in plain.list_buckets()["Buckets"]], ["data-1", "other"],
+                 "buckets")
+        for word in ("x-id=Any", "X-Trace=1"):
+            added.append(word)
+            for call, more in calls[:2]:
+                same(failure(call, **more), None, f"{call.__name__} {word}")
 
 
 def case_truncated_body():
@@ -490,6 +519,41 @@ def case_unreadable_files():
         os.chmod(bucket, 0)
         same([b["Name"] for b in client.list_buckets()["Buckets"]], ["data-1"], "buckets")
         os.chmod(bucket, 0o755)
+
+
+def case_completions_wait():
+    """Of two requests that complete an upload, one stores the object, and both get its ETag. An
+    upload that is aborted meanwhile is not completed."""
+    gateway, client = opened()
+    with gateway:
+        for end in ("complete", "abort"):
+            names = {"Bucket": "data-1", "Key": end}
+            names["UploadId"] = client.create_multipart_upload(**names)["UploadId"]
+            part = client.upload_part(PartNumber=1, Body=b"x", **names)["ETag"]
+            parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
+            path = os.path.join(gateway.root, ".penstock", "multipart", "data-1",
+                                names["UploadId"], "upload")
+            lock = os.open(path, os.O_RDWR)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+            def complete(names=names, parts=parts):
+                return failure(gateway.client().complete_multipart_upload, MultipartUpload=parts,
+                               **names)
+
+            def release(end=end, names=names, lock=lock):
+                try:
+                    until(lambda: gateway.metric("penstock_requests_in_flight") == 2, "both wait")
+                    same(failure(client.head_object, Bucket="data-1", Key=end)[0], 404, "object")
+                    if end == "abort":
+                        client.abort_multipart_upload(**names)
+                finally:
+                    os.close(lock)
+
+            got = together([complete, complete, release])[:2]
+            wanted = None if end == "complete" else (404, "NoSuchUpload")
+            same(got, [wanted, wanted], f"completions, {end}")
+        same(keys_of(client), ["complete"], "keys")
+        same(gateway.drafts(), [], "files of the gateway")
 
 
 def case_full_disk():

@@ -7,11 +7,14 @@ whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 import os
 import random
 import re
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 
 import botocore.exceptions
 
@@ -88,6 +91,14 @@ def round_trip(transport, device):
         s.plain.complete_multipart_upload(Bucket="data-1", Key="parts", UploadId=upload,
                                           MultipartUpload={"Parts": parts})
         same(read_plain(s.plain, "parts") == data[8192:8192 + 6 * MIB] * 2, True, "the parts")
+
+
+def until(condition, what, seconds=30):
+    """Waits for a condition that other threads cause."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 def case_round_trips():
@@ -267,6 +278,99 @@ def case_stalled_client():
         get.join()
         connection.close()
         same(results[1] == data, True, "the stalled GET")
+
+
+class Dripping(threading.Thread):
+    """Sends one byte after another of the answer to a READ of a megabyte, until the server hangs
+    up."""
+
+    def __init__(self, connection):
+        super().__init__()
+        self.connection, self.sent = connection, 0
+
+    def run(self):
+        reply = struct.pack("<IBBBBQII", 0x31504354, 3, 0, 0, 0, 1, MIB, 0)
+        try:
+            self.connection.sendall(reply)
+            # The pause is what is tested: the server sees progress within its time limit.
+            while not select.select([self.connection], [], [], 0.1)[0]:
+                self.connection.sendall(b"x")
+                self.sent += 1
+        except OSError:
+            pass
+        self.connection.close()
+
+
+def case_dripping_client():
+    """A client that makes progress one byte at a time does not hold a worker."""
+    with Setup(flags=["--min-rate", str(MIB)]) as s, Stalled() as stalled:
+        results = []
+        put = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, stalled.token, s.plain.put_object))))
+        put.start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        put.join()
+        drip.join()
+        same(results, [(500, "RDMATransferFailed")], "the PUT")
+        # More than five seconds without progress would be the other limit.
+        same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
+
+
+def case_drain_ends_a_dripping_client():
+    """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
+    with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
+        results = []
+
+        def put():
+            try:
+                results.append(failure(lambda: with_token(s, stalled.token, s.plain.put_object)))
+            except botocore.exceptions.BotoCoreError as error:
+                results.append(error)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
+        thread.join()
+        drip.join()
+        same(len(results), 1, f"an end of the PUT: {results}")
+        same(s.gateway.drafts(), [], "drafts")
+
+
+def case_drain_refuses_queued_requests():
+    """After the time of --drain, a request that waits for a worker is refused, not carried out."""
+    with Setup(flags=["--drain", "1", "--threads", "1", "--min-rate", "1"]) as s, \
+            Stalled() as stalled:
+        s.plain.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
+        results = []
+
+        def ends(call):
+            try:
+                results.append(failure(call))
+            except botocore.exceptions.BotoCoreError as error:
+                results.append(type(error).__name__)
+
+        def copy(number):
+            ends(lambda: s.gateway.client().copy_object(Bucket="data-1", Key=f"copy-{number}",
+                                                        CopySource="data-1/key"))
+
+        # The only worker waits for this transfer, which makes progress.
+        threads = [threading.Thread(target=ends, args=(
+            lambda: with_token(s, stalled.token, s.plain.put_object),))]
+        threads[0].start()
+        drip = Dripping(stalled.accept())
+        drip.start()
+        for number in range(3):
+            threads.append(threading.Thread(target=copy, args=(number,)))
+            threads[-1].start()
+        until(lambda: s.metric("requests_in_flight") == 4, "all requests have arrived")
+        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
+        for thread in threads + [drip]:
+            thread.join()
+        same(os.listdir(os.path.join(s.gateway.root, "data-1")), ["key"], f"objects; {results}")
+        same(s.gateway.drafts(), [], "drafts")
 
 
 def case_drain_waits_for_transfers():

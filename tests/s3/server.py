@@ -120,8 +120,12 @@ class Server:
             return False
         if "drop" in names:
             return False
-        with self.lock:
-            status, out, data = self._answer(request)
+        if "refuse" in names:  # like "status", but the request has no effect
+            actions = [("status", *action[1:]) for action in actions]
+            status, out, data = 0, {}, b""
+        else:
+            with self.lock:
+                status, out, data = self._answer(request)
         for action in actions:
             if action[0] == "status":
                 status, out, data = action[1], dict(action[2]), action[3]

@@ -2,20 +2,23 @@
 /*
  * Tests the reactors with a server in this process. The linker replaces recv() in this program, so
  * that a test can let each answer arrive before the client has returned from sending its request,
- * and close(), so that a test can fork when a connection has been closed.
+ * close(), so that a test can fork when a connection has been closed, and getaddrinfo(), so that a
+ * name can have several addresses.
  */
 #include "test.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "io/http.h"
+#include "io/http_endpoint.h"
 
 #define CALLS 200
 #define BODY 3000
@@ -68,6 +71,29 @@ int __wrap_close(int fd)
 	return __real_close(fd);
 }
 
+int __real_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out);
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out);
+
+/* A name such as "127.0.0.2+127.0.0.1" has these addresses, in this order. */
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+		       struct addrinfo **out)
+{
+	char names[256], *save, *name;
+	int ret = 0;
+
+	if (!strchr(node, '+'))
+		return __real_getaddrinfo(node, service, hints, out);
+	snprintf(names, sizeof(names), "%s", node);
+	for (name = strtok_r(names, "+", &save); name && !ret; name = strtok_r(NULL, "+", &save)) {
+		ret = __real_getaddrinfo(name, service, hints, out);
+		while (!ret && *out)
+			out = &(*out)->ai_next; /* freeaddrinfo() frees each element */
+	}
+	return ret;
+}
+
 /* ---- the server ---- */
 
 /* Answers to requests for these paths; the others get BODY bytes. */
@@ -75,6 +101,11 @@ static const struct {
 	const char *path, *answer;
 } answers[] = {
 	{"GET /close ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
+	{"GET /error ", "HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"},
+	{"GET /slow-down ", "HTTP/1.1 503 Error\r\nContent-Length: 0\r\n\r\n"},
+	{"GET /empty ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
+	{"GET /surplus ", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore"},
+	{"GET /surplus-204 ", "HTTP/1.1 204 OK\r\n\r\nmore"},
 };
 
 static const char *answer_find(const char *request)
@@ -261,7 +292,7 @@ static void one_write_head(struct pst_http_call *call, struct pst_text *out)
 
 static enum pst_http_verdict one_judge(struct pst_http_call *call)
 {
-	if (call->head.status == 500)
+	if (call->head.status == 500 || call->head.status == 503)
 		return PST_HTTP_RETRY;
 	return call->head.has_length && call->head.length == BODY ? PST_HTTP_BODY : PST_HTTP_TEXT;
 }
@@ -319,12 +350,161 @@ static void forks_while_a_connection_closes(void **state)
 	assert_int_equal(child_status, 0);
 }
 
+/* A call that waits for its next attempt does not keep others from going. */
+static void delayed_calls_make_room(void **state)
+{
+	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
+	struct pst_http_counts counts;
+	unsigned port = server_start(), still = 0;
+	uint64_t before;
+
+	(void)state;
+	pst_http_get_counts(&counts);
+	before = counts.retries;
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/error");
+	do { /* until each has failed once */
+		sched_yield();
+		pst_http_get_counts(&counts);
+	} while (counts.retries < before + PST_HTTP_INFLIGHT_FIRST);
+	one_start(&other, "127.0.0.1", port, "/");
+	assert_int_equal(one_wait(&other), 0);
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		still += !failing[i].ended;
+	pthread_mutex_unlock(&lock);
+	printf("# %u of %u calls are repeated when the other one ends\n", still,
+	       PST_HTTP_INFLIGHT_FIRST);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++) {
+		if (pst_http_cancel(&failing[i].http))
+			continue;
+		assert_true(one_wait(&failing[i]) < 0);
+	}
+	assert_int_equal(still, PST_HTTP_INFLIGHT_FIRST);
+}
+
+/* After "slow down", a call keeps its place: the server must not get other requests instead. */
+static void slowed_calls_make_no_room(void **state)
+{
+	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
+	struct pst_http_counts counts;
+	unsigned port = server_start();
+	bool waited;
+	uint64_t before;
+
+	(void)state;
+	pst_http_get_counts(&counts);
+	before = counts.retries;
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/slow-down");
+	do {
+		sched_yield();
+		pst_http_get_counts(&counts);
+	} while (counts.retries < before + PST_HTTP_INFLIGHT_FIRST);
+	one_start(&other, "127.0.0.1", port, "/");
+	waited = pst_http_cancel(&other.http);
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		if (!pst_http_cancel(&failing[i].http))
+			assert_true(one_wait(&failing[i]) < 0);
+	if (!waited)
+		one_wait(&other);
+	assert_true(waited);
+	/* All places are free again. */
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		one_start(&failing[i], "127.0.0.1", port, "/");
+	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
+		assert_int_equal(one_wait(&failing[i]), 0);
+}
+
+/* A connection that received more than the answer carries no other request. */
+static void surplus_ends_a_connection(void **state)
+{
+	static const struct {
+		const char *path;
+		unsigned connections; /* for two calls */
+	} rows[] = {{"/empty", 1}, {"/surplus", 2}, {"/surplus-204", 2}};
+	struct pst_http_counts before, after;
+	struct one one;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		unsigned port = server_start();
+
+		pst_http_get_counts(&before);
+		for (unsigned calls = 0; calls < 2; calls++) {
+			one_start(&one, "127.0.0.1", port, rows[i].path);
+			assert_int_equal(one_wait(&one), 0);
+		}
+		pst_http_get_counts(&after);
+		printf("# %s: %u connections for 2 calls\n", rows[i].path,
+		       (unsigned)(after.connections - before.connections));
+		assert_int_equal(after.connections - before.connections, rows[i].connections);
+	}
+}
+
+/* A call that cannot connect to the first address uses the next one at once. The server listens at
+ * 127.0.0.1 only, and a connection to the address 255.255.255.255 fails within connect(). */
+static void other_addresses_are_tried(void **state)
+{
+	static const struct {
+		const char *name;
+		unsigned attempts;
+	} rows[] = {{"127.0.0.2+127.0.0.1", 2},
+		    {"255.255.255.255+127.0.0.1", 2},
+		    {"127.0.0.2+255.255.255.255+127.0.0.3+127.0.0.1", 4}};
+	unsigned port = server_start();
+	struct one one;
+
+	(void)state;
+	/* The second call finds no idle connection, and skips the addresses that failed. */
+	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+		int ret;
+
+		one_start(&one, rows[i / 2].name, port, "/close");
+		ret = one_wait(&one);
+		printf("# %s: %d after %u attempts\n", rows[i / 2].name, ret, one.http.attempts);
+		assert_int_equal(ret, 0);
+		assert_int_equal(one.http.attempts, i % 2 ? 1 : rows[i / 2].attempts);
+	}
+}
+
+/* Each bucket has a server's name of its own in one style of addresses. */
+static void many_servers(void **state)
+{
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .tls = true};
+	struct pst_http_endpoint *first = NULL, *endpoint, *other;
+	struct pst_err err;
+
+	(void)state;
+	for (opts.port = 1; opts.port <= 1000; opts.port++) {
+		int ret = pst_http_endpoint_open(&opts, &endpoint, &err);
+
+		if (ret)
+			printf("# server %u: %s\n", opts.port, err.text);
+		assert_int_equal(ret, 0);
+		first = first ? first : endpoint;
+		assert_ptr_equal(endpoint->tls_context, first->tls_context);
+	}
+	opts.insecure = true; /* another trust */
+	assert_int_equal(pst_http_endpoint_open(&opts, &other, &err), 0);
+	assert_ptr_not_equal(other->tls_context, first->tls_context);
+	opts.insecure = false;
+	opts.port = 1;
+	assert_int_equal(pst_http_endpoint_open(&opts, &endpoint, &err), 0);
+	assert_ptr_equal(endpoint, first);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(other_addresses_are_tried),
+		cmocka_unit_test(delayed_calls_make_room),
+		cmocka_unit_test(slowed_calls_make_no_room),
+		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
+		cmocka_unit_test(many_servers),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

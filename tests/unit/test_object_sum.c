@@ -13,7 +13,7 @@ static uint64_t sum_of(enum pst_hash_kind kind, uint64_t off, uint64_t len)
 	/* two entries, so that the sum goes over a border */
 	struct iovec iov[2] = {{bytes + off, (size_t)len / 3}, {bytes + off + len / 3, LEN}};
 
-	return pst_object_sum_of(kind, iov, 2, len);
+	return pst_object_sum_of(kind, iov, 2, 0, len);
 }
 
 /* Begins a check of `bytes`; `wrong` is XORed to the expected checksum. */
@@ -69,6 +69,61 @@ static void pieces_in_any_order(void **state)
 	}
 }
 
+/* Reads overlap in any way, and each adds what is missing. */
+static void overlapping_reads(void **state)
+{
+	uint64_t random = test_seed(6) | 1;
+
+	(void)state;
+	for (unsigned round = 0; round < 200; round++) {
+		enum pst_object_sum_state now = PST_OBJECT_SUM_OPEN;
+		struct pst_object_sum sum;
+		uint64_t wrong = round % 5 == 0, added = 0;
+
+		begin(&sum, PST_HASH_CRC64NVME, wrong);
+		for (unsigned reads = 0; now == PST_OBJECT_SUM_OPEN; reads++) {
+			uint64_t first = test_random(&random) % LEN, at = first, n;
+			uint64_t end = first + 1 + test_random(&random) % (LEN - first);
+			struct iovec iov[2];
+
+			if (reads == 50) { /* so that the object is read to its end */
+				first = at = 0;
+				end = LEN;
+			}
+			iov[0] = (struct iovec){bytes + first, (size_t)(end - first) / 3};
+			iov[1] = (struct iovec){bytes + first + iov[0].iov_len, LEN};
+			while (now == PST_OBJECT_SUM_OPEN &&
+			       (n = pst_object_sum_gap(&sum, &at, end))) {
+				uint64_t crc = pst_object_sum_of(sum.kind, iov, 2, at - first, n);
+
+				assert_true(at >= first && at + n <= end);
+				added += n;
+				now = pst_object_sum_add(&sum, at, n, crc);
+			}
+		}
+		assert_int_equal(now, wrong ? PST_OBJECT_SUM_WRONG : PST_OBJECT_SUM_RIGHT);
+		assert_int_equal(added, LEN);
+		pst_object_sum_close(&sum);
+	}
+}
+
+/* A piece that overlaps one that another thread has added meanwhile is ignored. */
+static void ignores_overlap(void **state)
+{
+	struct pst_object_sum sum;
+	uint64_t at = 150;
+
+	(void)state;
+	begin(&sum, PST_HASH_CRC32C, 0);
+	pst_object_sum_add(&sum, 100, 100, 1);
+	assert_int_equal(pst_object_sum_add(&sum, 150, 100, 1), PST_OBJECT_SUM_OPEN);
+	assert_int_equal(sum.count, 1);
+	assert_int_equal(sum.pieces[0].len, 100);
+	assert_int_equal(pst_object_sum_gap(&sum, &at, 250), 50);
+	assert_int_equal(at, 200);
+	pst_object_sum_close(&sum);
+}
+
 /* After a wrong checksum, all bytes are checked again. */
 static void begins_again(void **state)
 {
@@ -93,10 +148,6 @@ static void gives_up(void **state)
 	struct pst_object_sum sum;
 
 	(void)state;
-	begin(&sum, PST_HASH_CRC32C, 0);
-	pst_object_sum_add(&sum, 100, 100, 1);
-	assert_int_equal(pst_object_sum_add(&sum, 150, 100, 1), PST_OBJECT_SUM_GIVEN_UP);
-	pst_object_sum_close(&sum);
 	begin(&sum, PST_HASH_CRC32C, 0);
 	for (unsigned i = 0; i < PST_OBJECT_SUM_PIECES_MAX; i++)
 		assert_int_equal(pst_object_sum_add(&sum, 2ull * i, 1, 1), PST_OBJECT_SUM_OPEN);
@@ -123,6 +174,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pieces_in_any_order),
+		cmocka_unit_test(overlapping_reads),
+		cmocka_unit_test(ignores_overlap),
 		cmocka_unit_test(begins_again),
 		cmocka_unit_test(gives_up),
 		cmocka_unit_test(ignores_other_checksums),

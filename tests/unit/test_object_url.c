@@ -65,11 +65,13 @@ static void names_have_no_secrets(void **state)
 
 static void names_have_no_passwords(void **state)
 {
-	static const char *const bad[] = {
-		"https://user:secret@host/key",	    "https://user:secret@b@host:1/key",
-		"https://user:secret/more@host/key", "https://user:secret?more@host/key",
-		"s3://user:secret@bucket/key",	    "s3://user:secret@bucket?x=1",
-		"s3://b/k?endpoint=http://user:secret@h%0A"};
+	static const char *const bad[] = {"https://user:secret@host/key",
+					  "https://user:secret@b@host:1/key",
+					  "https://user:secret/more@host/key",
+					  "https://user:secret?more@host/key",
+					  "s3://user:secret@bucket/key",
+					  "s3://user:secret@bucket?x=1",
+					  "s3://b/k?endpoint=http://user:secret@h%0A"};
 	struct pst_object_url url;
 	char text[1300] = "s3://b/k?endpoint=http://user:secret@";
 

@@ -21,6 +21,7 @@
 #include "penstock_object.h"
 #include "s3/token.h"
 #include "wire/shm1.h"
+#include "wire/tcp1.h"
 
 #define CAP "00112233445566778899aabbccddeeff"
 
@@ -235,6 +236,79 @@ static void sends_nothing_to_other_programs(void **state)
 	assert_int_equal(move_byte(server, token, NULL), -EOPNOTSUPP);
 	penstock_object_forget(remote);
 	penstock_object_server_close(server);
+}
+
+/* Sends one byte of READ's answer after another. The server hangs up in the end. Returns the number
+ * of bytes that it has taken. */
+static unsigned drip(int listener)
+{
+	struct pollfd wait = {accept(listener, NULL, NULL), POLLIN, 0};
+	unsigned char in[PST_TCP1_COMMAND_LEN], out[PST_TCP1_REPLY_LEN];
+	struct pst_tcp1_command c;
+	struct pst_tcp1_reply reply = {.len = 1 << 20};
+	unsigned count = 0;
+
+	assert_true(wait.fd >= 0);
+	assert_int_equal(send(wait.fd, PST_TCP1_GREETING, PST_TCP1_GREETING_LEN, 0),
+			 PST_TCP1_GREETING_LEN);
+	assert_int_equal(recv(wait.fd, in, sizeof(in), MSG_WAITALL), sizeof(in));
+	assert_int_equal(pst_tcp1_get_command(in, &c), 0);
+	reply.seq = c.seq;
+	pst_tcp1_put_reply(out, &reply);
+	assert_int_equal(send(wait.fd, out, sizeof(out), 0), sizeof(out));
+	/* Each byte comes before the time without progress is over. */
+	while (!poll(&wait, 1, 20) && count < 2000 &&
+	       send(wait.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+		count++;
+	close(wait.fd);
+	return count;
+}
+
+/* A client makes progress, but one byte at a time. It must not hold a channel, and a move that is
+ * queued behind it must not wait longer than its own deadline. */
+static void ends_a_move_that_drips(void **state)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	socklen_t len = sizeof(at);
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	static char mem[1 << 20];
+	struct penstock_object_seg seg = {.ptr = mem, .len = sizeof(mem)};
+	struct penstock_object_server *server;
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	uint64_t start = test_now_ns(), ms;
+	char token[128];
+	unsigned taken;
+
+	(void)state;
+	opts.channels = 1;
+	opts.timeout_ms = 400;
+	opts.rate_min = sizeof(mem);
+	assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	getsockname(listener, (struct sockaddr *)&at, &len);
+	snprintf(token, sizeof(token), "0:100000:tcp1:127.0.0.1:%u:" CAP, ntohs(at.sin_port));
+	assert_int_equal(penstock_object_resolve(server, token, strlen(token), NULL, &remote), 0);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, &seg, 1, 1), 0);
+	/* Its deadline is 400 ms after this call, and that of the first 1,400 ms. */
+	seg.len = 1;
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, &seg, 1, 2), 0);
+	taken = drip(listener);
+	for (uint64_t user = 1; user <= 2; user++) {
+		assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
+		assert_int_equal(done.user, user);
+		assert_int_equal(done.result, -ETIMEDOUT);
+	}
+	ms = (test_now_ns() - start) / 1000000;
+	printf("# the server took %u bytes in %llu ms\n", taken, (unsigned long long)ms);
+	assert_in_range(ms, 1400, 20000);
+	assert_in_range(taken, 2, 1999);
+	penstock_object_forget(remote);
+	penstock_object_server_close(server);
+	close(listener);
 }
 
 /* The host's hash, as a client of this host writes it into its tokens. */
@@ -529,6 +603,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(required_encryption_excludes_tcp1),
 		cmocka_unit_test(refuses_wrong_options),
 		cmocka_unit_test(sends_nothing_to_other_programs),
+		cmocka_unit_test(ends_a_move_that_drips),
 		cmocka_unit_test(survives_hostile_memory),
 		cmocka_unit_test(bounds_an_import_by_its_export),
 		cmocka_unit_test(checks_the_windows_owner),

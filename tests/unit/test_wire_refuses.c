@@ -471,14 +471,19 @@ static void shm1_passes_a_put_read_only(void **unused)
  * pages that nobody sees. The memory keeps its address and its contents. */
 static void shm1_cuts_off_a_server_that_hangs(void **unused)
 {
-	struct penstock_object_window *next;
+	struct penstock_object_window *next, *overlaps, *by_tcp1;
 	unsigned char *at;
 	struct state s;
 
 	(void)unused;
-	open_state(&s, "shm1", PENSTOCK_READ);
+	/* The first transport is shm1, and the other one is left for odd offsets. */
+	open_state(&s, NULL, PENSTOCK_READ);
+	assert_int_equal(s.token.kind, PST_TOKEN_SHM1);
 	at = map_window(&s, PENSTOCK_READ, PROT_READ | PROT_WRITE);
 	assert_ptr_not_equal(at, MAP_FAILED);
+	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 0, LEN, &overlaps),
+			 0);
+	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 1, 16, &by_tcp1), 0);
 	at[OFF] ^= 0xff;
 	assert_int_equal(s.mem[OFF], at[OFF]);
 	at[OFF] ^= 0xff;
@@ -491,10 +496,105 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	/* What the application writes next, the server does not see. */
 	s.mem[OFF + 1] = 0x11;
 	assert_int_equal(at[OFF + 1], 0xee);
+	/* Bytes of the other windows may have got into the old pages, so the caller learns it. */
+	assert_int_equal(penstock_object_release(overlaps), -EIO);
+	assert_int_equal(penstock_object_release(by_tcp1), -EIO);
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, OFF, WINDOW, &next),
-			 -EOPNOTSUPP);
+			 -EIO);
+	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 1, 16, &next), -EIO);
 	munmap(at, LEN);
 	close_state(&s);
+}
+
+/* In a forked child: uses what belongs to the parent. Returns 0 if all is refused or has no
+ * effect. */
+static int use_as_child(struct state *s)
+{
+	struct penstock_object_window *other;
+
+	if (penstock_object_window_open(s->buffer, PENSTOCK_READ, 0, 1, &other) != -EOWNERDEAD)
+		return 1;
+	if (penstock_object_release(s->window))
+		return 2;
+	if (penstock_object_unregister(s->buffer))
+		return 3;
+	penstock_object_client_close(s->client);
+	return 0;
+}
+
+/* A child has a copy of the window's handle, and the parent's sockets. Its release must neither
+ * reach the server nor cut it off. */
+static void a_child_leaves_the_parents_window_alone(void **unused)
+{
+	struct pst_shm1_message m;
+	struct pollfd wait;
+	struct state s;
+	int status = -1, fd;
+	pid_t pid;
+
+	(void)unused;
+	open_state(&s, "shm1", PENSTOCK_READ);
+	m = open_message(&s, PENSTOCK_READ);
+	assert_int_equal(exchange(&s, &m, &fd).status, 0);
+	pid = fork();
+	if (!pid)
+		_exit(use_as_child(&s));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	/* No message has come, and the connection is open. */
+	wait = (struct pollfd){s.sock, POLLIN, 0};
+	assert_int_equal(poll(&wait, 1, 0), 0);
+	m.kind = PST_SHM1_DONE;
+	m.len = WINDOW;
+	assert_int_equal(pst_shm1_send(s.sock, &m, -1), 0);
+	for (uint64_t until = test_now_ns() + 10000000000u; counts(&s).bytes != WINDOW;)
+		if (test_now_ns() > until)
+			fail_msg("the client has not taken the end of the transfer");
+	assert_int_equal(penstock_object_release(s.window), 0);
+	s.window = NULL;
+	assert_int_equal(counts(&s).cut_off, 0);
+	close_state(&s);
+}
+
+/* A server hangs with a window of a GPU's memory open, and cannot be cut off. It may copy at any
+ * later time, so the memory is never freed, not even when the client is closed. */
+static void shm1_keeps_gpu_memory_of_a_server_that_hangs(void **unused)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_device *gpu, *owner = NULL;
+	struct pst_shm1_message m, answer;
+	struct state s = {0};
+	int fd;
+
+	(void)unused;
+	opts.fence_ms = 50;
+	if (penstock_device_open("cuda:0", NULL, &gpu) < 0)
+		fail_msg("%s", penstock_errmsg());
+	assert_int_equal(penstock_object_client_open(&opts, &s.client), 0);
+	assert_int_equal(penstock_object_alloc(s.client, gpu, LEN, &s.buffer), 0);
+	s.mem = penstock_object_ptr(s.buffer);
+	assert_int_equal(
+		penstock_object_window_open(s.buffer, PENSTOCK_READ, OFF, WINDOW, &s.window), 0);
+	assert_int_equal(penstock_object_window_get_info(s.window, &info), 0);
+	assert_string_equal(info.transport, "shm1");
+	assert_int_equal(pst_token_parse(info.token, strlen(info.token), &s.token), 0);
+	s.sock = dial(&s.token);
+	m = open_message(&s, PENSTOCK_READ);
+	answer = exchange(&s, &m, &fd);
+	assert_int_equal(answer.status, 0);
+	assert_int_equal(penstock_object_release(s.window), -ETIMEDOUT);
+	assert_int_equal(counts(&s).cut_off, 1);
+	assert_int_equal(counts(&s).stuck, 1);
+	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 1, 1, &s.window),
+			 -EIO);
+	assert_int_equal(penstock_object_unregister(s.buffer), 0);
+	penstock_object_client_close(s.client);
+	assert_int_equal(penstock_device_of(s.mem, &owner), 0);
+	assert_ptr_equal(owner, gpu);
+	assert_int_equal(penstock_free(gpu, s.mem), 0);
+	close(s.sock);
+	penstock_device_close(gpu);
 }
 
 /* In a forked child: becomes another user and tries to open the window. Returns 0 if the client
@@ -570,10 +670,13 @@ int main(void)
 		cmocka_unit_test(shm1_gives_no_memory_without_a_window),
 		cmocka_unit_test(shm1_passes_a_put_read_only),
 		cmocka_unit_test(shm1_cuts_off_a_server_that_hangs),
+		cmocka_unit_test(shm1_keeps_gpu_memory_of_a_server_that_hangs),
+		cmocka_unit_test(a_child_leaves_the_parents_window_alone),
 		cmocka_unit_test(shm1_refuses_another_user),
 		cmocka_unit_test(shm1_release_after_the_server_has_gone),
 	};
 
+	test_use_standin();
 	cmocka_set_message_output(CM_OUTPUT_TAP);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

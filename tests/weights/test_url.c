@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests models behind URLs. The linker replaces penstock_open in this program: the URL
- * s3://bucket/KEY leads to the file KEY of a folder, and the test sees which URLs are opened.
+ * s3://bucket/KEY leads to the file KEY of a folder, and the test sees which URLs are opened. It
+ * also replaces penstock_storage_get_info, so that the test chooses the version of the objects.
  */
 #include "load.h"
 
@@ -15,6 +16,22 @@ int __real_penstock_open(const char *url, const struct penstock_storage_opts *o,
 			 struct penstock_storage **out);
 int __wrap_penstock_open(const char *url, const struct penstock_storage_opts *o,
 			 struct penstock_storage **out);
+
+int __real_penstock_storage_get_info(const struct penstock_storage *st,
+				     struct penstock_storage_info *info);
+int __wrap_penstock_storage_get_info(const struct penstock_storage *st,
+				     struct penstock_storage_info *info);
+
+static uint64_t version = 1;
+
+int __wrap_penstock_storage_get_info(const struct penstock_storage *st,
+				     struct penstock_storage_info *info)
+{
+	int ret = __real_penstock_storage_get_info(st, info);
+
+	info->version = version;
+	return ret;
+}
 
 static char folder[512];
 static char opened[8192]; /* the opened URLs, each with a space behind it */
@@ -188,6 +205,17 @@ static void test_many_files(void **state)
 	penstock_weights_close(w);
 	if (penstock_weights_open_list(urls, MADE_MANY, NULL, &w))
 		fail_msg("%s", penstock_errmsg());
+	/* Other bytes of the same length. */
+	version++;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report,
+					       &(struct penstock_loaded *){NULL}),
+			 -ESTALE);
+	assert_non_null(strstr(penstock_errmsg(), "it changed after its header was read"));
+	version--;
+	check_load(list, MADE_MANY);
+	penstock_weights_close(w);
+	if (penstock_weights_open_list(urls, MADE_MANY, NULL, &w))
+		fail_msg("%s", penstock_errmsg());
 	made_text(in_folder("7.safetensors"), "changed");
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report,
 					       &(struct penstock_loaded *){NULL}),
@@ -208,8 +236,12 @@ static void test_fork(void **state)
 	fflush(stdout);
 	child = fork();
 	if (!child) {
+		version++;
 		if (penstock_device_open("host", NULL, &mine) < 0 ||
-		    penstock_weights_load(w, &mine, 1, NULL, NULL, &loaded))
+		    penstock_weights_load(w, &mine, 1, NULL, NULL, &loaded) != -ESTALE)
+			_exit(2);
+		version--;
+		if (penstock_weights_load(w, &mine, 1, NULL, NULL, &loaded))
 			_exit(1);
 		_exit(memcmp(penstock_loaded_ptr(loaded, 0, 0),
 			     (unsigned char[]){made_byte("byte", 0), made_byte("byte", 1)},

@@ -182,6 +182,7 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.mem_align = facts->mem_align,
 		.edge_align = facts->edge_align,
 		.drive_count = facts->drive_count,
+		.version = facts->version,
 	};
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests what `penstock serve` does with conditions of requests, and with limits of their bodies,
+beyond what conformance.py can expect of all servers.
+
+gateway_requests.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
+TAP; tests/run runs it."""
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+
+from served import Gateway, Skip, failure, run_cases, same
+
+TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
+WRONG = '"0123456789abcdef0123456789abcdef"'
+
+
+def opened(**named):
+    gateway = Gateway(**named)
+    client = gateway.client()
+    client.create_bucket(Bucket="data-1")
+    return gateway, client
+
+
+def keys_of(client):
+    return [item["Key"] for item in client.list_objects_v2(Bucket="data-1").get("Contents", [])]
+
+
+def case_delete_many_conditions():
+    """Only entries whose conditions hold are deleted; an unknown condition is refused."""
+    gateway, client = opened()
+    with gateway:
+        etags = {key: client.put_object(Bucket="data-1", Key=key, Body=key.encode())["ETag"]
+                 for key in ("any", "bare", "date", "right", "size", "star", "wrong")}
+        entries = [{"Key": "any"}, {"Key": "bare", "ETag": etags["bare"].strip('"')},
+                   {"Key": "date", "LastModifiedTime": "2026-11-22T00:00:00Z"},
+                   {"Key": "right", "ETag": etags["right"]}, {"Key": "size", "Size": 99},
+                   {"Key": "star", "ETag": "*"}, {"Key": "wrong", "ETag": WRONG},
+                   {"Key": "missing", "ETag": WRONG}, {"Key": "absent"}]
+        reply = client.delete_objects(Bucket="data-1", Delete={"Objects": entries})
+        same(sorted(item["Key"] for item in reply["Deleted"]),
+             ["absent", "any", "bare", "right", "star"], "deleted")
+        same(sorted((item["Key"], item["Code"]) for item in reply["Errors"]),
+             [("date", "NotImplemented"), ("missing", "NoSuchKey"), ("size", "NotImplemented"),
+              ("wrong", "PreconditionFailed")], "errors")
+        same(keys_of(client), ["date", "size", "wrong"], "keys")
+
+
+def case_delete_conditions():
+    gateway, client = opened()
+    with gateway:
+        etag = client.put_object(Bucket="data-1", Key="k", Body=b"x")["ETag"]
+        for more, wanted in (({"IfMatchSize": 99}, (501, "NotImplemented")),
+                             ({"IfMatchLastModifiedTime": "2026-11-22T00:00:00Z"},
+                              (501, "NotImplemented")),
+                             ({"IfMatch": WRONG}, (412, "PreconditionFailed"))):
+            same(failure(client.delete_object, Bucket="data-1", Key="k", **more), wanted,
+                 f"DELETE with {more}")
+            same(keys_of(client), ["k"], "keys")
+        same(failure(client.delete_object, Bucket="data-1", Key="k", IfMatch=etag), None, "DELETE")
+        same(keys_of(client), [], "keys")
+
+
+def case_complete_if_match_race():
+    """An object that changes while a completion copies the parts is not replaced."""
+    gateway, client = opened()
+    blocked = threading.Event()
+    # The kernel delays the opening of a file with a lease, and sends SIGIO to the lease's owner.
+    before = signal.signal(signal.SIGIO, lambda *_: blocked.set())
+    with gateway:
+        etag = client.put_object(Bucket="data-1", Key="k", Body=b"old")["ETag"]
+        names = {"Bucket": "data-1", "Key": "k"}
+        names["UploadId"] = client.create_multipart_upload(**names)["UploadId"]
+        part = client.upload_part(PartNumber=1, Body=b"part", **names)["ETag"]
+        lease = os.open(os.path.join(gateway.root, ".penstock", "multipart", "data-1",
+                                     names["UploadId"], "00001"), os.O_RDONLY)
+        try:
+            fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            raise Skip(f"the file system has no leases: {error}") from None
+        got = []
+        completion = threading.Thread(target=lambda: got.append(failure(
+            client.complete_multipart_upload, IfMatch=etag,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]}, **names)))
+        completion.start()
+        same(blocked.wait(30), True, "the completion opens the part")
+        gateway.client().put_object(Bucket="data-1", Key="k", Body=b"new")
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        completion.join()
+        os.close(lease)
+        same(got, [(412, "PreconditionFailed")], "completion")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"new", "body")
+    signal.signal(signal.SIGIO, before)
+
+
+def has_queue(gateway):
+    """Returns whether bytes are on their way to or from the gateway."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    port = f":{gateway.port:04X}"
+    return any(row[4] != "00000000:00000000" for row in rows
+               if port in (row[1][-5:], row[2][-5:]) and row[3] == "01")
+
+
+def until(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s it is still not true that {what}")
+
+
+def case_texts_limit():
+    """The texts of all requests at once have a limit, after which requests get 503."""
+    gateway, client = opened()
+    with gateway:
+        upload = client.create_multipart_upload(Bucket="data-1", Key="k")["UploadId"]
+        url = client.generate_presigned_url("complete_multipart_upload", Params={
+            "Bucket": "data-1", "Key": "k", "UploadId": upload})
+        host, path = url.split("/", 3)[2:]
+        head = (f"POST /{path} HTTP/1.1\r\nHost: {host}\r\n"
+                f"Content-Length: {TEXT}\r\n\r\n").encode()
+
+        def replies(count):
+            """Sends requests that all are there before the first one is whole."""
+            connections = [gateway.connect() for _ in range(count)]
+            for one in connections:
+                one.sendall(head + b" " * (TEXT - 1))
+            until(lambda: not has_queue(gateway), "the gateway has read all bytes")
+            got = []
+            for one in connections:
+                one.sendall(b" ")
+                got.append(one.recv(4096).decode())
+                one.close()
+            return got
+
+        # Requests that are refused count until they have their replies.
+        got = replies(TEXTS // TEXT + 4)
+        statuses = [reply.split(" ", 2)[1] for reply in got]
+        print("#", statuses)
+        same(set(statuses), {"400", "503"}, "statuses beyond the limit")
+        same([("Retry-After" in reply) for reply in got], [s == "503" for s in statuses],
+             "replies with Retry-After")
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 0, "all have ended")
+        same([reply.split(" ", 2)[1] for reply in replies(TEXTS // TEXT)],
+             ["400"] * (TEXTS // TEXT), "statuses of as many as the limit allows")
+
+
+def case_short_texts():
+    gateway, client = opened()
+    with gateway:
+        for length, wanted in (((64 << 10) + 1, "MaxMessageLengthExceeded"),
+                               (64 << 10, "MalformedXML")):
+            client.meta.events.register_last("before-sign.s3.CreateBucket", lambda request,
+                                             length=length, **_:
+                                             setattr(request, "data", b"x" * length))
+            same(failure(client.create_bucket, Bucket="new"), (400, wanted), f"{length} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases(globals(), sys.argv[1:]))
