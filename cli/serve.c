@@ -32,6 +32,7 @@ enum option_code {
 	ACCESS_LOG,
 	RDMA,
 	DEVICE,
+	UPSTREAM,
 	NO_MD5,
 	THREADS,
 	CONNECTIONS,
@@ -40,6 +41,7 @@ enum option_code {
 	MIN_RATE,
 	DRAIN,
 	BODY_MAX,
+	BUFFER_MEMORY,
 	REPAIR,
 	LEASE,
 	UPLOAD_LEASE,
@@ -83,9 +85,10 @@ static bool text_option(int c, struct gw_options *o)
 				[KEY - ROOT] = &o->key,
 				[ACCESS_LOG - ROOT] = &o->access_log,
 				[RDMA - ROOT] = &o->rdma,
-				[DEVICE - ROOT] = &o->device};
+				[DEVICE - ROOT] = &o->device,
+				[UPSTREAM - ROOT] = &o->upstream};
 
-	if (c < ROOT || c > DEVICE)
+	if (c < ROOT || c > UPSTREAM)
 		return false;
 	*texts[c - ROOT] = optarg;
 	return true;
@@ -117,6 +120,8 @@ static bool other_option(int c, struct serve_args *a)
 		return number("drain", 0, 86400, &o->drain_s);
 	case BODY_MAX:
 		return parse_size("--body-max", optarg, &o->body_max);
+	case BUFFER_MEMORY:
+		return parse_size("--buffer-memory", optarg, &o->buffer_memory);
 	case LEASE:
 		return parse_seconds("lease", &a->lease_s);
 	default:
@@ -128,6 +133,7 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 {
 	static const struct option options[] = {
 		{"root", required_argument, NULL, ROOT},
+		{"upstream", required_argument, NULL, UPSTREAM},
 		{"listen", required_argument, NULL, LISTEN},
 		{"keys", required_argument, NULL, KEYS},
 		{"metrics", required_argument, NULL, METRICS},
@@ -146,6 +152,7 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 		{"min-rate", required_argument, NULL, MIN_RATE},
 		{"drain", required_argument, NULL, DRAIN},
 		{"body-max", required_argument, NULL, BODY_MAX},
+		{"buffer-memory", required_argument, NULL, BUFFER_MEMORY},
 		{"repair", no_argument, NULL, REPAIR},
 		{"lease", required_argument, NULL, LEASE},
 		{"upload-lease", required_argument, NULL, UPLOAD_LEASE},
@@ -162,8 +169,15 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 	}
 	if (optind != argc)
 		return fail(EXIT_USAGE, "serve takes options only, see 'penstock serve --help'");
-	if (!a->gateway.root)
-		return fail(EXIT_USAGE, "--root is missing: the folder with the buckets");
+	if (a->gateway.root && a->gateway.upstream)
+		return fail(EXIT_USAGE, "--root and --upstream exclude each other");
+	if (a->gateway.upstream && (a->gateway.rdma || a->gateway.device))
+		return fail(EXIT_USAGE,
+			    "--rdma and --device need --root: a gateway with --upstream "
+			    "moves objects by HTTP only");
+	if (!a->gateway.root && (a->repair || !a->gateway.upstream))
+		return fail(EXIT_USAGE, "--root is missing: the folder with the buckets%s",
+			    a->repair ? "" : "; or --upstream: the server that has them");
 	if (a->repair)
 		return 0;
 	if (!a->gateway.listen || !a->gateway.keys)
@@ -240,6 +254,7 @@ static int serve_run(int argc, char **argv)
 			    .rate_min = 1024,
 			    .drain_s = 30,
 			    .body_max = 5ull << 30,
+			    .buffer_memory = 64u << 20,
 			    .ready = print_ready,
 			    .notice = print_notice},
 		.lease_s = 3600,
@@ -260,9 +275,10 @@ static int serve_run(int argc, char **argv)
 
 const struct command cmd_serve = {
 	.name = "serve",
-	.usage = "--root DIR --listen ADDRESS:PORT --keys FILE [OPTIONS]",
-	.summary = "serve the files of a folder as objects, by the protocol of S3",
+	.usage = "--root DIR|--upstream URL --listen ADDR --keys FILE ...",
+	.summary = "serve the files of a folder, or another server, by the protocol of S3",
 	.help = "  --root DIR             folder whose folders are the buckets\n"
+		"  --upstream URL         pass requests to this S3 server, signed with its keys\n"
 		"  --listen ADDRESS:PORT  where to listen; port 0 takes a free port\n"
 		"  --keys FILE            access keys: sections with secret, buckets, access\n"
 		"  --metrics ADDRESS:PORT serve /metrics and /healthz there, without a signature\n"
@@ -280,6 +296,7 @@ const struct command cmd_serve = {
 		"  --timeout SECONDS      end connections without traffic (60)\n"
 		"  --min-rate BYTES       end transfers with fewer bytes a second (1024)\n"
 		"  --body-max SIZE        longest object or part in one request (5GiB)\n"
+		"  --buffer-memory SIZE   staging of all requests to the upstream (64MiB)\n"
 		"  --drain SECONDS        time for open requests after SIGTERM (30)\n"
 		"  --repair               remove what crashed gateways have left, and exit\n"
 		"  --lease SECONDS        with --repair: age of a draft that nobody uses (3600)\n"

@@ -10,6 +10,7 @@
 
 #include "request.h"
 #include "s3/chunked.h"
+#include "stream.h"
 
 static const enum pst_hash_kind sum_kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C, PST_HASH_CRC64NVME,
 					       PST_HASH_SHA1, PST_HASH_SHA256};
@@ -39,7 +40,7 @@ static bool sum_begin(struct gw_request *req)
 	struct gw_body *body = &req->body;
 
 	/* In CompleteMultipartUpload, the checksum is that of the object. */
-	if (body->kind == GW_BODY_TEXT && gw_param_find(req, "uploadId"))
+	if (!strcmp(req->http->method, "POST") && gw_param_find(req, "uploadId"))
 		return true;
 	for (unsigned i = 0; i < req->http->header_count; i++) {
 		const struct pst_header *header = &req->http->headers[i];
@@ -148,25 +149,24 @@ static bool length_begin(struct gw_request *req)
 	const char *decoded = gw_header(req, "x-amz-decoded-content-length");
 	const char *transfer = gw_header(req, "transfer-encoding");
 	struct gw_body *body = &req->body;
+	bool is_file = body->kind == GW_BODY_FILE || body->kind == GW_BODY_STREAM;
 	bool is_list = gw_param_find(req, "uploadId") || gw_param_find(req, "delete");
 
-	body->max = body->kind == GW_BODY_FILE ? req->server->body_max
-		    : is_list		       ? GW_BODY_LIST_MAX
-					       : GW_BODY_TEXT_MAX;
+	body->max = is_file   ? req->server->body_max
+		    : is_list ? GW_BODY_LIST_MAX
+			      : GW_BODY_TEXT_MAX;
 	if (body->chunked)
 		length = decoded;
 	if (length && !length_parse(length, &body->want))
 		return gw_fail(req, GW_InvalidArgument, "The length of the body is malformed.") ==
 		       0;
 	body->want_known = length != NULL;
-	if (!length && body->kind == GW_BODY_FILE)
+	if (!length && (body->kind == GW_BODY_FILE || (is_file && transfer)))
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!length && !transfer)
 		body->want_known = true; /* there is no body */
 	if (body->want > body->max)
-		return gw_fail(req,
-			       body->kind == GW_BODY_FILE ? GW_EntityTooLarge
-							  : GW_MaxMessageLengthExceeded,
+		return gw_fail(req, is_file ? GW_EntityTooLarge : GW_MaxMessageLengthExceeded,
 			       NULL) == 0;
 	return true;
 }
@@ -218,6 +218,8 @@ static int decoded_put(void *user, const char *bytes, size_t len)
 		ret = gw_draft_write(&body->draft, bytes, len, body->got);
 		if (ret)
 			gw_fail_errno(req, ret, GW_InternalError);
+	} else if (body->kind == GW_BODY_STREAM) {
+		gw_stream_put(req->http->stream, bytes, len);
 	} else {
 		ret = text_put(req, bytes, len);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The body of a request: decodes aws-chunked, checks lengths, hashes and checksums, and puts the
- * bytes into a draft or a text. Called by serve.c. Only bytes that have passed all checks may be
- * published: the operation runs after gw_body_end().
+ * bytes into a draft, a text or the stream to the upstream. Called by serve.c. Only bytes that have
+ * passed all checks may be published: the operation runs after gw_body_end().
  */
 #ifndef GW_BODY_H
 #define GW_BODY_H
@@ -22,7 +22,7 @@
 struct gw_request;
 struct pst_chunked;
 
-enum gw_body_kind { GW_BODY_NONE, GW_BODY_TEXT, GW_BODY_FILE };
+enum gw_body_kind { GW_BODY_NONE, GW_BODY_TEXT, GW_BODY_FILE, GW_BODY_STREAM };
 
 struct gw_body {
 	enum gw_body_kind kind;

@@ -12,6 +12,7 @@
 #include "auth.h"
 #include "rdma.h"
 #include "route.h"
+#include "upstream.h"
 
 static uint64_t now_ns(void)
 {
@@ -68,6 +69,10 @@ static bool front_head(void *owner, struct gw_http_request *http)
 	if (!gw_request_parse(req, front->server.domain))
 		return false;
 	gw_header_add(req, "x-amz-request-id", req->id);
+	if (front->server.upstream) {
+		gw_route_any(req);
+		return gw_auth(req) && gw_upstream_begin(req);
+	}
 	if (!gw_route(req) || !gw_auth(req) || !bucket_open(req))
 		return false;
 	if (req->op->check && !req->op->check(req))
@@ -95,6 +100,10 @@ static void front_end(void *owner, struct gw_http_request *http)
 		gw_fail(req, GW_ServiceUnavailable, "The gateway is about to end.");
 		return;
 	}
+	if (req->passage) {
+		gw_upstream_end(req);
+		return;
+	}
 	if (!gw_rdma_receive(req) || !gw_body_end(req))
 		return;
 	req->op->run(req);
@@ -104,7 +113,14 @@ static void front_end(void *owner, struct gw_http_request *http)
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
 	(void)owner;
-	return is_long(http->user);
+	/* A stream waits for the upstream without a worker. */
+	return !http->stream && is_long(http->user);
+}
+
+static void front_answer(void *owner, struct gw_http_request *http)
+{
+	(void)owner;
+	gw_upstream_answer(http->user);
 }
 
 static void front_done(void *owner, struct gw_http_request *http, bool complete)
@@ -115,6 +131,8 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	uint64_t duration = now_ns() - http->started_ns;
 	bool head = http->method && !strcmp(http->method, "HEAD");
 
+	if (http->reply.streams && !http->reply.has_len)
+		http->reply.len = http->sent_len;
 	if (http->refused)
 		atomic_fetch_add(&metrics->refused_head, 1);
 	if (!complete)
@@ -125,6 +143,7 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 		return;
 	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
 	gw_body_close(req);
+	gw_upstream_done(req);
 	gw_request_close(req);
 	http->user = NULL;
 }
@@ -133,6 +152,7 @@ const struct gw_http_calls gw_front_calls = {
 	.head = front_head,
 	.body = front_body,
 	.end = front_end,
+	.answer = front_answer,
 	.is_long = front_is_long,
 	.done = front_done,
 };
@@ -146,6 +166,8 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 	gw_metrics_write(&front->server.metrics, gw_op_count(), gw_op_name,
 			 server ? gw_http_connections(server) : 0,
 			 server ? gw_http_requests(server) : 0, &http->reply.body);
+	if (front->server.upstream)
+		gw_metrics_write_upstream(&front->server.metrics, &http->reply.body);
 	gw_reply_header(&http->reply, "Content-Type", "text/plain; version=0.0.4");
 	http->reply.status = 200;
 }
@@ -153,7 +175,8 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 /* Answers whether the gateway can do its work. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
-	bool gone = faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
+	bool gone = !front->server.upstream &&
+		    faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
 	bool draining = atomic_load(&front->draining);
 
 	http->reply.status = gone || draining ? 503 : 200;

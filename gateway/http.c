@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "stream.h"
 #include "watch.h"
 
 /* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
@@ -28,7 +29,7 @@
 /* A body of up to so many bytes is sent in one call together with the headers. */
 #define SHORT_BODY (16u << 10)
 
-enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE };
+enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
 
 struct gw_http {
 	struct MHD_Daemon *daemon;
@@ -167,6 +168,31 @@ static void body_read(struct gw_reply *reply)
 	reply->body = (struct pst_text){.at = bytes, .len = reply->len, .capacity = reply->len};
 }
 
+/* Gives libmicrohttpd the next bytes of a body out of a stream. */
+static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
+{
+	struct gw_http_request *req = cls;
+	ssize_t n = gw_stream_take(req->stream, bytes, len);
+
+	(void)pos;
+	/* The watch is over slow clients, and not over the upstream. */
+	if (req->waits != (n == 0))
+		gw_watch_phase(req->watched, n ? GW_PHASE_REPLY : GW_PHASE_WORK);
+	req->waits = n == 0;
+	if (n > 0)
+		req->sent_len += (uint64_t)n;
+	if (n >= 0)
+		return n;
+	return n == -ENODATA ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static struct MHD_Response *stream_response(struct gw_http_request *req)
+{
+	uint64_t len = req->reply.has_len ? req->reply.len : MHD_SIZE_UNKNOWN;
+
+	return MHD_create_response_from_callback(len, GW_STREAM_BLOCK, stream_read, req, NULL);
+}
+
 /* Replaces a reply that is not whole, because there was no memory for it. */
 static void reply_refuse(struct gw_reply *reply)
 {
@@ -190,6 +216,8 @@ static struct MHD_Response *response_make(struct gw_http_request *req)
 	if (reply->fd >= 0 && reply->len && reply->len <= SHORT_BODY &&
 	    strcmp(req->method, "HEAD") != 0)
 		body_read(reply);
+	if (reply->streams && (!reply->has_len || reply->len))
+		return stream_response(req);
 	/* In reply to HEAD, libmicrohttpd sends the headers only. */
 	if (reply->fd >= 0 && reply->len) {
 		response =
@@ -248,6 +276,54 @@ static bool reply_waits(const struct gw_http_request *req)
 	return strtoull(length, NULL, 10) <= GW_DISCARD_MAX && !gw_http_header(req, "expect");
 }
 
+static void stream_suspend(void *connection)
+{
+	MHD_suspend_connection(connection);
+}
+
+static void stream_resume(void *connection)
+{
+	MHD_resume_connection(connection);
+}
+
+/* Takes a piece of a body into a stream, as far as there is room. */
+static void stream_take(struct gw_http *http, struct gw_http_request *req, const char *data,
+			size_t *len)
+{
+	/* The time in which the client had to wait does not count against its rate. */
+	if (req->waits)
+		gw_watch_phase(req->watched, GW_PHASE_BODY);
+	req->waits = false;
+	while (*len && req->state == STATE_BODY) {
+		size_t room = gw_stream_room(req->stream);
+
+		if (!room) {
+			req->waits = true;
+			gw_watch_phase(req->watched, GW_PHASE_WORK);
+			return;
+		}
+		room = room < *len ? room : *len;
+		req->body_len += room;
+		if (!http->calls->body(http->owner, req, data, room))
+			req->state = STATE_DISCARD;
+		data += room;
+		*len -= room;
+	}
+	req->body_len += *len;
+	*len = 0;
+}
+
+/* Sends the reply when the stream has it. */
+static enum MHD_Result stream_answer(struct gw_http *http, struct MHD_Connection *connection,
+				     struct gw_http_request *req)
+{
+	if (!gw_stream_replied(req->stream))
+		return MHD_YES;
+	req->state = STATE_DONE;
+	http->calls->answer(http->owner, req);
+	return reply_send(http, connection, req);
+}
+
 static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection *connection,
 				    struct gw_http_request *req, const char *method)
 {
@@ -271,6 +347,8 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	}
 	if (http->calls->head(http->owner, req)) {
 		req->state = STATE_BODY;
+		if (req->stream)
+			gw_stream_attach(req->stream, connection, stream_suspend, stream_resume);
 		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
@@ -324,6 +402,10 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		return MHD_NO;
 	if (req->state == STATE_NEW)
 		return request_head(http, connection, req, method);
+	if (*len && req->stream) {
+		stream_take(http, req, data, len);
+		return MHD_YES;
+	}
 	if (*len) {
 		req->body_len += *len;
 		if (req->state == STATE_BODY && !http->calls->body(http->owner, req, data, *len))
@@ -337,7 +419,11 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		if (request_defer(http, connection, req))
 			return MHD_YES;
 		http->calls->end(http->owner, req);
+		if (req->stream && !req->reply.status)
+			req->state = STATE_ANSWER;
 	}
+	if (req->state == STATE_ANSWER)
+		return stream_answer(http, connection, req);
 	return reply_send(http, connection, req);
 }
 

@@ -20,6 +20,7 @@
 #define GW_DISCARD_MAX (1u << 20) /* longest body of a refused request that is read to its end */
 
 struct gw_http;
+struct gw_stream;
 
 /* The answer to a request. The owner of the request fills it. */
 struct gw_reply {
@@ -29,6 +30,8 @@ struct gw_reply {
 	int fd;			 /* file with the body, or -1; the server closes it */
 	uint64_t at, len;	 /* range of the file */
 	bool close;		 /* whether to end the connection afterwards */
+	bool streams;		 /* whether the request's stream has the body */
+	bool has_len;		 /* whether `len` is the length of such a body */
 };
 
 /* A request and its reply. */
@@ -43,9 +46,14 @@ struct gw_http_request {
 	bool refused; /* whether the server itself has refused the request */
 	struct gw_reply reply;
 	void *user; /* state of the caller's functions */
+	/* Set by head() or NULL: bounds the body that is in memory, and has the reply's body. The
+	 * owner keeps it until done(). */
+	struct gw_stream *stream;
 	/* used by http.c only */
 	unsigned state;
 	bool too_long, completed;
+	bool waits;	   /* the body waits for room in the stream */
+	uint64_t sent_len; /* bytes of the reply out of the stream */
 	uint64_t discarded;
 	struct gw_watched *watched;
 	struct gw_job job;
@@ -60,8 +68,10 @@ struct gw_http_calls {
 	bool (*head)(void *owner, struct gw_http_request *req);
 	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
-	/* The body has arrived; fills the reply. */
+	/* The body has arrived; fills the reply. With a stream, it may leave that to answer(). */
 	void (*end)(void *owner, struct gw_http_request *req);
+	/* Called after end() if there is a stream that still lacks the reply: the stream has it. */
+	void (*answer)(void *owner, struct gw_http_request *req);
 	/* Returns whether end() may take long; it is then called from a thread of its own. */
 	bool (*is_long)(void *owner, struct gw_http_request *req);
 	/* The reply has been sent (`complete`), or the connection has ended before. Frees

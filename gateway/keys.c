@@ -19,7 +19,7 @@
 
 struct entry {
 	struct gw_key key;
-	char *name, *secret, *buckets;
+	char *name, *secret, *buckets, *upstream_key, *upstream_secret;
 	bool has_access;
 };
 
@@ -59,6 +59,18 @@ static int section_begin(void *user, const char *name)
 	return more[keys->count++].name ? 0 : -ENOMEM;
 }
 
+/* Returns where the text of a setting belongs, or NULL. */
+static char **setting_text(struct entry *e, const char *name)
+{
+	if (!strcmp(name, "secret"))
+		return &e->secret;
+	if (!strcmp(name, "buckets"))
+		return &e->buckets;
+	if (!strcmp(name, "upstream-access-key"))
+		return &e->upstream_key;
+	return !strcmp(name, "upstream-secret") ? &e->upstream_secret : NULL;
+}
+
 static int setting_put(void *user, const struct pst_ini_setting *s)
 {
 	struct gw_keys *keys = user;
@@ -74,16 +86,18 @@ static int setting_put(void *user, const struct pst_ini_setting *s)
 		e->has_access = true;
 		return 0;
 	}
-	text = !strcmp(s->name, "secret")    ? &e->secret
-	       : !strcmp(s->name, "buckets") ? &e->buckets
-					     : NULL;
+	text = setting_text(e, s->name);
 	if (!text)
-		return refuse(keys, e->name, "the settings are secret, buckets and access");
+		return refuse(keys, e->name,
+			      "the settings are secret, buckets, access, upstream-access-key and "
+			      "upstream-secret");
 	if (*text)
 		return refuse(keys, e->name, "a setting is given twice");
 	*text = strdup(s->value);
 	e->key.secret = e->secret;
 	e->key.buckets = e->buckets;
+	e->key.upstream_key = e->upstream_key;
+	e->key.upstream_secret = e->upstream_secret;
 	return *text ? 0 : -ENOMEM;
 }
 
@@ -98,6 +112,10 @@ static int entries_check(struct gw_keys *keys)
 			return refuse(keys, e->name, "buckets is missing; '*' allows all buckets");
 		if (!e->has_access)
 			return refuse(keys, e->name, "access is missing; it is r or rw");
+		if (!e->upstream_key != !e->upstream_secret ||
+		    (e->upstream_key && (!*e->upstream_key || !*e->upstream_secret)))
+			return refuse(keys, e->name,
+				      "upstream-access-key and upstream-secret belong together");
 	}
 	if (keys->count)
 		return 0;
@@ -183,6 +201,10 @@ void gw_keys_release(struct gw_keys *keys)
 
 		if (e->secret)
 			explicit_bzero(e->secret, strlen(e->secret));
+		if (e->upstream_secret)
+			explicit_bzero(e->upstream_secret, strlen(e->upstream_secret));
+		free(e->upstream_secret);
+		free(e->upstream_key);
 		free(e->secret);
 		free(e->buckets);
 		free(e->name);
@@ -195,6 +217,14 @@ const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name)
 {
 	for (unsigned i = 0; i < keys->count; i++)
 		if (!strcmp(keys->entries[i].name, name))
+			return &keys->entries[i].key;
+	return NULL;
+}
+
+const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys)
+{
+	for (unsigned i = 0; i < keys->count; i++)
+		if (!keys->entries[i].upstream_key)
 			return &keys->entries[i].key;
 	return NULL;
 }

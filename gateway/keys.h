@@ -6,6 +6,8 @@
  *   secret = ...
  *   buckets = data, models-*     names of buckets, in which * matches any text; "*" for all
  *   access = rw                  or r
+ *   upstream-access-key = ...    keys for the upstream; without them, those of the environment
+ *   upstream-secret = ...
  *
  * Called by auth.c and serve.c. A secret must never appear in a message.
  */
@@ -22,6 +24,7 @@ struct gw_key {
 	const char *name, *secret;
 	const char *buckets; /* as in the file */
 	bool write;
+	const char *upstream_key, *upstream_secret; /* NULL if there are none */
 };
 
 /* Reads a file. It must belong to this user or to root, and no other user may read or write it.
@@ -35,6 +38,8 @@ void gw_keys_release(struct gw_keys *keys);
 
 /* Returns the key with a name, or NULL. */
 const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
+/* Returns the first key without keys for the upstream, or NULL. */
+const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);
 /* Returns whether a key may use a bucket. */
 bool gw_key_allows(const struct gw_key *key, const char *bucket);
 unsigned gw_keys_count(const struct gw_keys *keys);

@@ -87,6 +87,11 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 		    "%llu\n",
 		    i / 2 ? "tcp1" : "shm1", i % 2 ? "out" : "in",
 		    (unsigned long long)atomic_load(&m->rdma_bytes[i / 2][i % 2]));
+	for (unsigned i = 0; i < 2; i++)
+		put(out,
+		    "penstock_bytes_total{transport=\"http\",side=\"upstream\",direction=\"%s\"} "
+		    "%llu\n",
+		    i ? "in" : "out", (unsigned long long)atomic_load(&m->upstream_bytes[i]));
 	put(out,
 	    "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
 	    "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
@@ -103,4 +108,25 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 	put_one(out, "connections", "gauge", "Open connections.", connections);
 	put_one(out, "requests_in_flight", "gauge", "Requests without a complete reply.", requests);
 	put_latency(m, out);
+}
+
+void gw_metrics_write_upstream(const struct gw_metrics *m, struct pst_text *out)
+{
+	static const char *const reasons[] = {"refused", "timeout", "lost"};
+
+	put(out, "# HELP penstock_upstream_replies_total Replies of the upstream by status.\n"
+		 "# TYPE penstock_upstream_replies_total counter\n");
+	for (unsigned digit = 2; digit < 6; digit++)
+		put(out, "penstock_upstream_replies_total{status=\"%uxx\"} %llu\n", digit,
+		    (unsigned long long)atomic_load(&m->upstream_replies[digit]));
+	put(out, "# HELP penstock_upstream_failed_total Requests to which the upstream gave no "
+		 "whole reply.\n# TYPE penstock_upstream_failed_total counter\n");
+	for (unsigned i = 0; i < 3; i++)
+		put(out, "penstock_upstream_failed_total{reason=\"%s\"} %llu\n", reasons[i],
+		    (unsigned long long)atomic_load(&m->upstream_failed[i]));
+	put_one(out, "buffer_bytes", "gauge", "Memory that stages requests.",
+		atomic_load(&m->buffer_bytes));
+	put_one(out, "buffer_refused_total", "counter",
+		"Requests that were refused because the memory was in use.",
+		atomic_load(&m->buffer_refused));
 }

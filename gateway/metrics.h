@@ -26,15 +26,23 @@ struct gw_metrics {
 	atomic_ullong rdma_failed;	   /* requests whose transfer by RDMA failed */
 	/* by transport (shm1, tcp1) and direction (in, out) */
 	atomic_ullong rdma_bytes[2][2];
+	/* the upstream: bytes by direction (out, in), replies by the first digit of the status,
+	 * failures by reason (refused, timeout, lost) */
+	atomic_ullong upstream_bytes[2], upstream_replies[6], upstream_failed[3];
+	atomic_ullong buffer_bytes;   /* memory that is staging now */
+	atomic_ullong buffer_refused; /* requests that got none */
 	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
 };
 
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
 		      uint64_t out, uint64_t duration_ns);
-/* Writes all counters. `op_name` returns the name of an operation. */
+/* Writes all counters but those of the upstream's replies.
+ * `op_name` returns the name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out);
+/* Writes the counters of the upstream's replies. */
+void gw_metrics_write_upstream(const struct gw_metrics *metrics, struct pst_text *out);
 
 #endif

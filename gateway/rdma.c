@@ -338,3 +338,10 @@ void gw_rdma_stored(struct gw_request *req)
 	if (req->remote && !req->failed && req->http->reply.status == 200)
 		put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_MOVED, req->body.got, false);
 }
+
+void gw_rdma_decline(struct gw_request *req)
+{
+	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
+	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0,
+		    req->http->reply.status == 206);
+}

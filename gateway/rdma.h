@@ -47,5 +47,7 @@ enum gw_rdma_sent {
 /* Writes a range of an object's file into the window of a GET. Adds the headers of RDMA. */
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged);
+/* Adds the headers to the reply by which a token is declined. */
+void gw_rdma_decline(struct gw_request *req);
 
 #endif

@@ -25,6 +25,8 @@ struct gw_param {
 	size_t value_len;
 };
 
+struct passage;
+
 struct gw_request {
 	struct gw_server *server;
 	struct gw_http_request *http;
@@ -45,6 +47,7 @@ struct gw_request {
 	struct pst_sigv4_claim *claim;
 	int bucket_fd; /* -1 if the bucket is not open */
 	struct gw_body body;
+	struct passage *passage; /* to the upstream; NULL if there is none */
 	void *state; /* of the operation; freed with free() */
 	/* Window that the object is read from, in place of a body; NULL if there is none. Set by
 	 * gw_rdma_check. */

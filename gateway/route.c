@@ -150,7 +150,12 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 	return !has_other_sub(req, op) && (is_reading(req) || !has_unknown(req, op));
 }
 
-bool gw_route(struct gw_request *req)
+/* Operations that only the upstream knows. GET and HEAD change nothing. */
+static const struct gw_op other_read = {"none", .body = GW_BODY_TEXT};
+static const struct gw_op other_write = {"none", .body = GW_BODY_TEXT, .write = true};
+
+/* Finds req->op. Returns false if the table does not have it. */
+static bool op_find(struct gw_request *req)
 {
 	enum gw_level level = req->key ? GW_OBJECT : req->bucket ? GW_BUCKET : GW_SERVICE;
 
@@ -164,6 +169,22 @@ bool gw_route(struct gw_request *req)
 				req->op_number++;
 			return true;
 		}
+	return false;
+}
+
+void gw_route_any(struct gw_request *req)
+{
+	if (op_find(req))
+		return;
+	req->op = !strcmp(req->http->method, "GET") || !strcmp(req->http->method, "HEAD")
+			  ? &other_read
+			  : &other_write;
+}
+
+bool gw_route(struct gw_request *req)
+{
+	if (op_find(req))
+		return true;
 	if (strcmp(req->http->method, "GET") != 0 && strcmp(req->http->method, "PUT") != 0 &&
 	    strcmp(req->http->method, "HEAD") != 0 && strcmp(req->http->method, "POST") != 0 &&
 	    strcmp(req->http->method, "DELETE") != 0 && strcmp(req->http->method, "OPTIONS") != 0)

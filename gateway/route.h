@@ -30,6 +30,9 @@ struct gw_op {
 
 /* Chooses req->op. Returns false after it has filled the reply with an error. */
 bool gw_route(struct gw_request *req);
+/* Chooses req->op for the upstream: an operation that is not in the table is passed through, too.
+ */
+void gw_route_any(struct gw_request *req);
 /* Number of operations, with one more for requests without an operation. */
 unsigned gw_op_count(void);
 const char *gw_op_name(unsigned op);

@@ -18,6 +18,7 @@
 #include "access_log.h"
 #include "front.h"
 #include "rdma.h"
+#include "upstream.h"
 
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
@@ -150,6 +151,28 @@ static int metrics_start(struct gateway *g)
 	return g->metrics ? 0 : -EIO;
 }
 
+/* Opens what has the objects: a folder or another server. */
+static int objects_open(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	struct gw_server *server = &g->front.server;
+	const struct gw_upstream_options upstream = {
+		.url = o->upstream,
+		.buffer_memory = o->buffer_memory,
+		.timeout_s = o->timeout_s,
+		.requests_max = o->connections_max,
+		.metrics = &server->metrics,
+	};
+
+	if (!o->upstream)
+		return gw_store_open(&server->store, o->root, g->why, g->why_len);
+	server->upstream = gw_upstream_open(&upstream, g->why, g->why_len);
+	if (!server->upstream ||
+	    !gw_upstream_check_keys(server->upstream, server->keys, g->why, g->why_len))
+		return -EINVAL;
+	return 0;
+}
+
 static int gateway_start(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
@@ -171,7 +194,7 @@ static int gateway_start(struct gateway *g)
 	server->keys = gw_keys_read(o->keys, g->why, g->why_len);
 	if (!server->keys)
 		return -EINVAL;
-	ret = gw_store_open(&server->store, o->root, g->why, g->why_len);
+	ret = objects_open(g);
 	if (ret)
 		return ret;
 	if (o->access_log) {
@@ -180,7 +203,7 @@ static int gateway_start(struct gateway *g)
 			return -EIO;
 	}
 	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
-	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
+	if (!o->upstream && (!o->rdma || strcmp(o->rdma, "none") != 0)) {
 		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads, o->rate_min,
 						     o->cert != NULL};
 
@@ -211,6 +234,11 @@ static void keys_reload(struct gateway *g)
 {
 	struct gw_keys *keys = gw_keys_read(g->options->keys, g->why, g->why_len), *old;
 
+	if (keys && g->front.server.upstream &&
+	    !gw_upstream_check_keys(g->front.server.upstream, keys, g->why, g->why_len)) {
+		gw_keys_release(keys);
+		keys = NULL;
+	}
 	if (!keys) {
 		notice(g, g->why);
 		notice(g, "the access keys are unchanged");
@@ -311,6 +339,8 @@ static void gateway_stop(struct gateway *g)
 	atomic_store(&server->stopping, true);
 	/* First, because workers wait for moves, and the servers wait for their workers. */
 	gw_rdma_cancel(server->rdma);
+	/* Its threads resume the connections that wait for it. */
+	gw_upstream_stop(server->upstream);
 	old_stop(g, true);
 	atomic_store(&g->front.http, NULL);
 	gw_http_stop(g->metrics);
@@ -319,6 +349,7 @@ static void gateway_stop(struct gateway *g)
 		close(g->fd);
 	if (g->metrics_fd >= 0)
 		close(g->metrics_fd);
+	gw_upstream_close(server->upstream);
 	gw_rdma_close(server->rdma);
 	gw_access_log_close(server->log);
 	gw_store_close(&server->store);

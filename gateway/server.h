@@ -27,6 +27,8 @@ struct gw_server {
 	struct gw_metrics metrics;
 	struct gw_access_log *log; /* NULL if there is none */
 	struct gw_rdma *rdma;	   /* server half of S3 over RDMA */
+	/* Server to which requests are passed; NULL: `store` has the objects. */
+	struct gw_upstream *upstream;
 	/* Set when the time of the drain is over: requests that have not begun are refused, and
 	 * copies end with -ECANCELED. */
 	atomic_bool stopping;

@@ -49,9 +49,13 @@ def write_private(path, text):
 
 
 class Gateway:
-    """A gateway on a free port. `root` is made if it is None. `before` begins its command."""
+    """A gateway on a free port. `root` is made if it is None. `before` begins its command. With
+    `upstream`, a URL, it passes requests through to this server, and `env` is added to its
+    environment."""
 
-    def __init__(self, root=None, flags=(), keys=KEYS, tls=None, before=()):
+    def __init__(self, root=None, flags=(), keys=KEYS, tls=None, before=(), upstream=None,
+                 env=()):
+        self.upstream, self.env = upstream, dict(os.environ, **dict(env))
         self.own = None
         self.place = tempfile.mkdtemp(prefix="gateway-")
         self.root = root or os.path.join(self.place, "root")
@@ -65,10 +69,12 @@ class Gateway:
 
     def start(self):
         tls = ["--cert", self.tls[0], "--key", self.tls[1]] if self.tls else []
+        objects = ["--upstream", self.upstream] if self.upstream else ["--root", self.root]
         self.process = subprocess.Popen(
-            [*self.before, PENSTOCK, "serve", "--json", "--root", self.root,
-             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--keys", self.keys,
-             "--access-log", self.log, *tls, *self.flags],
+            [*self.before, PENSTOCK, "serve", "--json", *objects,
+             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+             "--keys", self.keys, "--access-log", self.log, *tls,
+             *self.flags], env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         lines = []
         while not lines or lines[-1] != "}\n":
@@ -79,6 +85,8 @@ class Gateway:
             if len(lines) == 1 and line.rstrip().endswith("}"):
                 break
         ready = json.loads("".join(lines))
+        if "port" not in ready:
+            raise AssertionError(f"the gateway ended: {ready}")
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
         self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the exchange with the upstream, see exchange.h. */
+#include "exchange.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "io/http_head.h"
+#include "io/tls.h"
+
+#define CONNECT_MS 5000
+#define CONNECT_TRIES 3
+/* Servers close idle connections, most of them after more than 5 s. */
+#define IDLE_NS 4000000000u
+#define INTERIM_MAX 8 /* replies 1xx before the reply */
+
+/* A connection with the upstream. */
+struct gw_link {
+	int fd;
+	struct pst_tls *tls;
+	uint64_t idle_since;
+	char bytes[PST_HTTP_HEAD_MAX]; /* bytes that have arrived and are not yet used */
+	size_t len;
+};
+
+/* An exchange in progress. */
+struct exchange {
+	struct gw_links *links;
+	struct gw_stream *stream;
+	struct gw_link *link;
+	unsigned tries, address; /* number of attempts to connect, index of the next address */
+	bool reused; /* the connection has served a request before */
+};
+
+struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned timeout_s,
+			       struct gw_metrics *metrics)
+{
+	struct gw_links *links = calloc(1, sizeof(*links));
+
+	if (!links)
+		return NULL;
+	links->endpoint = endpoint;
+	links->timeout_ms = timeout_s * 1000;
+	links->metrics = metrics;
+	pthread_mutex_init(&links->lock, NULL);
+	return links;
+}
+
+static void link_close(struct gw_link *link)
+{
+	if (!link)
+		return;
+	pst_tls_close(link->tls);
+	if (link->fd >= 0)
+		close(link->fd);
+	free(link);
+}
+
+void gw_links_close(struct gw_links *links)
+{
+	if (!links)
+		return;
+	while (links->idle_count)
+		link_close(links->idle[--links->idle_count]);
+	pthread_mutex_destroy(&links->lock);
+	free(links);
+}
+
+/* ---- connections ---- */
+
+/* Waits for a socket. Returns the events, -ETIMEDOUT or another errno. */
+static int wait_for(int fd, short events, unsigned ms)
+{
+	struct pollfd p = {fd, events, 0};
+	int n;
+
+	do
+		n = poll(&p, 1, (int)ms);
+	while (n < 0 && errno == EINTR);
+	return n > 0 ? p.revents : n ? -errno : -ETIMEDOUT;
+}
+
+static int tls_wait(struct gw_link *link, unsigned ms)
+{
+	int ret = wait_for(link->fd, pst_tls_wants_write(link->tls) ? POLLOUT : POLLIN, ms);
+
+	return ret < 0 ? ret : 0;
+}
+
+/* Connects to one of the addresses. */
+static int link_connect(struct exchange *x, struct gw_link *link)
+{
+	struct pst_http_endpoint *endpoint = x->links->endpoint;
+	struct sockaddr_storage address;
+	int ret, error = 0, one = 1;
+	socklen_t len;
+	struct pst_err err;
+
+	if (!x->tries++)
+		x->address = pst_endpoint_address_first(endpoint);
+	pst_endpoint_address(endpoint, x->address++, &address, &len);
+	link->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (link->fd < 0)
+		return -errno;
+	setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (!gw_stream_socket(x->stream, link->fd))
+		return -ECANCELED;
+	if (connect(link->fd, (struct sockaddr *)&address, len) && errno != EINPROGRESS)
+		return -errno;
+	ret = wait_for(link->fd, POLLOUT, CONNECT_MS);
+	len = sizeof(error);
+	if (ret < 0 || getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &len) || error)
+		return ret < 0 ? ret : -(error ? error : EIO);
+	if (!endpoint->tls)
+		return 0;
+	link->tls = pst_tls_open(endpoint->tls_context, link->fd, endpoint->host);
+	ret = link->tls ? -EAGAIN : -ENOMEM;
+	while (ret == -EAGAIN) {
+		ret = pst_tls_shake(link->tls, &err);
+		if (ret == -EAGAIN && tls_wait(link, CONNECT_MS))
+			return -ETIMEDOUT;
+	}
+	return ret;
+}
+
+/* Takes an idle connection that the upstream has not closed. */
+static struct gw_link *link_take(struct gw_links *links)
+{
+	struct gw_link *link = NULL;
+
+	pthread_mutex_lock(&links->lock);
+	while (!link && links->idle_count) {
+		struct pollfd p;
+
+		link = links->idle[--links->idle_count];
+		p = (struct pollfd){link->fd, POLLIN, 0};
+		if (poll(&p, 1, 0) != 0 || pst_now_ns() - link->idle_since > IDLE_NS) {
+			link_close(link);
+			link = NULL;
+		}
+	}
+	pthread_mutex_unlock(&links->lock);
+	return link;
+}
+
+static void link_give(struct gw_links *links, struct gw_link *link)
+{
+	pthread_mutex_lock(&links->lock);
+	link->idle_since = pst_now_ns();
+	if (links->idle_count < GW_LINKS_IDLE_MAX) {
+		links->idle[links->idle_count++] = link;
+		link = NULL;
+	}
+	pthread_mutex_unlock(&links->lock);
+	link_close(link);
+}
+
+static void link_drop(struct exchange *x)
+{
+	gw_stream_socket(x->stream, -1);
+	link_close(x->link);
+	x->link = NULL;
+}
+
+/* Gets a connection. `fresh` says that it must be a new one. */
+static int link_get(struct exchange *x, bool fresh)
+{
+	int ret = -EHOSTUNREACH;
+
+	x->link = fresh ? NULL : link_take(x->links);
+	x->reused = x->link != NULL;
+	if (x->link)
+		return gw_stream_socket(x->stream, x->link->fd) ? 0 : -ECANCELED;
+	for (unsigned try = 0; try < CONNECT_TRIES; try++) {
+		x->link = calloc(1, sizeof(*x->link));
+		if (!x->link)
+			return -ENOMEM;
+		x->link->fd = -1;
+		ret = link_connect(x, x->link);
+		if (!ret)
+			return 0;
+		link_drop(x);
+		if (ret == -ECANCELED || try + 1 >= x->links->endpoint->address_count)
+			break;
+	}
+	pst_endpoint_refresh(x->links->endpoint);
+	return ret;
+}
+
+/* Sends bytes. Returns 0, 1 if the upstream has replied before it took all of them, or an errno. */
+static int link_write(struct exchange *x, const char *bytes, size_t len)
+{
+	struct gw_link *link = x->link;
+
+	while (len) {
+		ssize_t n = link->tls ? pst_tls_write(link->tls, bytes, len)
+				      : send(link->fd, bytes, len, MSG_NOSIGNAL);
+		int ret;
+
+		if (n < 0 && !link->tls)
+			n = -errno;
+		if (n > 0) {
+			bytes += n;
+			len -= (size_t)n;
+			atomic_fetch_add(&x->links->metrics->upstream_bytes[0],
+					 (unsigned long long)n);
+			continue;
+		}
+		if (n != -EAGAIN)
+			return n == -EPIPE || n == -ECONNRESET ? 1 : (int)n;
+		if (link->tls) {
+			ret = tls_wait(link, x->links->timeout_ms);
+			if (ret)
+				return ret;
+			continue;
+		}
+		ret = wait_for(link->fd, POLLOUT | POLLIN, x->links->timeout_ms);
+		if (ret < 0)
+			return ret;
+		if (ret & POLLIN)
+			return 1;
+	}
+	return 0;
+}
+
+/* Receives bytes. Returns 0 at the end of the connection. */
+static ssize_t link_read(struct exchange *x, char *bytes, size_t len)
+{
+	struct gw_link *link = x->link;
+
+	for (;;) {
+		ssize_t n = link->tls ? pst_tls_read(link->tls, bytes, len)
+				      : recv(link->fd, bytes, len, 0);
+		int ret;
+
+		if (n < 0 && !link->tls)
+			n = -errno;
+		if (n > 0)
+			atomic_fetch_add(&x->links->metrics->upstream_bytes[1],
+					 (unsigned long long)n);
+		if (n != -EAGAIN && n != -EINTR)
+			return n;
+		ret = link->tls ? tls_wait(link, x->links->timeout_ms)
+				: wait_for(link->fd, POLLIN, x->links->timeout_ms);
+		if (ret < 0)
+			return ret;
+	}
+}
+
+/* ---- the request ---- */
+
+/* Sends a body that leaves the ring as it is sent. */
+static int body_send(struct exchange *x)
+{
+	const char *bytes;
+	ssize_t n;
+
+	while ((n = gw_stream_next(x->stream, &bytes)) > 0) {
+		int ret = link_write(x, bytes, (size_t)n);
+
+		if (ret)
+			return ret;
+		gw_stream_sent(x->stream, (size_t)n);
+	}
+	return (int)n;
+}
+
+/* Sends head and body. A body that is in the ring as a whole stays there, so that the request can
+ * be repeated. */
+static int request_send(struct exchange *x, const char *head, size_t head_len)
+{
+	int ret = link_write(x, head, head_len);
+
+	if (ret || !x->stream->want)
+		return ret;
+	if (x->stream->want > GW_STREAM_WHOLE)
+		return body_send(x);
+	return link_write(x, x->stream->ring, (size_t)x->stream->want);
+}
+
+/* ---- the reply ---- */
+
+/* Returns whether a header belongs to the connection, and not to the reply. */
+static bool is_hop(const char *name, size_t len)
+{
+	static const char *const names[] = {
+		"connection", "keep-alive", "transfer-encoding",  "content-length",
+		"trailer",    "upgrade",    "proxy-connection",	  "te",
+		"date",	      "server",	    "proxy-authenticate", "x-amz-rdma-reply"};
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strlen(names[i]) == len && !strncasecmp(names[i], name, len))
+			return true;
+	return false;
+}
+
+/* Collects the headers of a head that pst_http_head_parse has accepted. */
+static void headers_collect(struct pst_text *out, const char *head, size_t len)
+{
+	const char *at = memchr(head, '\n', len), *end = head + len;
+
+	for (at++; at < end && *at != '\r' && *at != '\n';) {
+		const char *line_end = memchr(at, '\n', (size_t)(end - at));
+		const char *colon = memchr(at, ':', (size_t)(line_end - at));
+		const char *value = colon + 1, *value_end = line_end;
+
+		while (value < value_end && (*value == ' ' || *value == '\t'))
+			value++;
+		while (value_end > value && (unsigned char)value_end[-1] <= ' ')
+			value_end--;
+		if (!is_hop(at, (size_t)(colon - at))) {
+			pst_text_put(out, at, (size_t)(colon - at));
+			pst_text_put(out, "", 1);
+			pst_text_put(out, value, (size_t)(value_end - value));
+			pst_text_put(out, "", 1);
+		}
+		at = line_end + 1;
+	}
+}
+
+/* Reads the head of the reply, and passes replies 1xx over. */
+static int head_read(struct exchange *x, struct pst_http_head *head)
+{
+	struct gw_link *link = x->link;
+	unsigned interim = 0;
+
+	for (;;) {
+		long len = pst_http_head_parse(link->bytes, link->len, head);
+		ssize_t n;
+
+		if (len < 0)
+			return (int)len;
+		if (len > 0 && head->status >= 200) {
+			headers_collect(&x->stream->headers, link->bytes, (size_t)len);
+			link->len -= (size_t)len;
+			memmove(link->bytes, link->bytes + len, link->len);
+			return x->stream->headers.failed ? -ENOMEM : 0;
+		}
+		if (len > 0) {
+			if (++interim > INTERIM_MAX)
+				return -EBADMSG;
+			link->len -= (size_t)len;
+			memmove(link->bytes, link->bytes + len, link->len);
+			continue;
+		}
+		n = link_read(x, link->bytes + link->len, sizeof(link->bytes) - link->len);
+		if (n <= 0)
+			return n ? (int)n : -ECONNRESET;
+		link->len += (size_t)n;
+	}
+}
+
+/* Puts bytes into the ring. */
+static int bytes_pass(struct exchange *x, const char *bytes, size_t len)
+{
+	while (len) {
+		ssize_t n;
+		char *to;
+
+		n = gw_stream_space(x->stream, &to);
+		if (n < 0)
+			return (int)n;
+		if ((size_t)n > len)
+			n = (ssize_t)len;
+		memcpy(to, bytes, (size_t)n);
+		gw_stream_filled(x->stream, (size_t)n);
+		bytes += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+/* Passes a body with a length, or one that ends with the connection. */
+static int plain_pass(struct exchange *x, const struct pst_http_head *head)
+{
+	uint64_t left = head->has_length ? head->length : UINT64_MAX;
+	struct gw_link *link = x->link;
+	size_t first = link->len < left ? link->len : (size_t)left;
+	int ret = bytes_pass(x, link->bytes, first);
+
+	left -= first;
+	link->len -= first;
+	while (!ret && left) {
+		ssize_t n;
+		char *to;
+
+		n = gw_stream_space(x->stream, &to);
+		if (n > 0)
+			n = link_read(x, to, (uint64_t)n < left ? (size_t)n : (size_t)left);
+		if (n <= 0)
+			return n || head->has_length ? -EPIPE : 0;
+		gw_stream_filled(x->stream, (size_t)n);
+		left -= (uint64_t)n;
+	}
+	return ret;
+}
+
+static int chunks_pass(struct exchange *x)
+{
+	struct pst_http_chunks chunks = {0};
+	struct gw_link *link = x->link;
+	bool ended = false;
+
+	while (!ended) {
+		size_t decoded = 0;
+		ssize_t n;
+		long used;
+		int ret;
+
+		if (!link->len) {
+			n = link_read(x, link->bytes, sizeof(link->bytes));
+			if (n <= 0)
+				return -EPIPE;
+			link->len = (size_t)n;
+		}
+		used = pst_http_chunks_take(&chunks, link->bytes, link->len, &decoded, &ended);
+		if (used < 0)
+			return (int)used;
+		ret = bytes_pass(x, link->bytes, decoded);
+		if (ret)
+			return ret;
+		link->len -= (size_t)used;
+		memmove(link->bytes, link->bytes + used, link->len);
+	}
+	return 0;
+}
+
+/* Publishes the head, passes the body, and keeps or closes the connection. */
+static void reply_pass(struct exchange *x, const struct pst_http_head *head, bool no_body,
+		       bool whole)
+{
+	struct gw_stream *s = x->stream;
+	bool arrived;
+	int ret = 0;
+
+	s->status = head->status;
+	s->has_length = !head->chunked && head->has_length;
+	s->length = head->length;
+	no_body = no_body || head->status == 204 || head->status == 304;
+	atomic_fetch_add(&x->links->metrics->upstream_replies[head->status / 100 % 6], 1);
+	/* If the whole reply is here, the connection is free before the client's next request. */
+	arrived = no_body || (s->has_length && s->length <= x->link->len);
+	gw_stream_turn(s);
+	if (!arrived)
+		gw_stream_reply(s, GW_STREAM_NONE);
+	if (!no_body)
+		ret = head->chunked ? chunks_pass(x) : plain_pass(x, head);
+	if (!ret && whole && head->keeps && !x->link->len &&
+	    (no_body || head->chunked || head->has_length) && gw_stream_socket(s, -1)) {
+		link_give(x->links, x->link);
+		x->link = NULL;
+	} else {
+		link_drop(x);
+	}
+	if (ret && ret != -ECANCELED)
+		atomic_fetch_add(&x->links->metrics->upstream_failed[2], 1);
+	gw_stream_finish(s, ret ? GW_STREAM_BROKEN : GW_STREAM_COMPLETE);
+	if (arrived)
+		gw_stream_reply(s, GW_STREAM_NONE);
+}
+
+static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)
+{
+	/* A request whose client has gone is not the upstream's failure. */
+	if (gw_stream_socket(x->stream, -1))
+		atomic_fetch_add(&x->links->metrics->upstream_failed[failure - 1], 1);
+	gw_stream_reply(x->stream, failure);
+}
+
+void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *head,
+		 size_t head_len, bool no_body)
+{
+	struct exchange x = {.links = links, .stream = stream};
+	/* A long body cannot be sent twice, so it gets a connection that is surely open. */
+	bool fresh = stream->want > GW_STREAM_WHOLE;
+	struct pst_http_head reply;
+	int sent, ret;
+
+	for (;;) {
+		ret = link_get(&x, fresh);
+		if (ret) {
+			link_drop(&x);
+			exchange_fail(&x,
+				      ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_REFUSED);
+			return;
+		}
+		sent = request_send(&x, head, head_len);
+		ret = sent < 0 ? sent : head_read(&x, &reply);
+		if (!ret)
+			break;
+		/* The upstream may close an idle connection at the moment of a request. */
+		if (!x.reused || ret == -ETIMEDOUT || ret == -ECANCELED || x.link->len)
+			break;
+		link_drop(&x);
+		fresh = true;
+	}
+	if (ret) {
+		link_drop(&x);
+		exchange_fail(&x, ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_LOST);
+		return;
+	}
+	reply_pass(&x, &reply, no_body, sent == 0);
+}

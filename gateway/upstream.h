@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Passes requests through to another S3 server, the upstream: signs them with the upstream's keys
+ * and returns its replies. A request reaches it only after auth.c has accepted it. A body with the
+ * encoding aws-chunked goes on decoded. Called by front.c. No secret may appear in a message.
+ */
+#ifndef GW_UPSTREAM_H
+#define GW_UPSTREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "keys.h"
+#include "metrics.h"
+#include "request.h"
+
+struct gw_upstream;
+
+struct gw_upstream_options {
+	const char *url;	/* http://HOST[:PORT] or https://HOST[:PORT] */
+	uint64_t buffer_memory; /* maximum memory for the staging of all requests together */
+	unsigned timeout_s;	/* time without a byte after which the upstream counts as lost */
+	unsigned requests_max;
+	struct gw_metrics *metrics;
+};
+
+/* Opens an upstream. Reads the default keys from the environment. Returns NULL with a text in
+ * `why`. */
+struct gw_upstream *gw_upstream_open(const struct gw_upstream_options *options, char *why,
+				     size_t why_len);
+/* Checks that each access key has keys for the upstream. Returns false with a text in `why`. */
+bool gw_upstream_check_keys(const struct gw_upstream *upstream, const struct gw_keys *keys,
+			    char *why, size_t why_len);
+/* Cancels all requests and ends the threads. NULL is allowed. */
+void gw_upstream_stop(struct gw_upstream *upstream);
+/* Frees an upstream that has stopped and has no more requests. NULL is allowed. */
+void gw_upstream_close(struct gw_upstream *upstream);
+
+/* Prepares to pass a request through, before its body. Returns false after it has filled the
+ * reply. */
+bool gw_upstream_begin(struct gw_request *req);
+/* Passes the end of the body, which has arrived. Returns false after it has filled the reply with
+ * an error. */
+bool gw_upstream_end(struct gw_request *req);
+/* Fills the reply with that of the upstream. */
+void gw_upstream_answer(struct gw_request *req);
+/* Ends the request, complete or not. */
+void gw_upstream_done(struct gw_request *req);
+
+#endif
