@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/devices.h"
 #include "core/base/fork.h"
@@ -322,6 +323,9 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
 		       PST_STAGE_BLOCKS_MAX * UNITS / 2;
 }
 
+/* Longest time in ms that a capture waits for the stages of destroyed graphs. */
+#define GONE_MS 200
+
 /* Reason why stage_take returns no stage. */
 enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED };
 
@@ -402,6 +406,11 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		stage = stage_take(streams, shape, false, &lack);
 	if (lack == LACK_MEMORY || lack == LACK_CAPTURED)
 		stage = stage_take(streams, shape, true, &lack);
+	/* When a graph is destroyed, a lane frees the stages of its requests a moment later. */
+	for (unsigned ms = 0; lack == LACK_CAPTURED && ms < GONE_MS; ms++) {
+		usleep(1000);
+		stage = stage_take(streams, shape, true, &lack);
+	}
 	if (!stage && grow_err.code) {
 		*err = grow_err;
 		return err->code;
