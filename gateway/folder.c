@@ -2,7 +2,6 @@
 /* Implements the folders of keys, see folder.h. */
 #include "folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -16,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "keypath.h"
 
-#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 /* Folders younger than this may have been made by a gateway that has not synced them yet. */
 #define YOUNG_S 600
 /* A path has at most as many folders as a key has bytes. */
@@ -128,7 +127,7 @@ static int replace_by_folder(int parent, const char *name, int tmp)
 	gw_unique_name(place);
 	if (mkdirat(tmp, place, 0777))
 		return -errno;
-	dir = openat(tmp, place, OPEN_DIR);
+	dir = openat(tmp, place, GW_OPEN_DIR);
 	if (dir < 0) {
 		ret = -errno;
 		unlinkat(tmp, place, AT_REMOVEDIR);
@@ -180,7 +179,7 @@ static bool is_young(int dir)
 static int step_into(int parent, const char *name, int tmp, bool sync)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {
-		int dir = openat(parent, name, OPEN_DIR);
+		int dir = openat(parent, name, GW_OPEN_DIR);
 
 		if (dir >= 0) {
 			if (sync && is_young(dir) && fsync(parent)) {
@@ -215,7 +214,7 @@ int gw_folder_make(int bucket, int tmp, const char *path, bool sync)
 	int dir;
 
 	if (!last)
-		return (dir = openat(bucket, ".", OPEN_DIR)) < 0 ? -errno : dir;
+		return (dir = openat(bucket, ".", GW_OPEN_DIR)) < 0 ? -errno : dir;
 	memcpy(parents, path, (size_t)(last - path));
 	parents[last - path] = '\0';
 	if (!sync) {
@@ -223,7 +222,7 @@ int gw_folder_make(int bucket, int tmp, const char *path, bool sync)
 		if (dir >= 0)
 			return dir;
 	}
-	dir = openat(bucket, ".", OPEN_DIR);
+	dir = openat(bucket, ".", GW_OPEN_DIR);
 	if (dir < 0)
 		return -errno;
 	for (char *name = parents; dir >= 0 && name;) {
@@ -266,35 +265,29 @@ void gw_folder_prune(int bucket, const char *path)
 	}
 }
 
+/* A folder that is emptied, and the number of folders above it. */
+struct emptying {
+	int dir;
+	unsigned depth;
+};
+
+static int subfolder_remove(void *user, const struct dirent *entry)
+{
+	const struct emptying *e = user;
+	int inner = openat(e->dir, entry->d_name, GW_OPEN_DIR), ret;
+
+	if (inner < 0)
+		return -ENOTEMPTY;
+	ret = gw_folder_empty(inner, e->depth + 1);
+	close(inner);
+	if (!ret && unlinkat(e->dir, entry->d_name, AT_REMOVEDIR))
+		ret = errno == ENOENT ? 0 : -errno;
+	return ret;
+}
+
 int gw_folder_empty(int dir, unsigned depth)
 {
-	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
+	struct emptying e = {dir, depth};
 
-	if (!list) {
-		ret = -errno;
-		if (copy >= 0)
-			close(copy);
-		return ret;
-	}
-	if (depth > DEPTH_MAX)
-		ret = -ENOTEMPTY;
-	while (!ret && (entry = readdir(list))) {
-		int inner;
-
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		inner = openat(dir, entry->d_name, OPEN_DIR);
-		if (inner < 0) {
-			ret = -ENOTEMPTY;
-			break;
-		}
-		ret = gw_folder_empty(inner, depth + 1);
-		close(inner);
-		if (!ret && unlinkat(dir, entry->d_name, AT_REMOVEDIR))
-			ret = errno == ENOENT ? 0 : -errno;
-	}
-	closedir(list);
-	return ret;
+	return depth > DEPTH_MAX ? -ENOTEMPTY : pst_dir_each(dir, subfolder_remove, &e, NULL);
 }

@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Flags with which a folder is opened. */
+#define GW_OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+
 /* Opens a relative path beneath a folder, without following symbolic links. Returns the descriptor
  * or a negative errno. */
 int gw_open_beneath(int dir, const char *path, int flags);

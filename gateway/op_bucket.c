@@ -5,7 +5,6 @@
  */
 #include "op_bucket.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "folder.h"
 #include "upload.h"
 #include "xml_read.h"
@@ -57,17 +57,32 @@ static void names_free(char **names, long count)
 }
 
 /* Appends a name to a list. Returns 0 or a negative errno. */
-static int names_add(char ***names, long *count, const char *name)
-{
-	char **more = realloc(*names, (size_t)(*count + 1) * sizeof(*more));
+/* The names of the buckets that a request asks for. */
+struct names {
+	const struct gw_request *req;
+	const char *prefix, *after;
+	char **list;
+	long count;
+};
 
+static int names_add(void *user, const struct dirent *entry)
+{
+	const char *name = entry->d_name;
+	struct names *n = user;
+	char **more;
+
+	if (!gw_bucket_name_ok(name) || !gw_key_allows(n->req->identity, name) ||
+	    (n->prefix && strncmp(name, n->prefix, strlen(n->prefix)) != 0) ||
+	    (n->after && strcmp(name, n->after) <= 0))
+		return 0;
+	more = realloc(n->list, (size_t)(n->count + 1) * sizeof(*more));
 	if (!more)
 		return -ENOMEM;
-	*names = more;
-	more[*count] = strdup(name);
-	if (!more[*count])
+	n->list = more;
+	more[n->count] = strdup(name);
+	if (!more[n->count])
 		return -ENOMEM;
-	++*count;
+	n->count++;
 	return 0;
 }
 
@@ -75,43 +90,20 @@ static int names_add(char ***names, long *count, const char *name)
  * after it has filled the reply. */
 static long names_read(struct gw_request *req, char ***out)
 {
-	int fd = openat(req->server->store.root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	const char *prefix = gw_param(req, "prefix"), *after = gw_param(req, "continuation-token");
-	DIR *list = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *entry;
-	long count = 0;
-	int ret = 0;
+	struct names n = {.req = req,
+			  .prefix = gw_param(req, "prefix"),
+			  .after = gw_param(req, "continuation-token")};
+	int ret = pst_dir_each(req->server->store.root, names_add, &n, NULL);
 
 	*out = NULL;
-	if (!list) {
-		if (fd >= 0)
-			close(fd);
-		return gw_fail(req, GW_SlowDown, NULL);
-	}
-	while (!ret) {
-		const char *name;
-
-		errno = 0;
-		entry = readdir(list);
-		if (!entry) {
-			ret = -errno;
-			break;
-		}
-		name = entry->d_name;
-		if (!gw_bucket_name_ok(name) || !gw_key_allows(req->identity, name) ||
-		    (prefix && strncmp(name, prefix, strlen(prefix)) != 0) ||
-		    (after && strcmp(name, after) <= 0))
-			continue;
-		ret = names_add(out, &count, name);
-	}
-	closedir(list);
 	if (ret) {
-		names_free(*out, count);
+		names_free(n.list, n.count);
 		return gw_fail_errno(req, ret, GW_InternalError);
 	}
-	if (count)
-		qsort(*out, (size_t)count, sizeof(**out), compare_names);
-	return count;
+	if (n.count)
+		qsort(n.list, (size_t)n.count, sizeof(*n.list), compare_names);
+	*out = n.list;
+	return n.count;
 }
 
 void gw_op_list_buckets(struct gw_request *req)

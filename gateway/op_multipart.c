@@ -2,7 +2,6 @@
 /* Implements uploads in parts, except UploadPartCopy. Called through route.c. */
 #include "op_multipart.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "assemble.h"
 #include "s3/uri.h"
 #include "rdma.h"
@@ -326,29 +326,15 @@ static int put_part(struct gw_request *req, const struct gw_upload *upload, unsi
 	return 0;
 }
 
-/* Marks the numbers of the parts that an upload has. Returns 0 or a negative errno. */
-static int parts_find(int dir, bool has[GW_PARTS_MAX + 1])
+/* Marks the number of a part in an array of GW_PARTS_MAX + 1 elements. */
+static int part_find(void *user, const struct dirent *entry)
 {
-	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
-	int ret;
+	unsigned long n = strtoul(entry->d_name, NULL, 10);
+	bool *has = user;
 
-	if (!list) {
-		ret = -errno;
-		if (copy >= 0)
-			close(copy);
-		return ret;
-	}
-	while (errno = 0, (entry = readdir(list))) {
-		unsigned long n = strtoul(entry->d_name, NULL, 10);
-
-		if (strlen(entry->d_name) == 5 && n >= 1 && n <= GW_PARTS_MAX)
-			has[n] = true;
-	}
-	ret = -errno;
-	closedir(list);
-	return ret;
+	if (strlen(entry->d_name) == 5 && n >= 1 && n <= GW_PARTS_MAX)
+		has[n] = true;
+	return 0;
 }
 
 static void put_owners(struct pst_text *out)
@@ -369,7 +355,7 @@ void gw_op_list_parts(struct gw_request *req)
 	int ret = 0;
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
-	    (ret = parts_find(upload.dir, has))) {
+	    (ret = pst_dir_each(upload.dir, part_find, has, NULL))) {
 		/* no effect if there is an error already */
 		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
@@ -427,25 +413,37 @@ static int compare_listed(const void *a, const void *b)
 	return ret ? ret : strcmp(x->id, y->id);
 }
 
-/* Appends an upload to a list. Returns 0, also if it has been removed, or a negative errno. */
-static int upload_read(struct gw_request *req, const char *id, struct listed **out, size_t *count)
+/* The uploads of a request's bucket. */
+struct uploads {
+	struct gw_request *req;
+	struct listed *list;
+	size_t count;
+};
+
+/* Appends an upload to the list. Returns 0, also if it has been removed, 1 if the list is full, or
+ * a negative errno. */
+static int upload_read(void *user, const struct dirent *entry)
 {
+	struct uploads *u = user;
 	struct gw_upload upload;
 	struct listed *more;
-	int ret = gw_upload_open(&req->server->store, req->bucket, id, NULL, &upload);
+	int ret;
 
+	if (u->count == UPLOADS_MAX)
+		return 1;
+	ret = gw_upload_open(&u->req->server->store, u->req->bucket, entry->d_name, NULL, &upload);
 	if (ret)
 		return ret == -ENOENT ? 0 : ret;
-	more = realloc(*out, (*count + 1) * sizeof(*more));
+	more = realloc(u->list, (u->count + 1) * sizeof(*more));
 	if (more) {
-		*out = more;
-		more += *count;
+		u->list = more;
+		more += u->count;
 		more->key = strdup(gw_meta_get(&upload.meta, "key"));
-		memcpy(more->id, id, GW_UPLOAD_ID);
+		memcpy(more->id, entry->d_name, GW_UPLOAD_ID);
 		more->begun = upload.begun;
 	}
 	ret = more && more->key ? 0 : -ENOMEM;
-	*count += !ret;
+	u->count += !ret;
 	gw_upload_close(&upload);
 	return ret;
 }
@@ -454,27 +452,18 @@ static int upload_read(struct gw_request *req, const char *id, struct listed **o
  * frees the list in all cases. */
 static int uploads_read(struct gw_request *req, struct listed **out, size_t *count)
 {
-	int dir = gw_uploads_open(&req->server->store, req->bucket), ret = 0;
-	DIR *list = dir < 0 ? NULL : fdopendir(dir);
-	struct dirent *entry;
+	int dir = gw_uploads_open(&req->server->store, req->bucket), ret;
+	struct uploads uploads = {req, NULL, 0};
 
-	if (!list) {
-		ret = dir < 0 ? dir : -errno;
-		if (dir >= 0)
-			close(dir);
-		return ret == -ENOENT ? 0 : ret;
-	}
-	while (!ret && *count < UPLOADS_MAX) {
-		errno = 0;
-		entry = readdir(list);
-		ret = entry ? upload_read(req, entry->d_name, out, count) : -errno;
-		if (!entry)
-			break;
-	}
-	closedir(list);
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : dir;
+	ret = pst_dir_each(dir, upload_read, &uploads, NULL);
+	close(dir);
+	*out = uploads.list;
+	*count = uploads.count;
 	if (*count)
 		qsort(*out, *count, sizeof(**out), compare_listed);
-	return ret;
+	return ret < 0 ? ret : 0;
 }
 
 /* What a listing of uploads asks for, and its result. */

@@ -2,7 +2,6 @@
 /* Implements the repair of a root, see repair.h. */
 #include "repair.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -12,12 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "folder.h"
 #include "keypath.h"
 #include "store.h"
 #include "upload.h"
-
-#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 struct repair {
 	struct gw_store store;
@@ -27,37 +25,30 @@ struct repair {
 	int unsettled; /* negative errno if a folder may have an object's move to complete */
 };
 
+/* A folder whose entries are repaired. */
+struct visit {
+	struct repair *r;
+	int dir;
+	int (*call)(struct repair *r, int dir, const char *name, const struct stat *st);
+};
+
+static int visit_entry(void *user, const struct dirent *entry)
+{
+	struct visit *v = user;
+	struct stat st;
+
+	if (!fstatat(v->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+		return v->call(v->r, v->dir, entry->d_name, &st);
+	return errno == ENOENT ? 0 : -errno;
+}
+
 /* Calls a function for each entry of a folder. */
 static int each(int dir, struct repair *r,
 		int (*call)(struct repair *r, int dir, const char *name, const struct stat *st))
 {
-	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
-	struct stat st;
+	struct visit visit = {r, dir, call};
 
-	if (!list) {
-		ret = -errno;
-		if (copy >= 0)
-			close(copy);
-		return ret;
-	}
-	while (!ret) {
-		errno = 0;
-		entry = readdir(list);
-		if (!entry) {
-			ret = -errno;
-			break;
-		}
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		if (!fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-			ret = call(r, dir, entry->d_name, &st);
-		else if (errno != ENOENT)
-			ret = -errno;
-	}
-	closedir(list);
-	return ret;
+	return pst_dir_each(dir, visit_entry, &visit, NULL);
 }
 
 static bool is_older(const struct repair *r, const struct stat *st, uint64_t lease_s)
@@ -92,7 +83,7 @@ static int draft_repair(struct repair *r, int dir, const char *name, const struc
 		return 0;
 	}
 	if (S_ISDIR(st->st_mode)) {
-		inner = openat(dir, name, OPEN_DIR);
+		inner = openat(dir, name, GW_OPEN_DIR);
 		if (inner >= 0) {
 			unlinkat(inner, GW_MOVING, 0);
 			close(inner);
@@ -104,36 +95,36 @@ static int draft_repair(struct repair *r, int dir, const char *name, const struc
 	return 0;
 }
 
+/* The latest time of change of a folder and its files. */
+struct newest {
+	int dir;
+	time_t time;
+};
+
+static int newest_add(void *user, const struct dirent *entry)
+{
+	struct newest *n = user;
+	struct stat st;
+
+	if (fstatat(n->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : -errno;
+	if (st.st_mtim.tv_sec > n->time)
+		n->time = st.st_mtim.tv_sec;
+	return 0;
+}
+
 /* Finds the time of the last change of a folder and its files. Returns 0 or a negative errno. */
 static int newest(int dir, time_t *last)
 {
-	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
+	struct newest n = {dir, 0};
 	struct stat st;
+	int ret = fstat(dir, &st) ? -errno : 0;
 
-	*last = 0;
-	if (!list) {
-		ret = -errno;
-		if (copy >= 0)
-			close(copy);
-		return ret;
+	if (!ret) {
+		n.time = st.st_mtim.tv_sec;
+		ret = pst_dir_each(dir, newest_add, &n, NULL);
 	}
-	while (!ret) {
-		errno = 0;
-		entry = readdir(list);
-		if (!entry) {
-			ret = -errno;
-			break;
-		}
-		if (!strcmp(entry->d_name, ".."))
-			continue;
-		if (fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-			ret = errno == ENOENT ? 0 : -errno;
-		else if (st.st_mtim.tv_sec > *last)
-			*last = st.st_mtim.tv_sec;
-	}
-	closedir(list);
+	*last = n.time;
 	return ret;
 }
 
@@ -141,7 +132,7 @@ static const char *repaired_bucket; /* the program has one thread while it repai
 
 static int upload_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
-	int upload = openat(dir, name, OPEN_DIR), ret;
+	int upload = openat(dir, name, GW_OPEN_DIR), ret;
 	struct stat file;
 	time_t last;
 	bool whole;
@@ -165,7 +156,7 @@ static int upload_repair(struct repair *r, int dir, const char *name, const stru
 
 static int uploads_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
-	int uploads = openat(dir, name, OPEN_DIR), ret;
+	int uploads = openat(dir, name, GW_OPEN_DIR), ret;
 
 	(void)st;
 	if (uploads < 0)
@@ -186,7 +177,7 @@ static int moves_repair(struct repair *r, int dir, const char *name, const struc
 
 	if (!S_ISDIR(st->st_mode))
 		return 0;
-	inner = openat(dir, name, OPEN_DIR);
+	inner = openat(dir, name, GW_OPEN_DIR);
 	if (inner < 0) {
 		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
 			r->unsettled = -errno;

@@ -12,7 +12,6 @@
 #include "folder.h"
 #include "keypath.h"
 
-#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 /* Number of times that a place is looked for again after another gateway has changed it. */
 #define ATTEMPTS 200
 /* The drive begins to write a draft each time that so many bytes are complete, so that less is left
@@ -28,7 +27,7 @@ static int open_own(int dir, const char *name, mode_t mode)
 
 	if (mkdirat(dir, name, mode) && errno != EEXIST)
 		return -errno;
-	fd = openat(dir, name, OPEN_DIR);
+	fd = openat(dir, name, GW_OPEN_DIR);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -120,7 +119,7 @@ int gw_bucket_open(const struct gw_store *store, const char *name)
 
 	if (!gw_bucket_name_ok(name))
 		return -ENOENT;
-	fd = openat(store->root, name, OPEN_DIR);
+	fd = openat(store->root, name, GW_OPEN_DIR);
 	if (fd < 0)
 		return errno == ENOTDIR || errno == ELOOP ? -ENOENT : -errno;
 	return fd;
@@ -243,13 +242,13 @@ int gw_object_remove(const struct gw_store *store, int bucket, const char *key, 
 		dir = gw_open_beneath(bucket, path, O_RDONLY | O_DIRECTORY);
 		path[slash - path] = '/';
 	} else {
-		dir = openat(bucket, ".", OPEN_DIR);
+		dir = openat(bucket, ".", GW_OPEN_DIR);
 	}
 	if (dir < 0)
 		return dir == -ENOTDIR || dir == -1 ? -ENOENT : dir;
 	ret = unlink_file(store, dir, slash ? slash + 1 : path);
 	if (ret == -EISDIR) {
-		int self = openat(dir, slash ? slash + 1 : path, OPEN_DIR);
+		int self = openat(dir, slash ? slash + 1 : path, GW_OPEN_DIR);
 
 		ret = self < 0 ? -ENOENT : gw_folder_settle(self, store->tmp);
 		if (!ret)
@@ -386,7 +385,7 @@ static int put(const struct gw_store *store, struct gw_draft *draft, int dir, co
 
 	if (ret != -EISDIR)
 		return !ret && store->sync && fsync(dir) ? -errno : ret;
-	inner = openat(dir, name, OPEN_DIR);
+	inner = openat(dir, name, GW_OPEN_DIR);
 	if (inner < 0)
 		return errno == ENOENT || errno == ENOTDIR ? -EAGAIN : -errno;
 	ret = gw_folder_settle(inner, store->tmp);

@@ -2,7 +2,6 @@
 /* Implements uploads in parts, see upload.h. */
 #include "upload.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,9 +9,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "folder.h"
 
-#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define UPLOAD_FILE "upload"
 
 int gw_uploads_open(const struct gw_store *store, const char *bucket)
@@ -21,7 +20,7 @@ int gw_uploads_open(const struct gw_store *store, const char *bucket)
 
 	if (!gw_bucket_name_ok(bucket))
 		return -ENOENT;
-	fd = openat(store->multipart, bucket, OPEN_DIR);
+	fd = openat(store->multipart, bucket, GW_OPEN_DIR);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -48,7 +47,7 @@ int gw_upload_make(const struct gw_store *store, const char *bucket, const char 
 	memcpy(id, unique, GW_UPLOAD_ID);
 	gw_meta_add(meta, "etag", "upload");
 	gw_meta_add(meta, "key", key);
-	if (mkdirat(uploads, id, 0700) || (dir = openat(uploads, id, OPEN_DIR)) < 0)
+	if (mkdirat(uploads, id, 0700) || (dir = openat(uploads, id, GW_OPEN_DIR)) < 0)
 		ret = -errno;
 	if (!ret)
 		ret = gw_draft_open(store, &draft);
@@ -101,7 +100,7 @@ int gw_upload_open(const struct gw_store *store, const char *bucket, const char 
 	out->dir = out->lock = -1;
 	if (uploads < 0)
 		return uploads;
-	out->dir = openat(uploads, id, OPEN_DIR);
+	out->dir = openat(uploads, id, GW_OPEN_DIR);
 	if (out->dir < 0)
 		ret = -errno;
 	close(uploads);
@@ -159,32 +158,32 @@ int gw_upload_lock(struct gw_upload *upload)
 	return gw_upload_exists(upload) ? 0 : -ENOENT;
 }
 
-static void file_remove(const struct gw_store *store, int dir, const char *name)
+/* A folder of parts that is removed. */
+struct removal {
+	const struct gw_store *store;
+	int dir;
+};
+
+static int file_remove(void *user, const struct dirent *entry)
 {
+	const struct removal *r = user;
 	struct stat st;
 
-	if (!fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && !unlinkat(dir, name, 0))
-		gw_meta_remove(store->meta, &st);
+	if (!fstatat(r->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+	    !unlinkat(r->dir, entry->d_name, 0))
+		gw_meta_remove(r->store->meta, &st);
+	return 0;
 }
 
 /* Removes the files in a folder. The file "upload" goes first: without it, there is no upload. */
 static int files_remove(const struct gw_store *store, int dir)
 {
-	int copy = openat(dir, ".", OPEN_DIR);
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
+	struct removal r = {store, dir};
+	struct stat st;
 
-	if (!list) {
-		if (copy >= 0)
-			close(copy);
-		return -EIO;
-	}
-	file_remove(store, dir, UPLOAD_FILE);
-	while ((entry = readdir(list)))
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			file_remove(store, dir, entry->d_name);
-	closedir(list);
-	return 0;
+	if (!fstatat(dir, UPLOAD_FILE, &st, AT_SYMLINK_NOFOLLOW) && !unlinkat(dir, UPLOAD_FILE, 0))
+		gw_meta_remove(store->meta, &st);
+	return pst_dir_each(dir, file_remove, &r, NULL);
 }
 
 int gw_upload_remove(const struct gw_store *store, const char *bucket, const char *id)
@@ -193,7 +192,7 @@ int gw_upload_remove(const struct gw_store *store, const char *bucket, const cha
 
 	if (uploads < 0)
 		return uploads;
-	dir = openat(uploads, id, OPEN_DIR);
+	dir = openat(uploads, id, GW_OPEN_DIR);
 	ret = dir < 0 ? -errno : files_remove(store, dir);
 	if (dir >= 0)
 		close(dir);
@@ -204,25 +203,31 @@ int gw_upload_remove(const struct gw_store *store, const char *bucket, const cha
 	return ret;
 }
 
+/* A bucket whose uploads are removed. */
+struct uploads_removal {
+	const struct gw_store *store;
+	const char *bucket;
+};
+
+static int upload_remove(void *user, const struct dirent *entry)
+{
+	const struct uploads_removal *r = user;
+
+	if (id_ok(entry->d_name))
+		gw_upload_remove(r->store, r->bucket, entry->d_name);
+	return 0;
+}
+
 void gw_uploads_remove(const struct gw_store *store, const char *bucket)
 {
-	int uploads = gw_uploads_open(store, bucket), copy;
-	struct dirent *entry;
-	DIR *list;
+	struct uploads_removal r = {store, bucket};
+	int uploads = gw_uploads_open(store, bucket);
 
 	if (uploads < 0)
 		return;
-	copy = openat(uploads, ".", OPEN_DIR);
-	list = copy < 0 ? NULL : fdopendir(copy);
-	while (list && (entry = readdir(list)))
-		if (id_ok(entry->d_name))
-			gw_upload_remove(store, bucket, entry->d_name);
-	if (list)
-		closedir(list);
-	else if (copy >= 0)
-		close(copy);
+	/* `penstock serve --repair` removes uploads that remain after a failure. */
+	pst_dir_each(uploads, upload_remove, &r, NULL);
 	close(uploads);
-	/* What remains is removed by `serve --repair`. */
 	unlinkat(store->multipart, bucket, AT_REMOVEDIR);
 }
 

@@ -2,7 +2,6 @@
 /* Implements the walk through a bucket, see walk.h. */
 #include "walk.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/dir.h"
 #include "folder.h"
 
-#define OPEN_DIR (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 /* Number of entries of a folder that are kept, in order; twice as many while they are collected. */
 #define PAGE 1024
 
@@ -128,72 +127,66 @@ static int type_of(int dir, const struct dirent *entry)
 	return S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
 }
 
+/* A folder whose entries are collected. */
+struct collecting {
+	struct page *page;
+	int dir;
+	const char *path;   /* leads to the folder */
+	const char *before; /* bytes of a long component for which the folder stands */
+	size_t inside;	    /* number of these bytes */
+};
+
 static int page_collect(struct page *page, int dir, const char *path, const char *before,
 			size_t inside);
 
-/* Adds what a folder's entry stands for. `path` leads to the folder; `before` has the bytes of a
- * long component that it stands for. */
-static int page_add_name(struct page *page, int dir, const char *path, const struct dirent *entry,
-			 const char *before, size_t inside)
+/* Adds what a folder's entry stands for. */
+static int page_add_name(void *user, const struct dirent *entry)
 {
+	const struct collecting *c = user;
 	char text[GW_KEY_MAX + 512], inner[GW_PATH_MAX];
-	int type = type_of(dir, entry), ret;
+	int type = type_of(c->dir, entry), ret;
 	enum gw_name_kind kind;
 	size_t part_len = 0;
 
 	if (type < 0)
 		return type;
-	if ((type != DT_DIR && type != DT_REG) || inside + 256 > GW_KEY_MAX + 256)
+	if ((type != DT_DIR && type != DT_REG) || c->inside + 256 > GW_KEY_MAX + 256)
 		return 0;
-	memcpy(text, before, inside);
-	kind = gw_name_parse(entry->d_name, before, inside, text + inside, &part_len);
+	memcpy(text, c->before, c->inside);
+	kind = gw_name_parse(entry->d_name, c->before, c->inside, text + c->inside, &part_len);
 	if (kind == GW_NAME_NONE || kind == GW_NAME_INTERN)
 		return 0;
-	if ((size_t)snprintf(inner, sizeof(inner), "%s%s", path, entry->d_name) >= sizeof(inner))
+	if ((size_t)snprintf(inner, sizeof(inner), "%s%s", c->path, entry->d_name) >= sizeof(inner))
 		return 0;
-	part_len += inside;
+	part_len += c->inside;
 	if (kind == GW_NAME_PIECE) {
 		int piece;
 
 		if (type != DT_DIR)
 			return 0;
-		piece = openat(dir, entry->d_name, OPEN_DIR);
+		piece = openat(c->dir, entry->d_name, GW_OPEN_DIR);
 		if (piece < 0)
 			return gw_is_gone(errno) ? 0 : -errno;
-		snprintf(inner, sizeof(inner), "%s%s/", path, entry->d_name);
-		ret = page_collect(page, piece, inner, text, part_len);
+		snprintf(inner, sizeof(inner), "%s%s/", c->path, entry->d_name);
+		ret = page_collect(c->page, piece, inner, text, part_len);
 		close(piece);
 		return ret;
 	}
-	ret = page_add(page, text, part_len, inner, type == DT_REG ? ENTRY_FILE : ENTRY_SELF);
+	ret = page_add(c->page, text, part_len, inner, type == DT_REG ? ENTRY_FILE : ENTRY_SELF);
 	if (ret || type == DT_REG)
 		return ret;
 	text[part_len] = '/';
-	return page_add(page, text, part_len + 1, inner, ENTRY_FOLDER);
+	return page_add(c->page, text, part_len + 1, inner, ENTRY_FOLDER);
 }
 
 static int page_collect(struct page *page, int dir, const char *path, const char *before,
 			size_t inside)
 {
-	int copy = openat(dir, ".", OPEN_DIR), ret = 0;
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
+	struct collecting c = {page, dir, path, before, inside};
+	const char *failed;
+	int ret = pst_dir_each(dir, page_add_name, &c, &failed);
 
-	if (!list) {
-		ret = -errno;
-		if (copy >= 0)
-			close(copy);
-		return ret == -ENOENT ? 0 : ret;
-	}
-	while (!ret) {
-		errno = 0;
-		entry = readdir(list);
-		ret = entry ? page_add_name(page, dir, path, entry, before, inside) : -errno;
-		if (!entry)
-			break;
-	}
-	closedir(list);
-	return ret;
+	return ret == -ENOENT && failed ? 0 : ret;
 }
 
 /* Returns 1 if a path is a file's or a link's, 0 if not, or a negative errno. */

@@ -196,7 +196,7 @@ static int list_file(void *user, const struct dirent *e)
 
 static int list_files(struct pst_ckpt_folder *f, const char *path)
 {
-	int ret = pst_dir_each(f->fd, path, list_file, f);
+	int ret = pst_ckpt_dir_each(f->fd, path, list_file, f);
 
 	if (!ret && f->count)
 		qsort(f->files, f->count, sizeof(f->files[0]), by_name);

@@ -58,8 +58,7 @@ static int add_subfolder(void *user, const struct dirent *e)
 	char *path;
 	int ret;
 
-	if (!strcmp(name, ".") || !strcmp(name, "..") ||
-	    (e->d_type != DT_DIR && e->d_type != DT_UNKNOWN))
+	if (e->d_type != DT_DIR && e->d_type != DT_UNKNOWN)
 		return 0;
 	if (asprintf(&path, "%s%s%s", dir, slash, name) < 0)
 		return pst_weights_no_memory("the list of checkpoints");
@@ -102,7 +101,7 @@ int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
 	list->fd = f.fd;
 	f.fd = -1;
 	ret = f.found ? add_entry(list, &f, 0)
-		      : pst_dir_each(list->fd, dir, add_subfolder, &parent);
+		      : pst_ckpt_dir_each(list->fd, dir, add_subfolder, &parent);
 	pst_ckpt_folder_close(&f);
 	if (list->count)
 		qsort(list->entries, list->count, sizeof(list->entries[0]), by_time);

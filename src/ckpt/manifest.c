@@ -377,7 +377,7 @@ static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
 {
 	struct source source = {
 		.m = m, .path = dir, .fd = fd, .bytes_left = PST_MANIFEST_READ_MAX};
-	int ret = pst_dir_each(fd, dir, add_file, &source);
+	int ret = pst_ckpt_dir_each(fd, dir, add_file, &source);
 
 	if (!ret && !m->text_count)
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,

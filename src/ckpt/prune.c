@@ -158,7 +158,7 @@ static int lock_is_held(void *user, const struct dirent *e)
  * __N.penstock-saving. */
 static int save_runs(struct pst_ckpt_folder *f)
 {
-	return pst_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
+	return pst_ckpt_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
 }
 
 /* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
