@@ -49,6 +49,7 @@ struct gw_http_request {
 	/* Set by head() or NULL: bounds the body that is in memory, and has the reply's body. The
 	 * owner keeps it until done(). */
 	struct gw_stream *stream;
+	bool answers; /* set by end(): it has filled no reply, because the stream will have one */
 	/* used by http.c only */
 	unsigned state;
 	bool too_long, completed;
@@ -68,7 +69,8 @@ struct gw_http_calls {
 	bool (*head)(void *owner, struct gw_http_request *req);
 	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
-	/* The body has arrived; fills the reply. With a stream, it may leave that to answer(). */
+	/* The body has arrived; fills the reply. With a stream, it may leave that to answer() by
+	 * `answers`. */
 	void (*end)(void *owner, struct gw_http_request *req);
 	/* Called after end() if there is a stream that still lacks the reply: the stream has it. */
 	void (*answer)(void *owner, struct gw_http_request *req);

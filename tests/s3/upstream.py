@@ -372,7 +372,7 @@ def case_rdma_tokens_are_declined():
     with Pair() as pair:
         events = pair.client.meta.events
         events.register("before-sign.s3", lambda request, **_: request.headers.add_header(
-            "x-amz-rdma-token", "tcp1:x"))
+            "x-amz-rdma-token", f"0:4:tcp1:192.0.2.1:9:{'0' * 32}"))
         try:
             reply = pair.client.put_object(Bucket="data-1", Key="k", Body=b"")
         except ClientError as error:  # botocore takes the element Error for an error
