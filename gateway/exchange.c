@@ -568,10 +568,8 @@ static bool reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 		if (x->request->window->complete)
 			s->length = 0;
 	}
-	/* If the whole reply is here, the connection is free before the client's next request. With
-	 * bytes of a window in the ring, there may be no room for the rest. */
-	arrived = no_body ||
-		  (s->has_length && left <= x->link->len && (!left || left == head->length));
+	/* If the whole reply is here, the connection is free before the client's next request. */
+	arrived = no_body || (s->has_length && left <= x->link->len);
 	if (!arrived)
 		gw_stream_reply(s, GW_STREAM_NONE);
 	if (!no_body)

@@ -37,6 +37,9 @@ struct gw_rdma {
 	struct penstock_device *device; /* NULL: none */
 	int stop;			/* eventfd */
 	unsigned active_max;
+	/* The server as the thread knows it: gw_rdma_cancel ends the thread before it closes the
+	 * server. */
+	struct penstock_object_server *polled;
 
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
@@ -63,8 +66,7 @@ static void *rdma_run(void *arg)
 {
 	struct gw_rdma *rdma = arg;
 	struct penstock_object_done done[BATCH];
-	/* gw_rdma_cancel ends this thread before it closes the server. */
-	struct penstock_object_server *server = rdma->server;
+	struct penstock_object_server *server = rdma->polled;
 
 	for (;;) {
 		struct pollfd fds[2] = {{penstock_object_fd(server), POLLIN, 0},
@@ -117,8 +119,10 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	}
 	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
-	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->server))
+	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->polled)) {
+		rdma->server = rdma->polled;
 		rdma->running = !pthread_create(&rdma->thread, NULL, rdma_run, rdma);
+	}
 	if (rdma->running) {
 		name_transports(rdma->server, o->metrics);
 		return rdma;

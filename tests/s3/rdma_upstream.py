@@ -254,6 +254,18 @@ def case_checksums():
         s.objects.put("data-1", "key", s.memory, 0, MIB, ContentMD5=md5)
         same(s.stored("key") == data, True, "the object")
         s.is_idle()
+    # An upstream that does not compare checksums gets no whole body either.
+    server = Server()
+    with Setup(url=server.url) as s:
+        s.memory.write(0, data)
+        for length in (MIB, 1000):
+            same(failure(lambda n=length: s.objects.put("data-1", "key", s.memory, 0, n,
+                                                        ChecksumCRC32=wrong)),
+                 (400, "BadDigest"), f"a checksum that only the gateway compares, {length}")
+        same(b"key" in server.objects, False, "whether the upstream has the object")
+        s.objects.put("data-1", "key", s.memory, 0, MIB, ChecksumCRC32=right)
+        same(server.objects[b"key"] == data, True, "the object")
+    server.stop()
 
 
 def case_short_windows_are_declined():
