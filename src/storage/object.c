@@ -318,6 +318,8 @@ static int64_t read_check(struct object_read *read)
 	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
 	char expected[17], found[17];
 
+	if (!sum->pieces) /* constant since the open */
+		return (int64_t)len;
 	pthread_mutex_lock(&object->lock);
 	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
 		uint64_t crc;
@@ -330,7 +332,8 @@ static int64_t read_check(struct object_read *read)
 		 * and the gap is now another one. */
 		state = pst_object_sum_add(sum, at, n, crc);
 	}
-	pst_object_sum_text(sum->kind, sum->found, found);
+	if (state == PST_OBJECT_SUM_WRONG) /* `found` is not set otherwise */
+		pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
 	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
 		check_give_up(object);
