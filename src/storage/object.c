@@ -163,6 +163,9 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 	if (ret && ret != -ENOENT && ret != -EACCES)
 		return ret;
 	err->code = 0;
+	/* The commit replaces the object that this checksum is of. */
+	pst_object_sum_close(&object->sum);
+	memset(&object->sum, 0, sizeof(object->sum));
 	return pst_object_upload_open(&object->place, opts->length, !replace, &object->upload, err);
 }
 

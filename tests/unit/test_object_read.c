@@ -110,11 +110,28 @@ static void reads_with_check(void **state)
 	}
 }
 
+/* The checksum of the object that a commit replaces says nothing about the new bytes. */
+static void reads_after_commit(void **state)
+{
+	struct penstock_storage_opts opts = {.size = sizeof(opts), .flags = PENSTOCK_O_REPLACE};
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	struct pst_object *object = object_make(false);
+
+	(void)state;
+	answer_set(0, true);
+	assert_int_equal(object_open_upload(object, &opts, &err), 0);
+	object->committed = true;
+	object->length = LEN;
+	assert_int_equal(read_all(object, &err), LEN);
+	object_free(object);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_without_check),
 		cmocka_unit_test(reads_with_check),
+		cmocka_unit_test(reads_after_commit),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);
