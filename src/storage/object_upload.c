@@ -86,6 +86,14 @@ static char *spare_take(struct pst_object_upload *up)
 	return mem;
 }
 
+/* Returns the length of the buffer of a part with `len` bytes. A buffer of the usual length can be
+ * used again for another part. */
+static uint64_t buffer_len(const struct pst_object_upload *up, uint64_t len)
+{
+	return len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+}
+
+/* Returns a buffer for a part with `len` bytes, or NULL. buffer_put takes it back. */
 static char *buffer_get(struct pst_object_upload *up, uint64_t len)
 {
 	uint64_t longest = len > up->part_bytes ? len : up->part_bytes;
@@ -104,14 +112,14 @@ static char *buffer_get(struct pst_object_upload *up, uint64_t len)
 	if (up->buffer_bytes + len > most &&
 	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
-	/* A buffer of the usual length can be used again for another part. */
-	len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	len = buffer_len(up, len);
 	mem = malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
 	if (mem)
 		up->buffer_bytes += len;
 	return mem;
 }
 
+/* Takes back a buffer of `len` bytes, as buffer_len has returned it. */
 static void buffer_put(struct pst_object_upload *up, char *mem, uint64_t len)
 {
 	if (len == up->part_bytes && up->buffer_bytes <= BUFFERS_BYTES) {
@@ -157,7 +165,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	if (part)
 		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
 	if (!part || !part->spans) {
-		buffer_put(up, mem, len);
+		buffer_put(up, mem, buffer_len(up, len));
 		free(part);
 		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
 		return NULL;
@@ -168,7 +176,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	part->off = off;
 	part->len = len;
 	part->mem = mem;
-	part->mem_len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	part->mem_len = buffer_len(up, len);
 	up->parts[index] = part;
 	return part;
 }
