@@ -214,6 +214,17 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
+/* Repeats a call that has ended with an error that may pass. Returns true if it has been started
+ * again. If the start fails, stores why in *ret and *err. */
+static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
+			      int *ret, struct pst_err *err)
+{
+	if (up->stopping || !pst_object_call_may_pass(call))
+		return false;
+	*ret = pst_object_call_repeat(call, err);
+	return !*ret;
+}
+
 static void upload_pump(struct pst_object_upload *up);
 
 static void part_ended(struct pst_object_call *call)
@@ -228,12 +239,9 @@ static void part_ended(struct pst_object_call *call)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
@@ -310,12 +318,9 @@ static void id_ended(struct pst_object_call *call)
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	up->id_state = ID_NONE;
 	if (!ret)
@@ -464,15 +469,21 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
+/* Sends the parts that are ready. The first one begins the upload and waits for its ID. */
+static void parts_start(struct pst_object_upload *up)
+{
+	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+		id_ask(up);
+	if (up->id_state == ID_KNOWN && !up->err.code)
+		parts_send(up);
+}
+
 /* Sends what can be sent, and takes writes that waited for buffers. */
 static void upload_pump(struct pst_object_upload *up)
 {
 	if (up->stopping)
 		return;
-	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-		id_ask(up);
-	if (up->id_state == ID_KNOWN && !up->err.code)
-		parts_send(up);
+	parts_start(up);
 	while (up->waiting) {
 		struct pst_io *io = up->waiting;
 		int ret = up->err.code ? up->err.code : write_prepare(up, io);
@@ -488,10 +499,7 @@ static void upload_pump(struct pst_object_upload *up)
 			ret = write_copy(up, io);
 		io->engine = "http";
 		pst_io_done(io, ret ? ret : (int64_t)io->len);
-		if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-			id_ask(up);
-		if (up->id_state == ID_KNOWN && !up->err.code)
-			parts_send(up);
+		parts_start(up);
 	}
 }
 
