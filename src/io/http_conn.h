@@ -56,7 +56,6 @@ struct pst_http_conn {
 	size_t have;
 	uint64_t left; /* bytes of the body that have not arrived; UINT64_MAX: until the end */
 	struct pst_http_chunks chunks;
-	struct iovec iov[64]; /* rest of the call's memory, or its first 64 pieces */
 	/* Bytes moved and time at the last check of the speed. */
 	uint64_t moved, mark_moved, mark_ns;
 	uint64_t began_ns; /* when the state began: for the connection's and the head's time */

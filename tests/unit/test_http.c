@@ -336,6 +336,38 @@ static int one_wait(struct one *one)
 	return one->http.result;
 }
 
+/* The body goes to as many pieces of memory as it has bytes. It arrives together with the head, or,
+ * if the head fills the first receive, with some bytes missing. */
+static void memory_in_many_pieces(void **state)
+{
+	static const struct pst_http_ops piece_ops = {write_head, judge, done};
+	static char memory[2 * BODY];
+	static struct iovec iov[BODY];
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = server_start()};
+	struct pst_http_call call = {.ops = &piece_ops, .in = iov, .in_count = BODY, .in_len = BODY};
+	struct pst_err err;
+	unsigned missing = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < BODY; i++)
+		iov[i] = (struct iovec){&memory[2 * i], 1};
+	ended = 0;
+	assert_int_equal(pst_http_endpoint_open(&opts, &call.endpoint, &err), 0);
+	assert_int_equal(pst_http_start(&call, &err), 0);
+	pthread_mutex_lock(&lock);
+	while (!ended)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	assert_int_equal(call.result, 0);
+	for (unsigned i = 0; i < BODY; i++) {
+		missing += memory[2 * i] != 'b';
+		assert_int_equal(memory[2 * i + 1], 0);
+	}
+	printf("# got %u bytes, %u of them are not in the memory\n", (unsigned)call.got, missing);
+	assert_int_equal(call.got, BODY);
+	assert_int_equal(missing, 0);
+}
+
 /* The hook in the child must not close a file that has got the number of a closed connection. */
 static void forks_while_a_connection_closes(void **state)
 {
@@ -499,6 +531,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(memory_in_many_pieces),
 		cmocka_unit_test(other_addresses_are_tried),
 		cmocka_unit_test(delayed_calls_make_room),
 		cmocka_unit_test(slowed_calls_make_no_room),
