@@ -683,12 +683,6 @@ bool pst_http_cancel(struct pst_http_call *call)
 	return waited;
 }
 
-int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
-			   struct pst_http_endpoint **out, struct pst_err *err)
-{
-	return pst_endpoint_get(opts, out, err);
-}
-
 void pst_http_get_counts(struct pst_http_counts *out)
 {
 	out->connections = atomic_load(&connections);
@@ -696,14 +690,4 @@ void pst_http_get_counts(struct pst_http_counts *out)
 	out->retries = atomic_load(&retries);
 	out->body_bytes = atomic_load(&body_bytes);
 	out->copied_bytes = atomic_load(&copied_bytes);
-}
-
-unsigned pst_http_endpoint_limit(struct pst_http_endpoint *endpoint)
-{
-	unsigned limit;
-
-	pthread_mutex_lock(&lock);
-	limit = endpoint->limit.now;
-	pthread_mutex_unlock(&lock);
-	return limit;
 }

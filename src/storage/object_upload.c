@@ -251,7 +251,6 @@ static void part_ended(struct pst_object_call *call)
 		upload_fail(up, &err);
 	sent->len = part->len;
 	sent->crc = part->crc;
-	part->state = PART_SENT;
 	up->parts[part->number - 1] = NULL;
 	buffer_put(up, part->mem, part->mem_len);
 	part->mem = NULL;

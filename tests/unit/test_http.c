@@ -220,7 +220,7 @@ static unsigned calls_run(unsigned port)
 		call->in = &iov[i];
 		call->in_count = 1;
 		call->in_len = BODY;
-		assert_int_equal(pst_http_endpoint_open(&opts, &call->endpoint, &err), 0);
+		assert_int_equal(pst_endpoint_get(&opts, &call->endpoint, &err), 0);
 		assert_int_equal(pst_http_start(call, &err), 0);
 	}
 	pthread_mutex_lock(&lock);
@@ -321,7 +321,7 @@ static void one_start(struct one *one, const char *host, unsigned port, const ch
 	one->http.in = &one->iov;
 	one->http.in_count = 1;
 	one->http.in_len = BODY;
-	assert_int_equal(pst_http_endpoint_open(&opts, &one->http.endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &one->http.endpoint, &err), 0);
 	assert_int_equal(pst_http_start(&one->http, &err), 0);
 }
 
@@ -344,7 +344,8 @@ static void memory_in_many_pieces(void **state)
 	static char memory[2 * BODY];
 	static struct iovec iov[BODY];
 	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = server_start()};
-	struct pst_http_call call = {.ops = &piece_ops, .in = iov, .in_count = BODY, .in_len = BODY};
+	struct pst_http_call call = {
+		.ops = &piece_ops, .in = iov, .in_count = BODY, .in_len = BODY};
 	struct pst_err err;
 	unsigned missing = 0;
 
@@ -352,7 +353,7 @@ static void memory_in_many_pieces(void **state)
 	for (unsigned i = 0; i < BODY; i++)
 		iov[i] = (struct iovec){&memory[2 * i], 1};
 	ended = 0;
-	assert_int_equal(pst_http_endpoint_open(&opts, &call.endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &call.endpoint, &err), 0);
 	assert_int_equal(pst_http_start(&call, &err), 0);
 	pthread_mutex_lock(&lock);
 	while (!ended)
@@ -509,7 +510,7 @@ static void many_servers(void **state)
 
 	(void)state;
 	for (opts.port = 1; opts.port <= 1000; opts.port++) {
-		int ret = pst_http_endpoint_open(&opts, &endpoint, &err);
+		int ret = pst_endpoint_get(&opts, &endpoint, &err);
 
 		if (ret)
 			printf("# server %u: %s\n", opts.port, err.text);
@@ -518,11 +519,11 @@ static void many_servers(void **state)
 		assert_ptr_equal(endpoint->tls_context, first->tls_context);
 	}
 	opts.insecure = true; /* another trust */
-	assert_int_equal(pst_http_endpoint_open(&opts, &other, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &other, &err), 0);
 	assert_ptr_not_equal(other->tls_context, first->tls_context);
 	opts.insecure = false;
 	opts.port = 1;
-	assert_int_equal(pst_http_endpoint_open(&opts, &endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &endpoint, &err), 0);
 	assert_ptr_equal(endpoint, first);
 }
 
