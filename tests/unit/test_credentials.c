@@ -327,6 +327,32 @@ static void wrong_files(void **state)
 	read_bad(NULL, -EISDIR, "cannot read ");
 }
 
+/* A shell's <(COMMAND) is the name of a pipe, whose bytes can be read only once. The section that a
+ * profile names comes before the profile. */
+static void file_that_is_a_pipe(void **state)
+{
+	static const char text[] = "[services mine]\n"
+				   "s3 =\n"
+				   "  endpoint_url = http://mine\n"
+				   "[default]\n"
+				   "region = eu-1\n"
+				   "services = mine\n";
+	struct pst_s3_settings s;
+	char name[32];
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(write(fds[1], text, sizeof(text) - 1), sizeof(text) - 1);
+	assert_int_equal(close(fds[1]), 0);
+	snprintf(name, sizeof(name), "/dev/fd/%d", fds[0]);
+	setenv("AWS_CONFIG_FILE", name, 1);
+	s = read_good(NULL);
+	assert_string_equal(s.region, "eu-1");
+	assert_string_equal(s.endpoint, "http://mine");
+	assert_int_equal(close(fds[0]), 0);
+}
+
 /* Makes calls of the file system fail that only root may make, or allows them again. */
 static void be_root(bool root)
 {
@@ -379,6 +405,7 @@ int main(void)
 		CASE(other_files),
 		CASE(kinds_that_are_not_supported),
 		CASE(wrong_files),
+		CASE(file_that_is_a_pipe),
 		CASE(files_of_another_user),
 		CASE(wrong_environment),
 	};
