@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "s3/credentials.h"
@@ -360,27 +361,47 @@ static void be_root(bool root)
 		assert_int_equal(seteuid(root ? 0 : 65534), 0);
 }
 
-/* A home that this user may not enter is like one without files. An unreadable file is an error. */
+/* Reads the region as another user, if this program runs as root. */
+static void region_is(const char *region)
+{
+	struct pst_s3_settings s;
+
+	be_root(false);
+	s = read_good(NULL);
+	be_root(true);
+	assert_string_equal(s.region, region);
+}
+
+/* A home that this user may not enter is like one without files. An unreadable file is an error.
+ * The names are relative, because the folders above the home may be closed for other users. */
 static void files_of_another_user(void **state)
 {
+	int here = open(".", O_PATH | O_CLOEXEC);
 	char name[300];
 
 	(void)state;
+	assert_true(here >= 0);
 	config("[default]\nregion=eu-1\n");
-	assert_int_equal(chmod(home, 0), 0);
-	be_root(false);
-	assert_string_equal(read_good(NULL).region, "us-east-1");
-	be_root(true);
-	assert_int_equal(chmod(home, 0755), 0);
 	snprintf(name, sizeof(name), "%s/.aws", home);
 	assert_int_equal(chmod(name, 0755), 0);
 	snprintf(name, sizeof(name), "%s/.aws/config", home);
-	assert_int_equal(chmod(name, 0), 0);
+	assert_int_equal(chmod(name, 0644), 0);
+	assert_int_equal(chmod(home, 0755), 0);
+	assert_int_equal(chdir(home), 0);
+	setenv("HOME", ".", 1);
+	region_is("eu-1");
+	assert_int_equal(chmod(".", 0), 0);
+	region_is("us-east-1");
+	/* Without root rights, a name inside of a folder that is closed leads nowhere. */
+	assert_int_equal(fchdir(here), 0);
+	assert_int_equal(chmod(home, 0755), 0);
+	assert_int_equal(chdir(home), 0);
+	assert_int_equal(chmod(".aws/config", 0), 0);
 	be_root(false);
-	/* If this program runs as root, the folder above the home may be closed for others. */
-	if (!eaccess(home, X_OK))
-		read_bad(NULL, -EACCES, "/.aws/config: Permission denied");
+	read_bad(NULL, -EACCES, "./.aws/config: Permission denied");
 	be_root(true);
+	assert_int_equal(fchdir(here), 0);
+	close(here);
 }
 
 static void wrong_environment(void **state)
