@@ -42,6 +42,7 @@ struct pst_http_conn {
 	enum pst_http_conn_state state;
 	struct pst_http_endpoint *endpoint;
 	struct pst_http_call *call; /* NULL if idle */
+	struct pst_http_conn *next; /* for the reactor's lists */
 	struct pst_tls *tls;	    /* NULL without TLS */
 	const char *host;	    /* the endpoint's, for TLS and for messages */
 	struct pst_tls_context *tls_context;

@@ -307,10 +307,10 @@ static void one_done(struct pst_http_call *call)
 	pthread_mutex_unlock(&lock);
 }
 
-static void one_start(struct one *one, const char *host, unsigned port, const char *path)
+static void one_start_at(struct one *one, const struct pst_http_endpoint_opts *opts,
+			 const char *path)
 {
 	static const struct pst_http_ops one_ops = {one_write_head, one_judge, one_done};
-	struct pst_http_endpoint_opts opts = {.host = host, .port = port};
 	struct pst_err err;
 
 	memset(one, 0, sizeof(*one));
@@ -321,8 +321,15 @@ static void one_start(struct one *one, const char *host, unsigned port, const ch
 	one->http.in = &one->iov;
 	one->http.in_count = 1;
 	one->http.in_len = BODY;
-	assert_int_equal(pst_endpoint_get(&opts, &one->http.endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(opts, &one->http.endpoint, &err), 0);
 	assert_int_equal(pst_http_start(&one->http, &err), 0);
+}
+
+static void one_start(struct one *one, const char *host, unsigned port, const char *path)
+{
+	struct pst_http_endpoint_opts opts = {.host = host, .port = port};
+
+	one_start_at(one, &opts, path);
 }
 
 /* Waits for the call's end, and frees its text. Returns its result. */
@@ -527,6 +534,46 @@ static void many_servers(void **state)
 	assert_ptr_equal(endpoint, first);
 }
 
+/* Calls one of many servers, which differ only in a setting that has no effect without TLS. */
+static void server_call(unsigned port, unsigned number)
+{
+	char setting[16];
+	struct pst_http_endpoint_opts opts = {
+		.host = "127.0.0.1", .port = port, .ca_bundle = setting};
+	struct one one;
+
+	snprintf(setting, sizeof(setting), "%u", number);
+	one_start_at(&one, &opts, "/");
+	assert_int_equal(one_wait(&one), 0);
+	assert_int_equal(one.http.got, BODY);
+	assert_int_equal(one.memory[BODY - 1], 'b');
+}
+
+/* A reactor has room for as many connections as calls may be in flight. A call to one more server
+ * closes the connection that has been idle for the longest time. One reactor carries all calls,
+ * because they come one after another. */
+static void more_servers_than_connections(void **state)
+{
+	const unsigned count = PST_HTTP_INFLIGHT_MAX + 50;
+	struct pst_http_counts first, second, third;
+	unsigned port = server_start();
+
+	(void)state;
+	pst_http_get_counts(&first);
+	for (unsigned i = 0; i < count; i++)
+		server_call(port, i);
+	pst_http_get_counts(&second);
+	for (unsigned i = count; i--;)
+		server_call(port, i);
+	pst_http_get_counts(&third);
+	printf("# %u servers: %u connections, and %u more for the second calls\n", count,
+	       (unsigned)(second.connections - first.connections),
+	       (unsigned)(third.connections - second.connections));
+	assert_int_equal(second.connections - first.connections, count);
+	assert_int_equal(third.connections - second.connections, count - PST_HTTP_INFLIGHT_MAX);
+	assert_int_equal(third.requests - first.requests, 2 * count);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -539,6 +586,7 @@ int main(void)
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 		cmocka_unit_test(many_servers),
+		cmocka_unit_test(more_servers_than_connections),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);
