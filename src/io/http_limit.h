@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define PST_HTTP_INFLIGHT_MIN 2
-#define PST_HTTP_INFLIGHT_FIRST 8
+#define PST_HTTP_INFLIGHT_FIRST 16
 #define PST_HTTP_INFLIGHT_MAX 256 /* also the limit of all endpoints together */
 
 struct pst_http_limit {
