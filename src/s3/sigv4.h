@@ -37,11 +37,22 @@ struct pst_sigv4_request {
 	const char *payload;
 };
 
+/* Keeps the key that all signatures with one secret have on one day in one region. Any thread may
+ * use it. It is as secret as the secret itself. */
+struct pst_sigv4_day;
+
+/* Returns a place for the key of the day, or NULL if there is no memory. It belongs to one secret.
+ */
+struct pst_sigv4_day *pst_sigv4_day_open(void);
+/* Overwrites and frees it; NULL is allowed. */
+void pst_sigv4_day_close(struct pst_sigv4_day *day);
+
 /* A client's keys. */
 struct pst_sigv4_keys {
 	const char *access_key, *secret;
-	const char *token;  /* session token; NULL if there is none */
-	const char *region; /* such as "us-east-1" */
+	const char *token;	   /* session token; NULL if there is none */
+	const char *region;	   /* such as "us-east-1" */
+	struct pst_sigv4_day *day; /* of the secret; NULL: each signature computes the day's key */
 };
 
 /* Writes a time in the form of x-amz-date. The year has four digits. */
@@ -101,12 +112,12 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
 /* Checks a signature with the secret of the claimed access key; NULL if the server does not know
- * this key. `region` is the server's region; NULL accepts any. A presigned request's payload counts
- * as UNSIGNED-PAYLOAD, whatever req->payload says. For all others, the caller must compare
- * req->payload with the body. */
+ * this key. `day` belongs to the secret, or is NULL. `region` is the server's region; NULL accepts
+ * any. A presigned request's payload counts as UNSIGNED-PAYLOAD, whatever req->payload says. For
+ * all others, the caller must compare req->payload with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
-				       const char *region, time_t now);
+				       struct pst_sigv4_day *day, const char *region, time_t now);
 
 /* Returns S3's error code for a result, such as "SignatureDoesNotMatch"; "" for OK. */
 const char *pst_sigv4_code(enum pst_sigv4_result result);
