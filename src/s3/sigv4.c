@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "s3/canonical.h"
 #include "s3/hash.h"
 #include "s3/uri.h"
