@@ -11,6 +11,7 @@
 #include "io/http.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -38,6 +39,9 @@
 #define RETRY_AFTER_MAX_S 60
 /* A server that refuses connections is not likely to change that within seconds. */
 #define REFUSED_TRIES_MAX 4
+/* Bounds of the number of reactors, unless the user names a number. */
+#define REACTORS_FEW 4
+#define REACTORS_MANY 16
 
 /* Where a call is. */
 enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE, CALL_DELAYED };
@@ -651,15 +655,35 @@ static int reactor_start(void)
 	return 0;
 }
 
+/* Returns the number of reactors: $PENSTOCK_HTTP_THREADS, or half of the CPUs that the process may
+ * use. One reactor receives about 3 GB/s on a loopback interface. */
+static unsigned reactors_wanted(void)
+{
+	const char *text = getenv("PENSTOCK_HTTP_THREADS");
+	unsigned long named = text ? strtoul(text, NULL, 10) : 0;
+	cpu_set_t set;
+	int cpus;
+
+	if (named)
+		return named < PST_HTTP_REACTORS_MAX ? (unsigned)named : PST_HTTP_REACTORS_MAX;
+	cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+	if (cpus <= REACTORS_FEW)
+		return (unsigned)cpus;
+	if (cpus / 2 < REACTORS_FEW)
+		return REACTORS_FEW;
+	return cpus / 2 < REACTORS_MANY ? (unsigned)cpus / 2 : REACTORS_MANY;
+}
+
 /* Starts the reactors, if none is running. Called under the lock. */
 static int reactors_start(void)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned wanted;
 	int ret = 0;
 
 	if (reactor_count)
 		return 0;
-	while (!ret && reactor_count < PST_HTTP_REACTORS_MAX && (long)reactor_count < cpus)
+	wanted = reactors_wanted();
+	while (!ret && reactor_count < wanted)
 		ret = reactor_start();
 	return reactor_count ? 0 : ret; /* one is enough to work */
 }

@@ -27,7 +27,7 @@
 
 #define PST_HTTP_TEXT_MAX (64u << 10) /* bytes of a text body that are kept */
 #define PST_HTTP_TRIES_MAX 8	      /* attempts in a row without a byte of progress */
-#define PST_HTTP_REACTORS_MAX 4
+#define PST_HTTP_REACTORS_MAX 32
 
 struct pst_http_call;
 struct pst_http_endpoint;
