@@ -21,7 +21,7 @@
 
 #define CRC64_DIGITS 12 /* length of 8 bytes in base64 */
 
-/* The headers that matter, as numbers. */
+/* The headers that decide about a response, as numbers. */
 struct seen {
 	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
 	bool has_bytes, has_total, has_length, has_range;
@@ -222,7 +222,8 @@ static void judge_delivered(uint64_t len, const struct penstock_object_reply *re
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the server did not send x-amz-rdma-bytes-transferred");
 	else if (seen->has_length && seen->length)
-		/* Nobody knows what the body is, so neither the body nor the window counts. */
+		/* The bytes of the object are either in the window or in the body. Here it is
+		 * unknown which of them has the right bytes. */
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the response has a body of %" PRIu64 " bytes "
 		       "although the bytes went by RDMA",

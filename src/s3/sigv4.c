@@ -178,7 +178,7 @@ static void scope_put(const char *date, const char *region, const char *service,
 	pst_text_put_str(out, "/aws4_request");
 }
 
-/* What a signature covers besides the request. */
+/* The values that enter a signature besides the request. */
 struct terms {
 	const char *date, *region, *service, *signed_headers, *payload;
 	const unsigned char *key;

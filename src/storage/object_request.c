@@ -15,7 +15,7 @@
 #include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Repetitions of a call whose error had a status that stands for other errors too. */
+/* Maximum number of repetitions after an error of pst_object_call_may_pass. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
 /* Patience of calls that have none, and time for the waits between attempts. */
