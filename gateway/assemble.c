@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "condition.h"
 #include "copy.h"
 #include "partlist.h"
@@ -27,19 +28,6 @@ struct work {
 	struct gw_partlist_writer lens;
 	struct pst_text sums; /* checksums of the parts, with commas */
 };
-
-/* Parses the hex digits of an MD5 digest. */
-static bool md5_parse(const char *text, unsigned char out[16])
-{
-	if (strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
-		return false;
-	for (unsigned i = 0; i < 16; i++) {
-		char pair[3] = {text[2 * i], text[2 * i + 1], '\0'};
-
-		out[i] = (unsigned char)strtoul(pair, NULL, 16);
-	}
-	return true;
-}
 
 /* Adds a part's checksum to the object's. Returns false if the part has none. */
 static bool sum_add(struct work *w, const char *sum, uint64_t len)
@@ -84,7 +72,7 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 			return gw_fail(w->req, GW_InvalidPart, "Part %u has no checksum.",
 				       want->number) == 0;
 	}
-	if (w->md5 && md5_parse(etag, digest)) {
+	if (w->md5 && strlen(etag) == PST_MD5_DIGITS && pst_md5_parse(etag, digest)) {
 		pst_hash_put(w->md5, digest, 16);
 	} else {
 		pst_hash_close(w->md5);

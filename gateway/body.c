@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/digits.h"
 #include "request.h"
 #include "s3/chunked.h"
 #include "stream.h"

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "common/dir.h"
 #include "keypath.h"
 
@@ -45,13 +46,11 @@ bool gw_is_gone(int code)
 void gw_unique_name(char out[64])
 {
 	unsigned char random[16];
-	char *to = out;
 
 	/* getrandom() does not fail for up to 256 bytes once the generator is ready. */
 	while (getrandom(random, sizeof(random), 0) != sizeof(random))
 		;
-	for (unsigned i = 0; i < sizeof(random); i++)
-		to += snprintf(to, 3, "%02x", random[i]);
+	pst_hex(random, sizeof(random), out);
 }
 
 /* ---- an object's file in the way of a folder ---- */

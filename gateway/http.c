@@ -26,7 +26,7 @@
 /* A walk through a bucket needs some 300 bytes for each level of its folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
-/* A body of up to so many bytes is sent in one call together with the headers. */
+/* Maximum length of a body that one system call sends together with the headers. */
 #define SHORT_BODY (16u << 10)
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };

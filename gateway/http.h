@@ -61,7 +61,7 @@ struct gw_http_request {
 	void *connection;
 };
 
-/* What a server's owner does with requests. Called from the server's threads. */
+/* The functions of a server's owner, which handle requests. The server's threads call them. */
 struct gw_http_calls {
 	/* The request's head has arrived. Returns true if the body is wanted, or false if the
 	 * reply is complete. */

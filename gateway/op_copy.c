@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "auth.h"
+#include "common/digits.h"
 #include "condition.h"
 #include "copy.h"
 #include "range.h"

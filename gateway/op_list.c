@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "folder.h"
 #include "s3/uri.h"
 #include "walk.h"

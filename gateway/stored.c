@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <sys/random.h>
 
+#include "common/digits.h"
 #include "s3/hash.h"
 
 #define USER_META_MAX 2048 /* maximum total length of names and values, as in S3 */

@@ -28,6 +28,7 @@ struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
 	struct pst_s3_settings settings; /* default keys, and the region */
+	struct pst_sigv4_day *day;	 /* of the settings' secret; NULL if there is no memory */
 	char host[300];			 /* value of the header Host */
 	struct gw_pool *pool;
 	pthread_mutex_t lock; /* protects all that follows */
@@ -106,6 +107,7 @@ static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_optio
 	}
 	if (pst_s3_settings_read(NULL, &u->settings, why, why_len))
 		return false;
+	u->day = pst_sigv4_day_open();
 	if (pst_endpoint_get(&endpoint, &u->endpoint, &err)) {
 		snprintf(why, why_len, "--upstream: %s", err.text);
 		return false;
@@ -177,6 +179,7 @@ void gw_upstream_close(struct gw_upstream *u)
 	gw_pool_free(u->pool);
 	gw_links_close(u->links);
 	pst_s3_settings_clear(&u->settings);
+	pst_sigv4_day_close(u->day);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
 }
@@ -427,6 +430,7 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 		.secret = own ? identity->upstream_secret : settings->secret,
 		.token = own || !settings->token[0] ? NULL : settings->token,
 		.region = settings->region,
+		.day = own ? identity->upstream_day : req->server->upstream->day,
 	};
 	struct pst_sigv4_request signed_request = {.method = req->http->method};
 	struct head h = {.count = 0};

@@ -67,8 +67,8 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 		return;
 	rate = (uint64_t)((double)limit->bytes * 1e9 / (double)ns);
 	if (limit->waited && now_ns >= limit->calm_ns) {
-		/* Turn round unless the last step made it better. After a step down that changed
-		 * nothing, keep the lower limit's direction: fewer requests do as well. */
+		/* A step up must raise the speed, or the direction changes. A step down must only
+		 * not lower it: if fewer requests give the same speed, fewer are better. */
 		bool better = rate > limit->rate + limit->rate / 100 * BETTER;
 		bool worse = rate + rate / 100 * BETTER < limit->rate;
 

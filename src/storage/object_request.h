@@ -19,6 +19,7 @@
 struct pst_object_place {
 	struct pst_object_url url;
 	struct pst_s3_settings settings;
+	struct pst_sigv4_day *day; /* of the settings' secret; NULL if there is no memory for it */
 	struct pst_object_server server; /* with the bucket's name in virtual-host style */
 	struct pst_http_endpoint *endpoint;
 	char host[300]; /* header Host */

@@ -5,10 +5,11 @@
  * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
  * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
  * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
- * arrived. If parts are so long that BUFFERS_MIN of them need more than BUFFERS_BYTES, so many are
- * allowed. If no part is on its way, because all buffers are full only in part, more buffers are
- * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
- * memory, and one that writes it in another order needs no more than it must.
+ * arrived. There are two exceptions:
+ * - BUFFERS_MIN buffers are always allowed, even if they are longer than BUFFERS_BYTES together.
+ * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more are allowed.
+ * So a program that writes an object roughly in order needs little memory, and another order of
+ * writes works, too.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
  * the commit (object_commit.c) in a single PUT.
@@ -27,8 +28,8 @@
 /* A part has at least 5 MiB, except the last. */
 #define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
-/* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
- * have 8 TB. S3's limit is 5 TB. */
+/* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
+ * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
 #define PARTS_EQUAL 1000u
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
