@@ -18,7 +18,7 @@
 #include "common/dir.h"
 #include "keypath.h"
 
-/* Folders younger than this may have been made by a gateway that has not synced them yet. */
+/* Folders younger than this may have been made by a gateway or a program that did not sync them. */
 #define YOUNG_S 600
 /* A path has at most as many folders as a key has bytes. */
 #define DEPTH_MAX (GW_KEY_MAX + 8)
@@ -165,8 +165,7 @@ static int folder_add(int parent, const char *name, int tmp)
 
 /* ---- making folders ---- */
 
-/* Returns whether the entry of a folder in its parent may not be on the drive yet. */
-static bool is_young(int dir)
+bool gw_folder_is_young(int dir)
 {
 	struct statx x;
 
@@ -182,7 +181,7 @@ static int step_into(int parent, const char *name, int tmp, bool sync)
 		int dir = openat(parent, name, GW_OPEN_DIR);
 
 		if (dir >= 0) {
-			if (sync && is_young(dir) && fsync(parent)) {
+			if (sync && gw_folder_is_young(dir) && fsync(parent)) {
 				int ret = -errno;
 
 				close(dir);

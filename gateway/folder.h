@@ -29,6 +29,10 @@ int gw_folder_settle(int dir, int tmp);
  * Returns the descriptor or a negative errno. */
 int gw_folder_make(int bucket, int tmp, const char *path, bool sync);
 
+/* Returns whether a power cut may remove the folder's entry in its parent: another gateway or
+ * another program may have made the folder a short time ago, and may not have synced the parent. */
+bool gw_folder_is_young(int dir);
+
 /* Removes the folders of a path's last name from the innermost outwards, as long as they are empty.
  * The bucket stays. */
 void gw_folder_prune(int bucket, const char *path);

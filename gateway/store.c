@@ -426,6 +426,8 @@ int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int b
 		ret = put(store, draft, dir, slash ? slash + 1 : path, exclusive);
 		close(dir);
 	}
+	if (!ret && store->sync && gw_folder_is_young(bucket) && fsync(store->root))
+		ret = -errno;
 	if (!ret)
 		draft_forget(draft);
 	return ret == -EAGAIN || ret == -ENOENT ? -EBUSY : ret;
