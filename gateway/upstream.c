@@ -20,6 +20,7 @@
 #include "route.h"
 #include "s3/credentials.h"
 #include "s3/uri.h"
+#include "storage/object_url.h"
 #include "stream.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
@@ -28,7 +29,7 @@ struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
 	struct pst_s3_settings settings; /* default keys, and the region */
-	char host[300];			 /* value of the header Host */
+	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
 	struct gw_pool *pool;
 	pthread_mutex_t lock; /* protects all that follows */
 	bool stopping;
@@ -50,60 +51,24 @@ struct passage {
 
 /* ---- life ---- */
 
-/* Divides "http://HOST:PORT" into its parts. */
-static bool url_parse(const char *url, struct pst_http_endpoint_opts *out, char host[256],
-		      char *header, size_t header_len)
-{
-	const char *at, *end, *colon;
-	size_t len;
-
-	out->tls = !strncmp(url, "https://", 8);
-	if (!out->tls && strncmp(url, "http://", 7) != 0)
-		return false;
-	at = url + (out->tls ? 8 : 7);
-	end = at + strcspn(at, "/?#");
-	if (strcmp(end, "") != 0 && strcmp(end, "/") != 0)
-		return false;
-	snprintf(header, header_len, "%.*s", (int)(end - at), at);
-	out->port = out->tls ? 443 : 80;
-	colon = *at == '[' ? memchr(at, ']', (size_t)(end - at)) : at - 1;
-	if (!colon)
-		return false;
-	colon = memchr(colon + 1, ':', (size_t)(end - colon - 1));
-	len = (size_t)((colon ? colon : end) - at);
-	if (colon) {
-		unsigned long port = strtoul(colon + 1, NULL, 10);
-		size_t digits = strspn(colon + 1, "0123456789");
-
-		if (!digits || digits > 5 || colon + 1 + digits != end || !port || port > 65535)
-			return false;
-		out->port = (unsigned)port;
-	}
-	if (*at == '[') {
-		at++;
-		len -= 2;
-	}
-	if (!len || len >= 256 || memchr(at, '@', len) || strlen(header) + 1 == header_len)
-		return false;
-	snprintf(host, 256, "%.*s", (int)len, at);
-	out->host = host;
-	return true;
-}
-
 static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_options *o, char *why,
 			   size_t why_len)
 {
 	struct pst_http_endpoint_opts endpoint = {.ca_bundle = u->settings.ca_bundle};
+	struct pst_object_server server;
 	struct pst_err err;
-	char host[256];
 
-	if (!url_parse(o->url, &endpoint, host, u->host, sizeof(u->host))) {
+	if (pst_object_server_parse(o->url, &server, &err)) {
 		/* The URL could contain a password. */
 		snprintf(why, why_len,
 			 "--upstream needs http://HOST[:PORT] or https://HOST[:PORT] without a "
 			 "path and without a user");
 		return false;
 	}
+	pst_object_server_authority(&server, u->host);
+	endpoint.tls = server.tls;
+	endpoint.host = server.host;
+	endpoint.port = server.port;
 	if (pst_s3_settings_read(NULL, &u->settings, why, why_len))
 		return false;
 	if (pst_endpoint_get(&endpoint, &u->endpoint, &err)) {

@@ -21,7 +21,7 @@ struct pst_object_place {
 	struct pst_s3_settings settings;
 	struct pst_object_server server; /* with the bucket's name in virtual-host style */
 	struct pst_http_endpoint *endpoint;
-	char host[300]; /* header Host */
+	char host[PST_OBJECT_AUTHORITY]; /* header Host */
 	char *path;	/* as on the wire, without a query */
 	bool moved;	/* the region was corrected once */
 };
