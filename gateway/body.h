@@ -56,7 +56,4 @@ bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);
 
-/* Returns the kind with a name such as "crc32c", in any case, or PST_HASH_KINDS. MD5 is none. */
-enum pst_hash_kind gw_sum_kind(const char *name);
-
 #endif

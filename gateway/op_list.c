@@ -13,6 +13,7 @@
 
 #include "folder.h"
 #include "s3/uri.h"
+#include "sums.h"
 #include "walk.h"
 #include "xml_write.h"
 
@@ -56,16 +57,11 @@ static void put_owner(struct pst_text *out)
 /* Appends what checksum an object has. */
 static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "CRC32"},
-					       {"x-amz-checksum-crc32c", "CRC32C"},
-					       {"x-amz-checksum-crc64nvme", "CRC64NVME"},
-					       {"x-amz-checksum-sha1", "SHA1"},
-					       {"x-amz-checksum-sha256", "SHA256"}};
 	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
 
-	for (unsigned i = 0; i < 5; i++)
-		if (gw_meta_get(meta, names[i][0]))
-			gw_xml_element(out, "ChecksumAlgorithm", names[i][1]);
+	for (unsigned i = 0; i < GW_SUM_KINDS; i++)
+		if (gw_meta_get(meta, gw_sums[i].header))
+			gw_xml_element(out, "ChecksumAlgorithm", gw_sums[i].algorithm);
 	if (type)
 		gw_xml_element(out, "ChecksumType", type);
 }

@@ -12,6 +12,7 @@
 #include "partlist.h"
 #include "range.h"
 #include "rdma.h"
+#include "sums.h"
 #include "xml_read.h"
 #include "xml_write.h"
 
@@ -413,36 +414,24 @@ static bool attributes_known(const char *list)
 /* Appends the checksum of an object, if it has one. */
 static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"},
-					       {"x-amz-checksum-type", "ChecksumType"}};
-	bool begun = false;
+	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
+	struct pst_text sums = {0};
 
-	for (unsigned i = 0; i < 6; i++) {
-		const char *value = gw_meta_get(meta, names[i][0]);
-
-		if (!value)
-			continue;
-		if (!begun)
-			pst_text_put_str(out, "<Checksum>");
-		begun = true;
-		gw_xml_element(out, names[i][1], value);
-	}
-	if (begun)
+	gw_sums_put(&sums, meta);
+	if (type)
+		gw_xml_element(&sums, "ChecksumType", type);
+	if (sums.len) {
+		pst_text_put_str(out, "<Checksum>");
+		pst_text_put(out, sums.at, sums.len);
 		pst_text_put_str(out, "</Checksum>");
+	}
+	out->failed |= sums.failed;
+	free(sums.at);
 }
 
 /* Appends the checksum of a part. The item "sums" has the checksums of all parts, with commas. */
 static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsigned long number)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
 	const char *list = gw_meta_get(meta, "sums");
 	char sum[64];
 
@@ -453,9 +442,9 @@ static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsig
 	if (!list)
 		return;
 	snprintf(sum, sizeof(sum), "%.*s", (int)strcspn(list, ","), list);
-	for (unsigned i = 0; i < 5; i++)
-		if (gw_meta_get(meta, names[i][0]))
-			gw_xml_element(out, names[i][1], sum);
+	for (unsigned i = 0; i < GW_SUM_KINDS; i++)
+		if (gw_meta_get(meta, gw_sums[i].header))
+			gw_xml_element(out, gw_sums[i].element, sum);
 }
 
 /* Appends the parts of an object that was uploaded in parts. */

@@ -21,7 +21,9 @@
 #include "s3/credentials.h"
 #include "s3/uri.h"
 #include "storage/object_url.h"
+#include "stored.h"
 #include "stream.h"
+#include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
 
@@ -237,26 +239,6 @@ static bool header_passes(const struct gw_request *req, const char *name)
 	return starts(name, "x-amz-") && !starts(name, "x-amz-rdma-");
 }
 
-/* Appends the value of Content-Encoding without the word aws-chunked, which is of the request. */
-static void put_encoding(struct pst_text *out, const char *value)
-{
-	while (*value) {
-		size_t len = strcspn(value, ","), n = len;
-		const char *word = value;
-
-		while (n && (*word == ' ' || *word == '\t'))
-			word++, n--;
-		while (n && (word[n - 1] == ' ' || word[n - 1] == '\t'))
-			n--;
-		if (n && !(n == 11 && !strncasecmp(word, "aws-chunked", 11))) {
-			if (out->len)
-				pst_text_put_str(out, ", ");
-			pst_text_put(out, word, n);
-		}
-		value += len + (value[len] == ',');
-	}
-}
-
 /* Appends path and query. They are encoded again, so that the upstream cannot read another bucket
  * or key in them than the gateway has checked. */
 static void put_path(const struct gw_request *req, struct pst_text *out)
@@ -299,7 +281,7 @@ struct head {
 	struct pst_header headers[HEADERS_MAX];
 	unsigned count;
 	struct pst_text path, query, encoding, authorization;
-	char date[PST_SIGV4_DATE], sum_name[40];
+	char date[PST_SIGV4_DATE];
 };
 
 static void head_add(struct head *h, const char *name, const char *value)
@@ -313,6 +295,7 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 {
 	const struct gw_http_request *http = req->http;
 	const char *payload = gw_header(req, "x-amz-content-sha256");
+	const char *encoding = gw_header(req, "content-encoding");
 	unsigned is_signed;
 
 	head_add(h, "host", req->server->upstream->host);
@@ -322,11 +305,8 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 	head_add(h, "x-amz-content-sha256", payload);
 	if (token)
 		head_add(h, "x-amz-security-token", token);
-	if (req->body.sum_in_trailer && req->body.sum[0]) {
-		snprintf(h->sum_name, sizeof(h->sum_name), "x-amz-checksum-%s",
-			 pst_hash_name(req->body.sum_kind));
-		head_add(h, h->sum_name, req->body.sum);
-	}
+	if (req->body.sum_in_trailer && req->body.sum[0])
+		head_add(h, gw_sum_of(req->body.sum_kind)->header, req->body.sum);
 	for (unsigned i = 0; i < http->header_count; i++)
 		if (starts(http->headers[i].name, "x-amz-") &&
 		    header_passes(req, http->headers[i].name))
@@ -336,8 +316,8 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 		if (!starts(http->headers[i].name, "x-amz-") &&
 		    header_passes(req, http->headers[i].name))
 			head_add(h, http->headers[i].name, http->headers[i].value);
-	put_encoding(&h->encoding,
-		     gw_header(req, "content-encoding") ? gw_header(req, "content-encoding") : "");
+	if (encoding)
+		gw_encoding_put(&h->encoding, encoding);
 	if (h->encoding.len)
 		head_add(h, "content-encoding", h->encoding.at);
 	return is_signed;
@@ -406,7 +386,8 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 	signed_request.header_count = head_collect(req, &h, keys.token);
 	signed_request.headers = h.headers;
 	signed_request.payload = h.headers[2].value;
-	bad = h.path.failed || h.query.failed || h.count == HEADERS_MAX || has_control(&h);
+	bad = h.path.failed || h.query.failed || h.encoding.failed || h.count == HEADERS_MAX ||
+	      has_control(&h);
 	if (!bad) {
 		pst_sigv4_sign(&signed_request, &keys, now, &h.authorization);
 		head_write(req, &h, out);

@@ -22,8 +22,8 @@ struct pst_object_place {
 	struct pst_object_server server; /* with the bucket's name in virtual-host style */
 	struct pst_http_endpoint *endpoint;
 	char host[PST_OBJECT_AUTHORITY]; /* header Host */
-	char *path;	/* as on the wire, without a query */
-	bool moved;	/* the region was corrected once */
+	char *path;			 /* as on the wire, without a query */
+	bool moved;			 /* the region was corrected once */
 };
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err);
