@@ -5,22 +5,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "access_log.h"
 #include "auth.h"
+#include "core/base/clock.h"
 #include "rdma.h"
 #include "route.h"
 #include "upstream.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Opens the request's bucket. Returns false after it has filled the reply. */
 static bool bucket_open(struct gw_request *req)
@@ -128,7 +120,7 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	struct gw_front *front = owner;
 	struct gw_request *req = http->user;
 	struct gw_metrics *metrics = &front->server.metrics;
-	uint64_t duration = now_ns() - http->started_ns;
+	uint64_t duration = pst_now_ns() - http->started_ns;
 	bool head = http->method && !strcmp(http->method, "HEAD");
 
 	if (http->reply.streams && !http->reply.has_len)

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "stream.h"
 #include "watch.h"
 
@@ -43,14 +43,6 @@ struct gw_http {
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 void gw_reply_header(struct gw_reply *reply, const char *name, const char *value)
 {
@@ -81,7 +73,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 	if (!req)
 		return NULL;
 	req->reply.fd = -1;
-	req->started_ns = now_ns();
+	req->started_ns = pst_now_ns();
 	req->too_long = strlen(uri) > GW_TARGET_MAX;
 	req->target = strdup(req->too_long ? "/" : uri);
 	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "access_log.h"
+#include "core/base/clock.h"
 #include "front.h"
 #include "rdma.h"
 #include "upstream.h"
@@ -316,19 +317,16 @@ static unsigned requests_left(const struct gateway *g)
 /* Lets requests in flight end. A second signal, or the time limit, ends them. */
 static void drain(struct gateway *g, const sigset_t *signals)
 {
-	struct timespec step = {.tv_nsec = 20000000}, now;
-	time_t until;
+	const uint64_t until = pst_now_ns() + g->options->drain_s * UINT64_C(1000000000);
+	const struct timespec step = {.tv_nsec = 20000000};
 
 	atomic_store(&g->front.draining, true);
 	gw_http_quiesce(g->http);
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	until = now.tv_sec + (time_t)g->options->drain_s;
-	while (requests_left(g) && now.tv_sec < until) {
+	while (requests_left(g) && pst_now_ns() < until) {
 		int signal = sigtimedwait(signals, NULL, &step);
 
 		if (signal == SIGTERM || signal == SIGINT)
 			break;
-		clock_gettime(CLOCK_MONOTONIC, &now);
 	}
 }
 
