@@ -33,7 +33,7 @@ int gw_open_beneath(int dir, const char *path, int flags)
 	do {
 		fd = syscall(SYS_openat2, dir, path, &how, sizeof(how));
 	} while (fd < 0 && (errno == EINTR || errno == EAGAIN));
-	/* a symbolic link is no part of a key */
+	/* treats a symbolic link as a missing file */
 	return fd < 0 ? (errno == ELOOP ? -ENOENT : -errno) : (int)fd;
 }
 
@@ -80,8 +80,8 @@ int gw_folder_settle(int dir, int tmp)
 }
 
 /*
- * Takes the store's lock: shared to make a folder, exclusive to replace a file by a folder. So a
- * name that is a file stays a file, or vanishes, while the lock is held exclusively. The kernel
+ * Takes the store's lock: shared to make a folder, exclusive to replace a file by a folder. While
+ * the lock is held exclusively, no other gateway makes a folder in place of a file. The kernel
  * releases the lock when the descriptor is closed, also after a crash. Returns the descriptor.
  */
 static int lock_folders(int tmp, int kind)
@@ -93,7 +93,8 @@ static int lock_folders(int tmp, int kind)
 	do {
 		ret = flock(fd, kind);
 	} while (ret && errno == EINTR);
-	/* Without locks there is no RENAME_EXCHANGE either, which a replacement needs. */
+	/* A failure is ignored: file systems without locks have no RENAME_EXCHANGE either, which a
+	 * replacement needs. */
 	return fd;
 }
 
@@ -108,7 +109,7 @@ static int exchange(int parent, const char *name, int tmp, const char *place)
 	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW))
 		ret = -errno;
 	else if (S_ISDIR(st.st_mode))
-		ret = -ENOENT; /* another gateway was quicker */
+		ret = -ENOENT; /* another gateway has made the folder */
 	else if (!S_ISREG(st.st_mode))
 		ret = -ENOTDIR;
 	else if (syscall(SYS_renameat2, tmp, place, parent, name, RENAME_EXCHANGE))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, makes and removes the folders of keys, and moves an object's file out of a folder's way.
- * Called by store.c and walk.c. It must never follow a symbolic link or leave the bucket.
+ * Opens, makes and removes the folders of keys, and moves the file of an object whose name a folder
+ * needs. Called by store.c and walk.c. It must never follow a symbolic link or leave the bucket.
  */
 #ifndef GW_FOLDER_H
 #define GW_FOLDER_H

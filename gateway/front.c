@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements what the HTTP servers do with requests, see front.h. */
+/* Implements the functions that handle the requests of both HTTP servers, see front.h. */
 #include "front.h"
 
 #include <errno.h>
@@ -105,7 +105,7 @@ static void front_end(void *owner, struct gw_http_request *http)
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
 	(void)owner;
-	/* A stream waits for the upstream without a worker. */
+	/* A request with a stream waits for the upstream without a worker. */
 	return !http->stream && is_long(http->user);
 }
 

@@ -226,7 +226,7 @@ void gw_op_request_payment(struct gw_request *req)
 			 "</RequestPaymentConfiguration>");
 }
 
-/* Returns whether the request's object exists; also true if it is about a bucket. */
+/* Returns whether the request's object exists. Returns true for a request about a bucket. */
 static bool object_exists(struct gw_request *req)
 {
 	struct gw_object object;
@@ -262,7 +262,7 @@ void gw_op_put_acl(struct gw_request *req)
 
 	if (!object_exists(req))
 		return;
-	/* The key file alone says who may read what. */
+	/* Rights come from the file of access keys, so an ACL cannot grant any. */
 	if (!acl || strcmp(acl, "private") != 0)
 		gw_fail(req, GW_NotImplemented, "The only ACL is private.");
 	else

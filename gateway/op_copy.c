@@ -21,7 +21,7 @@
 
 /* The source of a copy. */
 struct source {
-	char *memory; /* of the names */
+	char *memory; /* memory of the names */
 	const char *bucket, *key;
 	size_t key_len;
 	struct gw_object object;
@@ -147,7 +147,8 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 		bool internal = !strcmp(name, "etag") || !strcmp(name, "parts") ||
 				!strcmp(name, "sums") || !strcmp(name, "upload");
 
-		/* A checksum of checksums of parts is none of the copy, which has no parts. */
+		/* The copy has no parts, so a checksum of the parts' checksums does not apply to
+		 * it. */
 		if (!strncmp(name, "x-amz-checksum-", 15)
 			    ? !h->sum_text[0] && type && !strcmp(type, "FULL_OBJECT")
 			    : !replace && !internal)

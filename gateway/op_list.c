@@ -54,7 +54,7 @@ static void put_owner(struct pst_text *out)
 			 "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
 }
 
-/* Appends what checksum an object has. */
+/* Appends the kind of an object's checksum. */
 static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 {
 	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
@@ -200,7 +200,7 @@ static void echo_param(struct listing *l, struct pst_text *out, const char *para
 		put_key(l, out, element, p ? p->value : "", p ? p->value_len : 0);
 }
 
-/* Appends what says where the listing goes on. */
+/* Appends the elements with which the client asks for the next page. */
 static void put_next(struct listing *l, struct pst_text *out)
 {
 	char token[(GW_KEY_MAX + 8 + 2) / 3 * 4 + 1];

@@ -237,8 +237,7 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* The upload may also be that of an object whose gateway was killed before it removed the
-	 * upload. */
+	/* The object may be complete, and its gateway was killed before it removed the upload. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
@@ -342,7 +341,7 @@ void gw_op_list_parts(struct gw_request *req)
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
 	    (ret = pst_dir_each(upload.dir, part_find, has, NULL))) {
-		/* no effect if there is an error already */
+		/* Has no effect if the reply already has an error. */
 		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
 		free(has);
@@ -452,7 +451,7 @@ static int uploads_read(struct gw_request *req, struct listed **out, size_t *cou
 	return ret < 0 ? ret : 0;
 }
 
-/* What a listing of uploads asks for, and its result. */
+/* The parameters and the result of ListMultipartUploads. */
 struct upload_listing {
 	const char *prefix, *delimiter, *key_marker, *id_marker;
 	bool url;

@@ -18,11 +18,11 @@
 
 #define DELETE_MAX 1000 /* maximum number of keys in a request */
 
-/* The part of an object that a request asks for. */
+/* The range of an object that a request asks for. */
 struct part {
 	uint64_t at, len;
 	bool partial;	/* whether the reply is 206 */
-	unsigned parts; /* number of parts of the object if one is asked for by its number */
+	unsigned parts; /* number of the object's parts if the request names one of them; 0 */
 };
 
 /* Opens the request's object. Returns false after it has filled the reply. */
@@ -65,7 +65,7 @@ static bool part_find(const struct gw_object *object, int64_t number, struct par
 	return part->partial;
 }
 
-/* Finds what the request asks for. Returns false after it has filled the reply. */
+/* Finds the range that the request asks for. Returns false after it has filled the reply. */
 static bool part_choose(struct gw_request *req, const struct gw_object *object, struct part *part)
 {
 	const char *range = gw_header(req, "range"), *if_range = gw_header(req, "if-range");
@@ -101,7 +101,8 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 	}
 }
 
-/* Adds the headers that were stored with the object, or what the request wants in their place. */
+/* Adds the headers that were stored with the object, or the values that the request gives in their
+ * place. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
 	static const char *const overrides[] = {
@@ -184,7 +185,7 @@ void gw_op_get(struct gw_request *req)
 
 void gw_op_head(struct gw_request *req)
 {
-	/* http.c sends the headers only. */
+	/* In reply to HEAD, http.c sends the headers only. */
 	gw_op_get(req);
 }
 
@@ -233,7 +234,7 @@ struct deletion {
 	struct gw_request *req;
 	char *keys[DELETE_MAX];
 	size_t lens[DELETE_MAX];
-	char *etags[DELETE_MAX]; /* that the object must have; NULL for any */
+	char *etags[DELETE_MAX]; /* ETags that the objects must have; NULL: any */
 	bool other_version[DELETE_MAX], unsupported[DELETE_MAX];
 	unsigned count;
 	bool quiet;
@@ -246,7 +247,7 @@ static int deletion_begin(void *user, const char *path)
 
 	if (!strncmp(path, object, strlen(object))) {
 		path += strlen(object);
-		/* What is not known may be a condition, such as Size. */
+		/* An unknown element, such as Size, may be a condition. */
 		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
 		    strcmp(path, "ETag") != 0)
 			d->unsupported[d->count - 1] = true;

@@ -162,8 +162,8 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 	struct ticket ticket = {.result = 0};
 	int ret = -EOPNOTSUPP;
 
-	/* No thread may wait without end, because a gateway must come to an end. The server half
-	 * fails a move at its deadline, and gw_rdma_cancel fails all. */
+	/* The wait ends: the server half fails a move at its deadline, and gw_rdma_cancel fails all
+	 * moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && rdma->active < rdma->active_max)

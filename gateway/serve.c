@@ -24,7 +24,7 @@
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
 #define METRICS_CONNECTIONS 64
-/* Servers with an old certificate that still have connections. */
+/* Maximum number of servers that have an old certificate and still have connections. */
 #define OLD_MAX 8
 
 struct gateway {
@@ -152,7 +152,7 @@ static int metrics_start(struct gateway *g)
 	return g->metrics ? 0 : -EIO;
 }
 
-/* Opens what has the objects: a folder or another server. */
+/* Opens the folder that has the objects, or the other server that has them. */
 static int objects_open(struct gateway *g)
 {
 	const struct gw_options *o = g->options;

@@ -40,7 +40,7 @@ struct gw_upstream {
 	struct gw_metrics *metrics;
 };
 
-/* A request on its way through. The connection and the exchange hold it through the stream. */
+/* A request for the upstream. The connection and the exchange hold it through the stream. */
 struct passage {
 	struct passage *next, **prev; /* in the list of all */
 	struct gw_upstream *upstream;
@@ -434,7 +434,7 @@ static bool source_check(struct gw_request *req)
 
 static bool rights_check(struct gw_request *req)
 {
-	/* A proxy in front of the upstream could take them for a part of a path. */
+	/* A proxy in front of the upstream could take such a name for a part of a path. */
 	if (req->bucket &&
 	    (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") || strchr(req->bucket, '/')))
 		return gw_fail(req, GW_InvalidURI, NULL) == 0;
@@ -470,7 +470,7 @@ bool gw_upstream_begin(struct gw_request *req)
 
 	if (!rights_check(req))
 		return false;
-	/* Objects go through the staging as bodies only. */
+	/* Objects reach the upstream as bodies only, so tokens are declined. */
 	if (stores && !gw_rdma_check(req))
 		return false;
 	if (stores && !gw_header(req, "content-length"))

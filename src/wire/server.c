@@ -77,7 +77,7 @@ int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t l
 	struct pst_wire_remote *remote;
 	struct pst_token parsed;
 
-	/* The message does not have the token: it contains a capability. */
+	/* The message must not contain the token, which has a capability. */
 	if (pst_token_parse(token, len, &parsed)) {
 		atomic_fetch_add(&server->malformed, 1);
 		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -143,7 +143,7 @@ static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len
 {
 	uint64_t s = len / server->opts.rate_min;
 
-	/* No sum overflows: the longest time is one of millions of years. */
+	/* So the sum does not overflow. This longest time is millions of years. */
 	if (s > UINT64_MAX / 4096)
 		s = UINT64_MAX / 4096;
 	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
@@ -199,7 +199,7 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
-	/* With the lock, so that the event is there exactly while the list has completions. */
+	/* With the lock, so that `done` is readable exactly while the list has completions. */
 	if (!server->finished)
 		signal_event(server->done);
 	*server->finished_end = move;
