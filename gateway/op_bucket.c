@@ -56,7 +56,6 @@ static void names_free(char **names, long count)
 	free(names);
 }
 
-/* Appends a name to a list. Returns 0 or a negative errno. */
 /* The names of the buckets that a request asks for. */
 struct names {
 	const struct gw_request *req;
@@ -65,6 +64,7 @@ struct names {
 	long count;
 };
 
+/* Appends a name to a list. Returns 0 or a negative errno. */
 static int names_add(void *user, const struct dirent *entry)
 {
 	const char *name = entry->d_name;
