@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "io/http_endpoint.h"
 #include "s3/uri.h"
 
 /* Repetitions of a call whose error had a status that stands for other errors too. */
@@ -88,7 +89,7 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 	opts.host = server->host;
 	opts.port = server->port;
 	opts.tls = server->tls;
-	return ret ? ret : pst_http_endpoint_open(&opts, &place->endpoint, err);
+	return ret ? ret : pst_endpoint_get(&opts, &place->endpoint, err);
 }
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err)
