@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements memory.h on the public API, and on the function of a device that reads the length of
- * an export. All clients and servers of a process share one reference to the device "host".
+ * an export. All clients and servers of a process share one reference
+ * to the device "host".
  */
 #include "object/memory.h"
 
