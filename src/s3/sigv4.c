@@ -534,7 +534,8 @@ static enum pst_sigv4_result time_check(const struct pst_sigv4_claim *claim, tim
 	if (claim->time > now + SKEW_S)
 		return PST_SIGV4_SKEWED;
 	if (claim->presigned)
-		return now > claim->time + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED : PST_SIGV4_OK;
+		return now > claim->time + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED
+								    : PST_SIGV4_OK;
 	return now > claim->time + SKEW_S ? PST_SIGV4_SKEWED : PST_SIGV4_OK;
 }
 
