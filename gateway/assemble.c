@@ -12,6 +12,7 @@
 #include "copy.h"
 #include "partlist.h"
 #include "stored.h"
+#include "sums.h"
 
 #define PART_MIN (5u << 20) /* shortest part but the last, in bytes */
 #define PART_LIST_MAX 4000  /* longest list of parts' lengths or checksums in the metadata */
@@ -57,15 +58,13 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 {
 	const char *etag = gw_meta_get(&part->meta, "etag"), *sum = NULL;
 	unsigned char digest[16];
-	char name[40];
 
 	if (strcmp(etag, want->etag) != 0)
 		return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
 	if (!last && part->st.st_size < (off_t)PART_MIN)
 		return gw_fail(w->req, GW_EntityTooSmall, NULL) == 0;
 	if (w->sum_kind != PST_HASH_KINDS) {
-		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
-		sum = gw_meta_get(&part->meta, name);
+		sum = gw_meta_get(&part->meta, gw_sum_of(w->sum_kind)->header);
 		if (want->sum[0] && (!sum || strcmp(sum, want->sum) != 0))
 			return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
 		if (!sum_add(w, sum, (uint64_t)part->st.st_size))
@@ -121,8 +120,8 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 {
 	unsigned char bytes[PST_HASH_MAX];
 	size_t n = pst_hash_len(w->sum_kind);
-	char text[64], name[40];
-	const char *want;
+	const char *header = gw_sum_of(w->sum_kind)->header, *want;
+	char text[64];
 
 	if (w->full)
 		for (size_t i = 0; i < n; i++)
@@ -132,11 +131,10 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 	pst_base64(bytes, n, text);
 	if (!w->full)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), "-%u", a->count);
-	snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
-	want = gw_header(w->req, name);
+	want = gw_header(w->req, header);
 	if (want && strcmp(want, text) != 0)
 		return gw_fail(w->req, GW_BadDigest, NULL) == 0;
-	gw_meta_add(&a->meta, name, text);
+	gw_meta_add(&a->meta, header, text);
 	gw_meta_add(&a->meta, "x-amz-checksum-type", w->full ? "FULL_OBJECT" : "COMPOSITE");
 	return true;
 }

@@ -8,8 +8,8 @@
 
 #include "route.h"
 
-/* Returns whether a header is there twice whose value decides something. Two servers in a row could
- * take different ones. */
+/* Returns whether the request has a header twice that the gateway acts on. Another server on the
+ * way could act on the other value. */
 static bool has_double_header(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",

@@ -250,8 +250,3 @@ bool gw_key_allows(const struct gw_key *key, const char *bucket)
 	}
 	return false;
 }
-
-unsigned gw_keys_count(const struct gw_keys *keys)
-{
-	return keys->count;
-}

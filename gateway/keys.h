@@ -46,6 +46,5 @@ const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
 const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);
 /* Returns whether a key may use a bucket. */
 bool gw_key_allows(const struct gw_key *key, const char *bucket);
-unsigned gw_keys_count(const struct gw_keys *keys);
 
 #endif

@@ -56,7 +56,6 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 	struct pst_http_endpoint_opts opts = {.insecure = place->url.insecure,
 					      .ca_bundle = place->settings.ca_bundle};
 	struct pst_text path = {NULL, 0, 0, false};
-	bool brackets;
 	int ret = 0;
 
 	if (place->url.presigned)
@@ -86,12 +85,7 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 		if (path.failed)
 			ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a URL");
 	}
-	brackets = strchr(server->host, ':');
-	snprintf(place->host, sizeof(place->host), "%s%s%s", brackets ? "[" : "", server->host,
-		 brackets ? "]" : "");
-	if (server->port != (server->tls ? 443u : 80u))
-		snprintf(place->host + strlen(place->host),
-			 sizeof(place->host) - strlen(place->host), ":%u", server->port);
+	pst_object_server_authority(server, place->host);
 	opts.host = server->host;
 	opts.port = server->port;
 	opts.tls = server->tls;
