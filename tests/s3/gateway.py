@@ -19,39 +19,9 @@ import time
 
 import botocore.exceptions
 
-from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, Gateway, Skip,
-                    failure, read_reply, run_cases, same, together, write_private)
-
-SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
-
-
-def presigned(client, method, key, **more):
-    """Returns the path of a presigned URL, so that a raw request needs no signer."""
-    url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
-    return "/" + url.split("/", 3)[3]
-
-
-def put_head(client, key, length, extra=""):
-    path = presigned(client, "put_object", key)
-    return (f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\nContent-Length: {length}\r\n"
-            f"{extra}\r\n").encode()
-
-
-def host(client):
-    return client.meta.endpoint_url.split("//")[1]
-
-
-def keys_of(client, bucket="data-1"):
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    return [item["Key"] for page in pages for item in page.get("Contents", [])]
-
-
-def opened(*args, **named):
-    gateway = Gateway(*args, **named)
-    client = gateway.client()
-    client.create_bucket(Bucket="data-1")
-    return gateway, client
-
+from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
+                    failure, host, keys_of, make_certificate, opened, presigned, put_head, raw_put,
+                    read_reply, run_cases, same, together, until, write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -114,14 +84,6 @@ def case_keys_reload():
         message = gateway.process.stderr.readline() + gateway.process.stderr.readline()
         same("unchanged" in message, True, f"message {message!r}")
         same(failure(changed.list_buckets), None, "the old keys stay")
-
-
-def until(condition, what, seconds=30):
-    """Waits for a condition that a signal causes; the gateway reports no end of a reload."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 # --- hostile requests -------------------------------------------------------------
@@ -422,7 +384,6 @@ def case_keys_collide():
     """Random keys that share names of folders, compared with a dictionary."""
     gateway, client = opened()
     source = random.Random(SEED)
-    print(f"# seed: PENSTOCK_SEED={SEED}")
     other = Gateway(root=gateway.root)
     with gateway, other:
         clients, model = [client, other.client()], {}
@@ -635,8 +596,7 @@ def case_object_becomes_folder():
 
 def case_drain():
     gateway, client = opened(flags=["--drain", "60"])
-    with gateway, gateway.connect() as raw:
-        raw.sendall(put_head(client, "k", 10) + b"12345")
+    with gateway, raw_put(gateway, client, "k", 10, b"12345") as raw:
         until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
         gateway.process.send_signal(signal.SIGTERM)
         until(lambda: gateway.get("/healthz")[0] == 503, "the gateway drains")
@@ -650,8 +610,7 @@ def case_drain():
 
 def case_drain_ends():
     gateway, client = opened(flags=["--drain", "1"])
-    with gateway, gateway.connect() as raw:
-        raw.sendall(put_head(client, "k", 10) + b"12345")
+    with gateway, raw_put(gateway, client, "k", 10, b"12345"):
         until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
         same(gateway.stop()[0], 0, "exit status")
         same(os.listdir(os.path.join(gateway.root, "data-1")), [], "files")
@@ -700,18 +659,6 @@ def case_log_has_no_secret():
         for word in (SECRET, "ignature=", "c2lnbmF0dXJl", "tokentoken", "abcdef", "cookie1",
                      paths[0].split("Signature=")[1][:20]):
             same(word in text + err, False, f"{word} in {text + err}")
-
-
-def make_certificate(place, name):
-    paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
-    done = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                           "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-                           "-out", paths[0], "-keyout", paths[1]], capture_output=True,
-                          check=False)
-    if done.returncode:
-        raise Skip("openssl is not installed")
-    os.chmod(paths[1], 0o600)
-    return paths
 
 
 def case_tls():

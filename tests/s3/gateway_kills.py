@@ -13,10 +13,9 @@ import threading
 
 import botocore.exceptions
 
-from served import Gateway, run_cases, same
+from served import SEED, Gateway, run_cases, same
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "15"))
-SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
 KEYS = ("a", "a/b", "c/d/e", "f" * 300, "g/")
 PART = 5 << 20
 
@@ -90,7 +89,7 @@ def check(client, writers):
 
 def case_kills():
     source = random.Random(SEED)
-    print(f"# seed: PENSTOCK_SEED={SEED}, {KILLS} kills", flush=True)
+    print(f"# {KILLS} kills", flush=True)
     stored = 0
     with Gateway(flags=["--threads", "8"]) as gateway:
         gateway.client().create_bucket(Bucket="data-1")

@@ -11,23 +11,11 @@ import os
 import signal
 import sys
 import threading
-import time
 
-from served import Gateway, Skip, failure, run_cases, same, together
+from served import Skip, failure, keys_of, opened, run_cases, same, together, until
 
 TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
 WRONG = '"0123456789abcdef0123456789abcdef"'
-
-
-def opened(**named):
-    gateway = Gateway(**named)
-    client = gateway.client()
-    client.create_bucket(Bucket="data-1")
-    return gateway, client
-
-
-def keys_of(client):
-    return [item["Key"] for item in client.list_objects_v2(Bucket="data-1").get("Contents", [])]
 
 
 def case_delete_many_conditions():
@@ -136,13 +124,6 @@ def has_queue(gateway):
     port = f":{gateway.port:04X}"
     return any(row[4] != "00000000:00000000" for row in rows
                if port in (row[1][-5:], row[2][-5:]) and row[3] == "01")
-
-
-def until(condition, what, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 def case_texts_limit():

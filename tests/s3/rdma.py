@@ -14,11 +14,10 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
 import botocore.exceptions
 
-from served import BUILD, ROOT, Gateway, failure, run_cases, same
+from served import BUILD, ROOT, Gateway, failure, make_certificate, run_cases, same, until
 
 os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstock.so.0"))
 os.environ.setdefault("PENSTOCK_LIBCUDA",
@@ -91,14 +90,6 @@ def round_trip(transport, device):
         s.plain.complete_multipart_upload(Bucket="data-1", Key="parts", UploadId=upload,
                                           MultipartUpload={"Parts": parts})
         same(read_plain(s.plain, "parts") == data[8192:8192 + 6 * MIB] * 2, True, "the parts")
-
-
-def until(condition, what, seconds=30):
-    """Waits for a condition that other threads cause."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 def case_round_trips():
@@ -180,12 +171,7 @@ def case_rdma_can_be_turned_off():
 
 def case_tls_excludes_tcp1():
     data = random.Random(8).randbytes(MIB)
-    place = os.environ.get("TMPDIR", "/tmp")
-    cert, key = os.path.join(place, "cert.pem"), os.path.join(place, "key.pem")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                    "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-                    "-keyout", key, "-out", cert], check=True, capture_output=True)
-    os.chmod(key, 0o600)
+    cert, key = make_certificate(os.environ.get("TMPDIR", "/tmp"))
     os.environ["AWS_CA_BUNDLE"] = cert
     try:
         for transport, wanted in (("tcp1", "http"), ("shm1", "shm1")):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `penstock serve` for the tests of the gateway, and helps them: a client, raw requests,
-TAP output. Called by gateway.py and gateway_kills.py."""
+waits, certificates, TAP output. The scripts that tests/s3/gateway runs import it."""
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import urllib.request
 
@@ -21,6 +23,7 @@ import botocore.exceptions
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
 PENSTOCK = os.environ.get("PENSTOCK", os.path.join(BUILD, "penstock"))
+SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))  # run_cases prints it
 KEY, SECRET = "AKWRITE", "secret+of/the+writer"
 READ_KEY, READ_SECRET = "AKREAD", "secret+of/the+reader"
 KEYS = f"""[{KEY}]
@@ -141,6 +144,71 @@ class Gateway:
                 for name in names if name != "lock"]
 
 
+def opened(*args, **named):
+    """Starts a gateway with a bucket. Returns the gateway and a client."""
+    gateway = Gateway(*args, **named)
+    client = gateway.client()
+    client.create_bucket(Bucket="data-1")
+    return gateway, client
+
+
+def keys_of(client, bucket="data-1"):
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+def host(client):
+    return client.meta.endpoint_url.split("//")[1]
+
+
+def presigned(client, method, key, **more):
+    """Returns the path of a presigned URL, so that a raw request needs no signer."""
+    url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
+    return "/" + url.split("/", 3)[3]
+
+
+def put_head(client, key, length, extra=""):
+    path = presigned(client, "put_object", key)
+    return (f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\nContent-Length: {length}\r\n"
+            f"{extra}\r\n").encode()
+
+
+def raw_put(gateway, client, key, length, body, extra=""):
+    """Begins a PUT and returns its connection."""
+    connection = gateway.connect()
+    connection.sendall(put_head(client, key, length, extra) + body)
+    return connection
+
+
+def eventually(check, wanted, what, seconds=60):
+    """Waits until check() returns what is wanted. Other processes or threads cause it, and the test
+    has no event to wait for."""
+    end = time.monotonic() + seconds
+    got = check()
+    while got != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+        got = check()
+    same(got, wanted, f"{what}, after {seconds} s")
+
+
+def until(condition, what, seconds=60):
+    """Waits until condition() is true."""
+    eventually(lambda: bool(condition()), True, what, seconds)
+
+
+def make_certificate(place, name="cert"):
+    """Makes a certificate for 127.0.0.1. Returns the files of the certificate and its key."""
+    paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
+    try:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                        "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-out", paths[0], "-keyout", paths[1]], capture_output=True, check=True)
+    except FileNotFoundError:
+        raise Skip("openssl is not installed") from None
+    os.chmod(paths[1], 0o600)
+    return paths
+
+
 def failure(call, *args, **named):
     """Returns status and code of the error with which a call fails, or None."""
     try:
@@ -189,7 +257,7 @@ def run_cases(names, words):
     cases = [(name[5:], call) for name, call in names.items() if name.startswith("case_")
              and (not words or any(word in name for word in words))]
     failed = 0
-    print(f"1..{len(cases)}", flush=True)
+    print(f"# seed: PENSTOCK_SEED={SEED}\n1..{len(cases)}", flush=True)
     for number, (name, call) in enumerate(cases, 1):
         try:
             call()

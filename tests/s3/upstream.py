@@ -8,23 +8,20 @@ through an upstream. Prints TAP; tests/run runs it."""
 
 import base64
 import json
-import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 import zlib
 
 from botocore.exceptions import ClientError, HTTPClientError
 
-from served import (KEY, READ_KEY, READ_SECRET, SECRET, Gateway, failure, read_reply, run_cases,
-                    same, together, write_private)
+from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, eventually, failure,
+                    make_certificate, raw_put, read_reply, run_cases, same, together,
+                    write_private)
 from server import Server
 
-SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
 BACK_KEY, BACK_SECRET = "AKBACK", "secret+of/the+upstream"
 OWN_KEY, OWN_SECRET = "AKOWN", "secret+of/one+identity"
 BACK_KEYS = "".join(f"[{key}]\nsecret = {secret}\nbuckets = *\naccess = rw\n"
@@ -70,23 +67,6 @@ class Pair:
         """Returns the upstream's keys and drafts."""
         listed = self.direct.list_objects_v2(Bucket="data-1").get("Contents", [])
         return [item["Key"] for item in listed], self.back.drafts()
-
-
-def eventually(check, wanted, what):
-    """Waits, at most 30 s, until check() returns what is wanted."""
-    end = time.monotonic() + 30
-    while check() != wanted and time.monotonic() < end:
-        time.sleep(0.02)  # the other process has no event that the test could wait for
-    same(check(), wanted, what)
-
-
-def raw_put(gateway, client, key, length, body, more=""):
-    """Begins a PUT and returns its connection."""
-    url = client.generate_presigned_url("put_object", Params={"Bucket": "data-1", "Key": key})
-    connection = gateway.connect()
-    connection.sendall((f"PUT /{url.split('/', 3)[3]} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}"
-                        f"\r\nContent-Length: {length}\r\n{more}\r\n").encode() + body)
-    return connection
 
 
 def case_identities():
@@ -232,10 +212,7 @@ def case_reader_goes_away():
 def case_tls():
     data = random.Random(SEED).randbytes(3 * BIG)
     with tempfile.TemporaryDirectory() as place:
-        tls = os.path.join(place, "cert"), os.path.join(place, "key")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj",
-                        "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
-                        tls[1], "-out", tls[0]], check=True, capture_output=True)
+        tls = make_certificate(place)
         with Gateway(keys=BACK_KEYS, tls=tls) as back:
             with Gateway(keys=FRONT_KEYS, upstream=back.url, env=ENV) as gateway:
                 same(failure(gateway.client().create_bucket, Bucket="data-1"),
@@ -425,5 +402,4 @@ def case_refused_starts():
 
 
 if __name__ == "__main__":
-    print(f"# seed {SEED}")
     sys.exit(run_cases(globals(), sys.argv[1:]))
