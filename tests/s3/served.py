@@ -67,7 +67,7 @@ class Gateway:
         self.log = os.path.join(self.place, "log")
         write_private(self.keys, keys)
         self.flags, self.tls, self.before = list(flags), tls, list(before)
-        self.process = None
+        self.process, self.runs = None, False
         self.start()
 
     def start(self):
@@ -90,21 +90,32 @@ class Gateway:
         ready = json.loads("".join(lines))
         if "port" not in ready:
             raise AssertionError(f"the gateway ended: {ready}")
+        self.runs = True
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
         self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def stop(self, number=signal.SIGTERM, timeout=60):
-        """Ends the gateway. Returns its exit status and what it wrote to standard error."""
+        """Ends the gateway, which must be running or end by an earlier SIGTERM. Returns its exit
+        status and what it wrote to standard error."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        self.runs = False
         _, err = self.process.communicate(timeout=timeout)
-        return self.process.returncode, err
+        status = self.process.returncode
+        if status not in (0, -signal.SIGKILL if number == signal.SIGKILL else 0):
+            raise AssertionError(f"the gateway ended with status {status}: {err}")
+        return status, err
 
     def close(self):
-        status, err = self.stop(signal.SIGKILL)
-        shutil.rmtree(self.place, ignore_errors=True)
-        if "ERROR: " in err:
-            raise AssertionError(f"a sanitizer reports (status {status}): {err}")
+        """Ends the gateway, if the test has not, and removes its files."""
+        try:
+            ended = self.process.poll() is not None
+            if self.runs:
+                status, err = self.stop(signal.SIGKILL)
+                same((ended, "ERROR: " in err or "runtime error: " in err), (False, False),
+                     f"early end, and report of a sanitizer (status {status}, messages {err!r})")
+        finally:
+            shutil.rmtree(self.place, ignore_errors=True)
 
     def __enter__(self):
         return self

@@ -60,8 +60,8 @@ class Pair:
         return self
 
     def __exit__(self, *_):
-        self.front.close()
-        self.back.close()
+        with self.back, self.front:
+            pass
 
     def stored(self):
         """Returns the upstream's keys and drafts."""
@@ -228,6 +228,8 @@ def case_tls():
 
 def case_buffer_memory():
     with Pair("--buffer-memory", "256KiB") as pair:
+        # A request keeps its memory until shortly after its reply.
+        eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 0, "staging")
         with raw_put(pair.front, pair.client, "k", BIG, b"begin"):
             eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 256 << 10, "staging")
             try:
