@@ -21,7 +21,7 @@ import botocore.exceptions
 
 from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
                     failure, host, keys_of, make_certificate, opened, presigned, put_head, raw_put,
-                    read_reply, run_cases, same, together, until, write_private)
+                    read_reply, repair, repair_run, run_cases, same, together, until, write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -730,18 +730,6 @@ def case_repair():
         until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
         client.upload_part(Bucket="data-1", Key="live", UploadId=os.path.basename(uploads[1]),
                            PartNumber=2, Body=b"y")
-
-
-def repair(gateway, *flags):
-    done = repair_run(gateway, *flags)
-    same((done.returncode, done.stderr), (0, ""), "repair")
-    return json.loads(done.stdout)
-
-
-def repair_run(gateway, *flags, before=()):
-    return subprocess.run([*before, PENSTOCK, "serve", "--repair", "--json", "--root",
-                           gateway.root, *flags],
-                          capture_output=True, text=True, timeout=60, check=False)
 
 
 def case_repair_keeps_moves():

@@ -220,6 +220,19 @@ def make_certificate(place, name="cert"):
     return paths
 
 
+def repair_run(gateway, *flags, before=()):
+    return subprocess.run([*before, PENSTOCK, "serve", "--repair", "--json", "--root",
+                           gateway.root, *flags],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def repair(gateway, *flags):
+    """Runs a repair, which must succeed. Returns what it reports."""
+    done = repair_run(gateway, *flags)
+    same((done.returncode, done.stderr), (0, ""), "repair")
+    return json.loads(done.stdout)
+
+
 def failure(call, *args, **named):
     """Returns status and code of the error with which a call fails, or None."""
     try:
