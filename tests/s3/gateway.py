@@ -5,6 +5,7 @@
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
 tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
 
+import collections
 import fcntl
 import json
 import os
@@ -16,12 +17,14 @@ import ssl
 import subprocess
 import sys
 import time
+import zlib
 
 import botocore.exceptions
 
 from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
-                    failure, host, keys_of, make_certificate, opened, presigned, put_head, raw_put,
-                    read_reply, repair, repair_run, run_cases, same, together, until, write_private)
+                    encoded_put, eventually, failure, host, keys_of, make_certificate, opened,
+                    presigned, put_head, raw_put, read_reply, repair, repair_run, run_cases, same,
+                    together, until, write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -144,23 +147,37 @@ def case_oversize_heads():
 
 
 def case_garbage():
-    gateway, client = opened()
-    source = random.Random(SEED)
+    """Requests with random changes are answered or cut off. They store nothing under other keys,
+    and no body that its checksum does not fit."""
+    gateway, client = opened(flags=["--timeout", "3"])  # ends requests that are not whole
+    source, body = random.Random(SEED), b"abcde" * 50
     with gateway:
-        for _ in range(300):
-            path = presigned(client, "put_object", "garbage").encode()
-            good = (b"PUT " + path + b" HTTP/1.1\r\nHost: " + host(client).encode() +
-                    b"\r\nTransfer-Encoding: chunked\r\nx-amz-decoded-content-length: 5\r\n\r\n"
-                    b"5\r\nabcde\r\n0\r\n\r\n")
-            data = bytearray(good)
-            for _ in range(source.randrange(1, 8)):
+        # Each request in turn is a whole one, so that the changes matter.
+        plain = put_head(client, "plain", len(body), "Connection: close\r\n") + body
+        encoded = encoded_put(gateway, "encoded", body, zlib.crc32(body).to_bytes(4, "big"))
+        for request in (plain, encoded):
+            with gateway.connect() as raw:
+                raw.sendall(request)
+                same(read_reply(raw)[9:12], b"200", f"status of {request[:30]!r}, unchanged")
+        client.delete_object(Bucket="data-1", Key="plain")
+        client.delete_object(Bucket="data-1", Key="encoded")
+        held = []
+        for number in range(400):
+            data = bytearray((plain, encoded)[number % 2])
+            for _ in range(source.randrange(1, 4)):
                 at = source.randrange(len(data))
                 data[at:at + source.randrange(3)] = source.randbytes(source.randrange(3))
-            with gateway.connect() as raw:
-                raw.sendall(data)
-                raw.shutdown(1)
-                read_reply(raw)
-        same(failure(client.head_bucket, Bucket="data-1"), None, "the gateway goes on")
+            held.append(gateway.connect())
+            held[-1].sendall(data)
+        statuses = collections.Counter(read_reply(raw)[9:12].decode() for raw in held)
+        for raw in held:
+            raw.close()
+        print("# statuses:", dict(statuses))
+        same({"200", "400", "403"} <= statuses.keys(), True, f"statuses {statuses}")
+        same(statuses.keys() <= {"", "200", "400", "403", "404", "405", "411", "413", "414", "417",
+                                 "431", "501", "505"}, True, f"statuses {statuses}")
+        same(keys_of(client), ["encoded", "plain"], "keys")
+        same(client.get_object(Bucket="data-1", Key="encoded")["Body"].read(), body, "body")
         until(lambda: not gateway.drafts(), "no draft is left")
 
 
@@ -242,15 +259,43 @@ def case_body_limit():
              "just fits")
 
 
+def count_answered(gateway, count, address="127.0.0.1"):
+    """Opens connections from an address, one after another, sends a request on each, and holds
+    them. Returns how many get a reply, and how many the gateway ends without one."""
+    replies, held = collections.Counter(), []
+    before = gateway.metric("penstock_connections")
+    for _ in range(count):
+        held.append(gateway.connect(timeout=20, address=address))
+        try:
+            held[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            replies[held[-1].recv(12)] += 1
+        except (BrokenPipeError, ConnectionResetError):
+            replies[b""] += 1
+    for connection in held:
+        connection.close()
+    eventually(lambda: gateway.metric("penstock_connections"), before, "open connections")
+    same(replies.keys() <= {b"HTTP/1.1 403", b""}, True, f"replies {replies}")
+    return replies[b"HTTP/1.1 403"], replies[b""]
+
+
 def case_connections_limit():
-    gateway, client = opened(flags=["--connections", "64", "--threads", "1", "--timeout", "3"])
-    with gateway:
-        held = [gateway.connect() for _ in range(200)]
-        # All of them are idle, so the gateway ends those that it has accepted.
-        until(lambda: failure_or_refused(client.head_bucket, Bucket="data-1") is None,
-              "the gateway serves again")
-        for connection in held:
-            connection.close()
+    """Connections beyond the limit are ended at once, and the others are served."""
+    with Gateway(flags=["--connections", "64", "--timeout", "600"]) as gateway:
+        for _ in range(2):
+            same(count_answered(gateway, 200), (64, 136), "connections with and without a reply")
+        same(failure(gateway.client().list_buckets), None, "the gateway serves again")
+
+
+def case_connections_per_address():
+    with Gateway(flags=["--connections-per-address", "16", "--timeout", "600"]) as gateway:
+        with gateway.connect(address="127.0.0.3") as other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            same(other.recv(12), b"HTTP/1.1 403", "another address")
+            same(count_answered(gateway, 50, "127.0.0.2"), (16, 34),
+                 "connections of one address with and without a reply")
+        with gateway.connect(address="127.0.0.4") as other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            same(other.recv(12), b"HTTP/1.1 403", "another address, later")
 
 
 def case_many_connections():

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills `penstock serve` while clients store objects, many times. After each restart, every
 acknowledged object must be there, and every object must be whole. At the end, a repair must remove
-all drafts and uploads, and nothing else. $PENSTOCK_KILLS is the number of kills (default 15). Prints TAP."""
+all drafts and uploads, and nothing else. $PENSTOCK_KILLS is the number of kills (default 15).
+Prints TAP."""
 
 import hashlib
 import os

@@ -2,6 +2,7 @@
 """Starts `penstock serve` for the tests of the gateway, and helps them: a client, raw requests,
 waits, certificates, TAP output. The scripts that tests/s3/gateway runs import it."""
 
+import base64
 import json
 import os
 import random
@@ -19,6 +20,9 @@ import urllib.request
 import boto3
 import botocore.client
 import botocore.exceptions
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
@@ -131,8 +135,9 @@ class Gateway:
                             aws_access_key_id=key, aws_secret_access_key=secret, verify=verify,
                             config=botocore.client.Config(**settings))
 
-    def connect(self, timeout=60):
-        return socket.create_connection(("127.0.0.1", self.port), timeout)
+    def connect(self, timeout=60, address="127.0.0.1"):
+        """Connects from an address of this host."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout, (address, 0))
 
     def get(self, path):
         """Returns status and text of a page of the second port."""
@@ -189,6 +194,28 @@ def raw_put(gateway, client, key, length, body, extra=""):
     connection = gateway.connect()
     connection.sendall(put_head(client, key, length, extra) + body)
     return connection
+
+
+def encoded_put(gateway, key, body, crc):
+    """Returns a PUT whose body has the encoding aws-chunked and a CRC-32 in a trailer."""
+    encoded = (b"%x\r\n" % len(body) + body + b"\r\n0\r\nx-amz-checksum-crc32:" +
+               base64.b64encode(crc) + b"\r\n\r\n")
+    kind = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    request = AWSRequest("PUT", f"{gateway.url}/data-1/{key}", headers={
+        "x-amz-content-sha256": kind, "x-amz-decoded-content-length": str(len(body)),
+        "content-encoding": "aws-chunked", "x-amz-trailer": "x-amz-checksum-crc32",
+        "x-amz-sdk-checksum-algorithm": "CRC32"})
+
+    class Auth(S3SigV4Auth):
+        def payload(self, request):
+            return kind
+
+    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    request.headers.replace_header("x-amz-content-sha256", kind)
+    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    head += f"Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + encoded
 
 
 def eventually(check, wanted, what, seconds=60):

@@ -17,8 +17,8 @@ import zlib
 
 from botocore.exceptions import ClientError, HTTPClientError
 
-from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, eventually, failure,
-                    make_certificate, raw_put, read_reply, run_cases, same, together,
+from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, encoded_put, eventually,
+                    failure, make_certificate, raw_put, read_reply, run_cases, same, together,
                     write_private)
 from server import Server
 
@@ -143,9 +143,9 @@ def case_trailers():
             for right in (True, False):
                 body = data[:size]
                 crc = zlib.crc32(body if right else body + b"x").to_bytes(4, "big")
-                encoded = (b"%x\r\n" % size + body + b"\r\n0\r\nx-amz-checksum-crc32:" +
-                           base64.b64encode(crc) + b"\r\n\r\n")
-                status = put_encoded(pair, f"{size}-{right}", encoded, size)
+                with pair.front.connect() as connection:
+                    connection.sendall(encoded_put(pair.front, f"{size}-{right}", body, crc))
+                    status = int(read_reply(connection).split()[1])
                 same(status, 200 if right else 400, f"status of {size} bytes, right: {right}")
         eventually(pair.stored, (sorted(f"{n}-True" for n in sizes), []), "keys and drafts")
         for size in sizes[:2]:
@@ -157,33 +157,6 @@ def case_trailers():
         got = pair.direct.get_object(Bucket="data-1", Key=f"{BIG}-True")
         assert got["Body"].read() == data, "the object differs"
         same(got.get("ContentEncoding"), None, "Content-Encoding")
-
-
-def put_encoded(pair, key, encoded, size):
-    """Sends a body in the encoding aws-chunked. Returns the reply's status."""
-    from botocore.auth import S3SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-    url = f"{pair.front.url}/data-1/{key}"
-    headers = {"x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
-               "x-amz-decoded-content-length": str(size), "content-encoding": "aws-chunked",
-               "x-amz-trailer": "x-amz-checksum-crc32",
-               "x-amz-sdk-checksum-algorithm": "CRC32"}
-    request = AWSRequest("PUT", url, headers=headers)
-
-    class Auth(S3SigV4Auth):
-        def payload(self, request):
-            return "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-
-    request.context["payload_signing_enabled"] = False
-    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
-    request.headers.replace_header("x-amz-content-sha256", headers["x-amz-content-sha256"])
-    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{pair.front.port}\r\n"
-    head += "".join(f"{n}: {v}\r\n" for n, v in request.headers.items())
-    head += f"Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n"
-    with pair.front.connect() as connection:
-        connection.sendall(head.encode() + encoded)
-        return int(read_reply(connection).split()[1])
 
 
 def case_client_goes_away():
