@@ -186,32 +186,36 @@ def case_tls_excludes_tcp1():
 
 
 def case_lost_client():
-    """A client that dies in the middle of a PUT leaves no object."""
+    """A client that is killed in the middle of the transfer of a PUT leaves no object."""
     script = f"""
 import sys
 sys.path[:0] = [{os.path.dirname(os.path.abspath(__file__))!r}]
-import rdma, os
-s = rdma.object_boto3.Transport("tcp1")
-m = s.memory(64 << 20)
-w = rdma.object_boto3.Window(m, rdma.object_boto3.WRITE, 0, 64 << 20)
-print(w.headers()["x-amz-rdma-token"], flush=True)
+import rdma
+client = rdma.Stalled()
+print(client.token, flush=True)
+connection = client.accept()
+connection.sendall(rdma.READ_REPLY + bytes(rdma.MIB // 2))
+print("half", flush=True)
 sys.stdin.readline()
-os._exit(0)
 """
     with Setup() as s, subprocess.Popen([sys.executable, "-c", script], text=True,
                                         stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE) as client:
-        token = client.stdout.readline().strip()
+        token, results = client.stdout.readline().strip(), []
+        put = threading.Thread(target=lambda: results.append(failure(
+            lambda: with_token(s, token, s.plain.put_object))))
+        put.start()
+        same(client.stdout.readline(), "half\n", "progress of the transfer")
+        same(results, [], "results before the kill")
         client.kill()
+        put.join()
         client.wait()
-        # The client cannot be reached, so nothing has moved.
-        same(declined_put(s, token), ("RDMANotSupported", "501"), "reply")
-        try:
-            read_plain(s.plain, "key")
-        except botocore.exceptions.ClientError as error:
-            same(error.response["Error"]["Code"], "NoSuchKey", "the object")
-        else:
-            raise AssertionError("an object was stored")
+        same(results, [(500, "RDMATransferFailed")], "the PUT")
+        same(s.metric("rdma_failed_total"), 1, "failed")
+        # Nobody is at the token's address, so nothing moves.
+        same(declined_put(s, token), ("RDMANotSupported", "501"), "a later PUT")
+        same(failure(lambda: s.plain.head_object(Bucket="data-1", Key="key"))[0], 404, "the object")
+        same(s.gateway.drafts(), [], "drafts")
 
 
 class Stalled:
@@ -266,6 +270,10 @@ def case_stalled_client():
         same(results[1] == data, True, "the stalled GET")
 
 
+# The head of the answer to a READ of a megabyte.
+READ_REPLY = struct.pack("<IBBBBQII", 0x31504354, 3, 0, 0, 0, 1, MIB, 0)
+
+
 class Dripping(threading.Thread):
     """Sends one byte after another of the answer to a READ of a megabyte, until the server hangs
     up."""
@@ -275,9 +283,8 @@ class Dripping(threading.Thread):
         self.connection, self.sent = connection, 0
 
     def run(self):
-        reply = struct.pack("<IBBBBQII", 0x31504354, 3, 0, 0, 0, 1, MIB, 0)
         try:
-            self.connection.sendall(reply)
+            self.connection.sendall(READ_REPLY)
             # The pause is what is tested: the server sees progress within its time limit.
             while not select.select([self.connection], [], [], 0.1)[0]:
                 self.connection.sendall(b"x")
