@@ -94,27 +94,33 @@ def case_listing_while_objects_move():
         for key in wanted:
             with open(os.path.join(folder, key), "xb") as file:
                 file.write(b"content")
-        moved = threading.Event()
+        moved, counts = threading.Event(), [0, 0]
 
         def move():
             mover = gateway.client()
             try:
-                for key in wanted:
+                for number, key in enumerate(wanted):
+                    if number % 100 == 50:
+                        # Each of three thirds of the moves meets listings by both clients.
+                        seen = list(counts)
+                        until(lambda seen=seen: all(now > then for now, then in
+                                                    zip(counts, seen)), "both clients list")
                     mover.put_object(Bucket="data-1", Key=key + "/x", Body=b"")
             finally:
                 moved.set()
 
-        def list_all():
-            lister, count = gateway.client(), 0
+        def list_all(number):
+            lister = gateway.client()
             while not moved.is_set():
                 pages = lister.list_objects_v2(Bucket="data-1")["Contents"]
                 found = {item["Key"]: item["Size"] for item in pages if "/" not in item["Key"]}
                 same({key: found.get(key) for key in wanted} == wanted, True,
-                     f"listing {count} (differs: {set(wanted.items()) ^ set(found.items())})")
-                count += 1
-            return count
+                     f"listing {counts[number]} (differs: {set(wanted.items()) ^ set(found.items())})")
+                counts[number] += 1
 
-        print("# listings:", together([move, list_all, list_all])[1:])
+        together([move, lambda: list_all(0), lambda: list_all(1)])
+        print("# listings:", counts)
+        same(min(counts) >= 3, True, f"at least three listings each: {counts}")
 
 
 def has_queue(gateway):
