@@ -17,22 +17,22 @@ seed=$4
 shift 4
 # shellcheck source=lab/guest/lib.sh
 source "$LAB_DIR/guest/lib.sh"
-dir=$LAB_SCRATCH/data
-mkdir -p "$dir"
 export PYTHONDONTWRITEBYTECODE=1
 
-# Starts a gateway. Sets `url` and `gateway`.
-gateway_start() { # ROOT [VARIABLE=VALUE...]
-	local root=$1
+keys=$LAB_SCRATCH/keys
+(umask 077; printf '%s\n' '[AKLAB]' 'secret = secret+of/the+lab' 'buckets = *' 'access = rw' \
+	>"$keys")
+
+# Starts a gateway whose root is in `dir`. Sets `url` and `gateway`.
+gateway_start() { # NAME [VARIABLE=VALUE...]
+	local root=$dir/$1 ready=$dir.ready
 	shift
-	(umask 077; printf '%s\n' '[AKLAB]' 'secret = secret+of/the+lab' 'buckets = *' \
-		'access = rw' >"$LAB_SCRATCH/keys")
-	rm -f "$LAB_SCRATCH/ready"
-	env "$@" "$penstock" serve --root "$root" --listen 127.0.0.1:0 \
-		--keys "$LAB_SCRATCH/keys" --json >"$LAB_SCRATCH/ready" &
+	rm -f "$ready"
+	env "$@" "$penstock" serve --root "$root" --listen 127.0.0.1:0 --keys "$keys" --json \
+		>"$ready" &
 	gateway=$!
-	lab_until grep -q '"port"' "$LAB_SCRATCH/ready"
-	url=http://127.0.0.1:$(sed -n 's/.*"port": *\([0-9]*\).*/\1/p' "$LAB_SCRATCH/ready")
+	lab_until grep -q '"port"' "$ready"
+	url=http://127.0.0.1:$(sed -n 's/.*"port": *\([0-9]*\).*/\1/p' "$ready")
 }
 
 gateway_stop() {
@@ -47,7 +47,7 @@ write() { # NAME ROUNDS [VARIABLE=VALUE...]
 	shift 2
 	mkdir "$dir/$name"
 	sync -f "$dir"
-	gateway_start "$dir/$name" "$@"
+	gateway_start "$name" "$@"
 	"$python" "$LAB_DIR/guest/objects.py" write "$url" "$name" "$seed" "$rounds" &
 	writers=$!
 	if [[ $name != root ]]; then
@@ -63,7 +63,8 @@ leftovers() { # ROOT
 }
 
 verify() { # SERIAL
-	local serial=$1 name=root how=exact text
+	local serial=$1 name=root how=exact text dir=$LAB_SCRATCH/$1
+	mkdir "$dir"
 	[[ $serial != folders && $serial != files ]] || name=$serial
 	[[ $serial != busy* ]] || how=any
 	mount "$(lab_disk "$serial")" "$dir" || {
@@ -75,7 +76,7 @@ verify() { # SERIAL
 		echo "$serial: lost the repair"
 	echo "$serial: repair: ${text//$'\n'/; }"
 	leftovers "$dir/$name" | sed "s|^$dir|$serial: left |"
-	gateway_start "$dir/$name"
+	gateway_start "$name"
 	"$python" "$LAB_DIR/guest/objects.py" verify "$url" "$name" "$seed" "$LAB_OUT/$serial" \
 		"$serial" "$how" || echo "$serial: lost: the check failed"
 	gateway_stop
@@ -92,6 +93,8 @@ if [[ $mode == write ]]; then
 	rounds=$1
 	preload=$2
 	lab_until lab_disk_exists power1
+	dir=$LAB_SCRATCH/data
+	mkdir "$dir"
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
 	# commit.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
@@ -100,8 +103,12 @@ if [[ $mode == write ]]; then
 	write root "$rounds"
 	echo "the power was not cut"
 else
+	# Two checks at a time, because most of their time is the start of programs.
 	for serial; do
 		lab_until lab_disk_exists "$serial"
-		verify "$serial"
+		verify "$serial" &
+		[[ ! ${before:-} ]] || wait "$before"
+		before=$!
 	done
+	wait
 fi
