@@ -198,7 +198,7 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 {
 	const struct pst_object_call *call = (const struct pst_object_call *)http;
 	const struct pst_object_place *place = call->place;
-	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 5];
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 6];
 	unsigned count = 0;
 	char range[64];
 
@@ -219,6 +219,8 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	}
 	for (unsigned i = 0; i < call->header_count; i++)
 		headers[count++] = call->headers[i];
+	if (call->token)
+		headers[count++] = (struct pst_header){"x-amz-rdma-token", call->token};
 	for (unsigned i = 0; i < count; i++)
 		put_header(out, headers[i].name, headers[i].value);
 	if (!place->url.presigned && !place->url.anonymous)
@@ -242,7 +244,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
-	if (status_is_passing(http->head.status))
+	/* With a token, 500 may mean that the transfer failed, which the body tells. */
+	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
 		return call->judge(call);

@@ -41,6 +41,9 @@ struct pst_object_call {
 	/* Additional headers, which are signed. A value must stay valid until the call's end. */
 	struct pst_header headers[PST_OBJECT_HEADERS_MAX];
 	unsigned header_count;
+	/* Token of the window through which the server shall move the bytes; NULL: they are in the
+	 * body. judge() may set it to NULL. */
+	const char *token;
 	bool ranged; /* asks for the bytes from `first` to `last` */
 	uint64_t first, last;
 	bool sends; /* the request has a body, perhaps of 0 bytes */
