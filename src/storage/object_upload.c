@@ -169,6 +169,8 @@ static void upload_pump(struct pst_object_upload *up);
 int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
 			   struct pst_err *err)
 {
+	bool asked = up->place->url.rdma != PST_OBJECT_RDMA_AUTO;
+
 	if (up->windows_only)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 				      "%s: rdma=require, but: %s", up->place->url.name, why->text);
@@ -180,7 +182,7 @@ int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *w
 			 why->text);
 		penstock_stats_note(note);
 	}
-	pst_log(up->parts_near == 1 ? PST_LOG_WARN : PST_LOG_INFO, "object",
+	pst_log(asked && up->parts_near == 1 ? PST_LOG_WARN : PST_LOG_INFO, "object",
 		"%s: a part goes by HTTP: %s", up->place->url.name, why->text);
 	return 0;
 }

@@ -222,7 +222,7 @@ static void windows_shut(struct pst_object_windows *windows, const char *fmt, co
 	}
 	pthread_mutex_unlock(&lock);
 	if (first)
-		pst_log(PST_LOG_WARN, "object", "%s: no more tokens for %s", windows->why.text,
+		pst_log(PST_LOG_INFO, "object", "%s: no more tokens for %s", windows->why.text,
 			windows->endpoint->host);
 }
 
