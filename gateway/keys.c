@@ -78,7 +78,8 @@ static int setting_put(void *user, const struct pst_ini_setting *s)
 	char **text;
 
 	if (!e || *s->parent)
-		return refuse(keys, s->section, "a setting is outside of a section, or indented");
+		return refuse(keys, e ? e->name : "",
+			      "a setting is outside of a section, or indented");
 	if (!strcmp(s->name, "access")) {
 		if (strcmp(s->value, "r") != 0 && strcmp(s->value, "rw") != 0)
 			return refuse(keys, e->name, "access must be r or rw");

@@ -44,18 +44,18 @@ static bool date_parse(const char *text, time_t *out)
 	return !strcmp(again, text);
 }
 
-/* Turns the value of a header date into the form of x-amz-date: such a time, or one such as "Fri,
- * 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes -0000 in place of GMT. */
-static bool date_read(const char *text, char out[PST_SIGV4_DATE])
+/* Parses the value of x-amz-date or of a header date: a time in the form of x-amz-date, which `out`
+ * gets, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes
+ * -0000 in place of GMT. */
+static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 {
 	static const char days[] = "SunMonTueWedThuFriSat";
 	static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 	struct tm tm = {0};
 	char month[4] = "", again[64];
 	const char *found;
-	time_t time;
 
-	if (date_parse(text, &time)) {
+	if (date_parse(text, time)) {
 		memcpy(out, text, PST_SIGV4_DATE);
 		return true;
 	}
@@ -67,15 +67,16 @@ static bool date_read(const char *text, char out[PST_SIGV4_DATE])
 		return false;
 	tm.tm_mon = (int)(found - months) / 3;
 	tm.tm_year -= 1900;
-	time = timegm(&tm);
+	*time = timegm(&tm);
 	/* timegm also sets the day of the week. */
 	snprintf(again, sizeof(again), "%.3s, %02d %.3s %04d %02d:%02d:%02d", days + 3 * tm.tm_wday,
 		 tm.tm_mday, months + 3 * tm.tm_mon, tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
 		 tm.tm_sec);
-	pst_sigv4_date(time, out);
+	pst_sigv4_date(*time, out);
 	return !strncmp(again, text, 25) &&
 	       (!strcmp(text + 25, " GMT") || !strcmp(text + 25, " -0000") ||
-		!strcmp(text + 25, " +0000"));
+		!strcmp(text + 25, " +0000")) &&
+	       date_parse(out, time); /* not a year before 0 */
 }
 
 /* Computes the key of all signatures with this secret on one day. */
@@ -440,6 +441,7 @@ static enum pst_sigv4_result params_parse(const char *const values[P_COUNT],
 			return PST_SIGV4_MALFORMED;
 	if (credential_parse(values[P_CREDENTIAL], strlen(values[P_CREDENTIAL]), out, day) &&
 	    word_copy(values[P_DATE], strlen(values[P_DATE]), out->date, sizeof(out->date)) &&
+	    date_parse(out->date, &out->time) &&
 	    expires_parse(values[P_EXPIRES], strlen(values[P_EXPIRES]), out) &&
 	    signed_headers_parse(values[P_HEADERS], strlen(values[P_HEADERS]), out) &&
 	    signature_parse(values[P_SIGNATURE], strlen(values[P_SIGNATURE]), out))
@@ -475,7 +477,7 @@ static enum pst_sigv4_result claim_find(const struct pst_sigv4_request *req, cha
 	/* Clients that send a header date need no x-amz-date. */
 	if (!dates)
 		date = header_find(req, "date", &dates);
-	if (dates != 1 || !date_read(date, out->date))
+	if (dates != 1 || !date_read(date, out->date, &out->time))
 		return PST_SIGV4_MALFORMED;
 	return header_parse(header + len, out, day);
 }
@@ -487,14 +489,12 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 	struct pst_sigv4_claim claim = {0};
 	enum pst_sigv4_result result = PST_SIGV4_MALFORMED;
 	char day[9] = "";
-	time_t date;
 
 	memset(out, 0, sizeof(*out));
 	if (room && req->header_count <= PST_SIGV4_HEADERS_MAX)
 		result = claim_find(req, room, &claim, day);
 	free(room);
-	if (result == PST_SIGV4_OK &&
-	    (memcmp(day, claim.date, 8) || !date_parse(claim.date, &date)))
+	if (result == PST_SIGV4_OK && memcmp(day, claim.date, 8))
 		result = PST_SIGV4_MALFORMED;
 	if (result == PST_SIGV4_OK)
 		*out = claim;
@@ -531,15 +531,11 @@ static bool headers_are_signed(const struct pst_sigv4_request *req,
 
 static enum pst_sigv4_result time_check(const struct pst_sigv4_claim *claim, time_t now)
 {
-	time_t date;
-
-	if (!date_parse(claim->date, &date))
-		return PST_SIGV4_MALFORMED;
-	if (date > now + SKEW_S)
+	if (claim->time > now + SKEW_S)
 		return PST_SIGV4_SKEWED;
 	if (claim->presigned)
-		return now > date + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED : PST_SIGV4_OK;
-	return now > date + SKEW_S ? PST_SIGV4_SKEWED : PST_SIGV4_OK;
+		return now > claim->time + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED : PST_SIGV4_OK;
+	return now > claim->time + SKEW_S ? PST_SIGV4_SKEWED : PST_SIGV4_OK;
 }
 
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,

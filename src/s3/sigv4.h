@@ -83,6 +83,7 @@ struct pst_sigv4_claim {
 	bool presigned;
 	char access_key[129];
 	char date[PST_SIGV4_DATE];
+	time_t time; /* the same as `date` */
 	char region[65];
 	char service[33];   /* "s3", or the request is for another service */
 	unsigned expires_s; /* of a presigned URL */

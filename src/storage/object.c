@@ -329,6 +329,7 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
+		call->http.beside = 0;
 		return read_check_head(read, call->last - call->first + 1);
 	default:
 		break;
@@ -521,7 +522,7 @@ static int object_fill(struct pst_io *io)
 			free(read);
 			return ret;
 		}
-		read->call.token = pst_object_grant_token(&read->grant);
+		pst_object_call_offer(&read->call, pst_object_grant_token(&read->grant), left);
 	}
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;

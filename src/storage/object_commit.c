@@ -71,7 +71,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
-	call->token = pst_object_grant_token(&grant);
+	pst_object_call_offer(call, pst_object_grant_token(&grant), object_length(up));
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "io/http_endpoint.h"
 #include "s3/uri.h"
 
 /* Repetitions of a call whose error had a status that stands for other errors too. */
@@ -20,6 +21,9 @@
 /* Patience of calls that have none, and time for the waits between attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
+/* Lowest speed at which a server is expected to move bytes through a window, in bytes per second.
+ */
+#define BESIDE_SLOW (1u << 20)
 
 /* ---- the place ---- */
 
@@ -94,7 +98,7 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 	opts.host = server->host;
 	opts.port = server->port;
 	opts.tls = server->tls;
-	return ret ? ret : pst_http_endpoint_open(&opts, &place->endpoint, err);
+	return ret ? ret : pst_endpoint_get(&opts, &place->endpoint, err);
 }
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err)
@@ -278,6 +282,17 @@ void pst_object_call_header(struct pst_object_call *call, const char *name, cons
 	if (call->header_count == PST_OBJECT_HEADERS_MAX)
 		abort(); /* PST_OBJECT_HEADERS_MAX is too small */
 	call->headers[call->header_count++] = (struct pst_header){name, value};
+}
+
+void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len)
+{
+	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
+
+	call->token = token;
+	call->http.beside = len;
+	call->http.out = NULL;
+	call->http.out_len = 0;
+	call->http.patience_s = patience_s + (unsigned)(len / BESIDE_SLOW);
 }
 
 void pst_object_call_clear(struct pst_object_call *call)

@@ -164,6 +164,17 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
+/* Repeats a call that has ended with an error that may pass. Returns true if it has been started
+ * again. If the start fails, stores why in *ret and *err. */
+static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
+			      int *ret, struct pst_err *err)
+{
+	if (up->stopping || !pst_object_call_may_pass(call))
+		return false;
+	*ret = pst_object_call_repeat(call, err);
+	return !*ret;
+}
+
 static void upload_pump(struct pst_object_upload *up);
 
 int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
@@ -200,12 +211,9 @@ static void part_finish(struct part *part)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
@@ -215,7 +223,6 @@ static void part_finish(struct part *part)
 		upload_fail(up, &err);
 	sent->len = part->len;
 	sent->crc = part->crc;
-	part->state = PART_SENT;
 	up->parts[part->number - 1] = NULL;
 	pst_object_buffer_put(up, part->mem, part->mem_len);
 	part->mem = NULL;
@@ -321,9 +328,7 @@ static int part_offer(struct part *part, struct pst_err *err)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
 	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
 					part->len, &why)) {
-		part->call.token = pst_object_grant_token(&part->grant);
-		part->call.http.out = NULL;
-		part->call.http.out_len = 0;
+		pst_object_call_offer(&part->call, pst_object_grant_token(&part->grant), part->len);
 		return 0;
 	}
 	return pst_object_upload_near(up, &why, err);
@@ -387,12 +392,9 @@ static void id_ended(struct pst_object_call *call)
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	up->id_state = ID_NONE;
 	if (!ret)
@@ -541,15 +543,21 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
+/* Sends the parts that are ready. The first one begins the upload and waits for its ID. */
+static void parts_start(struct pst_object_upload *up)
+{
+	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+		id_ask(up);
+	if (up->id_state == ID_KNOWN && !up->err.code)
+		parts_send(up);
+}
+
 /* Sends what can be sent, and takes writes that waited for buffers. */
 static void upload_pump(struct pst_object_upload *up)
 {
 	if (up->stopping)
 		return;
-	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-		id_ask(up);
-	if (up->id_state == ID_KNOWN && !up->err.code)
-		parts_send(up);
+	parts_start(up);
 	while (up->waiting) {
 		struct pst_io *io = up->waiting;
 		int ret = up->err.code ? up->err.code : write_prepare(up, io);
@@ -564,10 +572,7 @@ static void upload_pump(struct pst_object_upload *up)
 		else if (!ret)
 			ret = write_copy(up, io);
 		pst_io_done(io, ret ? ret : (int64_t)io->len);
-		if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-			id_ask(up);
-		if (up->id_state == ID_KNOWN && !up->err.code)
-			parts_send(up);
+		parts_start(up);
 	}
 }
 
