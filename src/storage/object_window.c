@@ -67,38 +67,75 @@ __attribute__((constructor)) static void windows_watch_fork(void)
 
 /* ---- where the server is ---- */
 
+/* Returns a socket that is bound to an address of the server, or -1 if none of the addresses of
+ * this family is one of this host, which alone can be bound. */
+static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+
+	for (unsigned i = 0; i < PST_ADDRESSES_MAX; i++) {
+		int fd;
+
+		pst_endpoint_address(endpoint, i, &address, &len);
+		if (address.ss_family != family)
+			continue;
+		if (family == AF_INET6)
+			((struct sockaddr_in6 *)&address)->sin6_port = 0;
+		else
+			((struct sockaddr_in *)&address)->sin_port = 0;
+		fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0 && !bind(fd, (const struct sockaddr *)&address, len))
+			return fd;
+		if (fd >= 0)
+			close(fd);
+	}
+	return -1;
+}
+
+/* Returns a socket that is connected to the server's first address, or -1. Nothing is sent. */
+static int socket_there(struct pst_http_endpoint *endpoint)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	int fd;
+
+	pst_endpoint_address(endpoint, 0, &address, &len);
+	fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && !connect(fd, (const struct sockaddr *)&address, len))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
 /* Stores the address of this host at which the server reaches it. Returns whether the server is on
- * this host, or -errno. */
+ * this host, or -errno. "localhost" has addresses of both families, and most servers listen at that
+ * of IPv4. */
 static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
 			 struct pst_err *err)
 {
-	struct sockaddr_storage address, own;
-	socklen_t len, own_len = sizeof(own);
-	int fd, here, ret;
+	struct sockaddr_storage own;
+	socklen_t len = sizeof(own);
+	int fd = socket_here(endpoint, AF_INET), here;
 
-	pst_endpoint_address(endpoint, pst_endpoint_address_first(endpoint), &address, &len);
-	own = address;
-	if (own.ss_family == AF_INET6)
-		((struct sockaddr_in6 *)&own)->sin6_port = 0;
+	if (fd < 0)
+		fd = socket_here(endpoint, AF_INET6);
+	here = fd >= 0;
+	if (!here)
+		fd = socket_there(endpoint);
+	if (fd < 0 || getsockname(fd, (struct sockaddr *)&own, &len))
+		here = pst_fail_errno(err, errno, PENSTOCK_WHY_NO_WINDOW,
+				      "the address of this host is unknown: %m");
 	else
-		((struct sockaddr_in *)&own)->sin_port = 0;
-	fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	/* Only an address of this host can be bound. */
-	here = fd >= 0 && !bind(fd, (const struct sockaddr *)&own, len);
-	ret = fd < 0 || (!here && connect(fd, (const struct sockaddr *)&address, len)) ||
-			      getsockname(fd, (struct sockaddr *)&own, &own_len)
-		      ? pst_fail_errno(err, errno, PENSTOCK_WHY_NO_WINDOW,
-				       "the address of this host is unknown: %m")
-		      : here;
-	if (fd >= 0)
-		close(fd);
-	if (ret >= 0)
 		inet_ntop(own.ss_family,
 			  own.ss_family == AF_INET6
 				  ? (const void *)&((struct sockaddr_in6 *)&own)->sin6_addr
 				  : (const void *)&((struct sockaddr_in *)&own)->sin_addr,
 			  out, INET6_ADDRSTRLEN);
-	return ret;
+	if (fd >= 0)
+		close(fd);
+	return here;
 }
 
 /* Finds a client, or opens one. Called with the lock. */
