@@ -22,7 +22,6 @@
 #include "s3/token.h"
 #include "wire/wire.h"
 
-#define PST_WIRE_TRANSPORTS_MAX 4
 #define PST_WIRE_CONNS_MAX 256	  /* most connections of a client */
 #define PST_WIRE_BUFFERS_MAX 1024 /* most buffers of a client */
 #define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
@@ -82,7 +81,7 @@ struct pst_wire_client {
 	const struct pst_wire_devices *devices;
 	unsigned generation;			 /* fork generation of the process that opened it */
 	struct penstock_object_client_opts opts; /* `users` is a copy */
-	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
+	struct pst_wire_listener listeners[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
 	bool running;
@@ -117,6 +116,7 @@ struct pst_wire_conn {
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
+	bool dma;	  /* no CPU copies the bytes, on this host or on the server's */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -186,6 +186,7 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
+	int epoll;		     /* waits for moves, for `stop` and for the connections */
 	uint64_t deadline_ms;	     /* that of the move in progress */
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;
@@ -197,7 +198,7 @@ struct pst_wire_server {
 	const struct pst_wire_devices *devices;
 	unsigned generation; /* fork generation of the process that opened it */
 	struct penstock_object_server_opts opts;
-	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
+	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned ops_count;
 	unsigned char host[PST_TOKEN_HOST];
 	bool has_host;
@@ -205,7 +206,9 @@ struct pst_wire_server {
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */
 	int done; /* eventfd that is readable while completions wait */
-	_Atomic uint64_t resolved, malformed, declined, moves, failed, shm1_bytes, tcp1_bytes;
+	_Atomic uint64_t resolved, malformed, declined, moves, failed;
+	/* bytes of moves, by kind and direction: out (GET), in (PUT) */
+	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
