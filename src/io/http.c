@@ -43,7 +43,7 @@
 #define REACTORS_FEW 4
 #define REACTORS_MANY 16
 
-/* Where a call is. */
+/* Values of pst_http_call.place: the list that a call is on. */
 enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE, CALL_DELAYED };
 
 struct reactor {
@@ -65,7 +65,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
 static unsigned inflight; /* calls that reactors carry, without the delayed ones */
-/* The endpoints with waiting calls. Those whose last call has left may be in it, too. */
+/* The endpoints with waiting calls. An endpoint stays in the queue when its last call is cancelled.
+ */
 static struct pst_http_endpoint *queue, **queue_end = &queue;
 static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
@@ -235,7 +236,7 @@ static uint64_t call_delay(struct reactor *r, const struct pst_http_call *call)
 	most = most < DELAY_MAX_NS ? most : DELAY_MAX_NS;
 	delay = most / 2 + pst_splitmix64(r->random++) % (most / 2);
 	asked_s = asked_s < RETRY_AFTER_MAX_S ? asked_s : RETRY_AFTER_MAX_S;
-	/* The server's time is the earliest, and the random part comes on top. */
+	/* The server's time is a minimum, so the random part is added to it. */
 	return asked_s ? asked_s * 1000000000u + delay / 2 : delay;
 }
 
@@ -271,7 +272,8 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 	r->delayed = call;
 	pthread_mutex_lock(&lock);
 	call_leave(call, r, CALL_DELAYED);
-	/* A server that asked for fewer requests gets no other one instead. */
+	/* The server asked for fewer requests. So the call keeps its place among the requests in
+	 * flight while it waits, and no other call takes it. */
 	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
 		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
 		call->keeps_slot = true;

@@ -33,12 +33,12 @@ struct pst_http_call;
 struct pst_http_endpoint;
 struct pst_http_conn;
 
-/* What to do with the body of a response. */
+/* Decision about a response. */
 enum pst_http_verdict {
-	PST_HTTP_BODY,	/* it goes to the call's memory */
-	PST_HTTP_TEXT,	/* it goes to the call's text, and the call is then done with result 0 */
-	PST_HTTP_RETRY, /* it goes to the call's text, and the call is repeated */
-	PST_HTTP_FAIL,	/* judge() has filled call->err */
+	PST_HTTP_BODY,	/* receive the body into the call's memory */
+	PST_HTTP_TEXT,	/* receive it into the call's text, then end the call with result 0 */
+	PST_HTTP_RETRY, /* receive it into the call's text, then repeat the call */
+	PST_HTTP_FAIL,	/* end the call; judge() has filled call->err */
 };
 
 struct pst_http_ops {
@@ -51,8 +51,8 @@ struct pst_http_ops {
 	void (*done)(struct pst_http_call *call);
 };
 
-/* One request, with its repetitions. The owner keeps it, and the memory that it names, until done()
- * is called. All functions of `ops` are called on a reactor's thread. */
+/* One request, with its repetitions. The owner keeps the struct, and the memory that its members
+ * point to, until done() is called. All functions of `ops` are called on a reactor's thread. */
 struct pst_http_call {
 	/* set by the owner */
 	const struct pst_http_ops *ops;
@@ -104,7 +104,7 @@ int pst_http_start(struct pst_http_call *call, struct pst_err *err);
  */
 bool pst_http_cancel(struct pst_http_call *call);
 
-/* Numbers of this process since its start, for tests and benchmarks. */
+/* Counters of this process since its start, for tests and benchmarks. */
 struct pst_http_counts {
 	uint64_t connections, requests, retries, body_bytes, copied_bytes;
 };

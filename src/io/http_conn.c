@@ -16,7 +16,7 @@
 #define CONNECT_S 5
 #define PATIENCE_S 30
 #define SLOW_S 10
-/* A connection may receive so often before the reactor looks at the other connections. */
+/* Maximum number of receives of a connection before the reactor looks at the others. */
 #define RECEIVES_MAX 8
 /* Most pieces of the call's memory that one system call fills. */
 #define PIECES_MAX 64
@@ -310,7 +310,7 @@ static enum pst_http_end conn_text_take(struct pst_http_conn *conn, size_t len)
 		if (taken < 0)
 			return conn_broken(conn, EBADMSG, "sent a malformed chunked body");
 		if ((size_t)taken < len)
-			conn->usable = false; /* bytes that nobody asked for */
+			conn->usable = false; /* more than the response has */
 	} else if (conn->left != UINT64_MAX) {
 		if (bytes > conn->left) {
 			bytes = (size_t)conn->left;
@@ -361,7 +361,8 @@ static enum pst_http_end conn_body_begin(struct pst_http_conn *conn, size_t head
 	bool none = call->no_body || head->status == 204 || head->status == 304;
 
 	conn->usable = head->keeps && conn->sent == conn->request.len + call->out_len;
-	/* Bytes that nobody asked for may continue, and would become the next answer. */
+	/* The server sends more bytes than its response has. On this connection, the next call
+	 * would take them for its response. */
 	if (more && (none || (head->has_length && !head->length)))
 		conn->usable = false;
 	if (verdict == PST_HTTP_FAIL) {

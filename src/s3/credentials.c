@@ -19,11 +19,11 @@ struct profile {
 	char region[65], endpoint[1025], ca_bundle[1025];
 	char services[129];	/* name of a section [services NAME] */
 	char s3_endpoint[1025]; /* endpoint_url of s3 in this section */
-	char foreign[33];	/* setting that stands for another kind of credentials */
-	bool role;		/* whether this setting counts before the keys */
+	char foreign[33];	/* name of a setting for another source of keys; "": none */
+	bool role;		/* whether it is role_arn, which takes precedence over keys */
 };
 
-/* What the functions for pst_ini_read share. */
+/* State of a file's reading, which the callbacks of pst_ini_read share. */
 struct reading {
 	struct profile *profile;
 	const char *name; /* of the profile */
@@ -315,7 +315,7 @@ static int foreign_fail(const char *profile, const char *setting, char *why, siz
 	return -EOPNOTSUPP;
 }
 
-/* The two files, and what they say about the profile. */
+/* The names of the two files, and the settings of the profile in each. */
 struct files {
 	char credentials_name[1025], config_name[1025];
 	struct profile credentials, config;
@@ -359,7 +359,7 @@ static int first_set(char *out, size_t size, const char *const variables[2],
 	return rc;
 }
 
-/* Sets what is not a key. */
+/* Sets the region, the endpoint and the CA bundle. */
 static int places_set(const struct files *f, struct pst_s3_settings *out, char *why, size_t why_len)
 {
 	int rc = first_set(

@@ -30,8 +30,8 @@
 /* A part has at least 5 MiB, except the last. */
 #define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
-/* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
- * have 8 TB. S3's limit is 5 TB. */
+/* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
+ * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
 #define PARTS_EQUAL 1000u
 /* An abort that the server does not answer must not keep a program from its end. */
 #define ABORT_S 5
