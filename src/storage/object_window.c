@@ -18,7 +18,6 @@
 #include "core/base/fork.h"
 #include "core/base/log.h"
 #include "io/http_endpoint.h"
-#include "s3/judge.h"
 #include "wire/client.h"
 
 /* A server that has declined so many tokens in a row gets no more: for example, it serves only
@@ -430,7 +429,7 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	reply.error = error;
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;
-	pst_judge(grant->op, grant->len, &reply, &grant->verdict);
+	pst_wire_judge(grant->inner, &reply, &grant->verdict);
 	if (is_body_checked(grant, head, error)) {
 		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
 		grant->verdict.remember = !pst_object_windows_answered(windows);
