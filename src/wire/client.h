@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of the data plane. src/object calls the functions of the first part, and the
- * transports those of the second part.
+ * The client half of the data plane. src/object and storage/object_window.c call the functions of
+ * the first part, and the transports those of the second part.
  */
 #ifndef PST_WIRE_CLIENT_H
 #define PST_WIRE_CLIENT_H
