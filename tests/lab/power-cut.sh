@@ -29,6 +29,7 @@ verify_args=()
 
 # Prints how many files, checkpoints or objects the guest has reported as durable.
 reported() { grep -hs '^durable ' "$tmp/$1/output.log" | wc -l; } # NAME
+has_reported() { (($(reported "$1") >= $2)); } # NAME REPORTS
 
 # Boots a guest that runs a script, with a drive. Sets `server` and `run` to the processes of the
 # drive and the guest. SEED selects the data that the drive loses.
@@ -92,13 +93,13 @@ power_cut() { # NAME REPORTS DELAY SCRIPT ARGS...
 	local name=$1 reports=$2 delay=$3
 	shift 3
 	power_on "$name" "$reports" "$@"
-	enough() { (($(reported "$name") >= reports)); }
-	power_until enough || true
+	power_until has_reported "$name" "$reports" || true
 	# Directly after a report no write is in flight, so the power is cut a little later.
 	sleep "$delay"
 	power_off "$name"
-	enough || note <"$tmp/stderr"
-	check "$name: $(reported "$name") files were reported durable, wanted $reports" enough
+	has_reported "$name" "$reports" || note <"$tmp/stderr"
+	check "$name: $(reported "$name") files were reported durable, wanted $reports" \
+		has_reported "$name" "$reports"
 }
 
 # Boots one guest that checks the drives of all cuts with SCRIPT. The array verify_args has further
