@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the cases of tests/object/matrix for transport rc1 over Soft-RoCE. The client is in the
+# guest's own network namespace, and the servers are in another one.
+#
+# rc1.sh. tests/lab/rc1 runs this script by lab/run.
+# shellcheck disable=SC2154 # lib.sh and this script share variables.
+set -euo pipefail
+# shellcheck source=lab/guest/lib.sh
+source "$LAB_DIR/guest/lib.sh"
+
+modprobe -a veth rdma_rxe rdma_ucm
+ip link set lo up
+ip netns add right
+ip link add left0 type veth peer name right0 netns right
+ip addr add 10.78.0.1/24 dev left0
+ip link set left0 up
+ip netns exec right ip addr add 10.78.0.2/24 dev right0
+ip netns exec right ip link set lo up
+ip netns exec right ip link set right0 up
+rdma link add rxeleft type rxe netdev left0
+ip netns exec right rdma link add rxeright type rxe netdev right0
+lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
+	lab_bad "the guest does not have two verbs devices"
+lab_until test -c /dev/infiniband/rdma_cm || lab_bad "the guest has no /dev/infiniband/rdma_cm"
+
+PENSTOCK_RC1_ADDRESS=10.78.0.1 PENSTOCK_RC1_NETNS=right timeout $lab_patience \
+	tests/object/matrix rc1 >"$LAB_OUT/matrix" || true
+cat "$LAB_OUT/matrix"
+cases=0
+while read -r line; do
+	case $line in
+	'ok '*) lab_ok "${line#ok * - }" ;;
+	'not ok '*) lab_bad "${line#not ok * - }" ;;
+	*) continue ;;
+	esac
+	cases=$((cases + 1))
+done <"$LAB_OUT/matrix"
+lab_true "all of $(head -n 1 "$LAB_OUT/matrix") cases have a result" \
+	test "$(head -n 1 "$LAB_OUT/matrix")" = "1..$cases"
+((lab_failed == 0)) || exit 1

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server half of transport rc1: connects to the client by rdma_cm, and lets the network card
+ * write the client's window (GET) or read it (PUT). Called by server.c, on the thread of a channel.
+ * The channel's staging memory is registered with the card, in slots; copies between the slots and
+ * the server's memory overlap with transfers of other slots.
+ *
+ * The client's card checks key, range and direction of each access. A server connects only to the
+ * address that its HTTP request came from. A move ends when the client's card has confirmed all of
+ * it, or with the end of the queue pair, after which the card uses no slot.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "wire/common.h"
+#include "wire/rc1.h"
+#include "wire/verbs.h"
+
+#define SLOTS 4u
+#define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
+/* The CM repeats a request for this time at most, so that a client that is gone is soon known. */
+#define RESOLVE_MS 2000
+
+struct rc1_peer {
+	struct pst_wire_peer peer; /* its fd is that of `events` */
+	const struct pst_verbs *v;
+	struct pst_token_place at;
+	unsigned char conn[PST_TOKEN_CAP];
+	struct rdma_event_channel *events;
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *completions;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr; /* the channel's staging memory */
+	int both;	   /* epoll of `events` and `completions`; -1 */
+	bool armed;	   /* the next completion makes `completions` readable */
+};
+
+static int admit(const struct pst_wire_server *server, const struct pst_token *token,
+		 const struct penstock_object_peer *peer, struct pst_err *err)
+{
+	int ret = pst_wire_admit_place(server, "rc1", &token->rc.at, peer, err);
+
+	if (ret)
+		return ret;
+	return pst_verbs_get(err) ? 0 : -EOPNOTSUPP;
+}
+
+/* ---- connection ---- */
+
+static int wait_fail(int ret, struct pst_err *err)
+{
+	return pst_fail_errno(err, -ret, pst_why_from_errno(ret), "the client's connection: %s",
+			      strerror(-ret));
+}
+
+/* Waits for the event `want` of the connection, which must come next. */
+static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
+		      enum rdma_cm_event_type want, struct pst_err *err)
+{
+	struct rdma_cm_event *event;
+	enum rdma_cm_event_type type;
+	bool hello;
+	int ret;
+
+	while (r->v->get_cm_event(r->events, &event)) {
+		ret = errno == EAGAIN || errno == EINTR
+			      ? pst_wire_wait_fd(channel, r->events->fd, POLLIN)
+			      : -errno;
+		if (ret)
+			return wait_fail(ret, err);
+	}
+	type = event->event;
+	hello = type == RDMA_CM_EVENT_ESTABLISHED &&
+		pst_rc1_is_hello(event->param.conn.private_data, event->param.conn.private_data_len,
+				 PST_RC1_HELLO_LEN);
+	r->v->ack_cm_event(event);
+	if (type != want)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "there is no client at %s port %u: %s", r->at.address,
+				      r->at.port, r->v->event_str(type));
+	if (type == RDMA_CM_EVENT_ESTABLISHED && !hello)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "another program answers at %s port %u", r->at.address,
+				      r->at.port);
+	return 0;
+}
+
+/* Creates the queue pair, and registers the staging memory. */
+static int queue_open(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
+{
+	struct ibv_context *card = r->id->verbs;
+	struct epoll_event event = {.events = EPOLLIN};
+	struct ibv_qp_init_attr attr = {.cap = {SLOTS, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+
+	r->pd = r->v->alloc_pd(card);
+	r->completions = r->pd ? r->v->create_comp_channel(card) : NULL;
+	if (r->completions)
+		r->cq = r->v->create_cq(card, SLOTS + 1, NULL, r->completions, 0);
+	if (r->cq)
+		r->mr = r->v->reg_mr_iova(r->pd, channel->staging, PST_WIRE_STAGING,
+					  (uintptr_t)channel->staging, IBV_ACCESS_LOCAL_WRITE);
+	attr.send_cq = attr.recv_cq = r->cq;
+	if (!r->mr || r->v->create_qp(r->id, r->pd, &attr))
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
+				      "%s has no queue pair and no registered memory left: %m",
+				      r->v->get_device_name(card->device));
+	r->both = epoll_create1(EPOLL_CLOEXEC);
+	if (r->both < 0 || epoll_ctl(r->both, EPOLL_CTL_ADD, r->events->fd, &event) ||
+	    epoll_ctl(r->both, EPOLL_CTL_ADD, r->completions->fd, &event))
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "epoll: %m");
+	return 0;
+}
+
+static int rc1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
+		       const struct pst_wire_remote *remote, struct pst_err *err)
+{
+	struct rc1_peer *r = (struct rc1_peer *)peer;
+	unsigned char request[PST_RC1_REQUEST_LEN];
+	struct rdma_conn_param param = {.private_data = request,
+					.private_data_len = sizeof(request),
+					.responder_resources = RDMA_MAX_RESP_RES,
+					.initiator_depth = RDMA_MAX_INIT_DEPTH,
+					.retry_count = 7,
+					.rnr_retry_count = 7};
+	struct sockaddr_storage at;
+	int ret;
+
+	r->both = -1;
+	r->at = remote->token.rc.at;
+	memcpy(r->conn, remote->token.rc.conn, sizeof(r->conn));
+	r->v = pst_verbs_get(err);
+	if (!r->v)
+		return -EOPNOTSUPP;
+	ret = pst_verbs_channel(r->v, &r->events, err);
+	if (ret)
+		return ret;
+	peer->fd = r->events->fd;
+	pst_wire_sockaddr(&r->at, &at);
+	if (r->v->create_id(r->events, &r->id, NULL, RDMA_PS_TCP))
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno), "rdma_create_id: %m");
+	if (r->v->resolve_addr(r->id, NULL, (struct sockaddr *)&at, RESOLVE_MS))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
+				      "no RDMA network card reaches %s: %s", r->at.address,
+				      strerror(errno));
+	ret = event_wait(channel, r, RDMA_CM_EVENT_ADDR_RESOLVED, err);
+	if (!ret && r->v->resolve_route(r->id, RESOLVE_MS))
+		ret = pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE, "no route to %s: %s",
+				     r->at.address, strerror(errno));
+	if (!ret)
+		ret = event_wait(channel, r, RDMA_CM_EVENT_ROUTE_RESOLVED, err);
+	if (!ret)
+		ret = queue_open(channel, r, err);
+	if (ret)
+		return ret;
+	pst_rc1_put_request(request, r->conn);
+	if (r->v->connect(r->id, &param))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "no connection to %s: %s", r->at.address, strerror(errno));
+	return event_wait(channel, r, RDMA_CM_EVENT_ESTABLISHED, err);
+}
+
+static void rc1_close(struct pst_wire_channel *channel, struct pst_wire_peer *peer)
+{
+	struct rc1_peer *r = (struct rc1_peer *)peer;
+
+	(void)channel;
+	if (r->id && r->id->qp) {
+		r->v->disconnect(r->id);
+		r->v->destroy_qp(r->id);
+	}
+	if (r->mr)
+		r->v->dereg_mr(r->mr);
+	if (r->cq)
+		r->v->destroy_cq(r->cq);
+	if (r->completions)
+		r->v->destroy_comp_channel(r->completions);
+	if (r->pd)
+		r->v->dealloc_pd(r->pd);
+	if (r->id)
+		r->v->destroy_id(r->id);
+	if (r->events)
+		r->v->destroy_event_channel(r->events);
+	if (r->both >= 0)
+		close(r->both);
+	/* destroy_event_channel has closed it. */
+	peer->fd = -1;
+}
+
+static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote)
+{
+	const struct rc1_peer *r = (const struct rc1_peer *)peer;
+
+	return pst_wire_same_cap(r->conn, remote->token.rc.conn) &&
+	       pst_wire_same_place(&r->at, &remote->token.rc.at);
+}
+
+static int rc1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *peer)
+{
+	(void)channel;
+	(void)peer;
+	/* Every event of an established connection means its end. */
+	return -EPIPE;
+}
+
+/* ---- completions ---- */
+
+static int status_fail(const struct rc1_peer *r, enum ibv_wc_status status, struct pst_err *err)
+{
+	int code = EIO;
+
+	if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR)
+		return pst_fail_errno(
+			err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
+			"the client's network card has refused the access: the token "
+			"is wrong or released, or does not allow range and direction");
+	/* The client has ended the connection, or does not answer. */
+	if (status == IBV_WC_WR_FLUSH_ERR)
+		code = EPIPE;
+	else if (status == IBV_WC_RETRY_EXC_ERR)
+		code = ECONNRESET;
+	return pst_fail_errno(err, code, PENSTOCK_WHY_IO_ERROR, "the client's connection: %s",
+			      r->v->wc_status_str(status));
+}
+
+/* Waits until the card has an event, or the connection ends. */
+static int completion_sleep(struct pst_wire_channel *channel, struct rc1_peer *r,
+			    struct pst_err *err)
+{
+	struct pollfd end = {r->events->fd, POLLIN, 0};
+	struct ibv_cq *cq;
+	void *context;
+	int ret = pst_wire_wait_fd(channel, r->both, POLLIN);
+
+	if (!ret && poll(&end, 1, 0) > 0)
+		ret = -EPIPE;
+	if (ret)
+		return wait_fail(ret, err);
+	if (r->v->get_cq_event(r->completions, &cq, &context))
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_IO_ERROR, "ibv_get_cq_event: %m");
+	r->v->ack_cq_events(cq, 1);
+	r->armed = false;
+	return 0;
+}
+
+/* Waits for the oldest transfer that is in flight. */
+static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
+			   struct pst_err *err)
+{
+	struct ibv_wc wc;
+	int n, ret;
+
+	while ((n = ibv_poll_cq(r->cq, 1, &wc)) == 0) {
+		/* Polls once more after it is armed, because a completion before that causes no
+		 * event. */
+		if (!r->armed) {
+			ret = ibv_req_notify_cq(r->cq, 0);
+			r->armed = !ret;
+			if (ret)
+				return pst_fail_errno(err, ret, PENSTOCK_WHY_IO_ERROR,
+						      "ibv_req_notify_cq: %m");
+			continue;
+		}
+		ret = completion_sleep(channel, r, err);
+		if (ret)
+			return ret;
+	}
+	if (n < 0)
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR, "ibv_poll_cq failed");
+	return wc.status == IBV_WC_SUCCESS ? 0 : status_fail(r, wc.status, err);
+}
+
+/* ---- moves ---- */
+
+static uint32_t piece_len(const struct pst_wire_move *move, uint64_t at)
+{
+	uint64_t left = move->len - at;
+
+	return (uint32_t)(left < SLOT_LEN ? left : SLOT_LEN);
+}
+
+/* Slot of the piece at offset `at`. */
+static unsigned char *slot_at(const struct pst_wire_channel *channel, uint64_t at)
+{
+	return channel->staging + at / SLOT_LEN % SLOTS * SLOT_LEN;
+}
+
+/* Copies a piece between the server's memory and its slot. */
+static int piece_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
+		      uint64_t at, bool gather, struct pst_err *err)
+{
+	const uint32_t len = piece_len(move, at);
+
+	for (uint32_t done = 0; done < len;) {
+		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
+		int ret = pst_wire_seg_copy(channel, &seg, NULL, slot_at(channel, at) + done,
+					    gather, err);
+
+		if (ret)
+			return ret;
+		done += (uint32_t)seg.len;
+	}
+	return 0;
+}
+
+/* Begins the transfer of a piece. */
+static int piece_post(struct pst_wire_channel *channel, struct rc1_peer *r,
+		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
+{
+	const struct pst_token *token = &move->remote->token;
+	struct ibv_sge sge = {(uintptr_t)slot_at(channel, at), piece_len(move, at), r->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = move->op == PENSTOCK_READ ? IBV_WR_RDMA_WRITE
+								     : IBV_WR_RDMA_READ,
+				 .send_flags = IBV_SEND_SIGNALED},
+			   *bad;
+	int ret = pst_wire_check(channel);
+
+	if (ret)
+		return wait_fail(ret, err);
+	if (move->op == PENSTOCK_READ)
+		ret = piece_copy(channel, move, at, true, err);
+	if (ret)
+		return ret;
+	wr.wr.rdma.remote_addr = token->base + move->off + at;
+	wr.wr.rdma.rkey = token->rc.rkey;
+	ret = ibv_post_send(r->id->qp, &wr, &bad);
+	return ret ? pst_fail_errno(err, EPIPE, PENSTOCK_WHY_IO_ERROR, "ibv_post_send: %s",
+				    strerror(ret))
+		   : 0;
+}
+
+static int rc1_move(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
+		    struct pst_wire_move *move, struct pst_err *err)
+{
+	struct rc1_peer *r = (struct rc1_peer *)peer;
+	uint64_t posted = 0, done = 0;
+
+	/* A queue pair completes its transfers in order. */
+	while (done < move->len) {
+		int ret;
+
+		if (posted < move->len && posted - done < PST_WIRE_STAGING) {
+			ret = piece_post(channel, r, move, posted, err);
+			posted += piece_len(move, posted);
+		} else {
+			ret = completion_wait(channel, r, err);
+			if (!ret && move->op == PENSTOCK_WRITE)
+				ret = piece_copy(channel, move, done, false, err);
+			done += piece_len(move, done);
+		}
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+const struct pst_wire_server_ops pst_rc1_server = {
+	.kind = PST_TOKEN_RC1,
+	.peer_size = sizeof(struct rc1_peer),
+	.admit = admit,
+	.leads_to = leads_to,
+	.connect = rc1_connect,
+	.move = rc1_move,
+	.idle = rc1_idle,
+	.close = rc1_close,
+};
