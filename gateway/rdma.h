@@ -18,6 +18,7 @@ struct gw_rdma_options {
 	unsigned threads;	/* number of workers, half of which may wait for RDMA at a time */
 	unsigned rate_min;	/* lowest rate of a move in bytes a second; 0: any */
 	bool encrypt;		/* whether bytes must not leave the host unencrypted */
+	struct gw_metrics *metrics; /* receives the names of the transports */
 };
 
 /* Starts the server half. Returns NULL with a text in `why`. */

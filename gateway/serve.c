@@ -205,7 +205,7 @@ static int gateway_start(struct gateway *g)
 	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
 	if (!o->upstream && (!o->rdma || strcmp(o->rdma, "none") != 0)) {
 		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads, o->rate_min,
-						     o->cert != NULL};
+						     o->cert != NULL, &server->metrics};
 
 		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
 		if (!server->rdma)

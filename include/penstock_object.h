@@ -41,6 +41,7 @@ extern "C" {
 #define PENSTOCK_OBJECT_TOKEN_MAX 512	 /* most characters of a token */
 #define PENSTOCK_OBJECT_SEGS_MAX 32	 /* most segments of a move */
 #define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* most windows of a client */
+#define PENSTOCK_OBJECT_TRANSPORTS_MAX 8 /* most transports of a client or a server */
 
 /* A header of HTTP. Names are compared without regard to case. */
 struct penstock_object_header {
@@ -567,15 +568,23 @@ struct penstock_object_answer {
  */
 PENSTOCK_API int penstock_object_answer_fill(struct penstock_object_answer *answer);
 
+/* Bytes of completed moves without error, by one transport. */
+struct penstock_object_traffic {
+	const char *transport; /* name of the transport; NULL: the list has ended */
+	uint64_t bytes_out;    /* bytes written to windows (GET) */
+	uint64_t bytes_in;     /* bytes read from windows (PUT) */
+};
+
 /* Counters of a server. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_server_info {
 	size_t size;
-	uint64_t resolved;		 /* tokens that the server can serve */
-	uint64_t malformed;		 /* malformed tokens */
-	uint64_t declined;		 /* well-formed tokens that the server does not serve */
-	uint64_t moves;			 /* completed moves without error */
-	uint64_t failed;		 /* completed moves with an error */
-	uint64_t shm1_bytes, tcp1_bytes; /* bytes of completed moves without error */
+	uint64_t resolved;  /* tokens that the server can serve */
+	uint64_t malformed; /* malformed tokens */
+	uint64_t declined;  /* well-formed tokens that the server does not serve */
+	uint64_t moves;	    /* completed moves without error */
+	uint64_t failed;    /* completed moves with an error */
+	/* Counters of each transport that the server accepts, in the order of its options. */
+	struct penstock_object_traffic traffic[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 };
 
 /*

@@ -192,9 +192,9 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 {
 	atomic_fetch_add(move->result < 0 ? &server->failed : &server->moves, 1);
 	if (move->result > 0)
-		atomic_fetch_add(move->remote->token.kind == PST_TOKEN_SHM1 ? &server->shm1_bytes
-									    : &server->tcp1_bytes,
-				 (uint64_t)move->result);
+		atomic_fetch_add(
+			&server->bytes[move->remote->token.kind][move->op == PENSTOCK_WRITE],
+			(uint64_t)move->result);
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
@@ -545,6 +545,11 @@ void pst_wire_server_info(struct pst_wire_server *s, struct penstock_object_serv
 	out->declined = atomic_load(&s->declined);
 	out->moves = atomic_load(&s->moves);
 	out->failed = atomic_load(&s->failed);
-	out->shm1_bytes = atomic_load(&s->shm1_bytes);
-	out->tcp1_bytes = atomic_load(&s->tcp1_bytes);
+	for (unsigned i = 0; i < s->ops_count; i++) {
+		const enum pst_token_kind kind = s->ops[i]->kind;
+
+		out->traffic[i].transport = pst_token_name(kind);
+		out->traffic[i].bytes_out = atomic_load(&s->bytes[kind][0]);
+		out->traffic[i].bytes_in = atomic_load(&s->bytes[kind][1]);
+	}
 }

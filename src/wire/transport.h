@@ -23,7 +23,6 @@
 #include "s3/token.h"
 #include "wire/wire.h"
 
-#define PST_WIRE_TRANSPORTS_MAX 4
 #define PST_WIRE_CONNS_MAX 256	  /* most connections of a client */
 #define PST_WIRE_BUFFERS_MAX 1024 /* most buffers of a client */
 #define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
@@ -86,7 +85,7 @@ struct pst_wire_client {
 	const struct pst_wire_devices *devices;
 	unsigned generation;			 /* fork generation of the process that opened it */
 	struct penstock_object_client_opts opts; /* `users` is a copy */
-	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
+	struct pst_wire_listener listeners[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
 	bool running;
@@ -212,7 +211,7 @@ struct pst_wire_server {
 	const struct pst_wire_devices *devices;
 	unsigned generation; /* fork generation of the process that opened it */
 	struct penstock_object_server_opts opts;
-	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
+	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned ops_count;
 	unsigned char host[PST_TOKEN_HOST];
 	bool has_host;
@@ -220,7 +219,9 @@ struct pst_wire_server {
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */
 	int done; /* eventfd that is readable while completions wait */
-	_Atomic uint64_t resolved, malformed, declined, moves, failed, shm1_bytes, tcp1_bytes;
+	_Atomic uint64_t resolved, malformed, declined, moves, failed;
+	/* bytes of moves, by kind and direction: out (GET), in (PUT) */
+	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
