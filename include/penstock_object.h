@@ -63,7 +63,7 @@ struct penstock_object_client_opts {
 	const char *transports;
 	/* Numeric address at which servers reach this client by rc1 and tcp1, without a port. Take
 	 * the local address of the HTTP connection. For rc1, an RDMA network card must have it.
-	 * NULL: 127.0.0.1, and rc1 only if `transports` names it */
+	 * NULL: 127.0.0.1, and no rc1 */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */

@@ -18,7 +18,7 @@ import time
 
 import botocore.exceptions
 
-from served import BUILD, ROOT, Gateway, failure, run_cases, same
+from served import ADDRESS, BUILD, ROOT, Gateway, failure, run_cases, same
 
 os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstock.so.0"))
 os.environ.setdefault("PENSTOCK_LIBCUDA",
@@ -40,7 +40,7 @@ class Setup:
             request_checksum_calculation="when_required",
             s3={"addressing_style": "path", "payload_signing_enabled": False})
         self.plain.create_bucket(Bucket="data-1")
-        self.transport = object_boto3.Transport(transport)
+        self.transport = object_boto3.Transport(transport, ADDRESS)
         self.memory = self.transport.memory(4 * LEN, device)
         self.objects = object_boto3.Objects(self.plain, self.transport)
 
@@ -104,6 +104,12 @@ def until(condition, what, seconds=30):
 def case_round_trips():
     for transport, device in WAYS:
         round_trip(transport, device)
+
+
+if ADDRESS != "127.0.0.1":
+    # An RDMA network card has the address (tests/lab/rc1-serve).
+    def case_round_trip_through_a_card():
+        round_trip("rc1", "host")
 
 
 def case_short_windows_are_declined():

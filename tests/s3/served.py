@@ -21,6 +21,8 @@ import botocore.exceptions
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
 PENSTOCK = os.environ.get("PENSTOCK", os.path.join(BUILD, "penstock"))
+# With PENSTOCK_RC1_ADDRESS, the address of an RDMA network card, HTTP uses this card, too.
+ADDRESS = os.environ.get("PENSTOCK_RC1_ADDRESS", "127.0.0.1")
 KEY, SECRET = "AKWRITE", "secret+of/the+writer"
 READ_KEY, READ_SECRET = "AKREAD", "secret+of/the+reader"
 KEYS = f"""[{KEY}]
@@ -72,7 +74,7 @@ class Gateway:
         objects = ["--upstream", self.upstream] if self.upstream else ["--root", self.root]
         self.process = subprocess.Popen(
             [*self.before, PENSTOCK, "serve", "--json", *objects,
-             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+             "--listen", f"{ADDRESS}:0", "--metrics", "127.0.0.1:0",
              "--keys", self.keys, "--access-log", self.log, *tls,
              *self.flags], env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -88,7 +90,7 @@ class Gateway:
         if "port" not in ready:
             raise AssertionError(f"the gateway ended: {ready}")
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
-        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if self.tls else ''}://{ADDRESS}:{self.port}"
 
     def stop(self, number=signal.SIGTERM, timeout=60):
         """Ends the gateway. Returns its exit status and what it wrote to standard error."""
@@ -118,7 +120,7 @@ class Gateway:
                             config=botocore.client.Config(**settings))
 
     def connect(self, timeout=60):
-        return socket.create_connection(("127.0.0.1", self.port), timeout)
+        return socket.create_connection((ADDRESS, self.port), timeout)
 
     def get(self, path):
         """Returns status and text of a page of the second port."""
