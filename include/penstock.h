@@ -445,7 +445,7 @@ struct penstock_s3_question {
 				     * by turns, and then NULL; NULL if there are none */
 };
 
-/* What a server has answered. The caller sets `size`, and the library sets all other members. */
+/* The answer of a server. The caller sets `size`, and the library sets all other members. */
 struct penstock_s3_answer {
 	size_t size;
 	unsigned status;   /* HTTP status, such as 200 */

@@ -172,11 +172,11 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * out		receives the window. Call penstock_object_release once for it
  *
  * The window gets a token with 128 random bits. The token is valid until the release. Treat it as
- * a secret: whoever has it, and is allowed to connect, can access the window. With rc1, the random
- * bits are those of the client, and the network card checks only a memory key of 32 bits. So a
- * server with a token of the client could guess the keys of its other windows: use a client of its
- * own for each server that must not see the windows of others. Any thread. May block, because rc1
- * pins the memory of the window.
+ * a secret: a process that knows the token and may connect can access the window. With rc1, the
+ * random bits are those of the client, and the network card checks only a memory key of 32 bits. So
+ * a server with a token of the client could guess the keys of its other windows: use a client of
+ * its own for each server that must not see the windows of others. Any thread. May block, because
+ * rc1 pins the memory of the window.
  *
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
@@ -227,7 +227,7 @@ PENSTOCK_API int penstock_object_headers(const struct penstock_object_window *wi
 
 /* ---- client: the response ------------------------------------------------------ */
 
-/* A response, as penstock_object_judge gets it. */
+/* A response, for penstock_object_judge. */
 struct penstock_object_reply {
 	size_t size;
 	int status; /* HTTP status; 0: the connection ended before a response came */
@@ -245,7 +245,7 @@ struct penstock_object_reply {
 		sizeof(struct penstock_object_reply), 0, NULL, 0, NULL, 0, 0 \
 	}
 
-/* What the client does after a response. */
+/* The client's next step after a response. */
 enum penstock_object_next {
 	PENSTOCK_OBJECT_DONE,	/* the bytes have moved through the window */
 	PENSTOCK_OBJECT_BODY,	/* the response's body has the bytes; the window has none */
@@ -263,8 +263,8 @@ struct penstock_object_verdict {
 	/* 1: the server does not take such tokens. Send further requests to this endpoint
 	 * without tokens. */
 	int remember;
-	/* 1: the server knows nothing of RDMA, and has stored an empty object under the name.
-	 * The repeated request replaces it. */
+	/* 1: the server does not support tokens, and has stored an empty object under the name. The
+	 * repeated request replaces it. */
 	int stored_empty;
 	int has_crc64; /* 1: `crc64` is the server's CRC-64/NVME of the bytes */
 	uint64_t crc64;
@@ -529,7 +529,7 @@ PENSTOCK_API void penstock_object_forget(struct penstock_object_remote *remote);
 
 /* ---- server: the answer ----------------------------------------------------------- */
 
-/* What happened to a request with a token. */
+/* The outcome of a request with a token. */
 enum penstock_object_outcome {
 	PENSTOCK_OBJECT_MOVED,	   /* all bytes have moved */
 	PENSTOCK_OBJECT_DECLINED,  /* no byte has moved */

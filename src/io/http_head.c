@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/digits.h"
+
 #define TRAILER_MAX 8192 /* maximum length of the trailers of a chunked body */
 
 /* A part of the head, which does not end with a NUL. */
@@ -240,19 +242,10 @@ long pst_http_head_parse(const char *bytes, size_t len, struct pst_http_head *ou
 
 enum { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_BYTES, CHUNK_CR, CHUNK_LF, CHUNK_TRAILERS };
 
-static int hex_digit(char c)
-{
-	if (is_digit(c))
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Takes one byte of the line with a chunk's size. */
 static int chunk_size_take(struct pst_http_chunks *chunks, char c)
 {
-	int digit = hex_digit(c);
+	int digit = pst_hex_value(c);
 
 	if (chunks->state == CHUNK_SIZE && digit >= 0) {
 		chunks->left = chunks->left << 4 | (unsigned)digit;

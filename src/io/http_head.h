@@ -14,7 +14,8 @@
 #define PST_HTTP_HEAD_MAX 16384 /* maximum length of a head, in bytes */
 #define PST_HTTP_LINES_MAX 128	/* maximum number of header lines */
 
-/* What a client needs to know of a response. Strings are empty if the header is missing. */
+/* The fields of a response's head that the client uses. Strings are empty if the header is missing.
+ */
 struct pst_http_head {
 	unsigned status; /* 100 to 599 */
 	bool keeps;	 /* the server keeps the connection open after the body */

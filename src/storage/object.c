@@ -163,6 +163,9 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 	if (ret && ret != -ENOENT && ret != -EACCES)
 		return ret;
 	err->code = 0;
+	/* The commit replaces the object that this checksum is of. */
+	pst_object_sum_close(&object->sum);
+	memset(&object->sum, 0, sizeof(object->sum));
 	return pst_object_upload_open(&object->place, opts->length, !replace, &object->upload, err);
 }
 
@@ -318,6 +321,8 @@ static int64_t read_check(struct object_read *read)
 	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
 	char expected[17], found[17];
 
+	if (!sum->pieces) /* constant since the open */
+		return (int64_t)len;
 	pthread_mutex_lock(&object->lock);
 	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
 		uint64_t crc;
@@ -330,7 +335,8 @@ static int64_t read_check(struct object_read *read)
 		 * and the gap is now another one. */
 		state = pst_object_sum_add(sum, at, n, crc);
 	}
-	pst_object_sum_text(sum->kind, sum->found, found);
+	if (state == PST_OBJECT_SUM_WRONG) /* `found` is not set otherwise */
+		pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
 	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
 		check_give_up(object);

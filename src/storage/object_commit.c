@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "storage/object_sum.h"
 
 /* The server may need minutes to put the parts together. */
@@ -140,15 +141,11 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 static bool etag_put(struct pst_hash *hash, const char *etag)
 {
 	size_t quote = etag[0] == '"';
+	unsigned char digest[16];
 
-	if (strlen(etag) != 32 + 2 * quote || strspn(etag + quote, "0123456789abcdef") != 32)
+	if (strlen(etag) != PST_MD5_DIGITS + 2 * quote || !pst_md5_parse(etag + quote, digest))
 		return false;
-	for (unsigned i = 0; i < 16; i++) {
-		const char digits[3] = {etag[quote + 2 * i], etag[quote + 2 * i + 1], '\0'};
-		unsigned char byte = (unsigned char)strtoul(digits, NULL, 16);
-
-		pst_hash_put(hash, &byte, 1);
-	}
+	pst_hash_put(hash, digest, sizeof(digest));
 	return true;
 }
 

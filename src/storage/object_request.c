@@ -12,9 +12,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Repetitions of a call whose error had a status that stands for other errors too. */
+/* Maximum number of repetitions after an error of pst_object_call_may_pass. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
 /* Patience of calls that have none, and time for the waits between attempts. */
@@ -55,7 +56,6 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 	struct pst_http_endpoint_opts opts = {.insecure = place->url.insecure,
 					      .ca_bundle = place->settings.ca_bundle};
 	struct pst_text path = {NULL, 0, 0, false};
-	bool brackets;
 	int ret = 0;
 
 	if (place->url.presigned)
@@ -85,16 +85,11 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 		if (path.failed)
 			ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a URL");
 	}
-	brackets = strchr(server->host, ':');
-	snprintf(place->host, sizeof(place->host), "%s%s%s", brackets ? "[" : "", server->host,
-		 brackets ? "]" : "");
-	if (server->port != (server->tls ? 443u : 80u))
-		snprintf(place->host + strlen(place->host),
-			 sizeof(place->host) - strlen(place->host), ":%u", server->port);
+	pst_object_server_authority(server, place->host);
 	opts.host = server->host;
 	opts.port = server->port;
 	opts.tls = server->tls;
-	return ret ? ret : pst_http_endpoint_open(&opts, &place->endpoint, err);
+	return ret ? ret : pst_endpoint_get(&opts, &place->endpoint, err);
 }
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err)
@@ -124,6 +119,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 			       out->url.name);
 		goto err_close;
 	}
+	out->day = pst_sigv4_day_open();
 	ret = place_resolve(out, err);
 	if (!ret)
 		return 0;
@@ -136,6 +132,8 @@ void pst_object_place_close(struct pst_object_place *place)
 {
 	pst_object_url_clear(&place->url);
 	pst_s3_settings_clear(&place->settings);
+	pst_sigv4_day_close(place->day);
+	place->day = NULL;
 	free(place->path);
 	place->path = NULL;
 }
@@ -170,8 +168,8 @@ static void put_signature(const struct pst_object_call *call, struct pst_header 
 	const struct pst_object_place *place = call->place;
 	const struct pst_s3_settings *settings = &place->settings;
 	struct pst_sigv4_keys keys = {settings->access_key, settings->secret,
-				      settings->token[0] ? settings->token : NULL,
-				      settings->region};
+				      settings->token[0] ? settings->token : NULL, settings->region,
+				      place->day};
 	struct pst_sigv4_request req = {.method = call->method,
 					.path = place->path,
 					.query = call->query,

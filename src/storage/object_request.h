@@ -19,11 +19,12 @@
 struct pst_object_place {
 	struct pst_object_url url;
 	struct pst_s3_settings settings;
+	struct pst_sigv4_day *day; /* of the settings' secret; NULL if there is no memory for it */
 	struct pst_object_server server; /* with the bucket's name in virtual-host style */
 	struct pst_http_endpoint *endpoint;
-	char host[300]; /* header Host */
-	char *path;	/* as on the wire, without a query */
-	bool moved;	/* the region was corrected once */
+	char host[PST_OBJECT_AUTHORITY]; /* header Host */
+	char *path;			 /* as on the wire, without a query */
+	bool moved;			 /* the region was corrected once */
 };
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err);

@@ -5,10 +5,11 @@
  * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
  * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
  * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
- * arrived. If parts are so long that BUFFERS_MIN of them need more than BUFFERS_BYTES, so many are
- * allowed. If no part is on its way, because all buffers are full only in part, more buffers are
- * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
- * memory, and one that writes it in another order needs no more than it must.
+ * arrived. There are two exceptions:
+ * - BUFFERS_MIN buffers are always allowed, even if they are longer than BUFFERS_BYTES together.
+ * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more are allowed.
+ * So a program that writes an object roughly in order needs little memory, and another order of
+ * writes works, too.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
  * the commit (object_commit.c) in a single PUT.
@@ -27,8 +28,8 @@
 /* A part has at least 5 MiB, except the last. */
 #define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
-/* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
- * have 8 TB. S3's limit is 5 TB. */
+/* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
+ * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
 #define PARTS_EQUAL 1000u
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
@@ -86,6 +87,14 @@ static char *spare_take(struct pst_object_upload *up)
 	return mem;
 }
 
+/* Returns the length of the buffer of a part with `len` bytes. A buffer of the usual length can be
+ * used again for another part. */
+static uint64_t buffer_len(const struct pst_object_upload *up, uint64_t len)
+{
+	return len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+}
+
+/* Returns a buffer for a part with `len` bytes, or NULL. buffer_put takes it back. */
 static char *buffer_get(struct pst_object_upload *up, uint64_t len)
 {
 	uint64_t longest = len > up->part_bytes ? len : up->part_bytes;
@@ -104,14 +113,14 @@ static char *buffer_get(struct pst_object_upload *up, uint64_t len)
 	if (up->buffer_bytes + len > most &&
 	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
-	/* A buffer of the usual length can be used again for another part. */
-	len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	len = buffer_len(up, len);
 	mem = malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
 	if (mem)
 		up->buffer_bytes += len;
 	return mem;
 }
 
+/* Takes back a buffer of `len` bytes, as buffer_len has returned it. */
 static void buffer_put(struct pst_object_upload *up, char *mem, uint64_t len)
 {
 	if (len == up->part_bytes && up->buffer_bytes <= BUFFERS_BYTES) {
@@ -157,7 +166,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	if (part)
 		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
 	if (!part || !part->spans) {
-		buffer_put(up, mem, len);
+		buffer_put(up, mem, buffer_len(up, len));
 		free(part);
 		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
 		return NULL;
@@ -168,7 +177,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	part->off = off;
 	part->len = len;
 	part->mem = mem;
-	part->mem_len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	part->mem_len = buffer_len(up, len);
 	up->parts[index] = part;
 	return part;
 }
@@ -206,6 +215,17 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
+/* Repeats a call that has ended with an error that may pass. Returns true if it has been started
+ * again. If the start fails, stores why in *ret and *err. */
+static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
+			      int *ret, struct pst_err *err)
+{
+	if (up->stopping || !pst_object_call_may_pass(call))
+		return false;
+	*ret = pst_object_call_repeat(call, err);
+	return !*ret;
+}
+
 static void upload_pump(struct pst_object_upload *up);
 
 static void part_ended(struct pst_object_call *call)
@@ -220,12 +240,9 @@ static void part_ended(struct pst_object_call *call)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
@@ -235,7 +252,6 @@ static void part_ended(struct pst_object_call *call)
 		upload_fail(up, &err);
 	sent->len = part->len;
 	sent->crc = part->crc;
-	part->state = PART_SENT;
 	up->parts[part->number - 1] = NULL;
 	buffer_put(up, part->mem, part->mem_len);
 	part->mem = NULL;
@@ -302,12 +318,9 @@ static void id_ended(struct pst_object_call *call)
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	up->id_state = ID_NONE;
 	if (!ret)
@@ -456,15 +469,21 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
+/* Sends the parts that are ready. The first one begins the upload and waits for its ID. */
+static void parts_start(struct pst_object_upload *up)
+{
+	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+		id_ask(up);
+	if (up->id_state == ID_KNOWN && !up->err.code)
+		parts_send(up);
+}
+
 /* Sends what can be sent, and takes writes that waited for buffers. */
 static void upload_pump(struct pst_object_upload *up)
 {
 	if (up->stopping)
 		return;
-	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-		id_ask(up);
-	if (up->id_state == ID_KNOWN && !up->err.code)
-		parts_send(up);
+	parts_start(up);
 	while (up->waiting) {
 		struct pst_io *io = up->waiting;
 		int ret = up->err.code ? up->err.code : write_prepare(up, io);
@@ -480,10 +499,7 @@ static void upload_pump(struct pst_object_upload *up)
 			ret = write_copy(up, io);
 		io->engine = "http";
 		pst_io_done(io, ret ? ret : (int64_t)io->len);
-		if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-			id_ask(up);
-		if (up->id_state == ID_KNOWN && !up->err.code)
-			parts_send(up);
+		parts_start(up);
 	}
 }
 

@@ -14,7 +14,7 @@
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
-enum part_state { PART_EMPTY, PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING, PART_SENT };
+enum part_state { PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING };
 
 /* A written range of a part. */
 struct span {
@@ -35,8 +35,6 @@ struct part {
 	uint64_t crc;
 	char sum[17]; /* the checksum in base64 */
 	char query[UPLOAD_QUERY_MAX];
-	char etag[256];
-	struct part *next_ready;
 };
 
 /* The result of a part that has been sent. The part itself is freed. */

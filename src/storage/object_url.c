@@ -50,7 +50,7 @@ static bool authority_parse(const char *text, size_t len, struct pst_object_serv
 		port = colon ? colon : end;
 		host_len = (size_t)(port - text);
 	}
-	if (!host_len || host_len >= sizeof(out->host))
+	if (!host_len || host_len >= sizeof(out->host) || (port < end && *port != ':'))
 		return false;
 	for (size_t i = 0; i < host_len; i++)
 		if (!isalnum((unsigned char)host[i]) && !strchr("-._:", host[i]))
@@ -88,6 +88,17 @@ bad:
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 			"endpoint '%.60s': want http://HOST:PORT or https://HOST",
 			strchr(endpoint, '@') ? "...@..." : endpoint);
+}
+
+void pst_object_server_authority(const struct pst_object_server *server,
+				 char out[PST_OBJECT_AUTHORITY])
+{
+	bool brackets = strchr(server->host, ':'); /* an IPv6 address */
+	int len = snprintf(out, PST_OBJECT_AUTHORITY, "%s%s%s", brackets ? "[" : "", server->host,
+			   brackets ? "]" : "");
+
+	if (server->port != (server->tls ? 443u : 80u))
+		snprintf(out + len, PST_OBJECT_AUTHORITY - (size_t)len, ":%u", server->port);
 }
 
 /* ---- s3:// ---- */

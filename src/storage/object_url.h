@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parses the URLs of objects: s3://BUCKET/KEY[?OPTION=VALUE&...], and presigned URLs, which begin
- * with http:// or https://. Called by the storage of objects.
+ * with http:// or https://. Called by the storage of objects and by the gateway.
  */
 #ifndef PST_STORAGE_OBJECT_URL_H
 #define PST_STORAGE_OBJECT_URL_H
@@ -48,6 +48,11 @@ bool pst_object_region_is_valid(const char *region);
 /* Parses an endpoint such as "http://127.0.0.1:9000". */
 int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 			    struct pst_err *err);
+/* Longest "HOST:PORT", with its NUL. */
+#define PST_OBJECT_AUTHORITY 272
+/* Writes "HOST[:PORT]", the value of the header Host. The default port is left out. */
+void pst_object_server_authority(const struct pst_object_server *server,
+				 char out[PST_OBJECT_AUTHORITY]);
 /* Returns whether the host is an IP address or "localhost". */
 bool pst_object_server_is_plain(const struct pst_object_server *server);
 

@@ -543,6 +543,7 @@ static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	assert(mask == IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR);
 	pthread_mutex_lock(&lock);
 	qp->state = IBV_QPS_ERR;
+	fake_card.stops++;
 	pthread_mutex_unlock(&lock);
 	return 0;
 }

@@ -17,6 +17,14 @@
 #define BUFFER_LEN (5u << 20)
 #define MOVES 24
 
+/* Changes a member of the card while threads use it. */
+#define CARD_SET(member, value)             \
+	do {                                \
+		fake_card_lock();           \
+		fake_card.member = (value); \
+		fake_card_unlock();         \
+	} while (0)
+
 struct sides {
 	struct penstock_object_client *client;
 	struct penstock_object_server *server;
@@ -307,11 +315,12 @@ static void stops_connections_that_hold_a_region(void **state)
 	open_sides(&s, "rc1", false);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
-	fake_card.dereg_fail = 1;
+	CARD_SET(dereg_fail, 1);
 	assert_int_equal(penstock_object_release(window), 0);
 	penstock_object_client_get_info(s.client, &info);
 	assert_int_equal(info.cut_off, 1);
 	assert_int_equal(info.stuck, 0);
+	assert_int_equal(fake_card.stops, 1);
 	/* The server notices that its connection was stopped, and makes a new one. */
 	other = window_open(&s, PENSTOCK_READ, 4096, 4096);
 	assert_int_equal(move(&s, other, PENSTOCK_READ, local, 4096), 4096);
@@ -328,14 +337,14 @@ static void reports_a_region_that_does_not_end(void **state)
 	(void)state;
 	open_sides(&s, "rc1", false);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
-	fake_card.dereg_fail = 2;
+	CARD_SET(dereg_fail, 2);
 	assert_int_equal(penstock_object_release(window), -ETIMEDOUT);
 	assert_non_null(strstr(penstock_errmsg(), "fake0"));
 	penstock_object_client_get_info(s.client, &info);
 	assert_int_equal(info.cut_off, 1);
 	assert_int_equal(info.stuck, 1);
 	/* The memory stays, because the card may still access it. */
-	fake_card.dereg_fail = 1;
+	CARD_SET(dereg_fail, 1);
 	assert_int_equal(penstock_object_unregister(s.buffer), 0);
 	s.at[0] = 1;
 	penstock_object_client_close(s.client);
@@ -355,22 +364,22 @@ static void next_transport_serves_the_window(void **state)
 
 	(void)state;
 	open_sides(&s, "rc1,tcp1", false);
-	fake_card.reg_errno = ENOMEM;
+	CARD_SET(reg_errno, ENOMEM);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
 	assert_string_equal(transport_of(window), "tcp1");
 	assert_int_equal(penstock_object_release(window), 0);
-	fake_card.reg_errno = 0;
+	CARD_SET(reg_errno, 0);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
 	assert_string_equal(transport_of(window), "rc1");
 	assert_int_equal(penstock_object_release(window), 0);
 	close_sides(&s);
 	open_sides(&s, "rc1", false);
-	fake_card.reg_errno = ENOMEM;
+	CARD_SET(reg_errno, ENOMEM);
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 0, 4096, &window),
 			 -ENOMEM);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_MEMLOCK);
 	assert_non_null(strstr(penstock_errmsg(), "RLIMIT_MEMLOCK"));
-	fake_card.reg_errno = EFAULT;
+	CARD_SET(reg_errno, EFAULT);
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 0, 4096, &window),
 			 -EFAULT);
 	close_sides(&s);
@@ -399,14 +408,14 @@ static void gpu_memory(void **state)
 	for (unsigned i = 0; i < sizeof(local); i++)
 		if (local[i] != pattern_byte(i, 5))
 			fail_msg("byte %u is wrong", i);
-	fake_card.dmabuf_errno = EOPNOTSUPP;
+	CARD_SET(dmabuf_errno, EOPNOTSUPP);
 	window = window_open(&s, PENSTOCK_READ, 77, 5000);
 	token_of(window, &token);
 	assert_int_equal(token.base, 77);
 	assert_int_equal(fake_card.dmabufs, 3);
 	assert_int_equal(fake_card.regions, 3);
 	assert_int_equal(penstock_object_release(window), 0);
-	fake_card.reg_errno = EFAULT;
+	CARD_SET(reg_errno, EFAULT);
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, 0, 4096, &window),
 			 -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "Operation not supported"));
@@ -414,8 +423,8 @@ static void gpu_memory(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "host memory"));
 	close_sides(&s);
 	open_sides(&s, "rc1,tcp1", true);
-	fake_card.dmabuf_errno = EOPNOTSUPP;
-	fake_card.reg_errno = EFAULT;
+	CARD_SET(dmabuf_errno, EOPNOTSUPP);
+	CARD_SET(reg_errno, EFAULT);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
 	assert_string_equal(transport_of(window), "tcp1");
 	assert_int_equal(penstock_object_release(window), 0);
@@ -442,7 +451,7 @@ static void card_is_removed(void **state)
 		tcp1 = !strcmp(transport_of(next), "tcp1");
 		assert_int_equal(penstock_object_release(next), 0);
 	}
-	fake_card.dereg_fail = 2;
+	CARD_SET(dereg_fail, 2);
 	assert_int_equal(penstock_object_release(window), 0);
 	penstock_object_unregister(s.buffer);
 	penstock_object_client_close(s.client);
@@ -484,13 +493,9 @@ static void client_is_silent(void **state)
 	(void)state;
 	open_sides(&s, "rc1", false);
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
-	fake_card_lock();
-	fake_card.hold = true;
-	fake_card_unlock();
+	CARD_SET(hold, true);
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), -ETIMEDOUT);
-	fake_card_lock();
-	fake_card.hold = false;
-	fake_card_unlock();
+	CARD_SET(hold, false);
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
 	assert_int_equal(penstock_object_release(window), 0);
 	close_sides(&s);
@@ -564,7 +569,7 @@ static void other_programs_get_no_transfer(void **state)
 	w.token.rc.at = (struct pst_token_place){false, "127.0.0.1", 4791};
 	assert_int_equal(pthread_create(&thread, NULL, writer_run, &w), 0);
 	while (fake_verbs.get_cm_event(channel, &event))
-		;
+		assert_int_equal(errno, EAGAIN);
 	assert_int_equal(event->event, RDMA_CM_EVENT_CONNECT_REQUEST);
 	id = event->id;
 	fake_verbs.ack_cm_event(event);
