@@ -114,8 +114,9 @@ def case_listing_while_objects_move():
             while not moved.is_set():
                 pages = lister.list_objects_v2(Bucket="data-1")["Contents"]
                 found = {item["Key"]: item["Size"] for item in pages if "/" not in item["Key"]}
+                differs = set(wanted.items()) ^ set(found.items())
                 same({key: found.get(key) for key in wanted} == wanted, True,
-                     f"listing {counts[number]} (differs: {set(wanted.items()) ^ set(found.items())})")
+                     f"listing {counts[number]} (differs: {differs})")
                 counts[number] += 1
 
         together([move, lambda: list_all(0), lambda: list_all(1)])
