@@ -612,8 +612,8 @@ static struct ibv_mr *reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uin
 
 	assert(len);
 	pthread_mutex_lock(&lock);
-	errno = fake_card.reg_errno;
-	if (!errno || access == IBV_ACCESS_LOCAL_WRITE)
+	errno = access == IBV_ACCESS_LOCAL_WRITE ? fake_card.local_errno : fake_card.reg_errno;
+	if (!errno)
 		mr = mr_new(pd, addr, len, iova, access);
 	pthread_mutex_unlock(&lock);
 	return mr;

@@ -16,8 +16,9 @@
 
 struct fake_card {
 	/* set by the test */
-	unsigned fail_at;    /* number of the call that fails next, counted from 1; 0: none */
-	int reg_errno;	     /* errno with which host memory cannot be registered; 0: it can */
+	unsigned fail_at; /* number of the call that fails next, counted from 1; 0: none */
+	int reg_errno;	 /* errno with which windows in host memory cannot be registered; 0: none */
+	int local_errno; /* the same for memory without remote access */
 	int dmabuf_errno;    /* the same for a dma-buf */
 	unsigned dereg_fail; /* number of calls of dereg_mr that fail with EBUSY */
 	bool missing;	     /* whether there is no card */

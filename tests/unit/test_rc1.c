@@ -483,6 +483,60 @@ static void client_is_gone(void **state)
 	close_sides(&s);
 }
 
+/* The connections of a channel share the registration of its memory. */
+static void connections_share_the_staging_memory(void **state)
+{
+	static unsigned char local[4096], theirs[4096];
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_client *other;
+	struct penstock_object_window *window, *second;
+	unsigned before;
+	struct sides s;
+
+	(void)state;
+	open_sides(&s, "rc1", false);
+	other = client_open("rc1");
+	assert_int_equal(penstock_object_register(other, NULL, theirs, sizeof(theirs), &buffer), 0);
+	window = window_open(&s, PENSTOCK_READ, 0, 4096);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 4096, &second), 0);
+	memset(local, 0x55, sizeof(local));
+	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
+	before = fake_card.live;
+	memset(local, 0x66, sizeof(local));
+	assert_int_equal(move(&s, second, PENSTOCK_READ, local, 4096), 4096);
+	/* The second connection adds the server's event channel, id, completion channel, completion
+	 * queue and queue pair, and the client's id and queue pair. */
+	assert_int_equal(fake_card.live, before + 7);
+	assert_int_equal(s.at[4095] << 8 | theirs[4095], 0x5566);
+	assert_int_equal(penstock_object_release(second), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(other);
+	/* The first connection still has the card. */
+	memset(local, 0x77, sizeof(local));
+	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
+	assert_int_equal(s.at[4095], 0x77);
+	assert_int_equal(penstock_object_release(window), 0);
+	close_sides(&s);
+}
+
+/* A server that cannot pin its memory has moved nothing, and the client may use HTTP. */
+static void server_cannot_pin(void **state)
+{
+	static unsigned char local[4096];
+	struct penstock_object_window *window;
+	struct sides s;
+
+	(void)state;
+	open_sides(&s, "rc1", false);
+	window = window_open(&s, PENSTOCK_READ, 0, 4096);
+	CARD_SET(local_errno, ENOMEM);
+	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), -EOPNOTSUPP);
+	CARD_SET(local_errno, 0);
+	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
+	assert_int_equal(penstock_object_release(window), 0);
+	close_sides(&s);
+}
+
 /* A client that does not answer costs the server its time limit, and no more. */
 static void client_is_silent(void **state)
 {
@@ -669,6 +723,8 @@ int main(void)
 		cmocka_unit_test(gpu_memory),
 		cmocka_unit_test(card_is_removed),
 		cmocka_unit_test(client_is_gone),
+		cmocka_unit_test(connections_share_the_staging_memory),
+		cmocka_unit_test(server_cannot_pin),
 		cmocka_unit_test(client_is_silent),
 		cmocka_unit_test(strangers_do_not_lock_out_servers),
 		cmocka_unit_test(other_programs_get_no_transfer),
