@@ -217,7 +217,8 @@ static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 	pthread_mutex_lock(&lock);
 	call_leave(call, r, CALL_NOWHERE);
 	if (!result)
-		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len, now_ns);
+		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len + call->beside,
+				   now_ns);
 	calls_dispatch(r);
 	pthread_mutex_unlock(&lock);
 	atomic_fetch_add_explicit(&body_bytes, call->got, memory_order_relaxed);

@@ -61,6 +61,9 @@ struct pst_http_call {
 	size_t text_max; /* bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
 	const void *out; /* body of the request */
 	uint64_t out_len;
+	/* Bytes that the server moves in another way than by this connection. They count for the
+	 * limit of requests in flight. judge() may set it to 0. */
+	uint64_t beside;
 	struct iovec *in; /* memory for the body of the response */
 	unsigned in_count;
 	uint64_t in_len;

@@ -172,6 +172,12 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 		part_copy(value, out->crc64nvme, sizeof(out->crc64nvme));
 	else if (part_is(name, "x-amz-checksum-type"))
 		part_copy(value, out->checksum_type, sizeof(out->checksum_type));
+	else if (part_is(name, "x-amz-rdma-reply"))
+		part_copy_from(value, ' ', out->rdma_reply, sizeof(out->rdma_reply));
+	else if (part_is(name, "x-amz-rdma-bytes-transferred"))
+		part_copy_from(value, ' ', out->rdma_bytes, sizeof(out->rdma_bytes));
+	else if (part_is(name, "x-amz-rdma-checksum"))
+		part_copy_from(value, ' ', out->rdma_checksum, sizeof(out->rdma_checksum));
 	return 0;
 }
 

@@ -21,6 +21,9 @@
 /* Patience of calls that have none, and time for the waits between attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
+/* Lowest speed at which a server is expected to move bytes through a window, in bytes per second.
+ */
+#define BESIDE_SLOW (1u << 20)
 
 /* ---- the place ---- */
 
@@ -196,7 +199,7 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 {
 	const struct pst_object_call *call = (const struct pst_object_call *)http;
 	const struct pst_object_place *place = call->place;
-	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 5];
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 6];
 	unsigned count = 0;
 	char range[64];
 
@@ -217,6 +220,8 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	}
 	for (unsigned i = 0; i < call->header_count; i++)
 		headers[count++] = call->headers[i];
+	if (call->token)
+		headers[count++] = (struct pst_header){"x-amz-rdma-token", call->token};
 	for (unsigned i = 0; i < count; i++)
 		put_header(out, headers[i].name, headers[i].value);
 	if (!place->url.presigned && !place->url.anonymous)
@@ -240,7 +245,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
-	if (status_is_passing(http->head.status))
+	/* With a token, 500 may mean that the transfer failed, which the body tells. */
+	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
 		return call->judge(call);
@@ -273,6 +279,17 @@ void pst_object_call_header(struct pst_object_call *call, const char *name, cons
 	if (call->header_count == PST_OBJECT_HEADERS_MAX)
 		abort(); /* PST_OBJECT_HEADERS_MAX is too small */
 	call->headers[call->header_count++] = (struct pst_header){name, value};
+}
+
+void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len)
+{
+	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
+
+	call->token = token;
+	call->http.beside = len;
+	call->http.out = NULL;
+	call->http.out_len = 0;
+	call->http.patience_s = patience_s + (unsigned)(len / BESIDE_SLOW);
 }
 
 void pst_object_call_clear(struct pst_object_call *call)

@@ -42,6 +42,9 @@ struct pst_object_call {
 	/* Additional headers, which are signed. A value must stay valid until the call's end. */
 	struct pst_header headers[PST_OBJECT_HEADERS_MAX];
 	unsigned header_count;
+	/* Token of the window through which the server shall move the bytes; NULL: they are in the
+	 * body. judge() may set it to NULL. */
+	const char *token;
 	bool ranged; /* asks for the bytes from `first` to `last` */
 	uint64_t first, last;
 	bool sends; /* the request has a body, perhaps of 0 bytes */
@@ -59,6 +62,9 @@ struct pst_object_call {
 void pst_object_call_init(struct pst_object_call *call, const struct pst_object_place *place,
 			  const char *method, const char *query);
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
+/* Lets the server move `len` bytes through the window with this token, before it answers. The
+ * request then has no body. */
+void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
 /* Returns whether a call that has ended got an error that may pass, and can be repeated: S3 gives

@@ -21,6 +21,15 @@ struct pst_object_server {
 	bool port_given; /* the port is in the URL */
 };
 
+/* Whether bytes go through windows (S3 over RDMA): if the server is on this host; never; if the
+ * server answers; always. */
+enum pst_object_rdma {
+	PST_OBJECT_RDMA_AUTO,
+	PST_OBJECT_RDMA_OFF,
+	PST_OBJECT_RDMA_ON,
+	PST_OBJECT_RDMA_REQUIRE,
+};
+
 struct pst_object_url {
 	bool presigned;
 	/* for s3:// */
@@ -31,6 +40,8 @@ struct pst_object_url {
 	int path_style;				       /* 1 or 0; -1 if it is not given */
 	bool anonymous, insecure;
 	unsigned timeout_s; /* 0 if it is not given */
+	enum pst_object_rdma rdma;
+	char transports[65]; /* of windows; "" if it is not given */
 	/* for a presigned URL */
 	struct pst_object_server server;
 	char *target; /* path and query as on the wire; freed by pst_object_url_clear */

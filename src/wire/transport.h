@@ -120,6 +120,7 @@ struct pst_wire_conn {
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
+	bool dma;	  /* no CPU copies the bytes, on this host or on the server's */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,

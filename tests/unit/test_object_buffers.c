@@ -6,6 +6,7 @@
  */
 #include "test.h"
 
+#include "../../src/storage/object_buffer.c"
 #include "../../src/storage/object_upload.c"
 
 static unsigned callocs_left; /* number of calls until one fails; 0: none fails */
@@ -25,7 +26,7 @@ static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buff
 {
 	unsigned count = 0;
 
-	while (count < max && (buffers[count] = buffer_get(up, len)))
+	while (count < max && (buffers[count] = pst_object_buffer_get(up, len)))
 		count++;
 	return count;
 }
@@ -49,7 +50,7 @@ static void longer_parts(void **state)
 		assert_int_equal(count, want);
 		assert_int_equal(up->buffer_bytes, count * len);
 		while (count)
-			buffer_put(up, buffers[--count], len);
+			pst_object_buffer_put(up, buffers[--count], len);
 	}
 	assert_int_equal(up->buffer_bytes, 0);
 	free(up);
@@ -68,10 +69,10 @@ static void equal_parts(void **state)
 	up->sending = 1;
 	count = take_all(up, PART_BYTES, buffers, 64);
 	assert_int_equal(count, BUFFERS_BYTES / PART_BYTES);
-	buffer_put(up, buffers[3], PART_BYTES);
-	again = buffer_get(up, PART_BYTES);
+	pst_object_buffer_put(up, buffers[3], PART_BYTES);
+	again = pst_object_buffer_get(up, PART_BYTES);
 	assert_ptr_equal(again, buffers[3]);
-	assert_null(buffer_get(up, PART_BYTES));
+	assert_null(pst_object_buffer_get(up, PART_BYTES));
 	while (count)
 		free(buffers[--count]);
 	free(up);
