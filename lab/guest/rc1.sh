@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests transport rc1 over Soft-RoCE. Without an argument, runs the cases of tests/object/matrix
 # for rc1: the client is in the guest's own network namespace, and the servers are in another one.
-# With the argument serve, moves objects between boto3 and `penstock serve`.
+# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back.
 #
 # rc1.sh [serve]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
@@ -25,24 +25,30 @@ lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
 	lab_bad "the guest does not have two verbs devices"
 lab_until test -c /dev/infiniband/rdma_cm || lab_bad "the guest has no /dev/infiniband/rdma_cm"
 
+# Runs a suite that prints TAP, and makes each case a step.
+tap() { # NAME COMMAND...
+	local out=$LAB_OUT/$1 cases=0 line plan
+	shift
+	timeout $lab_patience "$@" >"$out" || true
+	cat "$out"
+	while read -r line; do
+		case $line in
+		'ok '*) lab_ok "${line#ok * - }" ;;
+		'not ok '*) lab_bad "${line#not ok * - }" ;;
+		*) continue ;;
+		esac
+		cases=$((cases + 1))
+	done <"$out"
+	plan=$(grep -m 1 '^1\.\.' "$out" || true)
+	lab_true "the plan $plan has all $cases cases" test "$plan" = "1..$cases"
+}
+
 export PENSTOCK_RC1_ADDRESS=10.78.0.1
 if [[ ${1-} == serve ]]; then
-	suite=(tests/s3/gateway rdma.py through_a_card)
+	tap boto3 tests/s3/gateway rdma.py through_a_card
+	tap cp tests/s3/gateway client_rdma.py through_a_card
 else
 	export PENSTOCK_RC1_NETNS=right
-	suite=(tests/object/matrix rc1)
+	tap matrix tests/object/matrix rc1
 fi
-timeout $lab_patience "${suite[@]}" >"$LAB_OUT/suite" || true
-cat "$LAB_OUT/suite"
-cases=0
-while read -r line; do
-	case $line in
-	'ok '*) lab_ok "${line#ok * - }" ;;
-	'not ok '*) lab_bad "${line#not ok * - }" ;;
-	*) continue ;;
-	esac
-	cases=$((cases + 1))
-done <"$LAB_OUT/suite"
-lab_true "the plan $(head -n 1 "$LAB_OUT/suite") has all $cases cases" \
-	test "$(head -n 1 "$LAB_OUT/suite")" = "1..$cases"
 ((lab_failed == 0)) || exit 1

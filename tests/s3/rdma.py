@@ -98,7 +98,7 @@ def case_round_trips():
 
 
 if ADDRESS != "127.0.0.1":
-    # An RDMA network card has the address (tests/lab/rc1-serve).
+    # An RDMA network card has the address (tests/lab/rc1).
     def case_round_trip_through_a_card():
         round_trip("rc1", "host")
 
