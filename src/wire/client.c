@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of the data plane: buffers, windows with their tokens, and the thread that
- * serves the connections of all transports. Called by src/object. No byte may get into a window
- * after pst_wire_release has returned.
+ * serves the connections of all transports. Called by src/object, and by the storage of objects. No
+ * byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 
 #include "common/thread.h"
 #include "core/base/fork.h"
+#include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -213,11 +214,6 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
-{
-	return grant->len;
-}
-
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 {
 	return grant->ops->dma;
@@ -243,6 +239,12 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 			pthread_cond_wait(&client->idle, &client->lock);
 	}
 	return grant->users ? -ETIMEDOUT : 0;
+}
+
+void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict)
+{
+	pst_judge(grant->op, grant->len, reply, verdict);
 }
 
 /* Closes the window to further transfers, with the lock. */
