@@ -32,6 +32,11 @@ struct pst_wire_devices {
 	/* *len receives the number of bytes that the import may access. */
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, uint64_t *len);
+	/* Opens a dma-buf of a range of device memory. *off receives the range's offset in it. The
+	 * caller closes *fd. Returns -EOPNOTSUPP if the device cannot do it. */
+	int (*dma_buf)(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off);
+	/* Makes bytes that a network card has written visible to later reads of the memory. */
+	int (*order_writes)(struct penstock_device *dev);
 	/* Moves bytes between a file and memory of a device, all or a negative errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);
