@@ -73,10 +73,14 @@ struct penstock_object_client_opts {
 	unsigned user_count;
 	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
 	unsigned fence_ms;
+	/* Provider of libfabric for ofi1: "net", "tcp;ofi_rxm", "sockets", "tcp" or
+	 * "verbs;ofi_rxm". NULL: the environment variable PENSTOCK_OFI_PROVIDER, or else the first
+	 * of "tcp", "net" and "tcp;ofi_rxm" that libfabric has */
+	const char *ofi_provider;
 };
-#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                 \
-	{                                                                                \
-		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0 \
+#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                       \
+	{                                                                                      \
+		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL \
 	}
 
 /*
@@ -481,6 +485,8 @@ struct penstock_object_done {
 	uint64_t user;	/* value of penstock_object_move */
 	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
 	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
+	int has_crc64; /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
+	uint64_t crc64;
 };
 
 /*
@@ -537,8 +543,8 @@ enum penstock_object_outcome {
 	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
 };
 
-/* The answer to a request. The caller sets the first five members, penstock_object_answer_fill sets
- * the others. */
+/* The answer to a request. The caller sets the first five members and the checksum,
+ * penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;
 	enum penstock_op op; /* PENSTOCK_READ for a GET */
@@ -551,11 +557,16 @@ struct penstock_object_answer {
 	unsigned header_count;
 	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
 	char text[24]; /* memory of a header's value */
+	/* Set by the caller. 1: `crc64` is the CRC-64/NVME of all bytes that have moved. A client
+	 * that uses ofi1 needs it. */
+	int has_crc64;
+	uint64_t crc64;
+	char checksum[24]; /* memory of a header's value */
 };
 #define PENSTOCK_OBJECT_ANSWER_INIT                                                                \
 	{                                                                                          \
 		sizeof(struct penstock_object_answer), PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, \
-			0, 0, 0, NULL, 0, {{NULL, NULL}}, ""                                       \
+			0, 0, 0, NULL, 0, {{NULL, NULL}}, "", 0, 0, ""                             \
 	}
 
 /*

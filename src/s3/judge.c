@@ -83,13 +83,14 @@ static void parse_range(const char *value, struct seen *seen)
 	seen->range_bytes = last - first + 1;
 }
 
+static const char base64_digits[] =
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static int base64_value(char c)
 {
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	const char *at = c ? strchr(digits, c) : NULL;
+	const char *at = c ? strchr(base64_digits, c) : NULL;
 
-	return at ? (int)(at - digits) : -1;
+	return at ? (int)(at - base64_digits) : -1;
 }
 
 /* Parses "CRC64NVME " and the base64 text of 8 bytes: 11 digits and one "=". */
@@ -302,6 +303,20 @@ static void answer_header(struct penstock_object_answer *a, const char *name, co
 	a->headers[a->header_count++] = (struct penstock_object_header){name, value};
 }
 
+/* Writes "CRC64NVME " and the base64 text of 8 bytes, the highest byte first. */
+static void print_checksum(uint64_t crc, char *out, size_t size)
+{
+	char text[13];
+
+	/* 64 bits are ten digits of 6 bits, one digit of the last 4 bits, and one "=". */
+	for (unsigned i = 0; i < 10; i++)
+		text[i] = base64_digits[crc >> (58 - 6 * i) & 63];
+	text[10] = base64_digits[crc << 2 & 63];
+	text[11] = '=';
+	text[12] = '\0';
+	snprintf(out, size, "CRC64NVME %s", text);
+}
+
 int pst_answer(struct penstock_object_answer *a)
 {
 	const bool get = a->op == PENSTOCK_READ, part = get && a->ranged;
@@ -318,6 +333,10 @@ int pst_answer(struct penstock_object_answer *a)
 	case PENSTOCK_OBJECT_MOVED:
 		answer_header(a, "x-amz-rdma-reply", part ? "206" : "200");
 		answer_header(a, "x-amz-rdma-bytes-transferred", a->text);
+		if (a->has_crc64) {
+			print_checksum(a->crc64, a->checksum, sizeof(a->checksum));
+			answer_header(a, "x-amz-rdma-checksum", a->checksum);
+		}
 		return 0;
 	case PENSTOCK_OBJECT_MALFORMED:
 		a->status = 400;

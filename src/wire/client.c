@@ -17,6 +17,7 @@
 
 #include "common/thread.h"
 #include "core/base/fork.h"
+#include "s3/crc.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -123,6 +124,7 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 		g->buffer = buffer;
 		g->ops = NULL;
 		g->bound = NULL;
+		g->settled = false;
 		g->users = 0;
 		buffer->windows++;
 	}
@@ -216,6 +218,32 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
 {
 	return grant->len;
+}
+
+bool pst_wire_window_checked(const struct pst_wire_grant *grant)
+{
+	return grant->ops->checked;
+}
+
+bool pst_wire_window_same(struct pst_wire_grant *grant, uint64_t len, uint64_t crc64)
+{
+	struct pst_wire_buffer *b = grant->buffer;
+	uint64_t raw;
+
+	/* The transports that are checked have no windows in memory of a GPU. */
+	if (b->dev || len > grant->len)
+		return false;
+	raw = pst_crc_raw(PST_CRC64NVME, UINT64_MAX, b->ptr + grant->off, len);
+	if (~raw != crc64)
+		atomic_fetch_add(&b->client->counts.bad_checksum, 1);
+	return ~raw == crc64;
+}
+
+void pst_wire_window_settle(struct pst_wire_grant *grant)
+{
+	pthread_mutex_lock(&grant->buffer->client->lock);
+	grant->settled = true;
+	pthread_mutex_unlock(&grant->buffer->client->lock);
 }
 
 /* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
@@ -517,13 +545,29 @@ static void listener_event(struct pst_wire_client *client, struct pst_wire_liste
 		conn_accept(client, listener);
 }
 
+/* Moves the bytes of transports that need it. Returns the longest time to wait in ms; -1: no
+ * limit. */
+static int listeners_progress(struct pst_wire_client *client)
+{
+	int wait = -1;
+
+	for (unsigned i = 0; i < client->listener_count; i++) {
+		struct pst_wire_listener *listener = &client->listeners[i];
+		int ms = listener->ops->progress ? listener->ops->progress(listener) : -1;
+
+		if (ms >= 0 && (wait < 0 || ms < wait))
+			wait = ms;
+	}
+	return wait;
+}
+
 static void *client_run(void *arg)
 {
 	struct pst_wire_client *client = arg;
 	struct epoll_event events[16];
 
 	for (;;) {
-		int n = epoll_wait(client->epoll, events, 16, -1);
+		int n = epoll_wait(client->epoll, events, 16, listeners_progress(client));
 
 		if (n < 0 && errno != EINTR)
 			return NULL;
