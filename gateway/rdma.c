@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "penstock_object.h"
+#include "s3/crc.h"
 #include "xml_write.h"
 
 #define PIECE (4u << 20) /* bytes of a PUT that are in memory at a time */
@@ -24,11 +25,18 @@
 #define TIMEOUT_MS 5000
 #define BATCH 16
 
+/* The end of a move. */
+struct moved {
+	int64_t result; /* number of bytes, or a negative errno */
+	bool has_crc64; /* whether the transport computed the CRC-64/NVME of the bytes */
+	uint64_t crc64;
+};
+
 /* A move that a thread waits for. */
 struct ticket {
 	struct ticket *next;
 	sem_t done;
-	int64_t result;
+	struct moved moved;
 };
 
 struct gw_rdma {
@@ -45,7 +53,7 @@ struct gw_rdma {
 };
 
 /* Ends a move, with the lock. The ticket may be gone afterwards. */
-static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, int64_t result)
+static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, struct moved moved)
 {
 	struct ticket **at = &rdma->tickets;
 
@@ -53,7 +61,7 @@ static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, int64_t r
 		at = &(*at)->next;
 	*at = ticket->next;
 	rdma->active--;
-	ticket->result = result;
+	ticket->moved = moved;
 	sem_post(&ticket->done);
 }
 
@@ -77,7 +85,8 @@ static void *rdma_run(void *arg)
 		pthread_mutex_lock(&rdma->lock);
 		for (int i = 0; i < n; i++)
 			ticket_finish(rdma, (struct ticket *)(uintptr_t)done[i].user,
-				      done[i].result);
+				      (struct moved){done[i].result, done[i].has_crc64,
+						     done[i].crc64});
 		pthread_mutex_unlock(&rdma->lock);
 	}
 }
@@ -147,7 +156,7 @@ void gw_rdma_cancel(struct gw_rdma *rdma)
 	penstock_object_server_close(server);
 	pthread_mutex_lock(&rdma->lock);
 	while (rdma->tickets)
-		ticket_finish(rdma, rdma->tickets, -ECANCELED);
+		ticket_finish(rdma, rdma->tickets, (struct moved){.result = -ECANCELED});
 	pthread_mutex_unlock(&rdma->lock);
 }
 
@@ -165,11 +174,11 @@ void gw_rdma_close(struct gw_rdma *rdma)
 
 /* ---- one move ---- */
 
-/* Moves a piece and waits. Returns its length or a negative errno. */
-static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
+/* Moves a piece and waits. */
+static struct moved move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 		    enum penstock_op op, uint64_t off, const struct penstock_object_seg *seg)
 {
-	struct ticket ticket = {.result = 0};
+	struct ticket ticket = {.moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
 	/* No thread may wait without end, because a gateway must come to an end. The server half
@@ -190,18 +199,25 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
 	pthread_mutex_unlock(&rdma->lock);
-	return ret ? (ret == -EAGAIN ? -EOPNOTSUPP : ret) : ticket.result;
+	if (ret)
+		ticket.moved.result = ret == -EAGAIN ? -EOPNOTSUPP : ret;
+	return ticket.moved;
 }
 
 /* Adds the headers of an outcome to the reply. */
 static void put_headers(struct gw_request *req, enum penstock_op op,
-			enum penstock_object_outcome outcome, uint64_t bytes, bool ranged)
+			enum penstock_object_outcome outcome, const struct moved *moved,
+			bool ranged)
 {
 	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;
 
 	answer.op = op;
 	answer.outcome = outcome;
-	answer.bytes = bytes;
+	if (moved) {
+		answer.bytes = (uint64_t)moved->result;
+		answer.has_crc64 = moved->has_crc64;
+		answer.crc64 = moved->crc64;
+	}
 	answer.ranged = ranged;
 	if (penstock_object_answer_fill(&answer))
 		return;
@@ -249,7 +265,7 @@ enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint
 	struct gw_metrics *metrics = &req->server->metrics;
 	struct penstock_object_seg seg = {.len = len, .has_fd = 1, .fd = fd, .fd_off = at};
 	struct penstock_object_remote *remote = NULL;
-	int64_t moved = -EOPNOTSUPP;
+	struct moved moved = {.result = -EOPNOTSUPP};
 	int ret;
 
 	if (!gw_header(req, "x-amz-rdma-token"))
@@ -262,17 +278,17 @@ enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint
 	/* A window that is too short is declined as a whole (-ERANGE). */
 	if (!ret && !strcmp(req->http->method, "GET"))
 		moved = move(req->server->rdma, remote, PENSTOCK_READ, 0, &seg);
-	if (moved >= 0) {
-		count_bytes(req, remote, true, (uint64_t)moved);
-		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_MOVED, (uint64_t)moved, ranged);
+	if (moved.result >= 0) {
+		count_bytes(req, remote, true, (uint64_t)moved.result);
+		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_MOVED, &moved, ranged);
 	} else {
-		bool failed = !ret && moved != -EOPNOTSUPP && moved != -ERANGE;
+		bool failed = !ret && moved.result != -EOPNOTSUPP && moved.result != -ERANGE;
 
 		atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined, 1);
-		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, ranged);
+		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, NULL, ranged);
 	}
 	penstock_object_forget(remote);
-	return moved >= 0 ? GW_RDMA_MOVED : GW_RDMA_BODY;
+	return moved.result >= 0 ? GW_RDMA_MOVED : GW_RDMA_BODY;
 }
 
 /* ---- PUT ---- */
@@ -284,7 +300,7 @@ static bool put_decline(struct gw_request *req)
 
 	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
 	out = gw_reply_xml(req, 200);
-	put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_DECLINED, 0, false);
+	put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_DECLINED, NULL, false);
 	pst_text_put_str(out, "<Error>");
 	gw_xml_element(out, "Code", "RDMANotSupported");
 	gw_xml_element(out, "Message", "Send the object as the body of the request.");
@@ -328,19 +344,22 @@ bool gw_rdma_receive(struct gw_request *req)
 		return gw_fail(req, GW_SlowDown, NULL) == 0;
 	body->want = window.length;
 	for (uint64_t at = 0; at < window.length; at += seg.len) {
-		int64_t moved;
+		struct moved moved;
 
 		seg.len = window.length - at < PIECE ? window.length - at : PIECE;
 		moved = move(req->server->rdma, req->remote, PENSTOCK_WRITE, at, &seg);
-		if (moved < 0 || !gw_body_put(req, seg.ptr, seg.len)) {
+		if (moved.result < 0 || !gw_body_put(req, seg.ptr, seg.len)) {
 			free(seg.ptr);
-			if (moved == -EOPNOTSUPP)
+			if (moved.result == -EOPNOTSUPP)
 				return put_decline(req);
-			if (moved >= 0)
+			if (moved.result >= 0)
 				return false;
 			atomic_fetch_add(&req->server->metrics.rdma_failed, 1);
 			return gw_fail(req, GW_RDMATransferFailed, NULL) == 0;
 		}
+		/* The CRC of the bytes so far, followed by those of the piece. */
+		req->has_crc64 = moved.has_crc64;
+		req->crc64 = pst_crc_shift(PST_CRC64NVME, req->crc64, seg.len) ^ moved.crc64;
 	}
 	free(seg.ptr);
 	count_bytes(req, req->remote, false, window.length);
@@ -349,13 +368,15 @@ bool gw_rdma_receive(struct gw_request *req)
 
 void gw_rdma_stored(struct gw_request *req)
 {
+	const struct moved moved = {(int64_t)req->body.got, req->has_crc64, req->crc64};
+
 	if (req->remote && !req->failed && req->http->reply.status == 200)
-		put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_MOVED, req->body.got, false);
+		put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_MOVED, &moved, false);
 }
 
 void gw_rdma_decline(struct gw_request *req)
 {
 	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
-	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0,
+	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, NULL,
 		    req->http->reply.status == 206);
 }

@@ -52,6 +52,8 @@ struct gw_request {
 	/* Window that the object is read from, in place of a body; NULL if there is none. Set by
 	 * gw_rdma_check. */
 	struct penstock_object_remote *remote;
+	bool has_crc64; /* whether the transport has computed `crc64` */
+	uint64_t crc64; /* CRC-64/NVME of the bytes that were read from the window */
 	enum gw_error error;
 	const char *hint; /* region for the reply with an error; NULL for none */
 	bool failed;
