@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire) and
- * the rules of responses (src/s3/judge.c). A buffer and a window of the API are those of the data
- * plane.
+ * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire). A
+ * buffer and a window of the API are those of the data plane.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/fork.h"
 #include "object/memory.h"
-#include "s3/judge.h"
 #include "wire/client.h"
 
 struct penstock_object_client {
@@ -168,27 +165,6 @@ int penstock_object_headers(const struct penstock_object_window *window,
 	return (int)count;
 }
 
-/* Compares the window with the server's checksum if the transport may lose bytes without an
- * error. */
-static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
-{
-	const char *reason = NULL;
-
-	if (verdict->next != PENSTOCK_OBJECT_DONE || !pst_wire_window_checked(grant))
-		return;
-	if (!verdict->has_crc64) {
-		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
-		verdict->remember = 1;
-	} else if (!pst_wire_window_same(grant, verdict->bytes, verdict->crc64)) {
-		reason = "the bytes in the window are not those of x-amz-rdma-checksum";
-	}
-	if (!reason)
-		return;
-	verdict->next = PENSTOCK_OBJECT_RESEND;
-	verdict->bytes = 0;
-	snprintf(verdict->text, sizeof(verdict->text), "%s", reason);
-}
-
 int penstock_object_judge(const struct penstock_object_window *window,
 			  const struct penstock_object_reply *reply,
 			  struct penstock_object_verdict *verdict)
@@ -204,13 +180,7 @@ int penstock_object_judge(const struct penstock_object_window *window,
 		return ret;
 	if (r.header_count && !r.headers)
 		return pst_fail_null("the array of headers");
-	pst_judge(pst_wire_window_op(inner_window(window)),
-		  pst_wire_window_len(inner_window(window)), &r, &found);
-	window_check(inner_window(window), &found);
-	/* An error of the request itself is found before the first byte moves. */
-	if (found.next == PENSTOCK_OBJECT_DONE ||
-	    (found.next == PENSTOCK_OBJECT_ERROR && r.status / 100 == 4))
-		pst_wire_window_settle(inner_window(window));
+	pst_wire_window_judge(inner_window(window), &r, &found);
 	return pst_object_struct_write(verdict, &found, sizeof(found), "the verdict");
 }
 

@@ -18,6 +18,7 @@
 #include "common/thread.h"
 #include "core/base/fork.h"
 #include "s3/crc.h"
+#include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -220,30 +221,42 @@ uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
 	return grant->len;
 }
 
-bool pst_wire_window_checked(const struct pst_wire_grant *grant)
+/* Compares the window with the server's checksum. */
+static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
-	return grant->ops->checked;
-}
-
-bool pst_wire_window_same(struct pst_wire_grant *grant, uint64_t len, uint64_t crc64)
-{
-	struct pst_wire_buffer *b = grant->buffer;
-	uint64_t raw;
+	const struct pst_wire_buffer *b = grant->buffer;
+	const char *reason = NULL;
 
 	/* The transports that are checked have no windows in memory of a GPU. */
-	if (b->dev || len > grant->len)
-		return false;
-	raw = pst_crc_raw(PST_CRC64NVME, UINT64_MAX, b->ptr + grant->off, len);
-	if (~raw != crc64)
+	if (!verdict->has_crc64 || b->dev) {
+		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
+		verdict->remember = 1;
+	} else if (verdict->bytes > grant->len ||
+		   ~pst_crc_raw(PST_CRC64NVME, UINT64_MAX, b->ptr + grant->off, verdict->bytes) !=
+			   verdict->crc64) {
+		reason = "the bytes in the window are not those of x-amz-rdma-checksum";
 		atomic_fetch_add(&b->client->counts.bad_checksum, 1);
-	return ~raw == crc64;
+	}
+	if (!reason)
+		return;
+	verdict->next = PENSTOCK_OBJECT_RESEND;
+	verdict->bytes = 0;
+	snprintf(verdict->text, sizeof(verdict->text), "%s", reason);
 }
 
-void pst_wire_window_settle(struct pst_wire_grant *grant)
+void pst_wire_window_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+			   struct penstock_object_verdict *verdict)
 {
-	pthread_mutex_lock(&grant->buffer->client->lock);
-	grant->settled = true;
-	pthread_mutex_unlock(&grant->buffer->client->lock);
+	struct pst_wire_client *client = grant->buffer->client;
+
+	pst_judge(grant->op, grant->len, reply, verdict);
+	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
+		window_check(grant, verdict);
+	pthread_mutex_lock(&client->lock);
+	/* A server finds an error of the request itself before the first byte moves. */
+	grant->settled = verdict->next == PENSTOCK_OBJECT_DONE ||
+			 (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4);
+	pthread_mutex_unlock(&client->lock);
 }
 
 /* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */

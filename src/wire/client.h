@@ -28,13 +28,10 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
 uint64_t pst_wire_window_len(const struct pst_wire_grant *grant);
-/* Returns whether bytes of this window count as moved only if pst_wire_window_same confirms it. */
-bool pst_wire_window_checked(const struct pst_wire_grant *grant);
-/* Returns whether the first `len` bytes of the window have this CRC-64/NVME. Counts a
- * difference. */
-bool pst_wire_window_same(struct pst_wire_grant *grant, uint64_t len, uint64_t crc64);
-/* Notes that according to the response, no server has a transfer in flight. */
-void pst_wire_window_settle(struct pst_wire_grant *grant);
+/* Decides from a response what has happened to the bytes, see s3/judge.h. Reads the window if the
+ * transport may report success for lost bytes. Fills all members of *verdict but `size`. */
+void pst_wire_window_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+			   struct penstock_object_verdict *verdict);
 /* Closes a window, after which no byte gets into it. Returns 0, or -ETIMEDOUT if this cannot be
  * guaranteed. */
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err);
