@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/thread.h"
 #include "penstock_object.h"
 #include "s3/crc.h"
 #include "xml_write.h"
@@ -106,6 +106,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
 	struct gw_rdma *rdma = calloc(1, sizeof(*rdma));
+	int code;
 
 	if (!rdma) {
 		snprintf(why, why_len, "out of memory");
@@ -126,14 +127,16 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	}
 	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
-	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->server))
-		rdma->running = !pthread_create(&rdma->thread, NULL, rdma_run, rdma);
+	code = rdma->stop < 0 ? errno : 0;
+	if (!code && !penstock_object_server_open(&opts, &rdma->server)) {
+		code = pst_thread_start(&rdma->thread, rdma_run, rdma);
+		rdma->running = !code;
+	}
 	if (rdma->running) {
 		name_transports(rdma->server, o->metrics);
 		return rdma;
 	}
-	snprintf(why, why_len, "cannot start RDMA: %s",
-		 rdma->server || rdma->stop < 0 ? strerror(errno) : penstock_errmsg());
+	snprintf(why, why_len, "cannot start RDMA: %s", code ? strerror(code) : penstock_errmsg());
 	gw_rdma_close(rdma);
 	return NULL;
 }
@@ -181,8 +184,8 @@ static struct moved move(struct gw_rdma *rdma, struct penstock_object_remote *re
 	struct ticket ticket = {.moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
-	/* No thread may wait without end, because a gateway must come to an end. The server half
-	 * fails a move at its deadline, and gw_rdma_cancel fails all. */
+	/* The wait ends: the server half fails a move at its deadline, and gw_rdma_cancel fails all
+	 * moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && rdma->active < rdma->active_max)

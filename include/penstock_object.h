@@ -65,7 +65,7 @@ struct penstock_object_client_opts {
 	/* Numeric address at which servers reach this client by rc1, tcp1 and ofi1, without a
 	 * port. Take the local address of the HTTP connection. For rc1, an RDMA network card must
 	 * have it.
-	 * NULL: 127.0.0.1, and rc1 only if `transports` names it */
+	 * NULL: 127.0.0.1, and no rc1 */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
@@ -179,11 +179,11 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * out		receives the window. Call penstock_object_release once for it
  *
  * The window gets a token with 128 random bits. The token is valid until the release. Treat it as
- * a secret: whoever has it, and is allowed to connect, can access the window. With rc1, the random
- * bits are those of the client, and the network card checks only a memory key of 32 bits. So a
- * server with a token of the client could guess the keys of its other windows: use a client of its
- * own for each server that must not see the windows of others. Any thread. May block, because rc1
- * pins the memory of the window.
+ * a secret: a process that knows the token and may connect can access the window. With rc1, the
+ * random bits are those of the client, and the network card checks only a memory key of 32 bits. So
+ * a server with a token of the client could guess the keys of its other windows: use a client of
+ * its own for each server that must not see the windows of others. Any thread. May block, because
+ * rc1 pins the memory of the window.
  *
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
@@ -234,7 +234,7 @@ PENSTOCK_API int penstock_object_headers(const struct penstock_object_window *wi
 
 /* ---- client: the response ------------------------------------------------------ */
 
-/* A response, as penstock_object_judge gets it. */
+/* A response, for penstock_object_judge. */
 struct penstock_object_reply {
 	size_t size;
 	int status; /* HTTP status; 0: the connection ended before a response came */
@@ -252,7 +252,7 @@ struct penstock_object_reply {
 		sizeof(struct penstock_object_reply), 0, NULL, 0, NULL, 0, 0 \
 	}
 
-/* What the client does after a response. */
+/* The client's next step after a response. */
 enum penstock_object_next {
 	PENSTOCK_OBJECT_DONE,	/* the bytes have moved through the window */
 	PENSTOCK_OBJECT_BODY,	/* the response's body has the bytes; the window has none */
@@ -270,8 +270,8 @@ struct penstock_object_verdict {
 	/* 1: the server does not take such tokens. Send further requests to this endpoint
 	 * without tokens. */
 	int remember;
-	/* 1: the server knows nothing of RDMA, and has stored an empty object under the name.
-	 * The repeated request replaces it. */
+	/* 1: the server does not support tokens, and has stored an empty object under the name. The
+	 * repeated request replaces it. */
 	int stored_empty;
 	int has_crc64; /* 1: `crc64` is the server's CRC-64/NVME of the bytes */
 	uint64_t crc64;
@@ -544,7 +544,7 @@ PENSTOCK_API void penstock_object_forget(struct penstock_object_remote *remote);
 
 /* ---- server: the answer ----------------------------------------------------------- */
 
-/* What happened to a request with a token. */
+/* The outcome of a request with a token. */
 enum penstock_object_outcome {
 	PENSTOCK_OBJECT_MOVED,	   /* all bytes have moved */
 	PENSTOCK_OBJECT_DECLINED,  /* no byte has moved */

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the cases of tests/object/matrix for transport rc1 over Soft-RoCE. The client is in the
-# guest's own network namespace, and the servers are in another one.
+# Tests transport rc1 over Soft-RoCE. Without an argument, runs the cases of tests/object/matrix
+# for rc1: the client is in the guest's own network namespace, and the servers are in another one.
+# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back.
 #
-# rc1.sh. tests/lab/rc1 runs this script by lab/run.
+# rc1.sh [serve]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 # shellcheck source=lab/guest/lib.sh
@@ -24,18 +25,30 @@ lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
 	lab_bad "the guest does not have two verbs devices"
 lab_until test -c /dev/infiniband/rdma_cm || lab_bad "the guest has no /dev/infiniband/rdma_cm"
 
-PENSTOCK_RC1_ADDRESS=10.78.0.1 PENSTOCK_RC1_NETNS=right timeout $lab_patience \
-	tests/object/matrix rc1 >"$LAB_OUT/matrix" || true
-cat "$LAB_OUT/matrix"
-cases=0
-while read -r line; do
-	case $line in
-	'ok '*) lab_ok "${line#ok * - }" ;;
-	'not ok '*) lab_bad "${line#not ok * - }" ;;
-	*) continue ;;
-	esac
-	cases=$((cases + 1))
-done <"$LAB_OUT/matrix"
-lab_true "all of $(head -n 1 "$LAB_OUT/matrix") cases have a result" \
-	test "$(head -n 1 "$LAB_OUT/matrix")" = "1..$cases"
+# Runs a suite that prints TAP, and makes each case a step.
+tap() { # NAME COMMAND...
+	local out=$LAB_OUT/$1 cases=0 line plan
+	shift
+	timeout $lab_patience "$@" >"$out" || true
+	cat "$out"
+	while read -r line; do
+		case $line in
+		'ok '*) lab_ok "${line#ok * - }" ;;
+		'not ok '*) lab_bad "${line#not ok * - }" ;;
+		*) continue ;;
+		esac
+		cases=$((cases + 1))
+	done <"$out"
+	plan=$(grep -m 1 '^1\.\.' "$out" || true)
+	lab_true "the plan $plan has all $cases cases" test "$plan" = "1..$cases"
+}
+
+export PENSTOCK_RC1_ADDRESS=10.78.0.1
+if [[ ${1-} == serve ]]; then
+	tap boto3 tests/s3/gateway rdma.py through_a_card
+	tap cp tests/s3/gateway client_rdma.py through_a_card
+else
+	export PENSTOCK_RC1_NETNS=right
+	tap matrix tests/object/matrix rc1
+fi
 ((lab_failed == 0)) || exit 1

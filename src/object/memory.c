@@ -10,12 +10,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/struct_copy.h"
 #include "core/base/fork.h"
 #include "core/ops.h"
 
-/* Moves bytes between a file and memory of a GPU, by the paths of the library. Opening the file as
- * a storage takes less time than one chunk. */
+/* Moves bytes between a file and memory of a GPU, by the paths of the library. Opens the file as a
+ * storage for each call. */
 static int file_io(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		   bool read_file)
 {
@@ -112,25 +111,4 @@ void pst_object_devices_close(void)
 struct penstock_device *pst_object_device(struct penstock_device *dev)
 {
 	return dev && !strcmp(penstock_device_name(dev), "host") ? NULL : dev;
-}
-
-int pst_object_struct_read(void *to, size_t len, const void *from, const char *what)
-{
-	int ret = pst_struct_read(to, len, from);
-
-	if (ret)
-		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT,
-			      ret == -E2BIG ? "%s has a member that this library does not know"
-					    : "size of %s is not set",
-			      what);
-	return ret;
-}
-
-int pst_object_struct_write(void *to, const void *from, size_t len, const char *what)
-{
-	int ret = to ? pst_struct_write(to, from, len) : -EINVAL;
-
-	if (ret)
-		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT, "size of %s is not set", what);
-	return ret;
 }

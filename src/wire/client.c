@@ -216,11 +216,6 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
-{
-	return grant->len;
-}
-
 /* Compares the window with the server's checksum. */
 static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
@@ -259,6 +254,11 @@ void pst_wire_window_judge(struct pst_wire_grant *grant, const struct penstock_o
 	pthread_mutex_unlock(&client->lock);
 }
 
+bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
+{
+	return grant->ops->dma;
+}
+
 /* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
 static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
@@ -281,6 +281,28 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 	return grant->users ? -ETIMEDOUT : 0;
 }
 
+/* Closes the window to further transfers, with the lock. */
+static void grant_close(struct pst_wire_grant *grant)
+{
+	if (grant->live && grant->users && grant->ops->revoke)
+		grant->ops->revoke(grant);
+	grant->live = false;
+}
+
+bool pst_wire_revoke(struct pst_wire_grant *grant)
+{
+	struct pst_wire_client *client = grant->buffer->client;
+	bool idle;
+
+	if (pst_fork_check(client->generation, &(struct pst_err){0}))
+		return true;
+	pthread_mutex_lock(&client->lock);
+	grant_close(grant);
+	idle = !grant->users;
+	pthread_mutex_unlock(&client->lock);
+	return idle;
+}
+
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
@@ -299,9 +321,7 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		grant->buffer->stuck = true;
 		atomic_fetch_add(&client->counts.stuck, 1);
 	}
-	grant->live = false;
-	if (grant->users && grant->ops->revoke)
-		grant->ops->revoke(grant);
+	grant_close(grant);
 	ret = wait_for_users(client, grant);
 	lost = grant->buffer->cut;
 	if (ret) {
@@ -476,6 +496,17 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
 {
 	return buffer->ptr;
+}
+
+bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)
+{
+	struct pst_wire_client *client = buffer->client;
+	bool is_cut;
+
+	pthread_mutex_lock(&client->lock);
+	is_cut = buffer->cut;
+	pthread_mutex_unlock(&client->lock);
+	return is_cut;
 }
 
 /* ---- the thread ---- */
@@ -773,6 +804,15 @@ void pst_wire_client_close(struct pst_wire_client *c)
 	free((void *)c->opts.users);
 	free(c->grants);
 	free(c);
+}
+
+bool pst_wire_client_is_dma(const struct pst_wire_client *c)
+{
+	bool dma = true;
+
+	for (unsigned i = 0; i < c->listener_count; i++)
+		dma &= c->listeners[i].ops->dma;
+	return dma;
 }
 
 void pst_wire_client_info(struct pst_wire_client *c, struct penstock_object_client_info *out)

@@ -21,17 +21,25 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 /* Ends a registration. Returns -EBUSY if a window is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
+/* Returns whether a release has cut off a server, so that the buffer has no more windows. */
+bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
+/* Returns whether the bytes of every window of the client move by DMA only. */
+bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
+/* Returns whether the bytes of the window move by DMA only. */
+bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant);
 /* Decides from a response what has happened to the bytes, see s3/judge.h. Reads the window if the
  * transport may report success for lost bytes. Fills all members of *verdict but `size`. */
 void pst_wire_window_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 			   struct penstock_object_verdict *verdict);
+/* Begins a release without waiting: no further transfer begins, and servers are told to stop.
+ * Returns whether no transfer accesses the window, so that pst_wire_release will not wait. */
+bool pst_wire_revoke(struct pst_wire_grant *grant);
 /* Closes a window, after which no byte gets into it. Returns 0, or -ETIMEDOUT if this cannot be
  * guaranteed. */
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err);

@@ -10,19 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "wire/common.h"
 
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
 uint64_t pst_wire_now_ms(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	return pst_now_ns() / 1000000;
 }
 
 int pst_wire_random(void *out, size_t len, struct pst_err *err)
@@ -227,11 +224,11 @@ struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uin
 }
 
 /* Reads or writes all bytes of a range of a file. */
-static int file_io(const struct penstock_object_seg *seg, uint64_t off, char *mem, uint64_t len,
-		   bool read_file, struct pst_err *err)
+static int file_io(const struct penstock_object_seg *seg, char *mem, uint64_t len, bool read_file,
+		   struct pst_err *err)
 {
 	for (uint64_t done = 0; done < len;) {
-		off_t at = (off_t)(seg->fd_off + off + done);
+		off_t at = (off_t)(seg->fd_off + done);
 		ssize_t n = read_file ? pread(seg->fd, mem + done, len - done, at)
 				      : pwrite(seg->fd, mem + done, len - done, at);
 
@@ -261,7 +258,7 @@ int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_ob
 			       : 0;
 	}
 	if (seg->has_fd)
-		return file_io(seg, 0, mem, seg->len, gather, err);
+		return file_io(seg, mem, seg->len, gather, err);
 	ret = gather ? pst_wire_copy(devices, dev, mem, seg->dev, seg->ptr, seg->len)
 		     : pst_wire_copy(devices, seg->dev, seg->ptr, dev, mem, seg->len);
 	return ret ? pst_fail_errno(err, -ret, PENSTOCK_WHY_DEVICE_ERROR, "%s", penstock_errmsg())

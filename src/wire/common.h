@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both halves of the data plane and their transports share. */
+/* Functions that both halves of the data plane and their transports share. */
 #ifndef PST_WIRE_COMMON_H
 #define PST_WIRE_COMMON_H
 

@@ -338,10 +338,9 @@ static int rc1_listen(struct pst_wire_client *client, struct pst_wire_listener *
 	struct rc1_state *s;
 	int ret;
 
-	/* A card's loopback need not work, so it is used only on request. */
-	if (!client->opts.address && !client->opts.transports)
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"rc1 needs the address of a network card");
+	if (!client->opts.address)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"rc1 needs the address of an RDMA network card: set `address`");
 	ret = pst_wire_own_place(client, &token->rc.at, err);
 	if (ret)
 		return ret;

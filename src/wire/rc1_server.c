@@ -25,6 +25,15 @@
 /* The CM repeats a request for this time at most, so that a client that is gone is soon known. */
 #define RESOLVE_MS 2000
 
+/* A network card as a channel uses it. All connections of the channel over this card share it, so
+ * that the staging memory is pinned once. */
+struct rc1_card {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr; /* the channel's staging memory, without remote access */
+	unsigned users;
+};
+
 struct rc1_peer {
 	struct pst_wire_peer peer; /* its fd is that of `events` */
 	const struct pst_verbs *v;
@@ -32,12 +41,11 @@ struct rc1_peer {
 	unsigned char conn[PST_TOKEN_CAP];
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
-	struct ibv_pd *pd;
+	struct rc1_card *card;
 	struct ibv_comp_channel *completions;
 	struct ibv_cq *cq;
-	struct ibv_mr *mr; /* the channel's staging memory */
-	int both;	   /* epoll of `events` and `completions`; -1 */
-	bool armed;	   /* the next completion makes `completions` readable */
+	int both;   /* epoll of `events` and `completions`; -1 */
+	bool armed; /* the next completion makes `completions` readable */
 };
 
 static int admit(const struct pst_wire_server *server, const struct pst_token *token,
@@ -90,25 +98,83 @@ static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	return 0;
 }
 
-/* Creates the queue pair, and registers the staging memory. */
+/* Finds the card among those of the channel's other connections. */
+static struct rc1_card *card_find(const struct pst_wire_channel *channel,
+				  const struct ibv_context *context)
+{
+	for (const struct pst_wire_peer *peer = channel->peers; peer; peer = peer->next) {
+		const struct rc1_peer *r = (const struct rc1_peer *)peer;
+
+		if (peer->ops == &pst_rc1_server && r->card->context == context)
+			return r->card;
+	}
+	return NULL;
+}
+
+static void card_put(const struct pst_verbs *v, struct rc1_card *card)
+{
+	if (--card->users)
+		return;
+	if (card->mr)
+		v->dereg_mr(card->mr);
+	if (card->pd)
+		v->dealloc_pd(card->pd);
+	free(card);
+}
+
+/* Takes a reference to the card, and registers the staging memory with it. The error -EOPNOTSUPP
+ * lets the client use HTTP. */
+static int card_get(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
+{
+	struct rc1_card *card = card_find(channel, r->id->verbs);
+	int code;
+
+	if (card) {
+		card->users++;
+		r->card = card;
+		return 0;
+	}
+	card = calloc(1, sizeof(*card));
+	if (!card)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a network card");
+	card->context = r->id->verbs;
+	card->users = 1;
+	card->pd = r->v->alloc_pd(card->context);
+	if (card->pd)
+		card->mr = r->v->reg_mr_iova(card->pd, channel->staging, PST_WIRE_STAGING,
+					     (uintptr_t)channel->staging, IBV_ACCESS_LOCAL_WRITE);
+	if (card->mr) {
+		r->card = card;
+		return 0;
+	}
+	code = errno;
+	card_put(r->v, card);
+	if (code == ENOMEM)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_MEMLOCK,
+				      "the network card cannot pin %u bytes for each channel: "
+				      "raise RLIMIT_MEMLOCK",
+				      PST_WIRE_STAGING);
+	return pst_fail_errno(err, EOPNOTSUPP, pst_why_from_errno(code),
+			      "the network card cannot register memory: %s", strerror(code));
+}
+
+/* Creates the queue pair. */
 static int queue_open(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
 {
-	struct ibv_context *card = r->id->verbs;
 	struct epoll_event event = {.events = EPOLLIN};
 	struct ibv_qp_init_attr attr = {.cap = {SLOTS, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	int ret = card_get(channel, r, err);
 
-	r->pd = r->v->alloc_pd(card);
-	r->completions = r->pd ? r->v->create_comp_channel(card) : NULL;
+	if (ret)
+		return ret;
+	r->completions = r->v->create_comp_channel(r->card->context);
 	if (r->completions)
-		r->cq = r->v->create_cq(card, SLOTS + 1, NULL, r->completions, 0);
-	if (r->cq)
-		r->mr = r->v->reg_mr_iova(r->pd, channel->staging, PST_WIRE_STAGING,
-					  (uintptr_t)channel->staging, IBV_ACCESS_LOCAL_WRITE);
+		r->cq = r->v->create_cq(r->card->context, SLOTS + 1, NULL, r->completions, 0);
 	attr.send_cq = attr.recv_cq = r->cq;
-	if (!r->mr || r->v->create_qp(r->id, r->pd, &attr))
-		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
-				      "%s has no queue pair and no registered memory left: %m",
-				      r->v->get_device_name(card->device));
+	if (!r->cq || r->v->create_qp(r->id, r->card->pd, &attr))
+		return pst_fail_errno(
+			err, EOPNOTSUPP, pst_why_from_errno(errno), "%s has no queue pair left: %s",
+			r->v->get_device_name(r->card->context->device), strerror(errno));
 	r->both = epoll_create1(EPOLL_CLOEXEC);
 	if (r->both < 0 || epoll_ctl(r->both, EPOLL_CTL_ADD, r->events->fd, &event) ||
 	    epoll_ctl(r->both, EPOLL_CTL_ADD, r->completions->fd, &event))
@@ -173,14 +239,12 @@ static void rc1_close(struct pst_wire_channel *channel, struct pst_wire_peer *pe
 		r->v->disconnect(r->id);
 		r->v->destroy_qp(r->id);
 	}
-	if (r->mr)
-		r->v->dereg_mr(r->mr);
 	if (r->cq)
 		r->v->destroy_cq(r->cq);
 	if (r->completions)
 		r->v->destroy_comp_channel(r->completions);
-	if (r->pd)
-		r->v->dealloc_pd(r->pd);
+	if (r->card)
+		card_put(r->v, r->card);
 	if (r->id)
 		r->v->destroy_id(r->id);
 	if (r->events)
@@ -312,7 +376,8 @@ static int piece_post(struct pst_wire_channel *channel, struct rc1_peer *r,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {
 	const struct pst_token *token = &move->remote->token;
-	struct ibv_sge sge = {(uintptr_t)slot_at(channel, at), piece_len(move, at), r->mr->lkey};
+	struct ibv_sge sge = {(uintptr_t)slot_at(channel, at), piece_len(move, at),
+			      r->card->mr->lkey};
 	struct ibv_send_wr wr = {.sg_list = &sge,
 				 .num_sge = 1,
 				 .opcode = move->op == PENSTOCK_READ ? IBV_WR_RDMA_WRITE

@@ -121,8 +121,9 @@ struct pst_wire_conn {
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
-	bool named;	  /* whether it is used only if the options name it */
-	bool checked;	  /* whether bytes count as moved only if the response has their CRC */
+	bool named;   /* whether it is used only if the options name it */
+	bool checked; /* whether bytes count as moved only if the response has their CRC */
+	bool dma;     /* no CPU copies the bytes, on this host or on the server's */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -208,6 +209,7 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
+	int epoll;		     /* waits for moves, for `stop` and for the connections */
 	uint64_t deadline_ms;	     /* that of the move in progress */
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;

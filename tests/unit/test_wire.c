@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 
 #include "penstock_object.h"
 
@@ -249,6 +250,54 @@ static void picks_a_transport_for_each_window(void **state)
 	close_sides(&s);
 }
 
+/* Returns how often a thread of this process went to sleep. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+	return usage.ru_nvcsw;
+}
+
+/* A channel that wakes up for a move of another channel sleeps again, and the kernel counts that.
+ */
+static void a_move_wakes_up_one_channel(void **state)
+{
+	enum { CHANNELS = 32, TIMES = 200, SLEEPS_MAX = 12 };
+	struct penstock_object_server_opts o = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	char bytes[64] = "";
+	struct penstock_object_seg seg = {.ptr = bytes, .len = sizeof(bytes)};
+	struct sides s;
+	long before;
+
+	(void)state;
+	open_sides(&s, "shm1", false);
+	penstock_object_server_close(s.server);
+	o.channels = CHANNELS;
+	assert_int_equal(penstock_object_server_open(&o, &s.server), 0);
+	assert_int_equal(penstock_object_alloc(s.client, NULL, sizeof(bytes), &buffer), 0);
+	assert_int_equal(
+		penstock_object_window_open(buffer, PENSTOCK_READ, 0, sizeof(bytes), &window), 0);
+	remote = resolve(&s, window);
+	before = sleeps();
+	for (unsigned i = 0; i < TIMES; i++) {
+		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, i), 0);
+		assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+		assert_int_equal(done.result, sizeof(bytes));
+	}
+	before = sleeps() - before;
+	printf("# %ld sleeps for %d moves by %d channels\n", before, TIMES, CHANNELS);
+	assert_in_range(before, 0, SLEEPS_MAX * TIMES);
+	penstock_object_forget(remote);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	close_sides(&s);
+}
+
 /* Many moves are in flight, by several channels, and a program can wait with poll(2). */
 static void many_moves_complete_once(void **state)
 {
@@ -451,6 +500,7 @@ int main(void)
 		cmocka_unit_test(tcp1_moves_gpu_memory),
 		cmocka_unit_test(tcp1_uses_memory_of_the_caller),
 		cmocka_unit_test(picks_a_transport_for_each_window),
+		cmocka_unit_test(a_move_wakes_up_one_channel),
 		cmocka_unit_test(many_moves_complete_once),
 		cmocka_unit_test(moves_files),
 		cmocka_unit_test(headers_of_a_request),

@@ -68,7 +68,8 @@ static void client_names_the_reason(void **state)
 	assert_null(client);
 	/* A client that names several transports needs all of them. */
 	assert_true(client_open("tcp1,rc1", "127.0.0.1", 0, &client) < 0);
-	assert_int_equal(client_open("rc1", "example.org", 0, &client), -EINVAL);
+	if (why != PENSTOCK_WHY_NOT_BUILT)
+		assert_int_equal(client_open("rc1", "example.org", 0, &client), -EINVAL);
 	assert_int_equal(client_open("rc1", "127.0.0.1", 1, &client), -EOPNOTSUPP);
 }
 
