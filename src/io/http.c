@@ -39,8 +39,7 @@
 #define RETRY_AFTER_MAX_S 60
 /* A server that refuses connections is not likely to change that within seconds. */
 #define REFUSED_TRIES_MAX 4
-/* Bounds of the number of reactors, unless the user names a number. */
-#define REACTORS_FEW 4
+/* Most reactors, unless the user names a number. */
 #define REACTORS_MANY 16
 
 /* Values of pst_http_call.place: the list that a call is on. */
@@ -658,8 +657,8 @@ static int reactor_start(void)
 	return 0;
 }
 
-/* Returns the number of reactors: $PENSTOCK_HTTP_THREADS, or half of the CPUs that the process may
- * use. One reactor receives about 3 GB/s on a loopback interface. */
+/* Returns the number of reactors: $PENSTOCK_HTTP_THREADS, or that of the CPUs that the process may
+ * use, but not more than REACTORS_MANY. A reactor receives about 3 GB/s on a loopback interface. */
 static unsigned reactors_wanted(void)
 {
 	const char *text = getenv("PENSTOCK_HTTP_THREADS");
@@ -670,11 +669,7 @@ static unsigned reactors_wanted(void)
 	if (named)
 		return named < PST_HTTP_REACTORS_MAX ? (unsigned)named : PST_HTTP_REACTORS_MAX;
 	cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-	if (cpus <= REACTORS_FEW)
-		return (unsigned)cpus;
-	if (cpus / 2 < REACTORS_FEW)
-		return REACTORS_FEW;
-	return cpus / 2 < REACTORS_MANY ? (unsigned)cpus / 2 : REACTORS_MANY;
+	return cpus < REACTORS_MANY ? (unsigned)cpus : REACTORS_MANY;
 }
 
 /* Starts the reactors, if none is running. Called under the lock. */

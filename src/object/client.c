@@ -180,7 +180,7 @@ int penstock_object_judge(const struct penstock_object_window *window,
 		return pst_err_publish(&err);
 	if (r.header_count && !r.headers)
 		return pst_fail_null("the array of headers");
-	pst_wire_window_judge(inner_window(window), &r, &found);
+	pst_wire_judge(inner_window(window), &r, &found);
 	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 

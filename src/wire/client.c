@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of the data plane: buffers, windows with their tokens, and the thread that
- * serves the connections of all transports. Called by src/object. No byte may get into a window
- * after pst_wire_release has returned.
+ * serves the connections of all transports. Called by src/object, and by the storage of objects. No
+ * byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -239,26 +239,6 @@ static void window_check(struct pst_wire_grant *grant, struct penstock_object_ve
 	snprintf(verdict->text, sizeof(verdict->text), "%s", reason);
 }
 
-void pst_wire_window_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
-			   struct penstock_object_verdict *verdict)
-{
-	struct pst_wire_client *client = grant->buffer->client;
-
-	pst_judge(grant->op, grant->len, reply, verdict);
-	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
-		window_check(grant, verdict);
-	pthread_mutex_lock(&client->lock);
-	/* A server finds an error of the request itself before the first byte moves. */
-	grant->settled = verdict->next == PENSTOCK_OBJECT_DONE ||
-			 (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4);
-	pthread_mutex_unlock(&client->lock);
-}
-
-bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
-{
-	return grant->ops->dma;
-}
-
 /* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
 static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
@@ -279,6 +259,26 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 			pthread_cond_wait(&client->idle, &client->lock);
 	}
 	return grant->users ? -ETIMEDOUT : 0;
+}
+
+void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict)
+{
+	struct pst_wire_client *client = grant->buffer->client;
+
+	pst_judge(grant->op, grant->len, reply, verdict);
+	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
+		window_check(grant, verdict);
+	pthread_mutex_lock(&client->lock);
+	/* A server finds an error of the request itself before the first byte moves. */
+	grant->settled = verdict->next == PENSTOCK_OBJECT_DONE ||
+			 (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4);
+	pthread_mutex_unlock(&client->lock);
+}
+
+bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
+{
+	return grant->ops->dma;
 }
 
 /* Closes the window to further transfers, with the lock. */

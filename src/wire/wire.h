@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The data plane of S3 over RDMA: a client opens windows of its memory, and a server moves bytes
- * between its own memory and these windows. Called by src/object, and by nothing below the public
- * functions. The transports (transport.h) do the work; client.h and server.h have what they share.
+ * between its own memory and these windows. Called by src/object, and by the storage of objects
+ * (storage/object_window.c). The transports (transport.h) do the work; client.h and server.h have
+ * what they share.
  *
  * Three rules. A window is valid from pst_wire_window_open to pst_wire_release, and no byte gets
  * into it after the release. A transfer needs the window's capability of 128 random bits. A

@@ -126,6 +126,23 @@ def case_lengths():
                 same(s.read() == data, True, f"the bytes of {count}")
 
 
+def case_many_ranges():
+    """Many short reads at the same time have the same bytes by RDMA and by HTTP."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        said = []
+        for mode in ("off", "require"):
+            before = s.moved("shm1")[1]
+            done = subprocess.run([os.path.join(BUILD, "tests", "s3-object"), "many",
+                                   f"s3://data-1/key?rdma={mode}", "1000"], env=s.env,
+                                  capture_output=True, text=True, timeout=120, check=False)
+            said.append(done.stdout)
+            same(s.moved("shm1")[1] - before, 1000 * 65536 if mode == "require" else 0, mode)
+        true(said[0].startswith("ok 1000 "), said[0])
+        same(said[1], said[0], "sum of the bytes")
+
+
 def case_rdma_is_off():
     """A gateway without RDMA declines: HTTP carries the bytes, and the reasons are told."""
     with Setup(flags=["--rdma", "none"]) as s:
