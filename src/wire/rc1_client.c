@@ -47,8 +47,16 @@ struct rc1_state {
 
 /* ---- connections ---- */
 
-/* Removes a connection from the list and ends it. */
-static void conn_end(struct rc1_state *s, struct rc1_conn *conn)
+static void conn_link(struct rc1_state *s, struct rc1_conn *conn)
+{
+	pthread_mutex_lock(&s->lock);
+	conn->next = s->conns;
+	s->conns = conn;
+	s->conn_count++;
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void conn_unlink(struct rc1_state *s, struct rc1_conn *conn)
 {
 	struct rc1_conn **at = &s->conns;
 
@@ -58,6 +66,12 @@ static void conn_end(struct rc1_state *s, struct rc1_conn *conn)
 	*at = conn->next;
 	s->conn_count--;
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* Removes a connection from the list and ends it. */
+static void conn_end(struct rc1_state *s, struct rc1_conn *conn)
+{
+	conn_unlink(s, conn);
 	s->v->disconnect(conn->id);
 	s->v->destroy_qp(conn->id);
 	s->v->destroy_id(conn->id);
@@ -74,6 +88,8 @@ static void conn_evict(struct rc1_state *s)
 	conn_end(s, oldest);
 }
 
+/* Accepts a connection. It is in the list before, because the server may use it at once, and a
+ * release must find it. */
 static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 {
 	/* The client sends nothing, but a queue pair needs room for one request. */
@@ -87,8 +103,10 @@ static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 
 	if (s->v->create_qp(conn->id, s->pd, &attr))
 		return -errno;
+	conn_link(s, conn);
 	if (!s->v->accept(conn->id, &param))
 		return 0;
+	conn_unlink(s, conn);
 	s->v->destroy_qp(conn->id);
 	return -EIO;
 }
@@ -106,14 +124,8 @@ static void conn_request(struct pst_wire_client *client, struct rc1_state *s, st
 			conn_evict(s);
 		conn->id = id;
 		id->context = conn;
-		if (!conn_accept(s, conn)) {
-			pthread_mutex_lock(&s->lock);
-			conn->next = s->conns;
-			s->conns = conn;
-			s->conn_count++;
-			pthread_mutex_unlock(&s->lock);
+		if (!conn_accept(s, conn))
 			return;
-		}
 	}
 	free(conn);
 	s->v->reject(id, NULL, 0);

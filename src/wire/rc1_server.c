@@ -2,12 +2,14 @@
 /*
  * The server half of transport rc1: connects to the client by rdma_cm, and lets the network card
  * write the client's window (GET) or read it (PUT). Called by server.c, on the thread of a channel.
- * The channel's staging memory is registered with the card, in slots; copies between the slots and
- * the server's memory overlap with transfers of other slots.
+ * The card accesses long segments of host memory directly. Other bytes go through the channel's
+ * staging memory, which is registered with the card, in slots; copies between the slots and the
+ * server's memory overlap with transfers of other slots.
  *
  * The client's card checks key, range and direction of each access. A server connects only to the
  * address that its HTTP request came from. A move ends when the client's card has confirmed all of
- * it, or with the end of the queue pair, after which the card uses no slot.
+ * it, or with the end of the queue pair, after which the card uses no slot. A segment's
+ * registration ends before the move does.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,6 +24,8 @@
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
+#define DIRECT_MIN (256u << 10) /* shortest segment that the card accesses itself */
+#define DIRECT_LEN (1u << 20)	/* most bytes of one transfer of such a segment */
 /* The CM repeats a request for this time at most, so that a client that is gone is soon known. */
 #define RESOLVE_MS 2000
 
@@ -340,29 +344,81 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 
 /* ---- moves ---- */
 
-static uint32_t piece_len(const struct pst_wire_move *move, uint64_t at)
-{
-	uint64_t left = move->len - at;
+/* A part of a move that is one transfer of the card. */
+struct piece {
+	uint64_t at; /* offset in the move */
+	uint32_t len, key;
+	unsigned char *mem;
+	bool staged; /* `mem` is a slot, not the server's memory */
+};
 
-	return (uint32_t)(left < SLOT_LEN ? left : SLOT_LEN);
+/* A move in progress. Its pieces complete in order. */
+struct progress {
+	struct pst_wire_channel *channel;
+	struct rc1_peer *r;
+	const struct pst_wire_move *move;
+	struct ibv_mr *mrs[PENSTOCK_OBJECT_SEGS_MAX]; /* NULL: the segment's bytes are staged */
+	struct piece pieces[SLOTS];
+	unsigned posted, done; /* numbers of pieces */
+	uint64_t at;	       /* offset of the next piece */
+};
+
+/* Registers the segments that are worth it. Pinning takes less time than a copy of so many bytes.
+ * If the card cannot pin one, its bytes are staged. */
+static void segments_register(struct progress *p)
+{
+	const int access = p->move->op == PENSTOCK_READ ? 0 : IBV_ACCESS_LOCAL_WRITE;
+
+	for (unsigned i = 0; i < p->move->seg_count; i++) {
+		const struct penstock_object_seg *seg = &p->move->segs[i];
+
+		if (!seg->dev && !seg->has_fd && seg->len >= DIRECT_MIN)
+			p->mrs[i] = p->r->v->reg_mr_iova(p->r->card->pd, seg->ptr, seg->len,
+							 (uintptr_t)seg->ptr, access);
+	}
 }
 
-/* Slot of the piece at offset `at`. */
-static unsigned char *slot_at(const struct pst_wire_channel *channel, uint64_t at)
+/* Ends the card's access to the segments, also of pieces that are in flight after an error. */
+static void segments_end(struct progress *p)
 {
-	return channel->staging + at / SLOT_LEN % SLOTS * SLOT_LEN;
+	for (unsigned i = 0; i < p->move->seg_count; i++)
+		if (p->mrs[i])
+			p->r->v->dereg_mr(p->mrs[i]);
 }
 
-/* Copies a piece between the server's memory and its slot. */
-static int piece_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
-		      uint64_t at, bool gather, struct pst_err *err)
+/* Returns the piece at offset `p->at`. A staged piece ends before a registered segment. */
+static struct piece piece_next(const struct progress *p)
 {
-	const uint32_t len = piece_len(move, at);
+	const struct penstock_object_seg *segs = p->move->segs;
+	struct piece piece = {.at = p->at};
+	uint64_t end = segs[0].len, max = SLOT_LEN;
+	unsigned i = 0;
 
-	for (uint32_t done = 0; done < len;) {
-		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
-		int ret = pst_wire_seg_copy(channel, &seg, NULL, slot_at(channel, at) + done,
-					    gather, err);
+	while (end <= p->at)
+		end += segs[++i].len;
+	if (p->mrs[i]) {
+		max = DIRECT_LEN;
+		piece.mem = (unsigned char *)segs[i].ptr + (segs[i].len - (end - p->at));
+		piece.key = p->mrs[i]->lkey;
+	} else {
+		while (++i < p->move->seg_count && !p->mrs[i] && end - p->at < max)
+			end += segs[i].len;
+		piece.staged = true;
+		piece.mem = p->channel->staging + p->posted % SLOTS * SLOT_LEN;
+		piece.key = p->r->card->mr->lkey;
+	}
+	piece.len = (uint32_t)(end - p->at < max ? end - p->at : max);
+	return piece;
+}
+
+/* Copies a staged piece between the server's memory and its slot. */
+static int piece_copy(const struct progress *p, const struct piece *piece, bool gather,
+		      struct pst_err *err)
+{
+	for (uint32_t done = 0; piece->staged && done < piece->len;) {
+		struct penstock_object_seg seg =
+			pst_wire_seg_at(p->move, piece->at + done, piece->len - done);
+		int ret = pst_wire_seg_copy(p->channel, &seg, NULL, piece->mem + done, gather, err);
 
 		if (ret)
 			return ret;
@@ -371,58 +427,62 @@ static int piece_copy(struct pst_wire_channel *channel, const struct pst_wire_mo
 	return 0;
 }
 
-/* Begins the transfer of a piece. */
-static int piece_post(struct pst_wire_channel *channel, struct rc1_peer *r,
-		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
+/* Begins the transfer of the next piece. */
+static int piece_post(struct progress *p, struct pst_err *err)
 {
-	const struct pst_token *token = &move->remote->token;
-	struct ibv_sge sge = {(uintptr_t)slot_at(channel, at), piece_len(move, at),
-			      r->card->mr->lkey};
+	const struct pst_token *token = &p->move->remote->token;
+	struct piece *piece = &p->pieces[p->posted % SLOTS];
+	struct ibv_sge sge;
 	struct ibv_send_wr wr = {.sg_list = &sge,
 				 .num_sge = 1,
-				 .opcode = move->op == PENSTOCK_READ ? IBV_WR_RDMA_WRITE
-								     : IBV_WR_RDMA_READ,
+				 .opcode = p->move->op == PENSTOCK_READ ? IBV_WR_RDMA_WRITE
+									: IBV_WR_RDMA_READ,
 				 .send_flags = IBV_SEND_SIGNALED},
 			   *bad;
-	int ret = pst_wire_check(channel);
+	int ret = pst_wire_check(p->channel);
 
 	if (ret)
 		return wait_fail(ret, err);
-	if (move->op == PENSTOCK_READ)
-		ret = piece_copy(channel, move, at, true, err);
+	*piece = piece_next(p);
+	if (p->move->op == PENSTOCK_READ)
+		ret = piece_copy(p, piece, true, err);
 	if (ret)
 		return ret;
-	wr.wr.rdma.remote_addr = token->base + move->off + at;
+	sge = (struct ibv_sge){(uintptr_t)piece->mem, piece->len, piece->key};
+	wr.wr.rdma.remote_addr = token->base + p->move->off + p->at;
 	wr.wr.rdma.rkey = token->rc.rkey;
-	ret = ibv_post_send(r->id->qp, &wr, &bad);
-	return ret ? pst_fail_errno(err, EPIPE, PENSTOCK_WHY_IO_ERROR, "ibv_post_send: %s",
-				    strerror(ret))
-		   : 0;
+	ret = ibv_post_send(p->r->id->qp, &wr, &bad);
+	if (ret)
+		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_IO_ERROR, "ibv_post_send: %s",
+				      strerror(ret));
+	p->at += piece->len;
+	p->posted++;
+	return 0;
+}
+
+/* Completes the oldest piece. */
+static int piece_end(struct progress *p, struct pst_err *err)
+{
+	int ret = completion_wait(p->channel, p->r, err);
+
+	if (!ret && p->move->op == PENSTOCK_WRITE)
+		ret = piece_copy(p, &p->pieces[p->done % SLOTS], false, err);
+	p->done++;
+	return ret;
 }
 
 static int rc1_move(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		    struct pst_wire_move *move, struct pst_err *err)
 {
-	struct rc1_peer *r = (struct rc1_peer *)peer;
-	uint64_t posted = 0, done = 0;
+	struct progress p = {.channel = channel, .r = (struct rc1_peer *)peer, .move = move};
+	int ret = 0;
 
-	/* A queue pair completes its transfers in order. */
-	while (done < move->len) {
-		int ret;
-
-		if (posted < move->len && posted - done < PST_WIRE_STAGING) {
-			ret = piece_post(channel, r, move, posted, err);
-			posted += piece_len(move, posted);
-		} else {
-			ret = completion_wait(channel, r, err);
-			if (!ret && move->op == PENSTOCK_WRITE)
-				ret = piece_copy(channel, move, done, false, err);
-			done += piece_len(move, done);
-		}
-		if (ret)
-			return ret;
-	}
-	return 0;
+	segments_register(&p);
+	while (!ret && (p.at < move->len || p.done < p.posted))
+		ret = p.at < move->len && p.posted - p.done < SLOTS ? piece_post(&p, err)
+								    : piece_end(&p, err);
+	segments_end(&p);
+	return ret;
 }
 
 const struct pst_wire_server_ops pst_rc1_server = {

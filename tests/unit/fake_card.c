@@ -14,6 +14,7 @@
 
 #define PRIVATE_MAX 56
 #define CQ_MAX 64
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 struct fake_card fake_card;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -596,7 +597,7 @@ static struct ibv_mr *mr_new(struct ibv_pd *pd, void *addr, size_t len, uint64_t
 	mr->access = access;
 	mr->next = mrs;
 	mrs = mr;
-	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)) {
+	if (access & REMOTE) {
 		fake_card.regions++;
 		fake_card.iova = iova;
 		fake_card.len = len;
@@ -612,7 +613,7 @@ static struct ibv_mr *reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uin
 
 	assert(len);
 	pthread_mutex_lock(&lock);
-	errno = access == IBV_ACCESS_LOCAL_WRITE ? fake_card.local_errno : fake_card.reg_errno;
+	errno = access & REMOTE ? fake_card.reg_errno : fake_card.local_errno;
 	if (!errno)
 		mr = mr_new(pd, addr, len, iova, access);
 	pthread_mutex_unlock(&lock);
@@ -650,7 +651,7 @@ static int dereg_mr(struct ibv_mr *base)
 	int ret = 0;
 
 	pthread_mutex_lock(&lock);
-	if (fake_card.dereg_fail && mr->access != IBV_ACCESS_LOCAL_WRITE) {
+	if (fake_card.dereg_fail && mr->access & REMOTE) {
 		fake_card.dereg_fail--;
 		ret = EBUSY;
 	} else {
@@ -685,8 +686,8 @@ static enum ibv_wc_status transfer(struct ibv_qp *base, const struct ibv_send_wr
 	const struct id *peer = ((struct qp *)base)->id->peer;
 	const bool write = wr->opcode == IBV_WR_RDMA_WRITE;
 	const struct ibv_sge *sge = wr->sg_list;
-	char *mine =
-		memory_find(base->pd, sge->lkey, sge->addr, sge->length, IBV_ACCESS_LOCAL_WRITE);
+	char *mine = memory_find(base->pd, sge->lkey, sge->addr, sge->length,
+				 write ? 0 : IBV_ACCESS_LOCAL_WRITE);
 	char *theirs;
 
 	assert(write || wr->opcode == IBV_WR_RDMA_READ);
@@ -701,6 +702,7 @@ static enum ibv_wc_status transfer(struct ibv_qp *base, const struct ibv_send_wr
 		return IBV_WC_REM_ACCESS_ERR;
 	memcpy(write ? theirs : mine, write ? mine : theirs, sge->length);
 	fake_card.transfers++;
+	fake_card.longest = fake_card.longest < sge->length ? sge->length : fake_card.longest;
 	return IBV_WC_SUCCESS;
 }
 

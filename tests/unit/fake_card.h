@@ -28,7 +28,8 @@ struct fake_card {
 	unsigned calls; /* number of calls that can fail */
 	unsigned live;	/* number of objects that were created and not destroyed */
 	unsigned dmabufs, regions, transfers;
-	unsigned stops; /* number of queue pairs that were stopped */
+	unsigned longest; /* number of bytes of the longest transfer */
+	unsigned stops;	  /* number of queue pairs that were stopped */
 	/* the memory region that was registered last with remote access */
 	uint64_t iova;
 	size_t len;
