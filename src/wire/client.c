@@ -125,7 +125,7 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 		g->buffer = buffer;
 		g->ops = NULL;
 		g->bound = NULL;
-		g->settled = false;
+		atomic_store(&g->settled, false);
 		g->users = 0;
 		buffer->windows++;
 	}
@@ -264,16 +264,13 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict)
 {
-	struct pst_wire_client *client = grant->buffer->client;
-
 	pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
-	pthread_mutex_lock(&client->lock);
 	/* A server finds an error of the request itself before the first byte moves. */
-	grant->settled = verdict->next == PENSTOCK_OBJECT_DONE ||
-			 (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4);
-	pthread_mutex_unlock(&client->lock);
+	atomic_store(&grant->settled,
+		     verdict->next == PENSTOCK_OBJECT_DONE ||
+			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
 }
 
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)

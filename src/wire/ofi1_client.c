@@ -127,7 +127,7 @@ static int ofi1_unbind(struct pst_wire_grant *grant, struct pst_err *err)
 	pthread_mutex_lock(&s->lock);
 	if (w->memory)
 		ret = pst_ofi_unregister(w->memory, err);
-	if ((ret || !grant->settled) && w->endpoint == s->endpoint &&
+	if ((ret || !atomic_load(&grant->settled)) && w->endpoint == s->endpoint &&
 	    pst_ofi_has_endpoint(s->ofi)) {
 		ret = endpoint_close(s, err);
 		atomic_fetch_add(&grant->buffer->client->counts.cut_off, 1);

@@ -51,7 +51,7 @@ struct pst_wire_buffer {
 	unsigned windows; /* open windows */
 };
 
-/* A window. All members but `live` and `users` are constant while the window is open. */
+/* A window. All members but `live`, `settled` and `users` are constant while the window is open. */
 struct pst_wire_grant {
 	uint64_t
 		id; /* `base` of the token; the slot's number is id % PENSTOCK_OBJECT_WINDOWS_MAX */
@@ -59,8 +59,9 @@ struct pst_wire_grant {
 	struct pst_wire_buffer *buffer;
 	const struct pst_wire_client_ops *ops;
 	struct pst_wire_listener *listener;
-	void *bound;  /* what `bind` of the transport has made; NULL: nothing */
-	bool settled; /* whether a response shows that servers have ended all transfers */
+	void *bound; /* what `bind` of the transport has made; NULL: nothing */
+	/* whether a response shows that servers have ended all transfers */
+	_Atomic bool settled;
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
