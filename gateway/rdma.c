@@ -17,6 +17,7 @@
 
 #include "common/thread.h"
 #include "penstock_object.h"
+#include "s3/crc.h"
 #include "xml_write.h"
 
 #define PIECE (4u << 20) /* bytes of a PUT that are in memory at a time */
@@ -24,11 +25,18 @@
 #define TIMEOUT_MS 5000
 #define BATCH 16
 
+/* The end of a move. */
+struct moved {
+	int64_t result; /* number of bytes, or a negative errno */
+	bool has_crc64; /* whether the transport computed the CRC-64/NVME of the bytes */
+	uint64_t crc64;
+};
+
 /* A move that a thread waits for. */
 struct ticket {
 	struct ticket *next;
 	sem_t done;
-	int64_t result;
+	struct moved moved;
 };
 
 struct gw_rdma {
@@ -48,7 +56,7 @@ struct gw_rdma {
 };
 
 /* Ends a move, with the lock. The ticket may be gone afterwards. */
-static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, int64_t result)
+static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, struct moved moved)
 {
 	struct ticket **at = &rdma->tickets;
 
@@ -56,7 +64,7 @@ static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, int64_t r
 		at = &(*at)->next;
 	*at = ticket->next;
 	rdma->active--;
-	ticket->result = result;
+	ticket->moved = moved;
 	sem_post(&ticket->done);
 }
 
@@ -79,7 +87,8 @@ static void *rdma_run(void *arg)
 		pthread_mutex_lock(&rdma->lock);
 		for (int i = 0; i < n; i++)
 			ticket_finish(rdma, (struct ticket *)(uintptr_t)done[i].user,
-				      done[i].result);
+				      (struct moved){done[i].result, done[i].has_crc64,
+						     done[i].crc64});
 		pthread_mutex_unlock(&rdma->lock);
 	}
 }
@@ -153,7 +162,7 @@ void gw_rdma_cancel(struct gw_rdma *rdma)
 	penstock_object_server_close(server);
 	pthread_mutex_lock(&rdma->lock);
 	while (rdma->tickets)
-		ticket_finish(rdma, rdma->tickets, -ECANCELED);
+		ticket_finish(rdma, rdma->tickets, (struct moved){.result = -ECANCELED});
 	pthread_mutex_unlock(&rdma->lock);
 }
 
@@ -183,12 +192,21 @@ static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
 }
 
+/* Adds a piece to the request's CRC. The pieces of an object move in their order. */
+static void count_crc(struct gw_request *req, uint64_t off, const struct moved *moved)
+{
+	uint64_t before = off ? req->crc64 : 0;
+
+	req->has_crc64 = moved->has_crc64 && (!off || req->has_crc64);
+	req->crc64 = pst_crc_shift(PST_CRC64NVME, before, (uint64_t)moved->result) ^ moved->crc64;
+}
+
 /* Moves a piece and waits. Returns its length or a negative errno. */
 static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 		    const struct penstock_object_seg *seg)
 {
 	struct gw_rdma *rdma = req->server->rdma;
-	struct ticket ticket = {.result = 0};
+	struct ticket ticket = {.moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
 	/* The wait ends: the server half fails a move at its deadline, and gw_rdma_cancel fails all
@@ -211,9 +229,11 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	pthread_mutex_unlock(&rdma->lock);
 	if (ret)
 		return ret == -EAGAIN ? -EOPNOTSUPP : ret;
-	if (ticket.result > 0)
-		count_bytes(req, op == PENSTOCK_READ, (uint64_t)ticket.result);
-	return ticket.result;
+	if (ticket.moved.result > 0) {
+		count_bytes(req, op == PENSTOCK_READ, (uint64_t)ticket.moved.result);
+		count_crc(req, off, &ticket.moved);
+	}
+	return ticket.moved.result;
 }
 
 int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, void *bytes,
@@ -233,6 +253,8 @@ static void put_headers(struct gw_request *req, enum penstock_op op,
 	answer.op = op;
 	answer.outcome = outcome;
 	answer.bytes = bytes;
+	answer.has_crc64 = outcome == PENSTOCK_OBJECT_MOVED && req->has_crc64;
+	answer.crc64 = req->crc64;
 	answer.ranged = ranged;
 	if (penstock_object_answer_fill(&answer))
 		return;

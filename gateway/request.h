@@ -52,6 +52,8 @@ struct gw_request {
 	/* Window of the client's memory that stands for the body of the request or of the reply;
 	 * NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
+	bool has_crc64; /* whether the transport has computed `crc64` */
+	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved */
 	enum gw_error error;
 	const char *hint; /* region for the reply with an error; NULL for none */
 	bool failed;

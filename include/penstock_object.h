@@ -25,8 +25,9 @@
  *
  * A transport moves the bytes. "shm1" copies through memory that client and server share on one
  * host, and also copies to and from CUDA memory. With "rc1", the server's RDMA network card reads
- * and writes the client's memory through the client's card. "tcp1" works between any two hosts. The
- * bytes of rc1 and tcp1 are not encrypted.
+ * and writes the client's memory through the client's card. "tcp1" works between any two hosts.
+ * "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of rc1, tcp1 and
+ * ofi1 are not encrypted.
  */
 #ifndef PENSTOCK_OBJECT_H
 #define PENSTOCK_OBJECT_H
@@ -58,11 +59,12 @@ struct penstock_object_window;
 struct penstock_object_client_opts {
 	size_t size;
 	/* Transports that the client offers, the preferred one first, such as "shm1,tcp1"; NULL:
-	 * all that this machine has. The server must be on the same host for shm1, and must have an
-	 * RDMA network card for rc1. */
+	 * all that this machine has but ofi1. The server must be on the same host for shm1, must
+	 * have an RDMA network card for rc1, and must name ofi1. */
 	const char *transports;
-	/* Numeric address at which servers reach this client by rc1 and tcp1, without a port. Take
-	 * the local address of the HTTP connection. For rc1, an RDMA network card must have it.
+	/* Numeric address at which servers reach this client by rc1, tcp1 and ofi1, without a
+	 * port. Take the local address of the HTTP connection. For rc1, an RDMA network card must
+	 * have it.
 	 * NULL: 127.0.0.1, and no rc1 */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
@@ -73,10 +75,14 @@ struct penstock_object_client_opts {
 	unsigned user_count;
 	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
 	unsigned fence_ms;
+	/* Provider of libfabric for ofi1: "net", "tcp;ofi_rxm", "sockets", "tcp" or
+	 * "verbs;ofi_rxm". NULL: the environment variable PENSTOCK_OFI_PROVIDER, or else the first
+	 * of "tcp", "net" and "tcp;ofi_rxm" that libfabric has */
+	const char *ofi_provider;
 };
-#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                 \
-	{                                                                                \
-		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0 \
+#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                       \
+	{                                                                                      \
+		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL \
 	}
 
 /*
@@ -91,7 +97,8 @@ struct penstock_object_client_opts {
  * -EINVAL	a transport is unknown, or opts->address is not numeric
  * -EADDRINUSE	and other errors of bind(2): tcp1 or rc1 cannot listen at the address
  * -ENODEV	opts->transports names rc1, and this machine has no RDMA network card
- * -EOPNOTSUPP	no transport is left, for example because opts->require_encryption is 1
+ * -EOPNOTSUPP	no transport is left, for example because opts->require_encryption is 1, or
+ *		opts->transports names ofi1, and libfabric does not have the provider
  */
 PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 					     struct penstock_object_client **out);
@@ -108,7 +115,7 @@ PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *cl
 
 /*
  * Allocates memory for windows and registers it. All transports can use this memory; rc1 can use
- * memory of a GPU only if the network card can access it.
+ * memory of a GPU only if the network card can access it, and ofi1 cannot use memory of a GPU.
  *
  * client	the client
  * dev		the device; NULL stands for host memory
@@ -282,8 +289,10 @@ struct penstock_object_verdict {
  * reply	the response
  * verdict	receives the decision
  *
- * Never reads or writes the window's memory. Release the window before the request is sent again,
- * and before the body of the response is written to the same memory. Any thread.
+ * Never writes the window's memory. With ofi1, the function reads it, and decides on DONE only if
+ * the bytes have the CRC-64/NVME in the response's x-amz-rdma-checksum. Release the window before
+ * the request is sent again, and before the body of the response is written to the same memory.
+ * Any thread.
  *
  * -EINVAL	reply->size or verdict->size is not set
  */
@@ -303,7 +312,10 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  * such as by penstock_register, keeps the old pages for the device: end the registration before
  * the device uses the memory again. After this, the buffer has no new windows, and the release of
  * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. With rc1, the function
- * ends the network card's access and waits for no server. Any thread. May block.
+ * ends the network card's access and waits for no server. With ofi1, the function waits for no
+ * server either: unless penstock_object_judge has decided on DONE, or on ERROR for a status of 4xx,
+ * it closes the connections of all servers by ofi1. Transfers of other windows by ofi1 that are in
+ * flight then fail. Any thread. May block.
  *
  * -EIO		the release of another window has cut off a server from the buffer while this window
  *		was open. This window is closed, but its bytes may be lost: repeat the request with
@@ -318,14 +330,14 @@ PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 struct penstock_object_client_info {
 	size_t size;
 	uint64_t windows; /* windows that were opened */
-	/* bytes that moved by tcp1, and by completed moves of shm1; network cards do not report
-	 * those of rc1 */
+	/* bytes that moved by tcp1, and by completed moves of shm1; the client does not learn of
+	 * those of rc1 and ofi1 */
 	uint64_t bytes;
 	uint64_t late;		/* transfers that were refused because their window was released */
 	uint64_t wrong_cap;	/* transfers and connections that were refused for a wrong token */
 	uint64_t wrong_user;	/* connections that were refused because of their user */
 	uint64_t out_of_window; /* transfers that were refused because of range or direction */
-	uint64_t bad_checksum;	/* transfers whose bytes were damaged on the way */
+	uint64_t bad_checksum;	/* transfers whose bytes were damaged or lost on the way */
 	uint64_t malformed;	/* connections that were closed because of a malformed message */
 	uint64_t cut_off;	/* releases that cut off a server */
 	uint64_t stuck;		/* buffers that stay allocated for the rest of the process */
@@ -350,7 +362,7 @@ struct penstock_object_remote;
 /* Options of penstock_object_server_open. */
 struct penstock_object_server_opts {
 	size_t size;
-	const char *transports; /* transports that the server accepts; NULL: all */
+	const char *transports; /* transports that the server accepts; NULL: all but ofi1 */
 	unsigned channels;	/* moves at the same time, 64 at most; 0: 4 */
 	unsigned moves;		/* most moves in the queue, 4096 at most; 0: 256 */
 	unsigned timeout_ms;	/* time without progress after which a move fails; 0: 10000 */
@@ -394,8 +406,9 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
 /* The sender of a token, as the server knows it from the HTTP connection. */
 struct penstock_object_peer {
 	size_t size;
-	/* Numeric address of the HTTP client. rc1 and tcp1 connect to this address only, so that a
-	 * token cannot make the server connect to another host. NULL: loopback addresses only */
+	/* Numeric address of the HTTP client. rc1, tcp1 and ofi1 connect to this address only, so
+	 * that a token cannot make the server connect to another host. NULL: loopback addresses
+	 * only */
 	const char *address;
 	/* 1: the owner of a window of shm1 must be the user `user` */
 	int has_user;
@@ -481,6 +494,8 @@ struct penstock_object_done {
 	uint64_t user;	/* value of penstock_object_move */
 	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
 	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
+	int has_crc64; /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
+	uint64_t crc64;
 };
 
 /*
@@ -537,8 +552,8 @@ enum penstock_object_outcome {
 	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
 };
 
-/* The answer to a request. The caller sets the first five members, penstock_object_answer_fill sets
- * the others. */
+/* The answer to a request. The caller sets the first five members and the checksum,
+ * penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;
 	enum penstock_op op; /* PENSTOCK_READ for a GET */
@@ -551,11 +566,16 @@ struct penstock_object_answer {
 	unsigned header_count;
 	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
 	char text[24]; /* memory of a header's value */
+	/* Set by the caller. 1: `crc64` is the CRC-64/NVME of all bytes that have moved. A client
+	 * that uses ofi1 needs it. */
+	int has_crc64;
+	uint64_t crc64;
+	char checksum[24]; /* memory of a header's value */
 };
 #define PENSTOCK_OBJECT_ANSWER_INIT                                                                \
 	{                                                                                          \
 		sizeof(struct penstock_object_answer), PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, \
-			0, 0, 0, NULL, 0, {{NULL, NULL}}, ""                                       \
+			0, 0, 0, NULL, 0, {{NULL, NULL}}, "", 0, 0, ""                             \
 	}
 
 /*

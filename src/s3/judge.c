@@ -295,6 +295,18 @@ static void answer_header(struct penstock_object_answer *a, const char *name, co
 	a->headers[a->header_count++] = (struct penstock_object_header){name, value};
 }
 
+/* Writes "CRC64NVME " and the base64 text of 8 bytes, the highest byte first. */
+static void print_checksum(uint64_t crc, char *out, size_t size)
+{
+	char text[CRC64_DIGITS + 1];
+	unsigned char bytes[8];
+
+	for (unsigned i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)(crc >> (56 - 8 * i));
+	pst_base64(bytes, sizeof(bytes), text);
+	snprintf(out, size, "CRC64NVME %s", text);
+}
+
 int pst_answer(struct penstock_object_answer *a)
 {
 	const bool get = a->op == PENSTOCK_READ, part = get && a->ranged;
@@ -311,6 +323,10 @@ int pst_answer(struct penstock_object_answer *a)
 	case PENSTOCK_OBJECT_MOVED:
 		answer_header(a, "x-amz-rdma-reply", part ? "206" : "200");
 		answer_header(a, "x-amz-rdma-bytes-transferred", a->text);
+		if (a->has_crc64) {
+			print_checksum(a->crc64, a->checksum, sizeof(a->checksum));
+			answer_header(a, "x-amz-rdma-checksum", a->checksum);
+		}
 		return 0;
 	case PENSTOCK_OBJECT_MALFORMED:
 		a->status = 400;

@@ -17,8 +17,8 @@
 void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
 	       struct penstock_object_verdict *verdict);
 
-/* Sets the last members of *answer, from the first five. Returns 0, or -EINVAL if `op` or `outcome`
- * has no valid value. */
+/* Sets the last members of *answer, from the first five and the checksum. Returns 0, or -EINVAL if
+ * `op` or `outcome` has no valid value. */
 int pst_answer(struct penstock_object_answer *answer);
 
 #endif

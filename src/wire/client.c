@@ -17,6 +17,7 @@
 
 #include "common/thread.h"
 #include "core/base/fork.h"
+#include "s3/crc.h"
 #include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
@@ -124,6 +125,7 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 		g->buffer = buffer;
 		g->ops = NULL;
 		g->bound = NULL;
+		atomic_store(&g->settled, false);
 		g->users = 0;
 		buffer->windows++;
 	}
@@ -214,9 +216,27 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
+/* Compares the window with the server's checksum. */
+static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
-	return grant->ops->dma;
+	const struct pst_wire_buffer *b = grant->buffer;
+	const char *reason = NULL;
+
+	/* The transports that are checked have no windows in memory of a GPU. */
+	if (!verdict->has_crc64 || b->dev) {
+		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
+		verdict->remember = 1;
+	} else if (verdict->bytes > grant->len ||
+		   ~pst_crc_raw(PST_CRC64NVME, UINT64_MAX, b->ptr + grant->off, verdict->bytes) !=
+			   verdict->crc64) {
+		reason = "the bytes in the window are not those of x-amz-rdma-checksum";
+		atomic_fetch_add(&b->client->counts.bad_checksum, 1);
+	}
+	if (!reason)
+		return;
+	verdict->next = PENSTOCK_OBJECT_RESEND;
+	verdict->bytes = 0;
+	snprintf(verdict->text, sizeof(verdict->text), "%s", reason);
 }
 
 /* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
@@ -245,6 +265,17 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 		    struct penstock_object_verdict *verdict)
 {
 	pst_judge(grant->op, grant->len, reply, verdict);
+	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
+		window_check(grant, verdict);
+	/* A server finds an error of the request itself before the first byte moves. */
+	atomic_store(&grant->settled,
+		     verdict->next == PENSTOCK_OBJECT_DONE ||
+			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
+}
+
+bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
+{
+	return grant->ops->dma;
 }
 
 /* Closes the window to further transfers, with the lock. */
@@ -555,13 +586,29 @@ static void listener_event(struct pst_wire_client *client, struct pst_wire_liste
 		conn_accept(client, listener);
 }
 
+/* Moves the bytes of transports that need it. Returns the longest time to wait in ms; -1: no
+ * limit. */
+static int listeners_progress(struct pst_wire_client *client)
+{
+	int wait = -1;
+
+	for (unsigned i = 0; i < client->listener_count; i++) {
+		struct pst_wire_listener *listener = &client->listeners[i];
+		int ms = listener->ops->progress ? listener->ops->progress(listener) : -1;
+
+		if (ms >= 0 && (wait < 0 || ms < wait))
+			wait = ms;
+	}
+	return wait;
+}
+
 static void *client_run(void *arg)
 {
 	struct pst_wire_client *client = arg;
 	struct epoll_event events[16];
 
 	for (;;) {
-		int n = epoll_wait(client->epoll, events, 16, -1);
+		int n = epoll_wait(client->epoll, events, 16, listeners_progress(client));
 
 		if (n < 0 && errno != EINTR)
 			return NULL;

@@ -33,8 +33,8 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
-/* Judges the response to the request with the window's token (s3/judge.h). All members of *verdict
- * but `size` are set. */
+/* Judges the response to the request with the window's token (s3/judge.h). Reads the window if the
+ * transport may report success for lost bytes. All members of *verdict but `size` are set. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
 /* Begins a release without waiting: no further transfer begins, and servers are told to stop.

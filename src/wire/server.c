@@ -196,6 +196,7 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 		atomic_fetch_add(
 			&server->bytes[move->remote->token.kind][move->op == PENSTOCK_WRITE],
 			(uint64_t)move->result);
+	move->has_crc64 = move->result >= 0 && move->remote->ops->checked;
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
@@ -220,6 +221,8 @@ static unsigned take_finished(struct pst_wire_server *server, struct penstock_ob
 		server->finished = move->next;
 		done[count].user = move->user;
 		done[count].result = move->result;
+		done[count].has_crc64 = move->has_crc64;
+		done[count].crc64 = move->has_crc64 ? ~move->crc64 : 0;
 		memcpy(done[count].text, move->result < 0 ? move->err.text : "",
 		       move->result < 0 ? sizeof(done[count].text) : 1);
 		count++;

@@ -51,7 +51,7 @@ struct pst_wire_buffer {
 	unsigned windows; /* open windows */
 };
 
-/* A window. All members but `live` and `users` are constant while the window is open. */
+/* A window. All members but `live`, `settled` and `users` are constant while the window is open. */
 struct pst_wire_grant {
 	uint64_t
 		id; /* `base` of the token; the slot's number is id % PENSTOCK_OBJECT_WINDOWS_MAX */
@@ -60,6 +60,8 @@ struct pst_wire_grant {
 	const struct pst_wire_client_ops *ops;
 	struct pst_wire_listener *listener;
 	void *bound; /* what `bind` of the transport has made; NULL: nothing */
+	/* whether a response shows that servers have ended all transfers */
+	_Atomic bool settled;
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
@@ -120,7 +122,9 @@ struct pst_wire_conn {
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
-	bool dma;	  /* no CPU copies the bytes, on this host or on the server's */
+	bool named;   /* whether it is used only if the options name it */
+	bool checked; /* whether bytes count as moved only if the response has their CRC */
+	bool dma;     /* no CPU copies the bytes, on this host or on the server's */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -128,6 +132,9 @@ struct pst_wire_client_ops {
 	/* Handles an event of listener->fd, which is not a socket. NULL: it is a socket, which
 	 * accepts connections. */
 	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
+	/* Moves bytes, if only calls of the client do so. Called by the client's thread before it
+	 * waits for events; returns the longest wait in ms, -1 without limit. May be NULL. */
+	int (*progress)(struct pst_wire_listener *listener);
 	/* Frees listener->state, closes listener->fd and sets it to -1. May be NULL. */
 	void (*unlisten)(struct pst_wire_client *client, struct pst_wire_listener *listener);
 	/* Prepares the memory of a window, and sets grant->bound. After an error, the next
@@ -186,6 +193,8 @@ struct pst_wire_move {
 	uint64_t deadline_ms; /* time by which it is complete, or fails */
 	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned seg_count;
+	bool has_crc64;
+	uint64_t crc64; /* CRC-64/NVME of the bytes without the final complement */
 	int64_t result;
 	struct pst_err err;
 };
@@ -234,6 +243,7 @@ struct pst_wire_server {
 struct pst_wire_server_ops {
 	enum pst_token_kind kind;
 	bool encrypted, on_host;
+	bool checked;	  /* whether a move computes the CRC of its bytes */
 	size_t peer_size; /* size of the transport's struct of a connection */
 	/* Checks whether the token can be served. */
 	int (*admit)(const struct pst_wire_server *server, const struct pst_token *token,
@@ -253,8 +263,10 @@ struct pst_wire_server_ops {
 
 /* ---- both ---- */
 
-extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client;
-extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server;
+extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client,
+	pst_ofi1_client;
+extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server,
+	pst_ofi1_server;
 
 /* Compares two capabilities in a time that does not depend on their bytes. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)

@@ -8,11 +8,13 @@
 #include "wire/transports.h"
 
 /* shm1 first: its bytes are copied once, and stay on the host. Then rc1, whose bytes the network
- * card copies. */
+ * card copies. ofi1 is used only if it is named: loading libfabric takes time, and changes the
+ * process, for example its signal handlers. */
 const struct pst_wire_transport pst_wire_transports[] = {
 	{&pst_shm1_client, &pst_shm1_server},
 	{&pst_rc1_client, &pst_rc1_server},
 	{&pst_tcp1_client, &pst_tcp1_server},
+	{&pst_ofi1_client, &pst_ofi1_server},
 };
 const unsigned pst_wire_transport_count =
 	sizeof(pst_wire_transports) / sizeof(pst_wire_transports[0]);
@@ -23,7 +25,7 @@ int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void
 	int ret = 0;
 
 	for (unsigned i = 0; !list && i < pst_wire_transport_count && !ret; i++)
-		ret = use(user, i);
+		ret = pst_wire_transports[i].client->named ? 0 : use(user, i);
 	while (list && *list && !ret) {
 		size_t len = strcspn(list, ",");
 		unsigned i = 0;
@@ -34,7 +36,7 @@ int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void
 			i++;
 		if (i == pst_wire_transport_count)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"there is no transport %.*s; use shm1, rc1 or tcp1",
+					"there is no transport %.*s; use shm1, rc1, tcp1 or ofi1",
 					(int)(len < 32 ? len : 32), list);
 		ret = use(user, i);
 		list += len + (list[len] == ',');

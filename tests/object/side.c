@@ -255,6 +255,7 @@ static int server_main(char **argv)
 	FILE *file = tmpfile();
 	uint64_t off, len, seed;
 
+	opts.transports = "shm1,rc1,tcp1,ofi1";
 	opts.channels = 1;
 	peer.address = argv[4];
 	if (become(strtol(argv[3], NULL, 0)) || open_device(argv[2], &opts.device) < 0 ||

@@ -355,6 +355,36 @@ static void check_answer(const struct answer_row *row)
 	assert_int_equal(v.next, row->next);
 }
 
+/* The client reads the checksum that the server has written. The bytes are "123456789". */
+static void checksum_is_understood(void **state)
+{
+	const uint64_t numbers[] = {0xae8b14860a799888, 0, UINT64_MAX, 0x8000000000000001};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		struct penstock_object_answer a = PENSTOCK_OBJECT_ANSWER_INIT;
+		struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
+		struct penstock_object_verdict v = PENSTOCK_OBJECT_VERDICT_INIT;
+
+		a.outcome = PENSTOCK_OBJECT_MOVED;
+		a.bytes = LEN;
+		a.has_crc64 = 1;
+		a.crc64 = numbers[i];
+		assert_int_equal(pst_answer(&a), 0);
+		assert_int_equal(a.header_count, 3);
+		assert_string_equal(a.headers[2].name, "x-amz-rdma-checksum");
+		if (!i)
+			assert_string_equal(a.headers[2].value, "CRC64NVME rosUhgp5mIg=");
+		reply.status = a.status;
+		reply.headers = a.headers;
+		reply.header_count = a.header_count;
+		pst_judge(GET, LEN, &reply, &v);
+		assert_int_equal(v.next, DONE);
+		assert_int_equal(v.has_crc64, 1);
+		assert_int_equal(v.crc64, numbers[i]);
+	}
+}
+
 static void answers_are_understood(void **state)
 {
 	struct penstock_object_answer a = PENSTOCK_OBJECT_ANSWER_INIT;
@@ -371,6 +401,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(judges_each_row),
 		cmocka_unit_test(reads_the_checksum),
+		cmocka_unit_test(checksum_is_understood),
 		cmocka_unit_test(answers_are_understood),
 	};
 

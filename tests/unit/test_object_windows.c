@@ -12,7 +12,8 @@
 
 #define LEN 64u
 
-static struct pst_wire_grant inner;
+static const struct pst_wire_client_ops transport;
+static struct pst_wire_grant inner = {.ops = &transport};
 
 /* Lets a GET of the window get this header x-amz-rdma-reply, and returns what is next. */
 static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
