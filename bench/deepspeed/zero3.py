@@ -52,8 +52,9 @@ def config_of(args):
     else:
         checkpoint = {}
         if not args.worker.endswith("-optimizer"):
+            # Without max_in_cpu, DeepSpeed keeps up to 1e9 parameters in host memory.
             zero["offload_param"] = dict(offload, buffer_count=args.layers + 2,
-                                         buffer_size=elements)
+                                         buffer_size=elements, max_in_cpu=0)
     return {"train_micro_batch_size_per_gpu": args.batch, "bf16": {"enabled": True},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": zero,
             "checkpoint": checkpoint,
@@ -101,7 +102,8 @@ def counted(args):
     if args.worker.startswith("aio") or args.worker == PEER or not args.penstock:
         return {}
     done = subprocess.run([args.penstock, "stats", str(os.getpid()), "--json"], check=False,
-                          stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          env={"PATH": os.environ["PATH"]})
     if done.returncode:
         return {}  # This process has not used the library.
     return {f"{name} {way}": path[way + "_bytes"]
@@ -260,7 +262,8 @@ def measure(variants, args):
         variant.answer()
     print(f"all variants started after {time.monotonic() - began:.0f} s", flush=True)
     for number in range(args.rounds + 1):
-        for variant in variants:
+        first = number % len(variants)  # Each round begins with another variant.
+        for variant in variants[first:] + variants[:first]:
             if not number:
                 variant.train(1, False)
             elif not variant.name.endswith("-writer"):
