@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import inspect
 import io
 import os
 import pickle
@@ -299,7 +300,11 @@ class StorageWriter(FileSystemWriter):
         self.report = None
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        setup = super().set_up_storage_writer
+        if len(inspect.signature(setup).parameters) == 1:  # before torch 2.7
+            setup(is_coordinator)
+        else:
+            setup(is_coordinator, *args, **kwargs)
         if self.stager is not None:
             self.stager.begin()
         self.rank = kwargs.get("rank", getattr(self, "rank", None))

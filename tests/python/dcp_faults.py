@@ -19,13 +19,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 import penstock
 import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
+from older_torch import Shard, distribute_tensor, needs
 from penstock import _dcp_write
 from states import ERRORS, emptied, folder, same, stock_load
 
@@ -176,6 +176,7 @@ class Replaced(unittest.TestCase):
         save(path, 3)
         check(path, 3)
 
+    @needs("use_collectives")
     def test_local_over_global(self):
         """Ranks that save without collectives, each for itself, must not replace a checkpoint
         that all ranks have saved together."""
@@ -185,6 +186,7 @@ class Replaced(unittest.TestCase):
             self.assertIn("a checkpoint of all ranks exists there", text)
         check(path, 1)
 
+    @needs("use_collectives")
     def test_global_over_local(self):
         path = folder()
         self.assertEqual(ranks.run(3, save_local, path, 5), [""] * 3)
