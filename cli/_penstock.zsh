@@ -65,7 +65,7 @@ _penstock_value() {
 	--expect) compadd -- no-cpu-copy direct ;;
 	--effort) compadd -- thrifty balanced fast ;;
 	--engine) compadd -- auto uring threads ;;
-	--path) compadd -- p2p odirect vendor mapped staged bounce null fault: ;;
+	--path) compadd -- p2p odirect vendor rdma mapped staged bounce null fault: ;;
 	--rw) compadd -- read write randread randwrite ;;
 	--sys-root | --root | --stripe | -D) _files -/ ;;
 	-f) _files ;;

@@ -57,6 +57,9 @@ struct copy {
 	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
+	/* after the commit: how the parts of an object have been sent */
+	unsigned parts_rdma, parts_http;
+	char parts_why[PENSTOCK_TEXT_MAX];
 	double start, shown;
 };
 
@@ -111,10 +114,9 @@ static int cp_parse(int argc, char **argv, struct cp_args *a)
 	a->src = argv[optind];
 	a->dst = argv[optind + 1];
 	if (a->verify && (!storage_path(a->src) || !storage_path(a->dst)))
-		return fail(
-			EXIT_USAGE,
-			"--verify compares files, and mem: storage or an object is not a file: "
-			"leave it out");
+		return fail(EXIT_USAGE,
+			    "--verify compares files, and mem: storage or an object is not a file: "
+			    "leave it out");
 	return 0;
 }
 
@@ -523,6 +525,13 @@ static void report_print_json(const struct copy *c, double took)
 	tally_json(&j, &c->write);
 	json_end(&j);
 	json_bool(&j, "verified", c->verified);
+	if (c->parts_rdma || c->parts_http) {
+		json_object(&j, "parts");
+		json_int(&j, "rdma", c->parts_rdma);
+		json_int(&j, "http", c->parts_http);
+		json_text(&j, "reason", c->parts_why);
+		json_end(&j);
+	}
 	if (c->failed)
 		json_text(&j, "error", c->text);
 	json_close(&j);
@@ -547,6 +556,21 @@ static void report_print(const struct copy *c, double took)
 				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
+	if (c->parts_rdma || c->parts_http)
+		printf("  parts of the object: %u by RDMA, %u by HTTP%s%s\n", c->parts_rdma,
+		       c->parts_http, c->parts_why[0] ? ": " : "", c->parts_why);
+}
+
+/* Notes how the parts of an object have been sent. */
+static void parts_note(struct copy *c)
+{
+	struct penstock_storage_info info = {.size = sizeof(info)};
+
+	if (penstock_storage_get_info(c->to, &info))
+		return;
+	c->parts_rdma = info.parts_rdma;
+	c->parts_http = info.parts_http;
+	snprintf(c->parts_why, sizeof(c->parts_why), "%s", info.parts_why ? info.parts_why : "");
 }
 
 /* Renames a verified copy to the destination. With --durable, also makes the new name durable. */
@@ -600,6 +624,8 @@ static void copy_finish(struct copy *c)
 		c->committed = !c->temp;
 		if (penstock_commit(c->to, c->a->durable || c->a->verify))
 			copy_fail_lib(c, EXIT_FAILED, NULL);
+		else
+			parts_note(c);
 	}
 	if (c->failed)
 		abort_storage(c->to);

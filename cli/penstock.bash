@@ -59,7 +59,7 @@ _penstock_value() {
 	--expect) echo no-cpu-copy direct ;;
 	--effort) echo thrifty balanced fast ;;
 	--engine) echo auto uring threads ;;
-	--path) echo p2p odirect vendor mapped staged bounce null fault: ;;
+	--path) echo p2p odirect vendor rdma mapped staged bounce null fault: ;;
 	--rw) echo read write randread randwrite ;;
 	--sys-root | --root | -D) echo DIRECTORY ;;
 	-d) echo host 0 ;;

@@ -91,7 +91,7 @@ function __penstock_words
             printf '%s\n' auto uring threads
             return
         case --path
-            printf '%s\n' p2p odirect vendor mapped staged bounce null fault:
+            printf '%s\n' p2p odirect vendor rdma mapped staged bounce null fault:
             return
         case --rw
             printf '%s\n' read write randread randwrite

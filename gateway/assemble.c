@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "condition.h"
 #include "copy.h"
 #include "partlist.h"
 #include "stored.h"
+#include "sums.h"
 
 #define PART_MIN (5u << 20) /* shortest part but the last, in bytes */
 #define PART_LIST_MAX 4000  /* longest list of parts' lengths or checksums in the metadata */
@@ -27,19 +29,6 @@ struct work {
 	struct gw_partlist_writer lens;
 	struct pst_text sums; /* checksums of the parts, with commas */
 };
-
-/* Parses the hex digits of an MD5 digest. */
-static bool md5_parse(const char *text, unsigned char out[16])
-{
-	if (strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
-		return false;
-	for (unsigned i = 0; i < 16; i++) {
-		char pair[3] = {text[2 * i], text[2 * i + 1], '\0'};
-
-		out[i] = (unsigned char)strtoul(pair, NULL, 16);
-	}
-	return true;
-}
 
 /* Adds a part's checksum to the object's. Returns false if the part has none. */
 static bool sum_add(struct work *w, const char *sum, uint64_t len)
@@ -69,22 +58,20 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 {
 	const char *etag = gw_meta_get(&part->meta, "etag"), *sum = NULL;
 	unsigned char digest[16];
-	char name[40];
 
 	if (strcmp(etag, want->etag) != 0)
 		return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
 	if (!last && part->st.st_size < (off_t)PART_MIN)
 		return gw_fail(w->req, GW_EntityTooSmall, NULL) == 0;
 	if (w->sum_kind != PST_HASH_KINDS) {
-		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
-		sum = gw_meta_get(&part->meta, name);
+		sum = gw_meta_get(&part->meta, gw_sum_of(w->sum_kind)->header);
 		if (want->sum[0] && (!sum || strcmp(sum, want->sum) != 0))
 			return gw_fail(w->req, GW_InvalidPart, NULL) == 0;
 		if (!sum_add(w, sum, (uint64_t)part->st.st_size))
 			return gw_fail(w->req, GW_InvalidPart, "Part %u has no checksum.",
 				       want->number) == 0;
 	}
-	if (w->md5 && md5_parse(etag, digest)) {
+	if (w->md5 && strlen(etag) == PST_MD5_DIGITS && pst_md5_parse(etag, digest)) {
 		pst_hash_put(w->md5, digest, 16);
 	} else {
 		pst_hash_close(w->md5);
@@ -133,8 +120,8 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 {
 	unsigned char bytes[PST_HASH_MAX];
 	size_t n = pst_hash_len(w->sum_kind);
-	char text[64], name[40];
-	const char *want;
+	const char *header = gw_sum_of(w->sum_kind)->header, *want;
+	char text[64];
 
 	if (w->full)
 		for (size_t i = 0; i < n; i++)
@@ -144,11 +131,10 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 	pst_base64(bytes, n, text);
 	if (!w->full)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), "-%u", a->count);
-	snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(w->sum_kind));
-	want = gw_header(w->req, name);
+	want = gw_header(w->req, header);
 	if (want && strcmp(want, text) != 0)
 		return gw_fail(w->req, GW_BadDigest, NULL) == 0;
-	gw_meta_add(&a->meta, name, text);
+	gw_meta_add(&a->meta, header, text);
 	gw_meta_add(&a->meta, "x-amz-checksum-type", w->full ? "FULL_OBJECT" : "COMPOSITE");
 	return true;
 }

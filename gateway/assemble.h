@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts the parts of an upload together to an object. Called by op_multipart.c. The object gets its
- * place only when it is complete, so a crash leaves the parts as they were.
+ * Assembles the parts of an upload into an object. Called by op_multipart.c. The object gets its
+ * name only when it is complete, so a crash leaves the parts unchanged.
  */
 #ifndef GW_ASSEMBLE_H
 #define GW_ASSEMBLE_H

@@ -8,8 +8,8 @@
 
 #include "route.h"
 
-/* Returns whether a header is there twice whose value decides something. Two servers in a row could
- * take different ones. */
+/* Returns whether the request has a header twice that the gateway acts on. Another server on the
+ * way could act on the other value. */
 static bool has_double_header(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
@@ -82,9 +82,9 @@ static bool signature_check(struct gw_request *req)
 	req->keys = gw_keys_hold(req->server->keys);
 	pthread_mutex_unlock(&req->server->keys_lock);
 	req->identity = gw_keys_find(req->keys, req->claim->access_key);
-	result = pst_sigv4_verify(&signed_request, req->claim,
-				  req->identity ? req->identity->secret : NULL, req->server->region,
-				  time(NULL));
+	result = pst_sigv4_verify(
+		&signed_request, req->claim, req->identity ? req->identity->secret : NULL,
+		req->identity ? req->identity->day : NULL, req->server->region, time(NULL));
 	return result == PST_SIGV4_OK || refuse(req, result);
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks the signature of a request, and whether its key may do what it asks. Called by serve.c
- * before anything else looks at the store. No answer may tell a part of a secret or of the
- * signature that was expected.
+ * Checks the signature of a request and the rights of its access key. Called by front.c before any
+ * access to the store. No reply may contain a part of a secret or of the expected signature.
  */
 #ifndef GW_AUTH_H
 #define GW_AUTH_H

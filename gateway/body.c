@@ -8,20 +8,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/digits.h"
 #include "request.h"
 #include "s3/chunked.h"
 #include "stream.h"
-
-static const enum pst_hash_kind sum_kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C, PST_HASH_CRC64NVME,
-					       PST_HASH_SHA1, PST_HASH_SHA256};
-
-enum pst_hash_kind gw_sum_kind(const char *name)
-{
-	for (unsigned i = 0; i < sizeof(sum_kinds) / sizeof(sum_kinds[0]); i++)
-		if (!strcasecmp(name, pst_hash_name(sum_kinds[i])))
-			return sum_kinds[i];
-	return PST_HASH_KINDS;
-}
+#include "sums.h"
 
 static bool is_base64_of(const char *text, size_t len)
 {
@@ -152,9 +143,7 @@ static bool length_begin(struct gw_request *req)
 	bool is_file = body->kind == GW_BODY_FILE || body->kind == GW_BODY_STREAM;
 	bool is_list = gw_param_find(req, "uploadId") || gw_param_find(req, "delete");
 
-	body->max = is_file   ? req->server->body_max
-		    : is_list ? GW_BODY_LIST_MAX
-			      : GW_BODY_TEXT_MAX;
+	body->max = is_file ? req->server->body_max : is_list ? GW_BODY_LIST_MAX : GW_BODY_TEXT_MAX;
 	if (body->chunked)
 		length = decoded;
 	if (length && !length_parse(length, &body->want))
@@ -257,7 +246,7 @@ static bool sum_end(struct gw_request *req)
 {
 	struct gw_body *body = &req->body;
 	unsigned char digest[PST_HASH_MAX];
-	char name[40];
+	const char *name = gw_sum_of(body->sum_kind)->header;
 	size_t len;
 
 	len = pst_hash_end(body->sum_hash, digest);
@@ -265,7 +254,6 @@ static bool sum_end(struct gw_request *req)
 	if (body->sum_in_trailer) {
 		const char *trailer;
 
-		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(body->sum_kind));
 		trailer = body->chunked ? pst_chunked_trailer(body->chunked, name) : NULL;
 		if (!trailer || !is_base64_of(trailer, pst_hash_len(body->sum_kind)))
 			return gw_fail(req, GW_InvalidRequest,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The body of a request: decodes aws-chunked, checks lengths, hashes and checksums, and puts the
- * bytes into a draft, a text or the stream to the upstream. Called by serve.c. Only bytes that have
+ * bytes into a draft, a text or the stream to the upstream. Called by front.c. Only bytes that have
  * passed all checks may be published: the operation runs after gw_body_end().
  */
 #ifndef GW_BODY_H
@@ -17,7 +17,7 @@
 /* Longest body that is kept in memory: a list of keys or parts, and any other document. */
 #define GW_BODY_LIST_MAX (4u << 20)
 #define GW_BODY_TEXT_MAX (64u << 10)
-#define GW_BODY_ALL_MAX (64u << 20) /* of all requests at once */
+#define GW_BODY_ALL_MAX (64u << 20) /* limit for all requests together */
 
 struct gw_request;
 struct pst_chunked;
@@ -55,8 +55,5 @@ bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
 /* Checks the body as a whole. Returns false after it has filled the reply with an error. */
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);
-
-/* Returns the kind with a name such as "crc32c", in any case, or PST_HASH_KINDS. MD5 is none. */
-enum pst_hash_kind gw_sum_kind(const char *name);
 
 #endif

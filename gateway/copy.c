@@ -56,7 +56,7 @@ int gw_copy(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
 		if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
 			return -errno;
 		if (n <= 0)
-			break; /* the file systems cannot do it */
+			break; /* the file systems cannot copy inside the kernel */
 		from += (uint64_t)n;
 		to += (uint64_t)n;
 		len -= (uint64_t)n;

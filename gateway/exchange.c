@@ -18,9 +18,10 @@
 
 #define CONNECT_MS 5000
 #define CONNECT_TRIES 3
-/* Servers close idle connections, most of them after more than 5 s. */
+/* A connection that was idle for longer is not used. Most servers close idle connections after more
+ * than 5 s. */
 #define IDLE_NS 4000000000u
-#define INTERIM_MAX 8 /* replies 1xx before the reply */
+#define INTERIM_MAX 8 /* maximum number of interim replies (1xx) */
 
 /* A connection with the upstream. */
 struct gw_link {
@@ -37,7 +38,7 @@ struct exchange {
 	struct gw_stream *stream;
 	struct gw_link *link;
 	unsigned tries, address; /* number of attempts to connect, index of the next address */
-	bool reused; /* the connection has served a request before */
+	bool reused;		 /* the connection has served a request before */
 };
 
 struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned timeout_s,
@@ -257,7 +258,7 @@ static ssize_t link_read(struct exchange *x, char *bytes, size_t len)
 
 /* ---- the request ---- */
 
-/* Sends a body that leaves the ring as it is sent. */
+/* Sends a long body. Bytes that are sent leave the ring. */
 static int body_send(struct exchange *x)
 {
 	const char *bytes;
@@ -326,7 +327,7 @@ static void headers_collect(struct pst_text *out, const char *head, size_t len)
 	}
 }
 
-/* Reads the head of the reply, and passes replies 1xx over. */
+/* Reads the head of the reply, and skips interim replies (1xx). */
 static int head_read(struct exchange *x, struct pst_http_head *head)
 {
 	struct gw_link *link = x->link;
@@ -469,7 +470,7 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 
 static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)
 {
-	/* A request whose client has gone is not the upstream's failure. */
+	/* If the client has closed its connection, the upstream has not failed. */
 	if (gw_stream_socket(x->stream, -1))
 		atomic_fetch_add(&x->links->metrics->upstream_failed[failure - 1], 1);
 	gw_stream_reply(x->stream, failure);
@@ -479,7 +480,8 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *h
 		 size_t head_len, bool no_body)
 {
 	struct exchange x = {.links = links, .stream = stream};
-	/* A long body cannot be sent twice, so it gets a connection that is surely open. */
+	/* A long body cannot be sent again, and the upstream may close an idle connection at any
+	 * moment. So a long body needs a new connection. */
 	bool fresh = stream->want > GW_STREAM_WHOLE;
 	struct pst_http_head reply;
 	int sent, ret;
@@ -496,7 +498,8 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *h
 		ret = sent < 0 ? sent : head_read(&x, &reply);
 		if (!ret)
 			break;
-		/* The upstream may close an idle connection at the moment of a request. */
+		/* The upstream may have closed the idle connection at the moment of the request.
+		 * Only then is the request repeated. */
 		if (!x.reused || ret == -ETIMEDOUT || ret == -ECANCELED || x.link->len)
 			break;
 		link_drop(&x);

@@ -19,7 +19,7 @@
 
 struct gw_link;
 
-/* The upstream as the exchanges know it. */
+/* The connections with the upstream. */
 struct gw_links {
 	struct pst_http_endpoint *endpoint;
 	unsigned timeout_ms; /* time without a byte after which the upstream counts as lost */

@@ -15,10 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "common/dir.h"
 #include "keypath.h"
 
-/* Folders younger than this may have been made by a gateway that has not synced them yet. */
+/* Folders younger than this may have been made by a gateway or a program that did not sync them. */
 #define YOUNG_S 600
 /* A path has at most as many folders as a key has bytes. */
 #define DEPTH_MAX (GW_KEY_MAX + 8)
@@ -33,7 +34,7 @@ int gw_open_beneath(int dir, const char *path, int flags)
 	do {
 		fd = syscall(SYS_openat2, dir, path, &how, sizeof(how));
 	} while (fd < 0 && (errno == EINTR || errno == EAGAIN));
-	/* a symbolic link is no part of a key */
+	/* treats a symbolic link as a missing file */
 	return fd < 0 ? (errno == ELOOP ? -ENOENT : -errno) : (int)fd;
 }
 
@@ -45,13 +46,11 @@ bool gw_is_gone(int code)
 void gw_unique_name(char out[64])
 {
 	unsigned char random[16];
-	char *to = out;
 
 	/* getrandom() does not fail for up to 256 bytes once the generator is ready. */
 	while (getrandom(random, sizeof(random), 0) != sizeof(random))
 		;
-	for (unsigned i = 0; i < sizeof(random); i++)
-		to += snprintf(to, 3, "%02x", random[i]);
+	pst_hex(random, sizeof(random), out);
 }
 
 /* ---- an object's file in the way of a folder ---- */
@@ -80,8 +79,8 @@ int gw_folder_settle(int dir, int tmp)
 }
 
 /*
- * Takes the store's lock: shared to make a folder, exclusive to replace a file by a folder. So a
- * name that is a file stays a file, or vanishes, while the lock is held exclusively. The kernel
+ * Takes the store's lock: shared to make a folder, exclusive to replace a file by a folder. While
+ * the lock is held exclusively, no other gateway makes a folder in place of a file. The kernel
  * releases the lock when the descriptor is closed, also after a crash. Returns the descriptor.
  */
 static int lock_folders(int tmp, int kind)
@@ -93,7 +92,8 @@ static int lock_folders(int tmp, int kind)
 	do {
 		ret = flock(fd, kind);
 	} while (ret && errno == EINTR);
-	/* Without locks there is no RENAME_EXCHANGE either, which a replacement needs. */
+	/* A failure is ignored: file systems without locks have no RENAME_EXCHANGE either, which a
+	 * replacement needs. */
 	return fd;
 }
 
@@ -108,7 +108,7 @@ static int exchange(int parent, const char *name, int tmp, const char *place)
 	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW))
 		ret = -errno;
 	else if (S_ISDIR(st.st_mode))
-		ret = -ENOENT; /* another gateway was quicker */
+		ret = -ENOENT; /* another gateway has made the folder */
 	else if (!S_ISREG(st.st_mode))
 		ret = -ENOTDIR;
 	else if (syscall(SYS_renameat2, tmp, place, parent, name, RENAME_EXCHANGE))
@@ -165,8 +165,7 @@ static int folder_add(int parent, const char *name, int tmp)
 
 /* ---- making folders ---- */
 
-/* Returns whether the entry of a folder in its parent may not be on the drive yet. */
-static bool is_young(int dir)
+bool gw_folder_is_young(int dir)
 {
 	struct statx x;
 
@@ -182,7 +181,7 @@ static int step_into(int parent, const char *name, int tmp, bool sync)
 		int dir = openat(parent, name, GW_OPEN_DIR);
 
 		if (dir >= 0) {
-			if (sync && is_young(dir) && fsync(parent)) {
+			if (sync && gw_folder_is_young(dir) && fsync(parent)) {
 				int ret = -errno;
 
 				close(dir);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, makes and removes the folders of keys, and moves an object's file out of a folder's way.
- * Called by store.c and walk.c. It must never follow a symbolic link or leave the bucket.
+ * Opens, makes and removes the folders of keys, and moves the file of an object whose name a folder
+ * needs. Called by store.c and walk.c. It must never follow a symbolic link or leave the bucket.
  */
 #ifndef GW_FOLDER_H
 #define GW_FOLDER_H
@@ -28,6 +28,10 @@ int gw_folder_settle(int dir, int tmp);
  * name of a folder becomes %self in it. With `sync`, folders with changed entries are synced.
  * Returns the descriptor or a negative errno. */
 int gw_folder_make(int bucket, int tmp, const char *path, bool sync);
+
+/* Returns whether a power cut may remove the folder's entry in its parent: another gateway or
+ * another program may have made the folder a short time ago, and may not have synced the parent. */
+bool gw_folder_is_young(int dir);
 
 /* Removes the folders of a path's last name from the innermost outwards, as long as they are empty.
  * The bucket stays. */

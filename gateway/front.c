@@ -1,26 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements what the HTTP servers do with requests, see front.h. */
+/* Implements the functions that handle the requests of both HTTP servers, see front.h. */
 #include "front.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "access_log.h"
 #include "auth.h"
+#include "core/base/clock.h"
 #include "rdma.h"
 #include "route.h"
 #include "upstream.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Opens the request's bucket. Returns false after it has filled the reply. */
 static bool bucket_open(struct gw_request *req)
@@ -113,7 +105,7 @@ static void front_end(void *owner, struct gw_http_request *http)
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
 	(void)owner;
-	/* A stream waits for the upstream without a worker. */
+	/* A request with a stream waits for the upstream without a worker. */
 	return !http->stream && is_long(http->user);
 }
 
@@ -128,7 +120,7 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	struct gw_front *front = owner;
 	struct gw_request *req = http->user;
 	struct gw_metrics *metrics = &front->server.metrics;
-	uint64_t duration = now_ns() - http->started_ns;
+	uint64_t duration = pst_now_ns() - http->started_ns;
 	bool head = http->method && !strcmp(http->method, "HEAD");
 
 	if (http->reply.streams && !http->reply.has_len)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions that serve.c gives to the HTTP servers: the requests to S3, and those for metrics
- * and health on the second port.
+ * The functions that handle the requests of both HTTP servers: those to S3, and those for metrics
+ * and health on the second port. serve.c starts the servers with them.
  */
 #ifndef GW_FRONT_H
 #define GW_FRONT_H

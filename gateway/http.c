@@ -14,19 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "stream.h"
 #include "watch.h"
 
 /* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
  * cost fewer calls of pwrite(), but libmicrohttpd clears the memory after each request. */
 #define CONNECTION_MEMORY (128u << 10)
-/* A walk through a bucket needs some 300 bytes for each level of its folders. */
+/* A walk through a bucket needs about 300 bytes for each level of its folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
-/* A body of up to so many bytes is sent in one call together with the headers. */
+/* Maximum length of a body that one system call sends together with the headers. */
 #define SHORT_BODY (16u << 10)
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
@@ -43,14 +43,6 @@ struct gw_http {
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 void gw_reply_header(struct gw_reply *reply, const char *name, const char *value)
 {
@@ -81,7 +73,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 	if (!req)
 		return NULL;
 	req->reply.fd = -1;
-	req->started_ns = now_ns();
+	req->started_ns = pst_now_ns();
 	req->too_long = strlen(uri) > GW_TARGET_MAX;
 	req->target = strdup(req->too_long ? "/" : uri);
 	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -175,7 +167,7 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
 	ssize_t n = gw_stream_take(req->stream, bytes, len);
 
 	(void)pos;
-	/* The watch is over slow clients, and not over the upstream. */
+	/* The watch ends slow clients. While the upstream sends nothing, no client is slow. */
 	if (req->waits != (n == 0))
 		gw_watch_phase(req->watched, n ? GW_PHASE_REPLY : GW_PHASE_WORK);
 	req->waits = n == 0;
@@ -193,7 +185,7 @@ static struct MHD_Response *stream_response(struct gw_http_request *req)
 	return MHD_create_response_from_callback(len, GW_STREAM_BLOCK, stream_read, req, NULL);
 }
 
-/* Replaces a reply that is not whole, because there was no memory for it. */
+/* Replaces a reply that is incomplete because memory was missing. */
 static void reply_refuse(struct gw_reply *reply)
 {
 	if (reply->fd >= 0)
@@ -250,7 +242,7 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	while (at && at < req->reply.headers.at + req->reply.headers.len) {
 		const char *value = at + strlen(at) + 1;
 
-		/* libmicrohttpd refuses empty values; clients take off the blank. */
+		/* libmicrohttpd refuses empty values. Clients ignore the blank. */
 		MHD_add_response_header(response, at, *value ? value : " ");
 		at = value + strlen(value) + 1;
 	}
@@ -262,9 +254,9 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	return ret;
 }
 
-/* Returns whether the reply waits until the body has arrived. libmicrohttpd ends the connection
- * after a reply that comes earlier, even if there is no body. So only the bodies of refused
- * requests that are long, or that the client has not begun to send, are not waited for. */
+/* Returns whether the reply waits until the body has arrived. libmicrohttpd closes the connection
+ * after an earlier reply, even if there is no body. So only a refused request gets its reply
+ * earlier, if its body is long or the client has not begun to send it. */
 static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
@@ -313,7 +305,7 @@ static void stream_take(struct gw_http *http, struct gw_http_request *req, const
 	*len = 0;
 }
 
-/* Sends the reply when the stream has it. */
+/* Sends the reply if the stream has received it. */
 static enum MHD_Result stream_answer(struct gw_http *http, struct MHD_Connection *connection,
 				     struct gw_http_request *req)
 {
@@ -492,7 +484,7 @@ static void message_take(void *cls, const char *fmt, va_list args)
 {
 	struct gw_http *http = cls;
 
-	/* Later messages tell of clients' mistakes, which the access log has. */
+	/* Later messages are about mistakes of clients, which the access log records. */
 	if (http->starting)
 		vsnprintf(http->message, sizeof(http->message), fmt, args);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An HTTP server: connections, TLS, request heads and bodies, replies. http.c is the only file that
- * calls libmicrohttpd. Called by serve.c, which decides through a table of functions what a request
- * means. A request that breaks a limit must never reach these functions.
+ * calls libmicrohttpd. Called by serve.c. The caller's functions (struct gw_http_calls) handle the
+ * requests. A request that breaks a limit must never reach these functions.
  */
 #ifndef GW_HTTP_H
 #define GW_HTTP_H
@@ -46,8 +46,8 @@ struct gw_http_request {
 	bool refused; /* whether the server itself has refused the request */
 	struct gw_reply reply;
 	void *user; /* state of the caller's functions */
-	/* Set by head() or NULL: bounds the body that is in memory, and has the reply's body. The
-	 * owner keeps it until done(). */
+	/* Ring for the bodies of request and reply; NULL: none. head() sets it, and done() may free
+	 * it. */
 	struct gw_stream *stream;
 	/* used by http.c only */
 	unsigned state;
@@ -61,16 +61,18 @@ struct gw_http_request {
 	void *connection;
 };
 
-/* What a server's owner does with requests. Called from the server's threads. */
+/* The functions that handle requests. The server's threads call them. */
 struct gw_http_calls {
 	/* The request's head has arrived. Returns true if the body is wanted, or false if the
 	 * reply is complete. */
 	bool (*head)(void *owner, struct gw_http_request *req);
 	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
-	/* The body has arrived; fills the reply. With a stream, it may leave that to answer(). */
+	/* The body has arrived. Fills the reply. If the request has a stream, answer() may fill the
+	 * reply instead. */
 	void (*end)(void *owner, struct gw_http_request *req);
-	/* Called after end() if there is a stream that still lacks the reply: the stream has it. */
+	/* The reply has arrived in the stream of a request. Fills the reply with its status and
+	 * headers. */
 	void (*answer)(void *owner, struct gw_http_request *req);
 	/* Returns whether end() may take long; it is then called from a thread of its own. */
 	bool (*is_long)(void *owner, struct gw_http_request *req);

@@ -56,6 +56,8 @@ static int section_begin(void *user, const char *name)
 	memset(&more[keys->count], 0, sizeof(*more));
 	more[keys->count].name = strdup(name);
 	more[keys->count].key.name = more[keys->count].name;
+	more[keys->count].key.day = pst_sigv4_day_open();
+	more[keys->count].key.upstream_day = pst_sigv4_day_open();
 	return more[keys->count++].name ? 0 : -ENOMEM;
 }
 
@@ -78,7 +80,8 @@ static int setting_put(void *user, const struct pst_ini_setting *s)
 	char **text;
 
 	if (!e || *s->parent)
-		return refuse(keys, s->section, "a setting is outside of a section, or indented");
+		return refuse(keys, e ? e->name : "",
+			      "a setting is outside of a section, or indented");
 	if (!strcmp(s->name, "access")) {
 		if (strcmp(s->value, "r") != 0 && strcmp(s->value, "rw") != 0)
 			return refuse(keys, e->name, "access must be r or rw");
@@ -203,6 +206,8 @@ void gw_keys_release(struct gw_keys *keys)
 			explicit_bzero(e->secret, strlen(e->secret));
 		if (e->upstream_secret)
 			explicit_bzero(e->upstream_secret, strlen(e->upstream_secret));
+		pst_sigv4_day_close(e->key.day);
+		pst_sigv4_day_close(e->key.upstream_day);
 		free(e->upstream_secret);
 		free(e->upstream_key);
 		free(e->secret);
@@ -244,9 +249,4 @@ bool gw_key_allows(const struct gw_key *key, const char *bucket)
 		at += strspn(at, ", \t");
 	}
 	return false;
-}
-
-unsigned gw_keys_count(const struct gw_keys *keys)
-{
-	return keys->count;
 }

@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "s3/sigv4.h"
+
 struct gw_keys;
 
 /* One access key. The strings are valid as long as the keys are held. */
@@ -25,6 +27,8 @@ struct gw_key {
 	const char *buckets; /* as in the file */
 	bool write;
 	const char *upstream_key, *upstream_secret; /* NULL if there are none */
+	/* Keys of the day, of both secrets; NULL if there is no memory for them. */
+	struct pst_sigv4_day *day, *upstream_day;
 };
 
 /* Reads a file. It must belong to this user or to root, and no other user may read or write it.
@@ -42,6 +46,5 @@ const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
 const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);
 /* Returns whether a key may use a bucket. */
 bool gw_key_allows(const struct gw_key *key, const char *bucket);
-unsigned gw_keys_count(const struct gw_keys *keys);
 
 #endif

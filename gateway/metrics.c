@@ -81,11 +81,11 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 	    (unsigned long long)atomic_load(&m->bytes_in));
 	put(out, "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
 	    (unsigned long long)atomic_load(&m->bytes_out));
-	for (unsigned i = 0; i < 4; i++)
+	for (unsigned i = 0; i < 2 * GW_TRANSPORTS_MAX && m->rdma_names[i / 2]; i++)
 		put(out,
 		    "penstock_bytes_total{transport=\"%s\",side=\"front\",direction=\"%s\"} "
 		    "%llu\n",
-		    i / 2 ? "tcp1" : "shm1", i % 2 ? "out" : "in",
+		    m->rdma_names[i / 2], i % 2 ? "out" : "in",
 		    (unsigned long long)atomic_load(&m->rdma_bytes[i / 2][i % 2]));
 	for (unsigned i = 0; i < 2; i++)
 		put(out,

@@ -13,6 +13,7 @@
 
 #define GW_OPS_MAX 80 /* maximum number of operations */
 #define GW_LATENCY_BUCKETS 12
+#define GW_TRANSPORTS_MAX 8 /* maximum number of transports of RDMA */
 
 /* All members are 0 at first. */
 struct gw_metrics {
@@ -24,8 +25,10 @@ struct gw_metrics {
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
 	atomic_ullong rdma_failed;	   /* requests whose transfer by RDMA failed */
-	/* by transport (shm1, tcp1) and direction (in, out) */
-	atomic_ullong rdma_bytes[2][2];
+	/* the transports of RDMA, which are constant once requests are served, and the bytes by
+	 * transport and direction (in, out) */
+	const char *rdma_names[GW_TRANSPORTS_MAX];
+	atomic_ullong rdma_bytes[GW_TRANSPORTS_MAX][2];
 	/* the upstream: bytes by direction (out, in), replies by the first digit of the status,
 	 * failures by reason (refused, timeout, lost) */
 	atomic_ullong upstream_bytes[2], upstream_replies[6], upstream_failed[3];

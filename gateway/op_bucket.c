@@ -56,7 +56,6 @@ static void names_free(char **names, long count)
 	free(names);
 }
 
-/* Appends a name to a list. Returns 0 or a negative errno. */
 /* The names of the buckets that a request asks for. */
 struct names {
 	const struct gw_request *req;
@@ -65,6 +64,7 @@ struct names {
 	long count;
 };
 
+/* Appends a name to a list. Returns 0 or a negative errno. */
 static int names_add(void *user, const struct dirent *entry)
 {
 	const char *name = entry->d_name;
@@ -226,7 +226,7 @@ void gw_op_request_payment(struct gw_request *req)
 			 "</RequestPaymentConfiguration>");
 }
 
-/* Returns whether the request's object exists; also true if it is about a bucket. */
+/* Returns whether the request's object exists. Returns true for a request about a bucket. */
 static bool object_exists(struct gw_request *req)
 {
 	struct gw_object object;
@@ -262,7 +262,7 @@ void gw_op_put_acl(struct gw_request *req)
 
 	if (!object_exists(req))
 		return;
-	/* The key file alone says who may read what. */
+	/* Rights come from the file of access keys, so an ACL cannot grant any. */
 	if (!acl || strcmp(acl, "private") != 0)
 		gw_fail(req, GW_NotImplemented, "The only ACL is private.");
 	else

@@ -10,17 +10,19 @@
 #include <unistd.h>
 
 #include "auth.h"
+#include "common/digits.h"
 #include "condition.h"
 #include "copy.h"
 #include "range.h"
 #include "s3/uri.h"
 #include "stored.h"
+#include "sums.h"
 #include "upload.h"
 #include "xml_write.h"
 
 /* The source of a copy. */
 struct source {
-	char *memory; /* of the names */
+	char *memory; /* memory of the names */
 	const char *bucket, *key;
 	size_t key_len;
 	struct gw_object object;
@@ -137,7 +139,6 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 	const char *directive = gw_header(req, "x-amz-metadata-directive"), *name, *value;
 	const char *type = gw_meta_get(&source->object.meta, "x-amz-checksum-type");
 	bool replace = directive && !strcmp(directive, "REPLACE");
-	char sum_name[40];
 	size_t at = 0;
 
 	gw_meta_add(meta, "etag", etag);
@@ -147,16 +148,15 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 		bool internal = !strcmp(name, "etag") || !strcmp(name, "parts") ||
 				!strcmp(name, "sums") || !strcmp(name, "upload");
 
-		/* A checksum of checksums of parts is none of the copy, which has no parts. */
+		/* The copy has no parts, so a checksum of the parts' checksums does not apply to
+		 * it. */
 		if (!strncmp(name, "x-amz-checksum-", 15)
 			    ? !h->sum_text[0] && type && !strcmp(type, "FULL_OBJECT")
 			    : !replace && !internal)
 			gw_meta_add(meta, name, value);
 	}
 	if (h->sum_text[0]) {
-		snprintf(sum_name, sizeof(sum_name), "x-amz-checksum-%s",
-			 pst_hash_name(h->sum_kind));
-		gw_meta_add(meta, sum_name, h->sum_text);
+		gw_meta_add(meta, gw_sum_of(h->sum_kind)->header, h->sum_text);
 		gw_meta_add(meta, "x-amz-checksum-type", "FULL_OBJECT");
 	}
 }
@@ -165,11 +165,6 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 static void reply_copied(struct gw_request *req, const char *element, const char *etag,
 			 const struct timespec *when, const struct hashes *h)
 {
-	static const char *const names[] = {[PST_HASH_SHA1] = "ChecksumSHA1",
-					    [PST_HASH_SHA256] = "ChecksumSHA256",
-					    [PST_HASH_CRC32] = "ChecksumCRC32",
-					    [PST_HASH_CRC32C] = "ChecksumCRC32C",
-					    [PST_HASH_CRC64NVME] = "ChecksumCRC64NVME"};
 	struct pst_text *out = gw_reply_xml(req, 200);
 	char date[40], quoted[GW_ETAG_MAX + 2];
 
@@ -181,7 +176,7 @@ static void reply_copied(struct gw_request *req, const char *element, const char
 	gw_xml_element(out, "LastModified", date);
 	gw_xml_element(out, "ETag", quoted);
 	if (h->sum_text[0])
-		gw_xml_element(out, names[h->sum_kind], h->sum_text);
+		gw_xml_element(out, gw_sum_of(h->sum_kind)->element, h->sum_text);
 	pst_text_put_str(out, "</");
 	pst_text_put_str(out, element);
 	pst_text_put_str(out, ">");
@@ -283,7 +278,7 @@ static void copy_part(struct gw_request *req, struct source *source, struct gw_u
 	struct gw_store *store = &req->server->store;
 	struct gw_draft *draft = &req->body.draft;
 	const char *wanted = gw_meta_get(&upload->meta, "x-amz-checksum-algorithm");
-	char etag[GW_ETAG_MAX], name[40];
+	char etag[GW_ETAG_MAX], name[8];
 	struct gw_meta meta = {0};
 	struct hashes hashes;
 	struct stat st;
@@ -306,10 +301,8 @@ static void copy_part(struct gw_request *req, struct source *source, struct gw_u
 	else
 		gw_opaque_etag(etag);
 	gw_meta_add(&meta, "etag", etag);
-	if (hashes.sum_text[0]) {
-		snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(hashes.sum_kind));
-		gw_meta_add(&meta, name, hashes.sum_text);
-	}
+	if (hashes.sum_text[0])
+		gw_meta_add(&meta, gw_sum_of(hashes.sum_kind)->header, hashes.sum_text);
 	if (!ret)
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))

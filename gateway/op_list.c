@@ -11,8 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "folder.h"
 #include "s3/uri.h"
+#include "sums.h"
 #include "walk.h"
 #include "xml_write.h"
 
@@ -53,19 +55,14 @@ static void put_owner(struct pst_text *out)
 			 "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
 }
 
-/* Appends what checksum an object has. */
+/* Appends the kind of an object's checksum. */
 static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "CRC32"},
-					       {"x-amz-checksum-crc32c", "CRC32C"},
-					       {"x-amz-checksum-crc64nvme", "CRC64NVME"},
-					       {"x-amz-checksum-sha1", "SHA1"},
-					       {"x-amz-checksum-sha256", "SHA256"}};
 	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
 
-	for (unsigned i = 0; i < 5; i++)
-		if (gw_meta_get(meta, names[i][0]))
-			gw_xml_element(out, "ChecksumAlgorithm", names[i][1]);
+	for (unsigned i = 0; i < GW_SUM_KINDS; i++)
+		if (gw_meta_get(meta, gw_sums[i].header))
+			gw_xml_element(out, "ChecksumAlgorithm", gw_sums[i].algorithm);
 	if (type)
 		gw_xml_element(out, "ChecksumType", type);
 }
@@ -204,7 +201,7 @@ static void echo_param(struct listing *l, struct pst_text *out, const char *para
 		put_key(l, out, element, p ? p->value : "", p ? p->value_len : 0);
 }
 
-/* Appends what says where the listing goes on. */
+/* Appends the elements with which the client asks for the next page. */
 static void put_next(struct listing *l, struct pst_text *out)
 {
 	char token[(GW_KEY_MAX + 8 + 2) / 3 * 4 + 1];

@@ -15,6 +15,7 @@
 #include "s3/uri.h"
 #include "rdma.h"
 #include "stored.h"
+#include "sums.h"
 #include "upload.h"
 #include "xml_read.h"
 #include "xml_write.h"
@@ -134,10 +135,7 @@ void gw_op_put_part(struct gw_request *req)
 
 	if (!upload_open(req, &upload))
 		return;
-	if (req->body.md5[0] && req->server->md5)
-		memcpy(etag, req->body.md5, sizeof(req->body.md5));
-	else
-		gw_opaque_etag(etag);
+	gw_stored_etag(req, etag);
 	gw_meta_add(&meta, "etag", etag);
 	gw_stored_sum(req, &meta);
 	gw_part_name((unsigned)number, name);
@@ -194,12 +192,7 @@ static int complete_begin(void *user, const char *path)
 
 static void reply_completed(struct gw_request *req, const char *etag, const struct gw_meta *meta)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"},
-					       {"x-amz-checksum-type", "ChecksumType"}};
+	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
 	struct pst_text *out = gw_reply_xml(req, 200);
 	char quoted[GW_ETAG_MAX + 2];
 
@@ -211,9 +204,9 @@ static void reply_completed(struct gw_request *req, const char *etag, const stru
 	gw_xml_element(out, "Bucket", req->bucket);
 	gw_xml_element(out, "Key", req->key);
 	gw_xml_element(out, "ETag", quoted);
-	for (unsigned i = 0; i < 6; i++)
-		if (gw_meta_get(meta, names[i][0]))
-			gw_xml_element(out, names[i][1], gw_meta_get(meta, names[i][0]));
+	gw_sums_put(out, meta);
+	if (type)
+		gw_xml_element(out, "ChecksumType", type);
 	pst_text_put_str(out, "</CompleteMultipartUploadResult>");
 }
 
@@ -244,8 +237,7 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* The upload may also be that of an object whose gateway was killed before it removed the
-	 * upload. */
+	/* The object may be complete, and its gateway was killed before it removed the upload. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
@@ -299,11 +291,6 @@ void gw_op_abort(struct gw_request *req)
 static int put_part(struct gw_request *req, const struct gw_upload *upload, unsigned number,
 		    struct pst_text *out)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
 	struct gw_object part;
 	char date[40];
 	int ret = gw_part_open(&req->server->store, upload, number, &part);
@@ -318,9 +305,7 @@ static int put_part(struct gw_request *req, const struct gw_upload *upload, unsi
 	pst_text_put_str(out, gw_meta_get(&part.meta, "etag"));
 	pst_text_put_str(out, "&quot;</ETag>");
 	gw_xml_number(out, "Size", (uint64_t)part.st.st_size);
-	for (unsigned i = 0; i < 5; i++)
-		if (gw_meta_get(&part.meta, names[i][0]))
-			gw_xml_element(out, names[i][1], gw_meta_get(&part.meta, names[i][0]));
+	gw_sums_put(out, &part.meta);
 	pst_text_put_str(out, "</Part>");
 	gw_object_close(&part);
 	return 0;
@@ -356,7 +341,7 @@ void gw_op_list_parts(struct gw_request *req)
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
 	    (ret = pst_dir_each(upload.dir, part_find, has, NULL))) {
-		/* no effect if there is an error already */
+		/* Has no effect if the reply already has an error. */
 		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
 		free(has);
@@ -466,7 +451,7 @@ static int uploads_read(struct gw_request *req, struct listed **out, size_t *cou
 	return ret < 0 ? ret : 0;
 }
 
-/* What a listing of uploads asks for, and its result. */
+/* The parameters and the result of ListMultipartUploads. */
 struct upload_listing {
 	const char *prefix, *delimiter, *key_marker, *id_marker;
 	bool url;

@@ -12,16 +12,17 @@
 #include "partlist.h"
 #include "range.h"
 #include "rdma.h"
+#include "sums.h"
 #include "xml_read.h"
 #include "xml_write.h"
 
 #define DELETE_MAX 1000 /* maximum number of keys in a request */
 
-/* The part of an object that a request asks for. */
+/* The range of an object that a request asks for. */
 struct part {
 	uint64_t at, len;
 	bool partial;	/* whether the reply is 206 */
-	unsigned parts; /* number of parts of the object if one is asked for by its number */
+	unsigned parts; /* number of the object's parts if the request names one of them; 0 */
 };
 
 /* Opens the request's object. Returns false after it has filled the reply. */
@@ -64,7 +65,7 @@ static bool part_find(const struct gw_object *object, int64_t number, struct par
 	return part->partial;
 }
 
-/* Finds what the request asks for. Returns false after it has filled the reply. */
+/* Finds the range that the request asks for. Returns false after it has filled the reply. */
 static bool part_choose(struct gw_request *req, const struct gw_object *object, struct part *part)
 {
 	const char *range = gw_header(req, "range"), *if_range = gw_header(req, "if-range");
@@ -100,7 +101,8 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 	}
 }
 
-/* Adds the headers that were stored with the object, or what the request wants in their place. */
+/* Adds the headers that were stored with the object, or the values that the request gives in their
+ * place. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
 	static const char *const overrides[] = {
@@ -183,7 +185,7 @@ void gw_op_get(struct gw_request *req)
 
 void gw_op_head(struct gw_request *req)
 {
-	/* http.c sends the headers only. */
+	/* In reply to HEAD, http.c sends the headers only. */
 	gw_op_get(req);
 }
 
@@ -232,7 +234,7 @@ struct deletion {
 	struct gw_request *req;
 	char *keys[DELETE_MAX];
 	size_t lens[DELETE_MAX];
-	char *etags[DELETE_MAX]; /* that the object must have; NULL for any */
+	char *etags[DELETE_MAX]; /* ETags that the objects must have; NULL: any */
 	bool other_version[DELETE_MAX], unsupported[DELETE_MAX];
 	unsigned count;
 	bool quiet;
@@ -245,7 +247,7 @@ static int deletion_begin(void *user, const char *path)
 
 	if (!strncmp(path, object, strlen(object))) {
 		path += strlen(object);
-		/* What is not known may be a condition, such as Size. */
+		/* An unknown element, such as Size, may be a condition. */
 		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
 		    strcmp(path, "ETag") != 0)
 			d->unsupported[d->count - 1] = true;
@@ -413,36 +415,24 @@ static bool attributes_known(const char *list)
 /* Appends the checksum of an object, if it has one. */
 static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"},
-					       {"x-amz-checksum-type", "ChecksumType"}};
-	bool begun = false;
+	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
+	struct pst_text sums = {0};
 
-	for (unsigned i = 0; i < 6; i++) {
-		const char *value = gw_meta_get(meta, names[i][0]);
-
-		if (!value)
-			continue;
-		if (!begun)
-			pst_text_put_str(out, "<Checksum>");
-		begun = true;
-		gw_xml_element(out, names[i][1], value);
-	}
-	if (begun)
+	gw_sums_put(&sums, meta);
+	if (type)
+		gw_xml_element(&sums, "ChecksumType", type);
+	if (sums.len) {
+		pst_text_put_str(out, "<Checksum>");
+		pst_text_put(out, sums.at, sums.len);
 		pst_text_put_str(out, "</Checksum>");
+	}
+	out->failed |= sums.failed;
+	free(sums.at);
 }
 
 /* Appends the checksum of a part. The item "sums" has the checksums of all parts, with commas. */
 static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsigned long number)
 {
-	static const char *const names[][2] = {{"x-amz-checksum-crc32", "ChecksumCRC32"},
-					       {"x-amz-checksum-crc32c", "ChecksumCRC32C"},
-					       {"x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"},
-					       {"x-amz-checksum-sha1", "ChecksumSHA1"},
-					       {"x-amz-checksum-sha256", "ChecksumSHA256"}};
 	const char *list = gw_meta_get(meta, "sums");
 	char sum[64];
 
@@ -453,9 +443,9 @@ static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsig
 	if (!list)
 		return;
 	snprintf(sum, sizeof(sum), "%.*s", (int)strcspn(list, ","), list);
-	for (unsigned i = 0; i < 5; i++)
-		if (gw_meta_get(meta, names[i][0]))
-			gw_xml_element(out, names[i][1], sum);
+	for (unsigned i = 0; i < GW_SUM_KINDS; i++)
+		if (gw_meta_get(meta, gw_sums[i].header))
+			gw_xml_element(out, gw_sums[i].element, sum);
 }
 
 /* Appends the parts of an object that was uploaded in parts. */

@@ -2,9 +2,6 @@
 /* Implements PutObject. Called through route.c. */
 #include "op_put.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include "condition.h"
 #include "rdma.h"
 #include "stored.h"
@@ -27,10 +24,7 @@ void gw_op_put(struct gw_request *req)
 	/* The object may have changed while the body arrived. */
 	if (!gw_condition_store(req, &exclusive))
 		return;
-	if (req->body.md5[0] && req->server->md5)
-		memcpy(etag, req->body.md5, sizeof(req->body.md5));
-	else
-		gw_opaque_etag(etag);
+	gw_stored_etag(req, etag);
 	gw_meta_add(&meta, "etag", etag);
 	gw_stored_add(req, &meta);
 	gw_stored_sum(req, &meta);

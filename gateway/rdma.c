@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/thread.h"
 #include "penstock_object.h"
 #include "xml_write.h"
 
@@ -82,10 +82,22 @@ static void *rdma_run(void *arg)
 	}
 }
 
+/* Tells the metrics the names of the transports. */
+static void name_transports(const struct penstock_object_server *server, struct gw_metrics *metrics)
+{
+	struct penstock_object_server_info info = {.size = sizeof(info)};
+
+	_Static_assert(GW_TRANSPORTS_MAX == PENSTOCK_OBJECT_TRANSPORTS_MAX, "see metrics.h");
+	if (!penstock_object_server_get_info(server, &info))
+		for (unsigned i = 0; i < GW_TRANSPORTS_MAX; i++)
+			metrics->rdma_names[i] = info.traffic[i].transport;
+}
+
 struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
 	struct gw_rdma *rdma = calloc(1, sizeof(*rdma));
+	int code;
 
 	if (!rdma) {
 		snprintf(why, why_len, "out of memory");
@@ -106,12 +118,16 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	}
 	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
-	if (rdma->stop >= 0 && !penstock_object_server_open(&opts, &rdma->server))
-		rdma->running = !pthread_create(&rdma->thread, NULL, rdma_run, rdma);
-	if (rdma->running)
+	code = rdma->stop < 0 ? errno : 0;
+	if (!code && !penstock_object_server_open(&opts, &rdma->server)) {
+		code = pst_thread_start(&rdma->thread, rdma_run, rdma);
+		rdma->running = !code;
+	}
+	if (rdma->running) {
+		name_transports(rdma->server, o->metrics);
 		return rdma;
-	snprintf(why, why_len, "cannot start RDMA: %s",
-		 rdma->server || rdma->stop < 0 ? strerror(errno) : penstock_errmsg());
+	}
+	snprintf(why, why_len, "cannot start RDMA: %s", code ? strerror(code) : penstock_errmsg());
 	gw_rdma_close(rdma);
 	return NULL;
 }
@@ -159,8 +175,8 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 	struct ticket ticket = {.result = 0};
 	int ret = -EOPNOTSUPP;
 
-	/* No thread may wait without end, because a gateway must come to an end. The server half
-	 * fails a move at its deadline, and gw_rdma_cancel fails all. */
+	/* The wait ends: the server half fails a move at its deadline, and gw_rdma_cancel fails all
+	 * moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && rdma->active < rdma->active_max)
@@ -201,11 +217,12 @@ static void count_bytes(struct gw_request *req, const struct penstock_object_rem
 			bool out, uint64_t bytes)
 {
 	struct penstock_object_remote_info info = {.size = sizeof(info)};
+	struct gw_metrics *metrics = &req->server->metrics;
 
 	penstock_object_remote_get_info(remote, &info);
-	atomic_fetch_add(&req->server->metrics.rdma_bytes[info.transport &&
-							  !strcmp(info.transport, "tcp1")][out],
-			 bytes);
+	for (unsigned i = 0; i < GW_TRANSPORTS_MAX && metrics->rdma_names[i]; i++)
+		if (!strcmp(metrics->rdma_names[i], info.transport))
+			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
 }
 
 /* Resolves the token. Returns 0, -EOPNOTSUPP if it is declined, or -EBADMSG. */

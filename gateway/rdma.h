@@ -18,6 +18,7 @@ struct gw_rdma_options {
 	unsigned threads;	/* number of workers, half of which may wait for RDMA at a time */
 	unsigned rate_min;	/* lowest rate of a move in bytes a second; 0: any */
 	bool encrypt;		/* whether bytes must not leave the host unencrypted */
+	struct gw_metrics *metrics; /* receives the names of the transports */
 };
 
 /* Starts the server half. Returns NULL with a text in `why`. */
@@ -25,7 +26,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 /* Ends all moves at once. Requests whose moves it ends fail, and later tokens are declined. The
  * workers, which wait for moves, can then be stopped. NULL is allowed. */
 void gw_rdma_cancel(struct gw_rdma *rdma);
-/* Frees it. No thread may use it any more. NULL is allowed. */
+/* Frees the server half. No other thread uses it. NULL is allowed. */
 void gw_rdma_close(struct gw_rdma *rdma);
 
 /* Checks the token of a request that stores an object, before its body. Returns false after it has
@@ -37,7 +38,7 @@ bool gw_rdma_receive(struct gw_request *req);
 /* Adds the headers of RDMA to the reply to a request that has stored an object. */
 void gw_rdma_stored(struct gw_request *req);
 
-/* What gw_rdma_send has done. */
+/* Results of gw_rdma_send. */
 enum gw_rdma_sent {
 	GW_RDMA_BODY,	/* nothing has moved: the reply needs a body */
 	GW_RDMA_MOVED,	/* all bytes are in the window: the reply has no body */

@@ -22,7 +22,7 @@ struct repair {
 	time_t now;
 	uint64_t lease_s, upload_lease_s;
 	struct gw_repair_result *result;
-	int unsettled; /* negative errno if a folder may have an object's move to complete */
+	int unsettled; /* negative errno if a move to %self may be incomplete; 0 */
 };
 
 /* A folder whose entries are repaired. */

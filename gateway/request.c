@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "keypath.h"
 #include "s3/hash.h"
 #include "s3/uri.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operations of S3 that the gateway has, and the choice of one by method and parameters.
- * Called by serve.c. An operation that is not in the table must get 501, never another operation's
- * answer.
+ * The operations of S3 that the gateway has, and the choice of one by method and parameters. Called
+ * by front.c. An operation that is not in the table must get 501, never another operation's answer.
  */
 #ifndef GW_ROUTE_H
 #define GW_ROUTE_H

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "access_log.h"
+#include "core/base/clock.h"
 #include "front.h"
 #include "rdma.h"
 #include "upstream.h"
@@ -23,7 +24,7 @@
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
 #define METRICS_CONNECTIONS 64
-/* Servers with an old certificate that still have connections. */
+/* Maximum number of servers that have an old certificate and still have connections. */
 #define OLD_MAX 8
 
 struct gateway {
@@ -151,7 +152,7 @@ static int metrics_start(struct gateway *g)
 	return g->metrics ? 0 : -EIO;
 }
 
-/* Opens what has the objects: a folder or another server. */
+/* Opens the folder that has the objects, or the other server that has them. */
 static int objects_open(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
@@ -205,7 +206,7 @@ static int gateway_start(struct gateway *g)
 	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
 	if (!o->upstream && (!o->rdma || strcmp(o->rdma, "none") != 0)) {
 		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads, o->rate_min,
-						     o->cert != NULL};
+						     o->cert != NULL, &server->metrics};
 
 		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
 		if (!server->rdma)
@@ -316,19 +317,16 @@ static unsigned requests_left(const struct gateway *g)
 /* Lets requests in flight end. A second signal, or the time limit, ends them. */
 static void drain(struct gateway *g, const sigset_t *signals)
 {
-	struct timespec step = {.tv_nsec = 20000000}, now;
-	time_t until;
+	const uint64_t until = pst_now_ns() + g->options->drain_s * UINT64_C(1000000000);
+	const struct timespec step = {.tv_nsec = 20000000};
 
 	atomic_store(&g->front.draining, true);
 	gw_http_quiesce(g->http);
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	until = now.tv_sec + (time_t)g->options->drain_s;
-	while (requests_left(g) && now.tv_sec < until) {
+	while (requests_left(g) && pst_now_ns() < until) {
 		int signal = sigtimedwait(signals, NULL, &step);
 
 		if (signal == SIGTERM || signal == SIGINT)
 			break;
-		clock_gettime(CLOCK_MONOTONIC, &now);
 	}
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all requests of a gateway share. serve.c makes it; nothing in it decides about an object,
- * so that several gateways on one root agree.
+ * State that all requests of a gateway share. Made by serve.c. It must not contain the state of an
+ * object: several gateways on one root have to agree.
  */
 #ifndef GW_SERVER_H
 #define GW_SERVER_H

@@ -12,10 +12,10 @@
 #include "folder.h"
 #include "keypath.h"
 
-/* Number of times that a place is looked for again after another gateway has changed it. */
+/* Maximum number of attempts to name a draft while other gateways change its folders. */
 #define ATTEMPTS 200
-/* The drive begins to write a draft each time that so many bytes are complete, so that less is left
- * for fsync(). */
+/* After each block of this length in bytes, the kernel begins to write a draft to the drive, so
+ * that fsync() has less to write. */
 #define FLUSH (8u << 20)
 
 /* ---- the store ---- */
@@ -361,7 +361,7 @@ static int put_over(const struct gw_store *store, struct gw_draft *draft, int di
 		ret = put_new(store, draft, dir, name);
 		if (ret != -EEXIST)
 			return ret;
-		/* rename(2) needs a name to rename. */
+		/* rename(2) needs a file that has a name. */
 		gw_unique_name(unique);
 		ret = draft_link(store, draft, store->tmp, unique);
 		if (ret)
@@ -397,7 +397,7 @@ static int put(const struct gw_store *store, struct gw_draft *draft, int dir, co
 	return ret == -ENOENT ? -EAGAIN : ret;
 }
 
-/* Closes a draft that has its place. */
+/* Closes a draft that has got its name. */
 static void draft_forget(struct gw_draft *draft)
 {
 	close(draft->fd);
@@ -426,6 +426,8 @@ int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int b
 		ret = put(store, draft, dir, slash ? slash + 1 : path, exclusive);
 		close(dir);
 	}
+	if (!ret && store->sync && gw_folder_is_young(bucket) && fsync(store->root))
+		ret = -errno;
 	if (!ret)
 		draft_forget(draft);
 	return ret == -EAGAIN || ret == -ENOENT ? -EBUSY : ret;

@@ -3,11 +3,14 @@
 #include "stored.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
 
+#include "common/digits.h"
 #include "s3/hash.h"
+#include "sums.h"
 
 #define USER_META_MAX 2048 /* maximum total length of names and values, as in S3 */
 
@@ -58,26 +61,31 @@ bool gw_stored_check(struct gw_request *req)
 	return true;
 }
 
-/* Removes the word aws-chunked from Content-Encoding: it is of the request, not of the object. */
-static void encoding_add(struct gw_meta *meta, const char *value)
+void gw_encoding_put(struct pst_text *out, const char *value)
 {
-	char rest[512];
-	size_t len = 0;
-
-	rest[0] = '\0';
 	while (*value) {
 		size_t n;
 
 		value += strspn(value, ", \t");
 		n = strcspn(value, ", \t");
-		if (n && !(n == 11 && !strncasecmp(value, "aws-chunked", 11)) &&
-		    len + n + 2 < sizeof(rest))
-			len += (size_t)snprintf(rest + len, sizeof(rest) - len, "%s%.*s",
-						len ? "," : "", (int)n, value);
+		if (n && !(n == 11 && !strncasecmp(value, "aws-chunked", 11))) {
+			if (out->len)
+				pst_text_put_str(out, ",");
+			pst_text_put(out, value, n);
+		}
 		value += n;
 	}
-	if (len)
-		gw_meta_add(meta, "content-encoding", rest);
+}
+
+static void encoding_add(struct gw_meta *meta, const char *value)
+{
+	struct pst_text encoding = {0};
+
+	gw_encoding_put(&encoding, value);
+	if (encoding.len)
+		gw_meta_add(meta, "content-encoding", encoding.at);
+	meta->items.failed |= encoding.failed;
+	free(encoding.at);
 }
 
 void gw_stored_add(const struct gw_request *req, struct gw_meta *meta)
@@ -101,13 +109,21 @@ void gw_stored_add(const struct gw_request *req, struct gw_meta *meta)
 
 void gw_stored_sum(struct gw_request *req, struct gw_meta *meta)
 {
-	char name[40];
+	const char *header;
 
 	if (req->body.sum_kind == PST_HASH_KINDS)
 		return;
-	snprintf(name, sizeof(name), "x-amz-checksum-%s", pst_hash_name(req->body.sum_kind));
-	gw_meta_add(meta, name, req->body.sum);
-	gw_header_add(req, name, req->body.sum);
+	header = gw_sum_of(req->body.sum_kind)->header;
+	gw_meta_add(meta, header, req->body.sum);
+	gw_header_add(req, header, req->body.sum);
+}
+
+void gw_stored_etag(const struct gw_request *req, char out[GW_ETAG_MAX])
+{
+	if (req->body.md5[0] && req->server->md5)
+		memcpy(out, req->body.md5, sizeof(req->body.md5));
+	else
+		gw_opaque_etag(out);
 }
 
 void gw_opaque_etag(char out[GW_ETAG_MAX])

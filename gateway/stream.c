@@ -66,7 +66,7 @@ void gw_stream_release(struct gw_stream *s)
 		return;
 	freed = s->freed;
 	owner = s->owner;
-	/* The owner takes it out of its list first, so that nobody finds it. */
+	/* First, the owner takes the stream off its list, so that no other thread finds it. */
 	freed(owner);
 	gw_stream_discard(s);
 }

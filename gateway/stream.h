@@ -73,7 +73,7 @@ void gw_stream_attach(struct gw_stream *stream, void *connection, void (*suspend
 size_t gw_stream_room(struct gw_stream *stream);
 /* Appends bytes of the body; at most as many as fit. */
 void gw_stream_put(struct gw_stream *stream, const char *bytes, size_t len);
-/* Says that the body is complete and right. */
+/* Marks the body as complete and checked. */
 void gw_stream_check(struct gw_stream *stream);
 /* Returns whether the upstream wants no more of the body. */
 bool gw_stream_discards(struct gw_stream *stream);
@@ -93,9 +93,10 @@ bool gw_stream_socket(struct gw_stream *stream, int fd);
  * has left the ring, or -ECANCELED. */
 ssize_t gw_stream_next(struct gw_stream *stream, const char **bytes);
 void gw_stream_sent(struct gw_stream *stream, size_t len);
-/* Forgets the rest of the request's body: the ring is for the reply. */
+/* Drops the rest of the request's body. Then the ring has bytes of the reply only. */
 void gw_stream_turn(struct gw_stream *stream);
-/* Publishes the reply, whose members the caller has set, or a failure. Turns the stream before. */
+/* Publishes the reply, whose members the caller has set, or a failure. First does the same as
+ * gw_stream_turn. */
 void gw_stream_reply(struct gw_stream *stream, enum gw_stream_failure failure);
 /* Waits for free memory in the ring. Returns its length and place, or -ECANCELED. */
 ssize_t gw_stream_space(struct gw_stream *stream, char **bytes);

@@ -145,7 +145,7 @@ int gw_upload_lock(struct gw_upload *upload)
 {
 	int ret;
 
-	/* NFS locks exclusively only what is open for writing. */
+	/* On NFS, an exclusive lock needs a descriptor for writing. */
 	upload->lock = openat(upload->dir, UPLOAD_FILE, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 	if (upload->lock < 0)
 		return -errno;
@@ -196,7 +196,7 @@ int gw_upload_remove(const struct gw_store *store, const char *bucket, const cha
 	ret = dir < 0 ? -errno : files_remove(store, dir);
 	if (dir >= 0)
 		close(dir);
-	/* ENOTEMPTY: a part has arrived meanwhile, and goes with the next repair. */
+	/* ENOTEMPTY: a part has arrived meanwhile. The next repair removes it. */
 	if (!ret && unlinkat(uploads, id, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY)
 		ret = -errno;
 	close(uploads);

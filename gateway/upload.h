@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Uploads in parts as folders: multipart/BUCKET/ID/ has a file "upload" with the metadata of the
- * object that shall be, and a file for each part, named by its number in five digits. Called by
+ * future object, and a file for each part, named by its number in five digits. Called by
  * op_multipart.c, op_copy.c and repair.c.
  */
 #ifndef GW_UPLOAD_H

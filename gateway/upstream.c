@@ -20,7 +20,10 @@
 #include "route.h"
 #include "s3/credentials.h"
 #include "s3/uri.h"
+#include "storage/object_url.h"
+#include "stored.h"
 #include "stream.h"
+#include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
 
@@ -28,7 +31,8 @@ struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
 	struct pst_s3_settings settings; /* default keys, and the region */
-	char host[300];			 /* value of the header Host */
+	struct pst_sigv4_day *day;	 /* of the settings' secret; NULL if there is no memory */
+	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
 	struct gw_pool *pool;
 	pthread_mutex_t lock; /* protects all that follows */
 	bool stopping;
@@ -37,7 +41,7 @@ struct gw_upstream {
 	struct gw_metrics *metrics;
 };
 
-/* A request on its way through. The connection and the exchange hold it through the stream. */
+/* A request for the upstream. The connection and the exchange hold it through the stream. */
 struct passage {
 	struct passage *next, **prev; /* in the list of all */
 	struct gw_upstream *upstream;
@@ -50,62 +54,27 @@ struct passage {
 
 /* ---- life ---- */
 
-/* Divides "http://HOST:PORT" into its parts. */
-static bool url_parse(const char *url, struct pst_http_endpoint_opts *out, char host[256],
-		      char *header, size_t header_len)
-{
-	const char *at, *end, *colon;
-	size_t len;
-
-	out->tls = !strncmp(url, "https://", 8);
-	if (!out->tls && strncmp(url, "http://", 7) != 0)
-		return false;
-	at = url + (out->tls ? 8 : 7);
-	end = at + strcspn(at, "/?#");
-	if (strcmp(end, "") != 0 && strcmp(end, "/") != 0)
-		return false;
-	snprintf(header, header_len, "%.*s", (int)(end - at), at);
-	out->port = out->tls ? 443 : 80;
-	colon = *at == '[' ? memchr(at, ']', (size_t)(end - at)) : at - 1;
-	if (!colon)
-		return false;
-	colon = memchr(colon + 1, ':', (size_t)(end - colon - 1));
-	len = (size_t)((colon ? colon : end) - at);
-	if (colon) {
-		unsigned long port = strtoul(colon + 1, NULL, 10);
-		size_t digits = strspn(colon + 1, "0123456789");
-
-		if (!digits || digits > 5 || colon + 1 + digits != end || !port || port > 65535)
-			return false;
-		out->port = (unsigned)port;
-	}
-	if (*at == '[') {
-		at++;
-		len -= 2;
-	}
-	if (!len || len >= 256 || memchr(at, '@', len) || strlen(header) + 1 == header_len)
-		return false;
-	snprintf(host, 256, "%.*s", (int)len, at);
-	out->host = host;
-	return true;
-}
-
 static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_options *o, char *why,
 			   size_t why_len)
 {
 	struct pst_http_endpoint_opts endpoint = {.ca_bundle = u->settings.ca_bundle};
+	struct pst_object_server server;
 	struct pst_err err;
-	char host[256];
 
-	if (!url_parse(o->url, &endpoint, host, u->host, sizeof(u->host))) {
+	if (pst_object_server_parse(o->url, &server, &err)) {
 		/* The URL could contain a password. */
 		snprintf(why, why_len,
 			 "--upstream needs http://HOST[:PORT] or https://HOST[:PORT] without a "
 			 "path and without a user");
 		return false;
 	}
+	pst_object_server_authority(&server, u->host);
+	endpoint.tls = server.tls;
+	endpoint.host = server.host;
+	endpoint.port = server.port;
 	if (pst_s3_settings_read(NULL, &u->settings, why, why_len))
 		return false;
+	u->day = pst_sigv4_day_open();
 	if (pst_endpoint_get(&endpoint, &u->endpoint, &err)) {
 		snprintf(why, why_len, "--upstream: %s", err.text);
 		return false;
@@ -177,6 +146,7 @@ void gw_upstream_close(struct gw_upstream *u)
 	gw_pool_free(u->pool);
 	gw_links_close(u->links);
 	pst_s3_settings_clear(&u->settings);
+	pst_sigv4_day_close(u->day);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
 }
@@ -272,26 +242,6 @@ static bool header_passes(const struct gw_request *req, const char *name)
 	return starts(name, "x-amz-") && !starts(name, "x-amz-rdma-");
 }
 
-/* Appends the value of Content-Encoding without the word aws-chunked, which is of the request. */
-static void put_encoding(struct pst_text *out, const char *value)
-{
-	while (*value) {
-		size_t len = strcspn(value, ","), n = len;
-		const char *word = value;
-
-		while (n && (*word == ' ' || *word == '\t'))
-			word++, n--;
-		while (n && (word[n - 1] == ' ' || word[n - 1] == '\t'))
-			n--;
-		if (n && !(n == 11 && !strncasecmp(word, "aws-chunked", 11))) {
-			if (out->len)
-				pst_text_put_str(out, ", ");
-			pst_text_put(out, word, n);
-		}
-		value += len + (value[len] == ',');
-	}
-}
-
 /* Appends path and query. They are encoded again, so that the upstream cannot read another bucket
  * or key in them than the gateway has checked. */
 static void put_path(const struct gw_request *req, struct pst_text *out)
@@ -334,7 +284,7 @@ struct head {
 	struct pst_header headers[HEADERS_MAX];
 	unsigned count;
 	struct pst_text path, query, encoding, authorization;
-	char date[PST_SIGV4_DATE], sum_name[40];
+	char date[PST_SIGV4_DATE];
 };
 
 static void head_add(struct head *h, const char *name, const char *value)
@@ -348,6 +298,7 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 {
 	const struct gw_http_request *http = req->http;
 	const char *payload = gw_header(req, "x-amz-content-sha256");
+	const char *encoding = gw_header(req, "content-encoding");
 	unsigned is_signed;
 
 	head_add(h, "host", req->server->upstream->host);
@@ -357,11 +308,8 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 	head_add(h, "x-amz-content-sha256", payload);
 	if (token)
 		head_add(h, "x-amz-security-token", token);
-	if (req->body.sum_in_trailer && req->body.sum[0]) {
-		snprintf(h->sum_name, sizeof(h->sum_name), "x-amz-checksum-%s",
-			 pst_hash_name(req->body.sum_kind));
-		head_add(h, h->sum_name, req->body.sum);
-	}
+	if (req->body.sum_in_trailer && req->body.sum[0])
+		head_add(h, gw_sum_of(req->body.sum_kind)->header, req->body.sum);
 	for (unsigned i = 0; i < http->header_count; i++)
 		if (starts(http->headers[i].name, "x-amz-") &&
 		    header_passes(req, http->headers[i].name))
@@ -371,8 +319,8 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 		if (!starts(http->headers[i].name, "x-amz-") &&
 		    header_passes(req, http->headers[i].name))
 			head_add(h, http->headers[i].name, http->headers[i].value);
-	put_encoding(&h->encoding,
-		     gw_header(req, "content-encoding") ? gw_header(req, "content-encoding") : "");
+	if (encoding)
+		gw_encoding_put(&h->encoding, encoding);
 	if (h->encoding.len)
 		head_add(h, "content-encoding", h->encoding.at);
 	return is_signed;
@@ -427,6 +375,7 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 		.secret = own ? identity->upstream_secret : settings->secret,
 		.token = own || !settings->token[0] ? NULL : settings->token,
 		.region = settings->region,
+		.day = own ? identity->upstream_day : req->server->upstream->day,
 	};
 	struct pst_sigv4_request signed_request = {.method = req->http->method};
 	struct head h = {.count = 0};
@@ -441,7 +390,8 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 	signed_request.header_count = head_collect(req, &h, keys.token);
 	signed_request.headers = h.headers;
 	signed_request.payload = h.headers[2].value;
-	bad = h.path.failed || h.query.failed || h.count == HEADERS_MAX || has_control(&h);
+	bad = h.path.failed || h.query.failed || h.encoding.failed || h.count == HEADERS_MAX ||
+	      has_control(&h);
 	if (!bad) {
 		pst_sigv4_sign(&signed_request, &keys, now, &h.authorization);
 		head_write(req, &h, out);
@@ -488,7 +438,7 @@ static bool source_check(struct gw_request *req)
 
 static bool rights_check(struct gw_request *req)
 {
-	/* A proxy in front of the upstream could take them for a part of a path. */
+	/* A proxy in front of the upstream could take such a name for a part of a path. */
 	if (req->bucket &&
 	    (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") || strchr(req->bucket, '/')))
 		return gw_fail(req, GW_InvalidURI, NULL) == 0;
@@ -524,7 +474,7 @@ bool gw_upstream_begin(struct gw_request *req)
 
 	if (!rights_check(req))
 		return false;
-	/* Objects go through the staging as bodies only. */
+	/* Objects reach the upstream as bodies only, so tokens are declined. */
 	if (stores && !gw_rdma_check(req))
 		return false;
 	if (stores && !gw_header(req, "content-length"))

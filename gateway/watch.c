@@ -25,7 +25,7 @@ struct gw_watched {
 	/* used by the watching thread only */
 	uint64_t seen;	/* `state` for which the window below is */
 	time_t since;	/* start of the current window */
-	uint64_t moved; /* bytes that the connection had moved then */
+	uint64_t moved; /* bytes that the connection had moved at its start */
 	bool ended;
 };
 

@@ -124,6 +124,11 @@ struct penstock_device_opts;
  *			wait for an answer. Default: 10 and 30
  *	insecure	1: the server's certificate is not checked. By default it must be signed
  *			by a CA of the system, or by one in the file AWS_CA_BUNDLE
+ *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
+ *			it is on another host; require: nothing else is allowed. Default:
+ *			PENSTOCK_RDMA, or auto
+ *	rdma-transports	transports, such as "shm1,tcp1". Default: all. With https:// only those
+ *			that encrypt the bytes or do not leave the host
  *
  * Keys and other secrets are never part of the URL or of a message. "https://HOST/..." and
  * "http://HOST/..." are presigned URLs, which can only be read.
@@ -133,6 +138,11 @@ struct penstock_device_opts;
  * mixed. If the server has a CRC32C or CRC64NVME of the whole object, it is compared when all bytes
  * have been read, in any order: the read that completes them fails with -EBADMSG if it differs.
  * penstock_storage_info.text says whether the object is checked.
+ *
+ * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
+ * and windows of this process, see penstock_object.h. If it does not answer so, the bytes go by
+ * HTTP: the report has the reason, and penstock_storage_info the number of parts. A server that
+ * ignores a token gets no more tokens from this process.
  *
  * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
  * the device more lanes or a longer ring (struct penstock_device_opts).
@@ -419,6 +429,11 @@ struct penstock_storage_info {
 	unsigned drive_count; /* number of drives that store the bytes; 0 if unknown */
 	uint64_t version;     /* hash of the ETag that an object had when the storage was opened;
 			       * 0 if there is none. Equal numbers mean equal bytes. */
+	/* After the commit of an object for which S3 over RDMA is open: number of its parts that
+	 * the server fetched itself, number of those that went by HTTP, and the reason of the
+	 * first one that did; NULL if none did. */
+	unsigned parts_rdma, parts_http;
+	const char *parts_why;
 };
 
 /*
@@ -445,7 +460,7 @@ struct penstock_s3_question {
 				     * by turns, and then NULL; NULL if there are none */
 };
 
-/* What a server has answered. The caller sets `size`, and the library sets all other members. */
+/* The answer of a server. The caller sets `size`, and the library sets all other members. */
 struct penstock_s3_answer {
 	size_t size;
 	unsigned status;   /* HTTP status, such as 200 */
@@ -1416,7 +1431,9 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
 	X(READ_ONLY, "read-only", "the file system is mounted read-only")                      \
 	X(NO_FILES, "too-many-open-files", "too many files are open")                          \
 	X(STREAM_ORDER, "stream-order",                                                        \
-	  "requests in stream order use only paths through pinned host memory")
+	  "requests in stream order use only paths through pinned host memory")                \
+	X(NO_WINDOW, "no-window", "no server moves bytes through windows of memory here")      \
+	X(DECLINED, "declined", "the server declined to move the bytes through a window")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,

@@ -1,23 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For bench/s3/run: reads a whole object into memory with boto3 or awscrt, twice, and prints the
-seconds and the CPU seconds of the second read, and the length. The object is at
-ENDPOINT/BUCKET/KEY, and requests are not signed.
+"""For bench/s3/run: reads a whole object into memory with another project's client, twice, and
+prints the seconds and the CPU seconds of the second read, and the length. Before the second read,
+it prints "ready" and waits for a line of standard input. The object is at ENDPOINT/BUCKET/KEY, and
+the server checks no signatures.
 
-    peers.py boto3|awscrt ENDPOINT BUCKET KEY THREADS
+    peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
+
+CLIENT is boto3, awscrt or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned: a
+copy of as many bytes from pinned host memory to cuda:0, which is the limit of all of them.
 """
 
+import os
 import resource
+import subprocess
 import sys
 import threading
 import time
 
+CHUNK = 8 << 20
+
 
 def cpu():
-    use = resource.getrusage(resource.RUSAGE_SELF)
-    return use.ru_utime + use.ru_stime
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        use = resource.getrusage(who)
+        total += use.ru_utime + use.ru_stime
+    return total
 
 
-def boto3_reader(endpoint, bucket, key, threads):
+def object_length(endpoint, bucket, key):
+    import urllib.request
+
+    head = urllib.request.Request(f"{endpoint}/{bucket}/{key}", method="HEAD")
+    return int(urllib.request.urlopen(head).headers["Content-Length"])
+
+
+def boto3_reader(endpoint, bucket, key, _device, threads):
     import boto3
     import boto3.s3.transfer
     import botocore.config
@@ -26,8 +44,7 @@ def boto3_reader(endpoint, bucket, key, threads):
                       config=botocore.config.Config(
                           signature_version=botocore.UNSIGNED, max_pool_connections=threads,
                           s3={"addressing_style": "path"}))
-    config = boto3.s3.transfer.TransferConfig(max_concurrency=threads,
-                                              multipart_chunksize=8 << 20)
+    config = boto3.s3.transfer.TransferConfig(max_concurrency=threads, multipart_chunksize=CHUNK)
     length = s3.head_object(Bucket=bucket, Key=key)["ContentLength"]
     memory = bytearray(length)
 
@@ -54,17 +71,14 @@ def boto3_reader(endpoint, bucket, key, threads):
     return length, lambda: s3.download_fileobj(bucket, key, Sink(), Config=config)
 
 
-def awscrt_reader(endpoint, bucket, key, threads):
-    import urllib.request
-
+def awscrt_reader(endpoint, bucket, key, _device, _threads):
     from awscrt import http, io, s3
 
     host = endpoint.partition("://")[2]
     bootstrap = io.ClientBootstrap.get_or_create_static_default()
-    client = s3.S3Client(bootstrap=bootstrap, region="us-east-1", part_size=8 << 20,
+    client = s3.S3Client(bootstrap=bootstrap, region="us-east-1", part_size=CHUNK,
                          tls_mode=s3.S3RequestTlsMode.DISABLED, throughput_target_gbps=100)
-    head = urllib.request.Request(f"{endpoint}/{bucket}/{key}", method="HEAD")
-    length = int(urllib.request.urlopen(head).headers["Content-Length"])
+    length = object_length(endpoint, bucket, key)
     memory = bytearray(length)
     view = memoryview(memory)
 
@@ -91,14 +105,99 @@ def awscrt_reader(endpoint, bucket, key, threads):
     return length, once
 
 
+def kvikio_reader(endpoint, bucket, key, device, threads):
+    import kvikio
+    import kvikio.defaults
+
+    kvikio.defaults.set({"num_threads": threads, "task_size": CHUNK})
+    length = object_length(endpoint, bucket, key)
+    if device == "host":
+        import numpy as arrays
+    else:
+        import cupy as arrays
+    memory = arrays.zeros(length, dtype="u1")
+
+    def once():
+        with kvikio.RemoteFile.open_s3(bucket, key, nbytes=length, aws_region_name="us-east-1",
+                                       aws_access_key_id="key", aws_secret_access_key="secret",
+                                       aws_endpoint_url=endpoint) as file:
+            assert file.pread(memory).get() == length
+        if device != "host":
+            arrays.cuda.runtime.deviceSynchronize()
+    return length, once
+
+
+def runai_reader(endpoint, bucket, key, device, threads):
+    os.environ.update({"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key",
+                       "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
+                       "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
+                       "RUNAI_STREAMER_CONCURRENCY": str(threads),
+                       "RUNAI_STREAMER_MEMORY_LIMIT": "-1"})
+    import torch
+    from runai_model_streamer.file_streamer.file_streamer import FileStreamer
+    from runai_model_streamer.file_streamer.requests_iterator import FileChunks
+
+    length = object_length(endpoint, bucket, key)
+    piece = 64 << 20
+    pieces = [min(piece, length - at) for at in range(0, length, piece)]
+    memory = torch.empty(length, dtype=torch.uint8, device="cpu" if device == "host" else device)
+
+    def once():
+        with FileStreamer() as streamer:
+            streamer.stream_files([FileChunks(0, f"s3://{bucket}/{key}", 0, pieces)])
+            for _, index, tensor in streamer.get_chunks():
+                # On the host, the bytes are where they should be: in memory of the program.
+                if device != "host":
+                    memory[index * piece:index * piece + tensor.numel()].copy_(tensor.view(-1))
+        if device != "host":
+            torch.cuda.synchronize()
+    return length, once
+
+
+def s5cmd_reader(endpoint, bucket, key, _device, threads):
+    program = os.environ.get("S5CMD", "s5cmd")
+    env = dict(os.environ, AWS_REGION="us-east-1", AWS_ACCESS_KEY_ID="key",
+               AWS_SECRET_ACCESS_KEY="secret")
+    length = object_length(endpoint, bucket, key)
+    target = f"/dev/shm/penstock-bench-{os.getpid()}"
+
+    def once():
+        try:
+            subprocess.run([program, "--no-verify-ssl", "--endpoint-url", endpoint, "cp",
+                            "--concurrency", str(threads), "--part-size", str(CHUNK >> 20),
+                            f"s3://{bucket}/{key}", target],
+                           check=True, env=env, stdout=subprocess.DEVNULL)
+            assert os.path.getsize(target) == length
+        finally:
+            if os.path.exists(target):
+                os.unlink(target)
+    return length, once
+
+
+def pinned_reader(endpoint, bucket, key, device, _threads):
+    import torch
+
+    length = object_length(endpoint, bucket, key)
+    source = torch.empty(length, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(length, dtype=torch.uint8, device=device)
+
+    def once():
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+    return length, once
+
+
 def main():
-    kind, endpoint, bucket, key, threads = sys.argv[1:]
-    make = {"boto3": boto3_reader, "awscrt": awscrt_reader}[kind]
-    length, once = make(endpoint, bucket, key, int(threads))
+    kind, endpoint, bucket, key, device, threads = sys.argv[1:]
+    make = {"boto3": boto3_reader, "awscrt": awscrt_reader, "kvikio": kvikio_reader,
+            "runai": runai_reader, "s5cmd": s5cmd_reader, "pinned": pinned_reader}[kind]
+    length, once = make(endpoint, bucket, key, device, int(threads))
     once()
+    print("ready", flush=True)
+    sys.stdin.readline()
     start, used = time.monotonic(), cpu()
     once()
-    print(f"{time.monotonic() - start:.6f} {cpu() - used:.6f} {length}")
+    print(f"{time.monotonic() - start:.6f} {cpu() - used:.6f} {length}", flush=True)
 
 
 main()

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For bench/s3/run: reads a whole object into host memory, twice. The first read opens connections,
- * the second one is measured. Prints its seconds and the CPU seconds of the process.
+ * For bench/s3/run: reads a whole object into memory, twice. The first read opens connections, the
+ * second one is measured. Before it, the program prints "ready" and waits for a line of standard
+ * input, so that several programs begin at the same time. Then it prints the seconds, the CPU
+ * seconds of the process, and the number of bytes.
  *
  *	read penstock URL [DEVICE]	with penstock_read
  *	read curl URL CONNECTIONS	with a loop over libcurl's multi interface, whose write
@@ -38,6 +40,17 @@ static double cpu(void)
 	       (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
 }
 
+/* Waits for the line that starts the measured read. */
+static void gate(void)
+{
+	char line[8];
+
+	printf("ready\n");
+	fflush(stdout);
+	if (!fgets(line, sizeof(line), stdin))
+		exit(1);
+}
+
 static void result(double seconds, double cpu_seconds, size_t len)
 {
 	printf("%.6f %.6f %zu\n", seconds, cpu_seconds, len);
@@ -57,6 +70,8 @@ static int read_penstock(const char *url, const char *name)
 	if (length <= 0 || penstock_alloc(dev, (size_t)length, &mem))
 		goto failed;
 	for (int i = 0; i < 2 && n >= 0; i++) {
+		if (i)
+			gate();
 		wall = now();
 		used = cpu();
 		n = penstock_read(st, dev, mem, (size_t)length, 0);
@@ -165,6 +180,8 @@ static int read_curl(const char *url, unsigned count)
 		curl_easy_setopt(transfers[i].curl, CURLOPT_PRIVATE, &transfers[i]);
 	}
 	for (int i = 0; i < 2; i++) {
+		if (i)
+			gate();
 		wall = now();
 		used = cpu();
 		if (curl_once(multi, transfers, count, mem, (uint64_t)length))

@@ -93,7 +93,31 @@ class _Prefix:
         yield io.BytesIO(read_object(self.object(str(path))))
 
 
-class ObjectStorageWriter(StorageWriter):
+class _AtPrefix:
+    """What the writer and the reader share: the place of the checkpoint is a prefix."""
+
+    _prefix: _Prefix
+
+    @staticmethod
+    def _check_path(path: Any) -> None:
+        del path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Returns whether this class can use a place."""
+        return is_object(str(checkpoint_id))
+
+    @property
+    def checkpoint_id(self) -> Any:
+        """The prefix, without options."""
+        return self._prefix.name
+
+    @property
+    def folder(self) -> str:
+        return self._prefix.name
+
+
+class ObjectStorageWriter(_AtPrefix, StorageWriter):
     """Writes checkpoints for torch.distributed.checkpoint to an object store.
 
         dcp.save(state, storage_writer=penstock.torch.ObjectStorageWriter("s3://bucket/step-100"))
@@ -121,24 +145,6 @@ class ObjectStorageWriter(StorageWriter):
         super().__init__(path, parts=parts, checksums=False, overwrite=overwrite, require=require,
                          effort=effort, path_name=path_name, pool_bytes=pool_bytes,
                          progress=progress, **torch_options)
-
-    @staticmethod
-    def _check_path(path: Any) -> None:
-        del path
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Returns whether this class writes to a place."""
-        return is_object(str(checkpoint_id))
-
-    @property
-    def checkpoint_id(self) -> Any:
-        """The prefix, without options."""
-        return self._prefix.name
-
-    @property
-    def folder(self) -> str:
-        return self._prefix.name
 
     def reset(self, checkpoint_id: Any = None) -> None:
         super().reset(checkpoint_id)
@@ -186,7 +192,7 @@ class ObjectStorageWriter(StorageWriter):
         return False
 
 
-class ObjectStorageReader(StorageReader):
+class ObjectStorageReader(_AtPrefix, StorageReader):
     """Reads checkpoints for torch.distributed.checkpoint from an object store, also those that
     torch's FsspecWriter wrote.
 
@@ -207,24 +213,6 @@ class ObjectStorageReader(StorageReader):
         super().__init__(path, checksums=False, require=require, effort=effort,
                          path_name=path_name, threads=threads, progress=progress, **torch_options)
         self.fs = self._prefix
-
-    @staticmethod
-    def _check_path(path: Any) -> None:
-        del path
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Returns whether this class reads from a place."""
-        return is_object(str(checkpoint_id))
-
-    @property
-    def checkpoint_id(self) -> Any:
-        """The prefix, without options."""
-        return self._prefix.name
-
-    @property
-    def folder(self) -> str:
-        return self._prefix.name
 
     def reset(self, checkpoint_id: Any = None) -> None:
         super().reset(checkpoint_id)

@@ -18,6 +18,7 @@
 #include "path/null.h"
 #include "path/odirect.h"
 #include "path/p2p.h"
+#include "path/rdma.h"
 #include "path/slotted.h"
 #include "path/vendor.h"
 #include "storage/file.h"
@@ -39,9 +40,8 @@ const struct pst_device_ops *const pst_devices[] = {
 };
 
 const struct pst_path_ops *const pst_paths[] = {
-	&pst_path_p2p,	  &pst_path_odirect, &pst_path_vendor,
-	&pst_path_mapped, &pst_path_staged,  &pst_path_bounce,
-	&pst_path_null,	  &pst_path_fault,   NULL,
+	&pst_path_p2p,	  &pst_path_odirect, &pst_path_vendor, &pst_path_rdma,	&pst_path_mapped,
+	&pst_path_staged, &pst_path_bounce,  &pst_path_null,   &pst_path_fault, NULL,
 };
 const unsigned pst_path_count = sizeof(pst_paths) / sizeof(pst_paths[0]) - 1;
 

@@ -55,7 +55,7 @@ struct pst_storage_facts {
 	uint64_t length; /* number of bytes in the storage when it was opened */
 	/* A number that is different for different bytes of an object; 0 if it is unknown. */
 	uint64_t version;
-	int fd;		 /* descriptor for buffered I/O; -1 if there is none (object storage) */
+	int fd; /* descriptor for buffered I/O; -1 if there is none (object storage) */
 	/* Descriptor with O_DIRECT; -1 if there is none, for the reason in why_direct. */
 	int fd_direct;
 	bool writable;
@@ -77,12 +77,40 @@ struct pst_storage_facts {
 	uint64_t stripe_len;
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
+	/* A value that two storages share if they can use each other's windows; NULL if the far
+	 * side moves no bytes itself, for the reason in why_windows. */
+	const void *windows;
+	struct pst_err why_windows;
+	enum penstock_class windows_class; /* the class of a transfer between a window and a GPU */
+	bool windows_only;		   /* the caller allows no other transfer */
+	/* After the commit: number of parts that went through windows, and that did not, with the
+	 * reason of the first. */
+	unsigned parts_far, parts_near;
+	struct pst_err why_near;
+	/* 0, or the reason (enum penstock_why) since which the far side takes no more windows. NULL
+	 * if `windows` is NULL. */
+	const _Atomic unsigned *windows_shut;
 	struct pst_err why_direct; /* why O_DIRECT is missing, or why it is not trusted */
 	struct pst_err why_fd; /* why `fd` is the caller's descriptor and not a newly opened one */
 	/* Why the storage cannot be written; the code is 0 if it can be written. */
 	struct pst_err why_no_write;
 	/* Description, such as "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)". */
 	char text[PENSTOCK_TEXT_MAX];
+};
+
+/*
+ * A window: host memory that the far side of a storage, such as a server of objects, can read and
+ * write itself. A storage allocates it, and its bytes move when a transfer names it. Only path rdma
+ * and such storages look into it.
+ */
+struct pst_window {
+	char *mem;
+	size_t len;
+	const void *kind; /* facts.windows of the storages that can use it */
+	/* The far side lost its access in the middle of a transfer. Memory that a device has pinned
+	 * no longer shows what the CPU sees, so nothing may be copied from it: close it. */
+	_Atomic bool spoiled;
+	void (*close)(struct pst_window *window);
 };
 
 struct pst_storage_ops;
@@ -120,6 +148,7 @@ struct penstock_storage {
 #define PST_IO_DIRECT 0x1u /* use O_DIRECT, not the page cache */
 #define PST_IO_RING 0x2u   /* the memory is in the lane's ring, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call is known to be quick: make it at once, on this thread */
+#define PST_IO_FAR 0x8u	   /* a drain: the far side shall fetch the bytes through a window */
 
 #define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
@@ -163,6 +192,12 @@ struct pst_io {
 	const char *engine; /* name of the engine that carried it; static */
 	/* Why no better engine carried it, if the storage knows that. */
 	enum penstock_why engine_why;
+	/* A fill: the window that begins with the memory. The far side may move the bytes through
+	 * it; NULL if there is none. */
+	struct pst_window *window;
+	/* Results of a fill with a window: whether the bytes came through it, and whether by DMA
+	 * only. If they came in another way, `err` has the reason. */
+	bool by_window, by_dma;
 	struct pst_err err; /* reason and text of the error if `result` is negative */
 	void (*done)(struct pst_io *io);
 	struct pst_io *next; /* used by the storage while in flight, then by the lane */
@@ -195,6 +230,10 @@ struct pst_storage_ops {
 	 * the transfer among those in flight before it touches the struct. The function must
 	 * never block. */
 	void (*cancel)(struct pst_io *io);
+
+	/* Allocates a window of at least `len` bytes. Not NULL if facts.windows is set. */
+	int (*window_open)(struct penstock_storage *st, size_t len, struct pst_window **out,
+			   struct pst_err *err);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
@@ -401,6 +440,10 @@ struct pst_device_ops {
 	/* Returns the number of bytes of an export. An import has checked that its allocation has
 	 * them. Not NULL if import_memory is not NULL. */
 	uint64_t (*export_len)(const struct penstock_export *exported);
+	/* Optional. Opens a dma-buf with which other drivers access a range of memory. *off
+	 * receives the range's offset in it. The caller closes *fd. */
+	int (*dma_buf)(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off,
+		       struct pst_err *err);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */
@@ -503,6 +546,9 @@ struct pst_path_facts {
 	const _Atomic uint64_t *held;
 	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
 	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
+	/* 0, or the reason (enum penstock_why) since which chunks use the plan's next path. NULL if
+	 * the path stays usable. */
+	const _Atomic unsigned *shut;
 	/* Maximum length of a chunk while the request's other lanes carry chunks on the plan's next
 	 * path. 0 if the path is not mixed with another path. While such a chunk starts, other
 	 * lanes' calls of the device's driver would wait. */
@@ -600,6 +646,9 @@ struct pst_chunk {
 	uint64_t copy_len;
 	unsigned copy_piece;
 	struct pst_lane *copy_lane;
+	/* A number other than 0 and 1 if the chunk's memory is not in the ring. Copies from memory
+	 * with different numbers are never joined. */
+	unsigned own_piece;
 	struct pst_err err;
 	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);

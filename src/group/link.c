@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/pass_fd.h"
+
 /* Time in ms to wait for the exit of a process whose socket has closed. The kernel closes the
  * sockets of a process before its pidfd reports the exit. */
 #define DEATH_REASON_MS 2000
@@ -74,10 +76,7 @@ static bool is_send_busy(int code)
 int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
 		  const struct pst_message *message)
 {
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {.space = {0}};
+	union pst_pass_fd control;
 	struct iovec iov[2] = {{packet, sizeof(*packet)}};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1};
 
@@ -88,17 +87,8 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_pac
 		iov[1] = (struct iovec){message->bytes, message->len};
 		msg.msg_iovlen = 2;
 	}
-	if (message && message->fd >= 0) {
-		struct cmsghdr *c;
-
-		msg.msg_control = control.space;
-		msg.msg_controllen = sizeof(control.space);
-		c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &message->fd, sizeof(message->fd));
-	}
+	if (message && message->fd >= 0)
+		pst_pass_fd_put(&msg, &control, message->fd);
 	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
 		struct pollfd writable = {link->sock, POLLOUT, 0};
 		int code = errno, ms = pst_group_ms_until(until_ms);
@@ -119,56 +109,18 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_pac
 
 /* ---- receiving ---- */
 
-/* Returns the first descriptor that came with a packet, or -1 if none came. Closes any further
- * descriptors: the buffer has room for more than one, but a rank sends only one. */
-static int take_passed_fd(struct msghdr *msg)
-{
-	int fd = -1;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
-			int other;
-
-			memcpy(&other, (const char *)c + at, sizeof(other));
-			if (fd < 0)
-				fd = other;
-			else
-				close(other);
-		}
-	}
-	return fd;
-}
-
 /* Receives a packet without waiting. Returns 1 if it has received a packet, and 0 if there is
  * none. Returns -EPIPE if the other end has closed the connection or does not follow this
  * protocol. */
 static int receive_packet(struct pst_link *link, struct pst_packet *packet,
 			  struct pst_message *message)
 {
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control;
 	struct iovec iov[2] = {{packet, sizeof(*packet)}, {message->bytes, PST_MESSAGE_MAX}};
-	struct msghdr msg;
-	ssize_t n;
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+	ssize_t n = pst_pass_fd_receive(link->sock, &msg, &message->fd);
 
-	for (int i = 0; i < 3; i++) {
-		msg = (struct msghdr){.msg_iov = iov,
-				      .msg_iovlen = 2,
-				      .msg_control = control.space,
-				      .msg_controllen = sizeof(control.space)};
-		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* Tries again after ECONNRESET: the kernel reports it first, and only then
-		 * delivers the packets that were sent before the reset. */
-		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
-			break;
-	}
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
-	message->fd = take_passed_fd(&msg);
 	if (message->fd < 0 && msg.msg_flags & MSG_CTRUNC)
 		/* The descriptor is lost, but the packet's other content is valid, so the
 		 * caller can report which rank sent the packet. */

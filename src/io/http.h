@@ -27,18 +27,18 @@
 
 #define PST_HTTP_TEXT_MAX (64u << 10) /* bytes of a text body that are kept */
 #define PST_HTTP_TRIES_MAX 8	      /* attempts in a row without a byte of progress */
-#define PST_HTTP_REACTORS_MAX 4
+#define PST_HTTP_REACTORS_MAX 32
 
 struct pst_http_call;
 struct pst_http_endpoint;
 struct pst_http_conn;
 
-/* What to do with the body of a response. */
+/* Decision about a response. */
 enum pst_http_verdict {
-	PST_HTTP_BODY,	/* it goes to the call's memory */
-	PST_HTTP_TEXT,	/* it goes to the call's text, and the call is then done with result 0 */
-	PST_HTTP_RETRY, /* it goes to the call's text, and the call is repeated */
-	PST_HTTP_FAIL,	/* judge() has filled call->err */
+	PST_HTTP_BODY,	/* receive the body into the call's memory */
+	PST_HTTP_TEXT,	/* receive it into the call's text, then end the call with result 0 */
+	PST_HTTP_RETRY, /* receive it into the call's text, then repeat the call */
+	PST_HTTP_FAIL,	/* end the call; judge() has filled call->err */
 };
 
 struct pst_http_ops {
@@ -51,8 +51,8 @@ struct pst_http_ops {
 	void (*done)(struct pst_http_call *call);
 };
 
-/* One request, with its repetitions. The owner keeps it, and the memory that it names, until done()
- * is called. All functions of `ops` are called on a reactor's thread. */
+/* One request, with its repetitions. The owner keeps the struct, and the memory that its members
+ * point to, until done() is called. All functions of `ops` are called on a reactor's thread. */
 struct pst_http_call {
 	/* set by the owner */
 	const struct pst_http_ops *ops;
@@ -61,6 +61,9 @@ struct pst_http_call {
 	size_t text_max; /* bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
 	const void *out; /* body of the request */
 	uint64_t out_len;
+	/* Bytes that the server moves in another way than by this connection. They count for the
+	 * limit of requests in flight. judge() may set it to 0. */
+	uint64_t beside;
 	struct iovec *in; /* memory for the body of the response */
 	unsigned in_count;
 	uint64_t in_len;
@@ -91,19 +94,6 @@ struct pst_http_call {
 /* Lowest speed of a connection, in bytes per second. A slower one is replaced. */
 #define PST_HTTP_SLOW (16u << 10)
 
-struct pst_http_endpoint_opts {
-	const char *host; /* name or IP address */
-	unsigned port;
-	bool tls, insecure;
-	const char *ca_bundle; /* "" for the system's certificates */
-};
-
-/* Opens an endpoint, which all users of the process share, and which stays
- * open. It looks up the host's addresses, which
- * may block. */
-int pst_http_endpoint_open(const struct pst_http_endpoint_opts *opts,
-			   struct pst_http_endpoint **out, struct pst_err *err);
-
 /* Starts a call. If the result is negative, done() is not called. Any thread may call it. It takes
  * a lock for a short time. */
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
@@ -114,12 +104,10 @@ int pst_http_start(struct pst_http_call *call, struct pst_err *err);
  */
 bool pst_http_cancel(struct pst_http_call *call);
 
-/* Numbers of this process since its start, for tests and benchmarks. */
+/* Counters of this process since its start, for tests and benchmarks. */
 struct pst_http_counts {
 	uint64_t connections, requests, retries, body_bytes, copied_bytes;
 };
 void pst_http_get_counts(struct pst_http_counts *out);
-/* Returns the number of requests that may be in flight to the endpoint. */
-unsigned pst_http_endpoint_limit(struct pst_http_endpoint *endpoint);
 
 #endif

@@ -42,6 +42,7 @@ struct pst_http_conn {
 	enum pst_http_conn_state state;
 	struct pst_http_endpoint *endpoint;
 	struct pst_http_call *call; /* NULL if idle */
+	struct pst_http_conn *next; /* for the reactor's lists */
 	struct pst_tls *tls;	    /* NULL without TLS */
 	const char *host;	    /* the endpoint's, for TLS and for messages */
 	struct pst_tls_context *tls_context;
@@ -56,7 +57,6 @@ struct pst_http_conn {
 	size_t have;
 	uint64_t left; /* bytes of the body that have not arrived; UINT64_MAX: until the end */
 	struct pst_http_chunks chunks;
-	struct iovec iov[64]; /* rest of the call's memory, or its first 64 pieces */
 	/* Bytes moved and time at the last check of the speed. */
 	uint64_t moved, mark_moved, mark_ns;
 	uint64_t began_ns; /* when the state began: for the connection's and the head's time */

@@ -4,7 +4,8 @@
  * endpoint for each server and kind of connection, which all threads share. Where a bucket is a
  * part of the server's name, each bucket has one. Endpoints are never freed, because idle
  * connections refer to them. An endpoint takes about 5 KB; the certificates, which take much more,
- * are shared by the endpoints that trust the same. Called by http.c.
+ * are shared by the endpoints that trust the same. Called by http.c, by the storage of objects and
+ * by the gateway.
  */
 #ifndef PST_IO_HTTP_ENDPOINT_H
 #define PST_IO_HTTP_ENDPOINT_H
@@ -40,8 +41,15 @@ struct pst_http_endpoint {
 	struct pst_http_endpoint *queue_next;
 };
 
-/* Returns the endpoint with these settings, and looks up its addresses if they are old. May
- * block. */
+struct pst_http_endpoint_opts {
+	const char *host; /* name or IP address */
+	unsigned port;
+	bool tls, insecure;
+	const char *ca_bundle; /* "" or NULL for the system's certificates */
+};
+
+/* Returns the endpoint with these settings. Blocks while it looks up the addresses of an endpoint
+ * that is not open. If the addresses of one that is open are old, a thread looks them up. */
 int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 		     struct pst_err *err);
 /* Returns the index of the address that a new connection tries first: another one each time, and

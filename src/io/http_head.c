@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/digits.h"
+
 #define TRAILER_MAX 8192 /* maximum length of the trailers of a chunked body */
 
 /* A part of the head, which does not end with a NUL. */
@@ -170,6 +172,12 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 		part_copy(value, out->crc64nvme, sizeof(out->crc64nvme));
 	else if (part_is(name, "x-amz-checksum-type"))
 		part_copy(value, out->checksum_type, sizeof(out->checksum_type));
+	else if (part_is(name, "x-amz-rdma-reply"))
+		part_copy_from(value, ' ', out->rdma_reply, sizeof(out->rdma_reply));
+	else if (part_is(name, "x-amz-rdma-bytes-transferred"))
+		part_copy_from(value, ' ', out->rdma_bytes, sizeof(out->rdma_bytes));
+	else if (part_is(name, "x-amz-rdma-checksum"))
+		part_copy_from(value, ' ', out->rdma_checksum, sizeof(out->rdma_checksum));
 	return 0;
 }
 
@@ -240,19 +248,10 @@ long pst_http_head_parse(const char *bytes, size_t len, struct pst_http_head *ou
 
 enum { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_BYTES, CHUNK_CR, CHUNK_LF, CHUNK_TRAILERS };
 
-static int hex_digit(char c)
-{
-	if (is_digit(c))
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Takes one byte of the line with a chunk's size. */
 static int chunk_size_take(struct pst_http_chunks *chunks, char c)
 {
-	int digit = hex_digit(c);
+	int digit = pst_hex_value(c);
 
 	if (chunks->state == CHUNK_SIZE && digit >= 0) {
 		chunks->left = chunks->left << 4 | (unsigned)digit;

@@ -14,7 +14,8 @@
 #define PST_HTTP_HEAD_MAX 16384 /* maximum length of a head, in bytes */
 #define PST_HTTP_LINES_MAX 128	/* maximum number of header lines */
 
-/* What a client needs to know of a response. Strings are empty if the header is missing. */
+/* The fields of a response's head that the client uses. Strings are empty if the header is missing.
+ */
 struct pst_http_head {
 	unsigned status; /* 100 to 599 */
 	bool keeps;	 /* the server keeps the connection open after the body */
@@ -30,6 +31,8 @@ struct pst_http_head {
 	char region[65];	/* x-amz-bucket-region */
 	char crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */
 	char checksum_type[17];		/* x-amz-checksum-type, such as FULL_OBJECT */
+	/* x-amz-rdma-reply, -bytes-transferred and -checksum, as they are */
+	char rdma_reply[16], rdma_bytes[48], rdma_checksum[48];
 };
 
 /*

@@ -5,8 +5,11 @@
  */
 #include "io/http_limit.h"
 
-/* Length of a window. Shorter windows measure noise: a request of 4 MiB takes 40 ms at 100 MB/s. */
+/* Length of a window. Shorter windows measure noise: a request of 4 MiB takes 40 ms at 100 MB/s. A
+ * fast server ends a window sooner, when each request in flight has been followed by others. */
 #define WINDOW_NS 200000000u
+#define WINDOW_MIN_NS 20000000u
+#define WINDOW_ROUNDS 8u
 /* After "slow down", the limit stays low for this time, as AWS recommends for S3's answer 503. */
 #define CALM_NS 2000000000u
 /* A window must be this much better, in percent, to count as better. */
@@ -58,12 +61,14 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 	limit->bytes += bytes;
 	limit->ended++;
 	/* Each request in flight must have had the chance to end. */
-	if (ns < WINDOW_NS || limit->ended < limit->now)
+	if (limit->ended < limit->now || ns < WINDOW_MIN_NS)
+		return;
+	if (ns < WINDOW_NS && limit->ended < WINDOW_ROUNDS * limit->now)
 		return;
 	rate = (uint64_t)((double)limit->bytes * 1e9 / (double)ns);
 	if (limit->waited && now_ns >= limit->calm_ns) {
-		/* Turn round unless the last step made it better. After a step down that changed
-		 * nothing, keep the lower limit's direction: fewer requests do as well. */
+		/* A step up must raise the speed, or the direction changes. A step down must only
+		 * not lower it: if fewer requests give the same speed, fewer are better. */
 		bool better = rate > limit->rate + limit->rate / 100 * BETTER;
 		bool worse = rate + rate / 100 * BETTER < limit->rate;
 

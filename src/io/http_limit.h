@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adapts the number of requests in flight to an endpoint to what is measured. Pure functions:
- * http.c passes the time, under its lock.
+ * Limits the number of requests in flight to an endpoint, and adapts the limit to the measured
+ * speed. The functions are pure: http.c passes the time, under its lock.
  *
- * The limit climbs as long as the bytes per second climb with it, and turns round when they fall.
- * An answer "slow down" halves the limit at once.
+ * The limit changes in steps, which keep their direction, up or down, until the bytes per second
+ * show that it is wrong. An answer "slow down" halves the limit at once.
  */
 #ifndef PST_IO_HTTP_LIMIT_H
 #define PST_IO_HTTP_LIMIT_H
@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 #define PST_HTTP_INFLIGHT_MIN 2
-#define PST_HTTP_INFLIGHT_FIRST 8
+#define PST_HTTP_INFLIGHT_FIRST 16
 #define PST_HTTP_INFLIGHT_MAX 256 /* also the limit of all endpoints together */
 
 struct pst_http_limit {
 	unsigned now;	   /* number of requests that may be in flight */
-	bool down;	   /* the last step lowered the limit */
+	bool down;	   /* direction of the steps: the next one lowers the limit */
 	bool waited;	   /* a request waited for the limit in this window */
 	unsigned ended;	   /* requests that ended in this window */
 	uint64_t bytes;	   /* bytes of these requests */

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire) and
- * the rules of responses (src/s3/judge.c). A buffer and a window of the API are those of the data
- * plane.
+ * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire). A
+ * buffer and a window of the API are those of the data plane.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/fork.h"
+#include "core/base/struct_copy.h"
 #include "object/memory.h"
-#include "s3/judge.h"
 #include "wire/client.h"
 
 struct penstock_object_client {
@@ -35,10 +34,10 @@ int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 	const struct pst_wire_devices *devices;
 	struct penstock_object_client *client;
 	struct pst_err err = {0};
-	int ret = pst_object_struct_read(&o, sizeof(o), opts, "the options");
+	int ret;
 
-	if (ret)
-		return ret;
+	if (pst_struct_copy_in(&o, sizeof(o), opts, "the options", &err))
+		return pst_err_publish(&err);
 	if (!out)
 		return pst_fail_null("out");
 	client = calloc(1, sizeof(*client));
@@ -142,7 +141,7 @@ int penstock_object_window_get_info(const struct penstock_object_window *window,
 	if (!window)
 		return pst_fail_null("the window");
 	pst_wire_window_info(inner_window(window), &found);
-	return pst_object_struct_write(info, &found, sizeof(found), "the info");
+	return pst_struct_copy_out(info, &found, sizeof(found));
 }
 
 int penstock_object_headers(const struct penstock_object_window *window,
@@ -173,18 +172,16 @@ int penstock_object_judge(const struct penstock_object_window *window,
 {
 	struct penstock_object_verdict found = {.size = sizeof(found)};
 	struct penstock_object_reply r;
-	int ret;
+	struct pst_err err;
 
 	if (!window || !reply)
 		return pst_fail_null(window ? "the reply" : "the window");
-	ret = pst_object_struct_read(&r, sizeof(r), reply, "the reply");
-	if (ret)
-		return ret;
+	if (pst_struct_copy_in(&r, sizeof(r), reply, "the reply", &err))
+		return pst_err_publish(&err);
 	if (r.header_count && !r.headers)
 		return pst_fail_null("the array of headers");
-	pst_judge(pst_wire_window_op(inner_window(window)),
-		  pst_wire_window_len(inner_window(window)), &r, &found);
-	return pst_object_struct_write(verdict, &found, sizeof(found), "the verdict");
+	pst_wire_judge(inner_window(window), &r, &found);
+	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 
 int penstock_object_release(struct penstock_object_window *window)
@@ -204,5 +201,5 @@ int penstock_object_client_get_info(const struct penstock_object_client *client,
 	if (!client)
 		return pst_fail_null("the client");
 	pst_wire_client_info(client->wire, &found);
-	return pst_object_struct_write(info, &found, sizeof(found), "the info");
+	return pst_struct_copy_out(info, &found, sizeof(found));
 }

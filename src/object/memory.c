@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h on the public API, and on the function of a device that reads the length of
- * an export. All clients and servers of a process share one reference
- * to the device "host".
+ * Implements memory.h on the public API, and on functions of devices that have no public function:
+ * the length of an export, dma-bufs, and the order of writes by network cards. All clients and
+ * servers of a process share one reference to the device "host".
  */
 #include "object/memory.h"
 
@@ -10,12 +10,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/struct_copy.h"
 #include "core/base/fork.h"
 #include "core/ops.h"
 
-/* Moves bytes between a file and memory of a GPU, by the paths of the library. Opening the file as
- * a storage takes less time than one chunk. */
+/* Moves bytes between a file and memory of a GPU, by the paths of the library. Opens the file as a
+ * storage for each call. */
 static int file_io(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		   bool read_file)
 {
@@ -43,6 +42,23 @@ static int import_memory(struct penstock_device *dev, const struct penstock_expo
 	return ret;
 }
 
+static int dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off)
+{
+	struct pst_err err;
+
+	if (!dev->ops->dma_buf)
+		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s has no dma-buf", dev->name);
+	return dev->ops->dma_buf(dev, ptr, len, fd, off, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int order_writes(struct penstock_device *dev)
+{
+	struct pst_err err;
+
+	return dev->ops->order_writes && dev->ops->order_writes(dev, &err) ? pst_err_publish(&err)
+									   : 0;
+}
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
 static unsigned users;
 static struct pst_wire_devices table = {
@@ -51,6 +67,8 @@ static struct pst_wire_devices table = {
 	.copy = penstock_copy,
 	.export_memory = penstock_export_memory,
 	.import_memory = import_memory,
+	.dma_buf = dma_buf,
+	.order_writes = order_writes,
 	.file_io = file_io,
 };
 
@@ -93,25 +111,4 @@ void pst_object_devices_close(void)
 struct penstock_device *pst_object_device(struct penstock_device *dev)
 {
 	return dev && !strcmp(penstock_device_name(dev), "host") ? NULL : dev;
-}
-
-int pst_object_struct_read(void *to, size_t len, const void *from, const char *what)
-{
-	int ret = pst_struct_read(to, len, from);
-
-	if (ret)
-		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT,
-			      ret == -E2BIG ? "%s has a member that this library does not know"
-					    : "size of %s is not set",
-			      what);
-	return ret;
-}
-
-int pst_object_struct_write(void *to, const void *from, size_t len, const char *what)
-{
-	int ret = to ? pst_struct_write(to, from, len) : -EINVAL;
-
-	if (ret)
-		penstock_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT, "size of %s is not set", what);
-	return ret;
 }

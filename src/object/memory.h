@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both halves of the object API share: the functions with which the data plane reaches memory
- * of devices, and the copying of versioned structs.
+ * The functions with which the data plane reaches memory of devices. Called by both halves of the
+ * object API.
  */
 #ifndef PST_OBJECT_MEMORY_H
 #define PST_OBJECT_MEMORY_H
@@ -15,9 +15,5 @@ void pst_object_devices_close(void);
 
 /* Returns NULL for the device "host", which the data plane accesses itself, and else `dev`. */
 struct penstock_device *pst_object_device(struct penstock_device *dev);
-
-/* Like pst_struct_read and pst_struct_write, with an error message about `what`. */
-int pst_object_struct_read(void *to, size_t len, const void *from, const char *what);
-int pst_object_struct_write(void *to, const void *from, size_t len, const char *what);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/base/fork.h"
+#include "core/base/struct_copy.h"
 #include "object/memory.h"
 #include "s3/judge.h"
 #include "wire/server.h"
@@ -28,10 +29,10 @@ int penstock_object_server_open(const struct penstock_object_server_opts *opts,
 	const struct pst_wire_devices *devices;
 	struct penstock_object_server *server;
 	struct pst_err err = {0};
-	int ret = pst_object_struct_read(&o, sizeof(o), opts, "the options");
+	int ret;
 
-	if (ret)
-		return ret;
+	if (pst_struct_copy_in(&o, sizeof(o), opts, "the options", &err))
+		return pst_err_publish(&err);
 	if (!out)
 		return pst_fail_null("out");
 	server = calloc(1, sizeof(*server));
@@ -77,9 +78,8 @@ int penstock_object_resolve(struct penstock_object_server *server, const char *t
 
 	if (!server || !token || !out)
 		return pst_fail_null(!server ? "the server" : !token ? "the token" : "out");
-	ret = pst_object_struct_read(&p, sizeof(p), peer, "the peer");
-	if (ret)
-		return ret;
+	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err))
+		return pst_err_publish(&err);
 	ret = pst_fork_check(server->generation, &err);
 	if (!ret)
 		ret = pst_wire_resolve(server->wire, token, len, &p, &remote, &err);
@@ -99,7 +99,7 @@ int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 	if (!remote)
 		return pst_fail_null("the remote window");
 	pst_wire_remote_info(inner_remote(remote), &found);
-	return pst_object_struct_write(info, &found, sizeof(found), "the info");
+	return pst_struct_copy_out(info, &found, sizeof(found));
 }
 
 int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
@@ -172,5 +172,5 @@ int penstock_object_server_get_info(const struct penstock_object_server *server,
 	if (!server)
 		return pst_fail_null("the server");
 	pst_wire_server_info(server->wire, &found);
-	return pst_object_struct_write(info, &found, sizeof(found), "the info");
+	return pst_struct_copy_out(info, &found, sizeof(found));
 }

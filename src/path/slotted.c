@@ -207,6 +207,9 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 			"pass a descriptor without O_DIRECT, or one that /proc/self/fd can reopen");
 		return err->code;
 	}
+	if (route->st->facts.windows_only)
+		return pst_fail(err, PENSTOCK_WHY_REQUIRE,
+				"the storage was opened for transfers through windows only");
 	facts->class_ = PENSTOCK_ANY;
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
@@ -251,9 +254,7 @@ static int bounce_host_start(struct pst_chunk *chunk, const struct pst_part *par
 	return pst_chunk_io_start(chunk);
 }
 
-/* Starts the chunk without the L2 bounce: host memory without a slot, other memory
- * through a slot. */
-static int bounce_start_plain(struct pst_chunk *chunk, unsigned flags)
+int pst_bounce_start_plain(struct pst_chunk *chunk, unsigned flags)
 {
 	struct pst_part part;
 
@@ -267,13 +268,13 @@ static int bounce_start_plain(struct pst_chunk *chunk, unsigned flags)
 static int bounce_start(struct pst_chunk *chunk)
 {
 	if (chunk->route->op == PENSTOCK_WRITE || chunk->residency == PST_COLD)
-		return bounce_start_plain(chunk,
-					  chunk->lane->kind == PST_LANE_BORROWED ? PST_IO_NOW : 0);
+		return pst_bounce_start_plain(
+			chunk, chunk->lane->kind == PST_LANE_BORROWED ? PST_IO_NOW : 0);
 	if (pst_bounce_l2_suits(chunk))
 		return pst_bounce_l2_start(chunk);
 	if (chunk->timed)
 		chunk->timed_ns = pst_now_ns();
-	return bounce_start_plain(chunk, PST_IO_NOW);
+	return pst_bounce_start_plain(chunk, PST_IO_NOW);
 }
 
 /* ---- the tables ---- */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "s3/hash.h"
 
 #define LINE_MAX_LEN 1024   /* maximum length of a line, with its end */

@@ -19,11 +19,11 @@ struct profile {
 	char region[65], endpoint[1025], ca_bundle[1025];
 	char services[129];	/* name of a section [services NAME] */
 	char s3_endpoint[1025]; /* endpoint_url of s3 in this section */
-	char foreign[33];	/* setting that stands for another kind of credentials */
-	bool role;		/* whether this setting counts before the keys */
+	char foreign[33];	/* name of a setting for another source of keys; "": none */
+	bool role;		/* whether it is role_arn, which takes precedence over keys */
 };
 
-/* What the functions for pst_ini_read share. */
+/* State of a file's reading, which the callbacks of pst_ini_read share. */
 struct reading {
 	struct profile *profile;
 	const char *name; /* of the profile */
@@ -152,33 +152,61 @@ static int services_put(void *user, const struct pst_ini_setting *setting)
 			  "endpoint_url of s3", r->file, r->why, r->why_len);
 }
 
-/* Reads a whole file. *out is NULL if the file does not exist. The caller frees *out by
- * bytes_free. */
-static int file_read(const char *file, char **out, char *why, size_t why_len)
+/* The bytes of a file, with a NUL at their end. */
+struct bytes {
+	char *at; /* NULL if there is no file */
+	size_t len;
+};
+
+/* Frees the bytes, which may contain a secret. */
+static void bytes_free(struct bytes *bytes)
+{
+	if (bytes->at)
+		explicit_bzero(bytes->at, bytes->len + 1);
+	free(bytes->at);
+}
+
+/* Copies the bytes, because pst_ini_read changes them. */
+static int bytes_copy(const struct bytes *from, struct bytes *out, char *why, size_t why_len)
+{
+	out->len = from->len;
+	out->at = malloc(from->len + 1);
+	if (!out->at) {
+		snprintf(why, why_len, "no memory for the settings");
+		return -ENOMEM;
+	}
+	memcpy(out->at, from->at, from->len + 1);
+	return 0;
+}
+
+/* Reads a whole file. out->at is NULL if the file does not exist. The caller frees the bytes by
+ * bytes_free, also after an error. */
+static int file_read(const char *file, struct bytes *out, char *why, size_t why_len)
 {
 	int fd = open(file, O_RDONLY | O_CLOEXEC), rc = 0;
-	size_t len = 0;
 	struct stat st;
 	ssize_t n = 1;
 
-	*out = NULL;
+	*out = (struct bytes){NULL, 0};
 	/* A folder that this user may not search is like a missing file: $HOME may be another
 	 * user's. */
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || (errno == EACCES && stat(file, &st))))
 		return 0;
-	*out = fd < 0 ? NULL : calloc(1, PST_INI_MAX + 2);
-	while (*out && n > 0 && len <= PST_INI_MAX) {
-		n = read(fd, *out + len, PST_INI_MAX + 1 - len);
-		len += n > 0 ? (size_t)n : 0;
+	out->at = fd < 0 ? NULL : malloc(PST_INI_MAX + 2);
+	while (out->at && n > 0 && out->len <= PST_INI_MAX) {
+		n = read(fd, out->at + out->len, PST_INI_MAX + 1 - out->len);
+		out->len += n > 0 ? (size_t)n : 0;
 	}
-	if (fd < 0 || !*out || n < 0) {
+	if (out->at)
+		out->at[out->len] = '\0';
+	if (fd < 0 || !out->at || n < 0) {
 		rc = -errno;
 		snprintf(why, why_len, "cannot read %s: %m", file);
-	} else if (len > PST_INI_MAX) {
+	} else if (out->len > PST_INI_MAX) {
 		rc = -EFBIG;
 		snprintf(why, why_len, "%s is longer than 1 MiB, so it is no file of settings",
 			 file);
-	} else if (strlen(*out) != len) {
+	} else if (strlen(out->at) != out->len) {
 		rc = -EINVAL;
 		snprintf(why, why_len, "%s contains NUL bytes, so it is no file of settings", file);
 	}
@@ -187,34 +215,27 @@ static int file_read(const char *file, char **out, char *why, size_t why_len)
 	return rc;
 }
 
-static void bytes_free(char *bytes)
-{
-	if (bytes)
-		explicit_bzero(bytes, PST_INI_MAX + 2);
-	free(bytes);
-}
-
-/* Reads a profile's settings in a file. */
+/* Reads a profile's settings in a file: first its section, then the section [services NAME] that it
+ * names, which may come before. */
 static int profile_read(const char *file, bool config, const char *name, struct profile *out,
 			char *why, size_t why_len)
 {
 	struct reading r = {out, name, config, false, file, why, why_len};
-	char *bytes;
+	struct bytes bytes, copy = {NULL, 0};
 	int rc;
 
 	if (!*file)
 		return 0;
 	rc = file_read(file, &bytes, why, why_len);
-	if (!rc && bytes)
-		rc = pst_ini_read(bytes, file, profile_section, profile_put, &r, why, why_len);
-	bytes_free(bytes);
-	if (rc || !*out->services)
-		return rc;
-	rc = file_read(file, &bytes, why, why_len);
+	if (!rc && bytes.at)
+		rc = bytes_copy(&bytes, &copy, why, why_len);
+	if (!rc && copy.at)
+		rc = pst_ini_read(copy.at, file, profile_section, profile_put, &r, why, why_len);
 	r.here = false;
-	if (!rc && bytes)
-		rc = pst_ini_read(bytes, file, services_section, services_put, &r, why, why_len);
-	bytes_free(bytes);
+	if (!rc && *out->services)
+		rc = pst_ini_read(bytes.at, file, services_section, services_put, &r, why, why_len);
+	bytes_free(&copy);
+	bytes_free(&bytes);
 	return rc;
 }
 
@@ -294,7 +315,7 @@ static int foreign_fail(const char *profile, const char *setting, char *why, siz
 	return -EOPNOTSUPP;
 }
 
-/* The two files, and what they say about the profile. */
+/* The names of the two files, and the settings of the profile in each. */
 struct files {
 	char credentials_name[1025], config_name[1025];
 	struct profile credentials, config;
@@ -338,7 +359,7 @@ static int first_set(char *out, size_t size, const char *const variables[2],
 	return rc;
 }
 
-/* Sets what is not a key. */
+/* Sets the region, the endpoint and the CA bundle. */
 static int places_set(const struct files *f, struct pst_s3_settings *out, char *why, size_t why_len)
 {
 	int rc = first_set(

@@ -15,6 +15,7 @@
 #include <openssl/hmac.h>
 
 #include "common/crc32c.h"
+#include "common/digits.h"
 #include "s3/crc.h"
 
 struct pst_hash {
@@ -106,18 +107,6 @@ void pst_hash_close(struct pst_hash *hash)
 	free(hash);
 }
 
-void pst_hex(const void *bytes, size_t len, char *out)
-{
-	static const char digits[] = "0123456789abcdef";
-	const unsigned char *at = bytes;
-
-	for (size_t i = 0; i < len; i++) {
-		*out++ = digits[at[i] >> 4];
-		*out++ = digits[at[i] & 15];
-	}
-	*out = '\0';
-}
-
 bool pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX])
 {
 	unsigned char digest[32];
@@ -163,63 +152,4 @@ const char *pst_hash_name(enum pst_hash_kind kind)
 int pst_compare_secret(const void *a, const void *b, size_t len)
 {
 	return CRYPTO_memcmp(a, b, len);
-}
-
-static const char base64_digits[] =
-	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-void pst_base64(const void *bytes, size_t len, char *out)
-{
-	const unsigned char *at = bytes;
-
-	for (; len; at += 3) {
-		size_t n = len < 3 ? len : 3;
-		unsigned word =
-			(unsigned)at[0] << 16 | (n > 1 ? at[1] << 8 : 0) | (n > 2 ? at[2] : 0);
-
-		*out++ = base64_digits[word >> 18];
-		*out++ = base64_digits[word >> 12 & 63];
-		*out++ = n > 1 ? base64_digits[word >> 6 & 63] : '=';
-		*out++ = n > 2 ? base64_digits[word & 63] : '=';
-		len -= n;
-	}
-	*out = '\0';
-}
-
-/* Returns the value of a digit, or -1. */
-static int base64_value(char digit)
-{
-	const char *at = digit ? strchr(base64_digits, digit) : NULL;
-
-	return at ? (int)(at - base64_digits) : -1;
-}
-
-long pst_base64_parse(const char *text, size_t len, void *out, size_t max)
-{
-	unsigned char *to = out;
-	size_t pad = 0, n = 0;
-
-	while (pad < 2 && pad < len && text[len - 1 - pad] == '=')
-		pad++;
-	if (len % 4 || len / 4 * 3 - pad > max)
-		return -EINVAL;
-	for (size_t i = 0; i < len; i += 4) {
-		size_t digits = i + 4 == len ? 4 - pad : 4;
-		unsigned word = 0;
-
-		for (size_t k = 0; k < 4; k++) {
-			int value = k < digits ? base64_value(text[i + k]) : 0;
-
-			if (value < 0)
-				return -EINVAL;
-			word = word << 6 | (unsigned)value;
-		}
-		/* Bits that the padding cuts off must be 0, so that no two texts are the same
-		 * bytes. */
-		if (word & ((1u << 8 * (4 - digits)) - 1))
-			return -EINVAL;
-		for (size_t k = 0; k + 1 < digits; k++)
-			to[n++] = (unsigned char)(word >> (16 - 8 * k));
-	}
-	return (long)n;
 }

@@ -36,9 +36,6 @@ size_t pst_hash_end(struct pst_hash *hash, unsigned char out[PST_HASH_MAX]);
 /* Frees the state; NULL is allowed. */
 void pst_hash_close(struct pst_hash *hash);
 
-/* Writes bytes as lower-case hex digits. `out` needs 2 * len + 1 bytes. */
-void pst_hex(const void *bytes, size_t len, char *out);
-
 /* Computes the SHA-256 digest of `len` bytes as hex digits. Returns false and writes "" if there is
  * no memory. */
 bool pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX]);
@@ -59,10 +56,5 @@ const char *pst_hash_name(enum pst_hash_kind kind);
 /* Compares two strings of equal length in a time that does not depend on their bytes. Returns 0 if
  * they are equal. */
 int pst_compare_secret(const void *a, const void *b, size_t len);
-
-/* Encodes bytes in base64 with padding. `out` needs (len + 2) / 3 * 4 + 1 bytes. */
-void pst_base64(const void *bytes, size_t len, char *out);
-/* Decodes base64 with padding. Returns the number of bytes, at most `max`, or -EINVAL. */
-long pst_base64_parse(const char *text, size_t len, void *out, size_t max);
 
 #endif

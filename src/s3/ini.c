@@ -59,7 +59,7 @@ int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const
 		 int (*put)(void *user, const struct pst_ini_setting *setting), void *user,
 		 char *why, size_t why_len)
 {
-	struct pst_ini_setting setting = {.section = "", .parent = ""};
+	struct pst_ini_setting setting = {.parent = ""};
 	char *next = bytes + (strncmp(bytes, "\xef\xbb\xbf", 3) ? 0 : 3), *line, *name, *value;
 	const char *above = ""; /* setting that later indented lines belong to */
 	int rc = 0;
@@ -82,9 +82,8 @@ int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const
 				return ini_fail(file, number, "add the missing bracket ]", why,
 						why_len);
 			*end = '\0';
-			setting.section = trimmed(line + 1);
 			above = "";
-			rc = section(user, setting.section);
+			rc = section(user, trimmed(line + 1));
 			continue;
 		}
 		if (indented && !*above)

@@ -13,9 +13,8 @@
 
 /* One setting. The strings are valid during the call only. */
 struct pst_ini_setting {
-	const char *section; /* the text in brackets, such as "profile x"; "" before the first */
-	const char *parent;  /* the setting above an indented line; "" for all others */
-	const char *name;    /* in lower case */
+	const char *parent; /* the setting above an indented line; "" for all others */
+	const char *name;   /* in lower case */
 	const char *value;
 };
 

@@ -13,11 +13,15 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/digits.h"
+
 #define EMPTY_MD5                                                                      \
 	"d41d8cd98f00b204e9800998ecf8427e" /* MD5 of no bytes: ETag of an empty object \
 					    */
 
-/* The headers that matter, as numbers. */
+#define CRC64_DIGITS 12 /* length of 8 bytes in base64 */
+
+/* The headers that decide about a response, as numbers. */
 struct seen {
 	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
 	bool has_bytes, has_total, has_length, has_range;
@@ -83,34 +87,22 @@ static void parse_range(const char *value, struct seen *seen)
 	seen->range_bytes = last - first + 1;
 }
 
-static int base64_value(char c)
-{
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	const char *at = c ? strchr(digits, c) : NULL;
-
-	return at ? (int)(at - digits) : -1;
-}
-
-/* Parses "CRC64NVME " and the base64 text of 8 bytes: 11 digits and one "=". */
+/* Parses "CRC64NVME " and the base64 text of 8 bytes. A value that is not this counts as absent. */
 static void parse_checksum(const char *value, struct seen *seen)
 {
 	const char *at = skip_blanks(value);
-	uint64_t crc = 0;
+	unsigned char bytes[8];
 
 	if (strncasecmp(at, "CRC64NVME ", 10))
 		return;
 	at = skip_blanks(at + 10);
-	for (unsigned i = 0; i < 11; i++) {
-		int digit = base64_value(at[i]);
-
-		/* The last digit has 4 bits of the checksum and 2 bits that must be 0. */
-		if (digit < 0 || (i == 10 && digit & 3))
-			return;
-		crc = i < 10 ? crc << 6 | (unsigned)digit : crc << 4 | (unsigned)digit >> 2;
-	}
-	seen->has_crc64 = at[11] == '=' && is_end(at + 12);
-	seen->crc64 = crc;
+	if (strnlen(at, CRC64_DIGITS) < CRC64_DIGITS || !is_end(at + CRC64_DIGITS) ||
+	    pst_base64_parse(at, CRC64_DIGITS, bytes, sizeof(bytes)) != sizeof(bytes))
+		return;
+	seen->has_crc64 = true;
+	seen->crc64 = 0;
+	for (unsigned i = 0; i < sizeof(bytes); i++)
+		seen->crc64 = seen->crc64 << 8 | bytes[i];
 }
 
 static void parse_headers(const struct penstock_object_reply *reply, struct seen *seen)
@@ -230,7 +222,8 @@ static void judge_delivered(uint64_t len, const struct penstock_object_reply *re
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the server did not send x-amz-rdma-bytes-transferred");
 	else if (seen->has_length && seen->length)
-		/* Nobody knows what the body is, so neither the body nor the window counts. */
+		/* The bytes of the object are either in the window or in the body. Here it is
+		 * unknown which of them has the right bytes. */
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the response has a body of %" PRIu64 " bytes "
 		       "although the bytes went by RDMA",

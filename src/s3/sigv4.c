@@ -3,15 +3,18 @@
 #include "s3/sigv4.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
 #include "s3/canonical.h"
 #include "s3/hash.h"
 #include "s3/uri.h"
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
+#define SERVICE "s3"
 #define SKEW_S (15 * 60) /* maximum difference between the clocks of client and server */
 
 void pst_sigv4_date(time_t now, char out[PST_SIGV4_DATE])
@@ -44,18 +47,18 @@ static bool date_parse(const char *text, time_t *out)
 	return !strcmp(again, text);
 }
 
-/* Turns the value of a header date into the form of x-amz-date: such a time, or one such as "Fri,
- * 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes -0000 in place of GMT. */
-static bool date_read(const char *text, char out[PST_SIGV4_DATE])
+/* Parses the value of x-amz-date or of a header date: a time in the form of x-amz-date, which `out`
+ * gets, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes
+ * -0000 in place of GMT. */
+static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 {
 	static const char days[] = "SunMonTueWedThuFriSat";
 	static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 	struct tm tm = {0};
 	char month[4] = "", again[64];
 	const char *found;
-	time_t time;
 
-	if (date_parse(text, &time)) {
+	if (date_parse(text, time)) {
 		memcpy(out, text, PST_SIGV4_DATE);
 		return true;
 	}
@@ -67,20 +70,21 @@ static bool date_read(const char *text, char out[PST_SIGV4_DATE])
 		return false;
 	tm.tm_mon = (int)(found - months) / 3;
 	tm.tm_year -= 1900;
-	time = timegm(&tm);
+	*time = timegm(&tm);
 	/* timegm also sets the day of the week. */
 	snprintf(again, sizeof(again), "%.3s, %02d %.3s %04d %02d:%02d:%02d", days + 3 * tm.tm_wday,
 		 tm.tm_mday, months + 3 * tm.tm_mon, tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
 		 tm.tm_sec);
-	pst_sigv4_date(time, out);
+	pst_sigv4_date(*time, out);
 	return !strncmp(again, text, 25) &&
 	       (!strcmp(text + 25, " GMT") || !strcmp(text + 25, " -0000") ||
-		!strcmp(text + 25, " +0000"));
+		!strcmp(text + 25, " +0000")) &&
+	       date_parse(out, time); /* not a year before 0 */
 }
 
 /* Computes the key of all signatures with this secret on one day. */
 static bool signing_key(const char *secret, const char *date, const char *region,
-			const char *service, unsigned char key[32])
+			unsigned char key[32])
 {
 	struct pst_text first = {0};
 	bool good;
@@ -89,12 +93,77 @@ static bool signing_key(const char *secret, const char *date, const char *region
 	pst_text_put_str(&first, secret);
 	good = !first.failed && pst_hmac_sha256(first.at, first.len, date, 8, key) &&
 	       pst_hmac_sha256(key, 32, region, strlen(region), key) &&
-	       pst_hmac_sha256(key, 32, service, strlen(service), key) &&
+	       pst_hmac_sha256(key, 32, SERVICE, strlen(SERVICE), key) &&
 	       pst_hmac_sha256(key, 32, "aws4_request", 12, key);
 	if (first.at)
 		explicit_bzero(first.at, first.len);
 	free(first.at);
 	return good;
+}
+
+struct pst_sigv4_day {
+	pthread_mutex_t lock;
+	char date[9]; /* "" if there is no key */
+	char region[65];
+	unsigned char key[32];
+};
+
+struct pst_sigv4_day *pst_sigv4_day_open(void)
+{
+	struct pst_sigv4_day *day = calloc(1, sizeof(*day));
+
+	if (day)
+		pthread_mutex_init(&day->lock, NULL);
+	return day;
+}
+
+void pst_sigv4_day_close(struct pst_sigv4_day *day)
+{
+	if (!day)
+		return;
+	pthread_mutex_destroy(&day->lock);
+	explicit_bzero(day, sizeof(*day));
+	free(day);
+}
+
+/* Returns whether `day` has the key of a date and region, and copies it. Does not wait for the
+ * lock, because after a fork, the child may have a copy of a lock that no thread of it releases. */
+static bool day_take(struct pst_sigv4_day *day, const char *date, const char *region,
+		     unsigned char key[32])
+{
+	bool known;
+
+	if (pthread_mutex_trylock(&day->lock))
+		return false;
+	known = day->date[0] && !memcmp(day->date, date, 8) && !strcmp(day->region, region);
+	if (known)
+		memcpy(key, day->key, sizeof(day->key));
+	pthread_mutex_unlock(&day->lock);
+	return known;
+}
+
+static void day_put(struct pst_sigv4_day *day, const char *date, const char *region,
+		    const unsigned char key[32])
+{
+	if (strlen(region) >= sizeof(day->region) || pthread_mutex_trylock(&day->lock))
+		return;
+	memcpy(day->date, date, 8);
+	memcpy(day->region, region, strlen(region) + 1);
+	memcpy(day->key, key, sizeof(day->key));
+	pthread_mutex_unlock(&day->lock);
+}
+
+/* Copies the key of all signatures with this secret on one day from `day`, or computes it. */
+static bool day_key(struct pst_sigv4_day *day, const char *secret, const char *date,
+		    const char *region, unsigned char key[32])
+{
+	if (day && day_take(day, date, region, key))
+		return true;
+	if (!signing_key(secret, date, region, key))
+		return false;
+	if (day)
+		day_put(day, date, region, key);
+	return true;
 }
 
 /* Appends DATE/REGION/SERVICE/aws4_request. */
@@ -109,7 +178,7 @@ static void scope_put(const char *date, const char *region, const char *service,
 	pst_text_put_str(out, "/aws4_request");
 }
 
-/* What a signature covers besides the request. */
+/* The values that enter a signature besides the request. */
 struct terms {
 	const char *date, *region, *service, *signed_headers, *payload;
 	const unsigned char *key;
@@ -178,13 +247,13 @@ static void request_sign(const struct pst_sigv4_request *req, const struct pst_s
 	const struct terms terms = {
 		.date = date,
 		.region = keys->region,
-		.service = "s3",
+		.service = SERVICE,
 		.signed_headers = names->at ? names->at : "",
 		.payload = payload,
 		.key = key,
 	};
 
-	if (names->failed || !signing_key(keys->secret, date, keys->region, "s3", key) ||
+	if (names->failed || !day_key(keys->day, keys->secret, date, keys->region, key) ||
 	    signature_make(req, &terms, signature))
 		out->failed = true;
 	else
@@ -203,7 +272,7 @@ void pst_sigv4_sign(const struct pst_sigv4_request *req, const struct pst_sigv4_
 	pst_text_put_str(out, ALGORITHM " Credential=");
 	pst_text_put_str(out, keys->access_key);
 	pst_text_put_str(out, "/");
-	scope_put(date, keys->region, "s3", out);
+	scope_put(date, keys->region, SERVICE, out);
 	pst_text_put_str(out, ", SignedHeaders=");
 	pst_text_put_str(out, names.at ? names.at : "");
 	pst_text_put_str(out, ", Signature=");
@@ -231,7 +300,7 @@ void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sig
 	signed_headers_put(req, &names);
 	pst_text_put_str(&credential, keys->access_key);
 	pst_text_put_str(&credential, "/");
-	scope_put(date, keys->region, "s3", &credential);
+	scope_put(date, keys->region, SERVICE, &credential);
 	pst_text_put_number(&expires, expires_s);
 
 	pst_text_put_str(&query, req->query);
@@ -440,6 +509,7 @@ static enum pst_sigv4_result params_parse(const char *const values[P_COUNT],
 			return PST_SIGV4_MALFORMED;
 	if (credential_parse(values[P_CREDENTIAL], strlen(values[P_CREDENTIAL]), out, day) &&
 	    word_copy(values[P_DATE], strlen(values[P_DATE]), out->date, sizeof(out->date)) &&
+	    date_parse(out->date, &out->time) &&
 	    expires_parse(values[P_EXPIRES], strlen(values[P_EXPIRES]), out) &&
 	    signed_headers_parse(values[P_HEADERS], strlen(values[P_HEADERS]), out) &&
 	    signature_parse(values[P_SIGNATURE], strlen(values[P_SIGNATURE]), out))
@@ -475,7 +545,7 @@ static enum pst_sigv4_result claim_find(const struct pst_sigv4_request *req, cha
 	/* Clients that send a header date need no x-amz-date. */
 	if (!dates)
 		date = header_find(req, "date", &dates);
-	if (dates != 1 || !date_read(date, out->date))
+	if (dates != 1 || !date_read(date, out->date, &out->time))
 		return PST_SIGV4_MALFORMED;
 	return header_parse(header + len, out, day);
 }
@@ -487,14 +557,12 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 	struct pst_sigv4_claim claim = {0};
 	enum pst_sigv4_result result = PST_SIGV4_MALFORMED;
 	char day[9] = "";
-	time_t date;
 
 	memset(out, 0, sizeof(*out));
 	if (room && req->header_count <= PST_SIGV4_HEADERS_MAX)
 		result = claim_find(req, room, &claim, day);
 	free(room);
-	if (result == PST_SIGV4_OK &&
-	    (memcmp(day, claim.date, 8) || !date_parse(claim.date, &date)))
+	if (result == PST_SIGV4_OK && memcmp(day, claim.date, 8))
 		result = PST_SIGV4_MALFORMED;
 	if (result == PST_SIGV4_OK)
 		*out = claim;
@@ -531,20 +599,17 @@ static bool headers_are_signed(const struct pst_sigv4_request *req,
 
 static enum pst_sigv4_result time_check(const struct pst_sigv4_claim *claim, time_t now)
 {
-	time_t date;
-
-	if (!date_parse(claim->date, &date))
-		return PST_SIGV4_MALFORMED;
-	if (date > now + SKEW_S)
+	if (claim->time > now + SKEW_S)
 		return PST_SIGV4_SKEWED;
 	if (claim->presigned)
-		return now > date + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED : PST_SIGV4_OK;
-	return now > date + SKEW_S ? PST_SIGV4_SKEWED : PST_SIGV4_OK;
+		return now > claim->time + (time_t)claim->expires_s ? PST_SIGV4_EXPIRED
+								    : PST_SIGV4_OK;
+	return now > claim->time + SKEW_S ? PST_SIGV4_SKEWED : PST_SIGV4_OK;
 }
 
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
-				       const char *region, time_t now)
+				       struct pst_sigv4_day *day, const char *region, time_t now)
 {
 	char signature[PST_SHA256_HEX];
 	const struct terms terms = {
@@ -560,7 +625,7 @@ enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 
 	if (!secret)
 		return PST_SIGV4_UNKNOWN_KEY;
-	if (strcmp(claim->service, "s3") || (region && strcmp(claim->region, region)))
+	if (strcmp(claim->service, SERVICE) || (region && strcmp(claim->region, region)))
 		return PST_SIGV4_WRONG_REGION;
 	if (!terms.payload)
 		return PST_SIGV4_MALFORMED;
@@ -569,7 +634,7 @@ enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 	result = time_check(claim, now);
 	if (result != PST_SIGV4_OK)
 		return result;
-	if (!signing_key(secret, claim->date, claim->region, claim->service, claim->signing_key))
+	if (!day_key(day, secret, claim->date, claim->region, claim->signing_key))
 		return PST_SIGV4_WRONG_SIGNATURE;
 	rc = signature_make(req, &terms, signature);
 	if (!rc && !pst_compare_secret(signature, claim->signature, 64))

@@ -37,11 +37,22 @@ struct pst_sigv4_request {
 	const char *payload;
 };
 
+/* Keeps the key that all signatures with one secret have on one day in one region. Any thread may
+ * use it. It is as secret as the secret itself. */
+struct pst_sigv4_day;
+
+/* Returns a place for the key of the day, or NULL if there is no memory. It belongs to one secret.
+ */
+struct pst_sigv4_day *pst_sigv4_day_open(void);
+/* Overwrites and frees it; NULL is allowed. */
+void pst_sigv4_day_close(struct pst_sigv4_day *day);
+
 /* A client's keys. */
 struct pst_sigv4_keys {
 	const char *access_key, *secret;
-	const char *token;  /* session token; NULL if there is none */
-	const char *region; /* such as "us-east-1" */
+	const char *token;	   /* session token; NULL if there is none */
+	const char *region;	   /* such as "us-east-1" */
+	struct pst_sigv4_day *day; /* of the secret; NULL: each signature computes the day's key */
 };
 
 /* Writes a time in the form of x-amz-date. The year has four digits. */
@@ -51,15 +62,15 @@ void pst_sigv4_date(time_t now, char out[PST_SIGV4_DATE]);
  * Appends the value of the header Authorization. The request's headers must contain host,
  * x-amz-date (the same time), x-amz-content-sha256, and x-amz-security-token if there is a token.
  * All headers of the request are signed, so the caller leaves out those that a proxy may change.
- * out->failed tells of too little memory, more than PST_SIGV4_HEADERS_MAX headers, or a malformed
- * path or query.
+ * Sets out->failed if there is too little memory, if there are more than PST_SIGV4_HEADERS_MAX
+ * headers, or if the path or the query is malformed.
  */
 void pst_sigv4_sign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
 		    time_t now, struct pst_text *out);
 
 /* Appends the whole query of a presigned URL, with the request's own query first. The signed
- * headers are all headers of the request; whoever uses the URL must send them unchanged. Usually it
- * is only host. The URL is valid for `expires_s` seconds, from 1 to PST_SIGV4_EXPIRES_MAX. Errors
+ * headers are all headers of the request, usually only host. A client that uses the URL must send
+ * them unchanged. The URL is valid for `expires_s` seconds, from 1 to PST_SIGV4_EXPIRES_MAX. Errors
  * are reported as by pst_sigv4_sign. */
 void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
 		       time_t now, unsigned expires_s, struct pst_text *out);
@@ -78,16 +89,17 @@ enum pst_sigv4_result {
 	PST_SIGV4_UNKNOWN_KEY,
 };
 
-/* What a signed request says about itself. The strings end with a NUL. */
+/* The fields of a request's signature, not yet verified. The strings end with a NUL. */
 struct pst_sigv4_claim {
 	bool presigned;
 	char access_key[129];
 	char date[PST_SIGV4_DATE];
+	time_t time; /* the same as `date` */
 	char region[65];
 	char service[33];   /* "s3", or the request is for another service */
 	unsigned expires_s; /* of a presigned URL */
 	char signature[65];
-	/* Names of the signed headers, as they are in the request: "host;x-amz-date". */
+	/* Names of the signed headers, as the request has them, such as "host;x-amz-date". */
 	char signed_headers[2049];
 	/* Key of the signature and of signed chunks (chunked.h); set by pst_sigv4_verify. */
 	unsigned char signing_key[32];
@@ -100,12 +112,12 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
 /* Checks a signature with the secret of the claimed access key; NULL if the server does not know
- * this key. `region` is the server's region; NULL accepts any. A presigned request's payload counts
- * as UNSIGNED-PAYLOAD, whatever req->payload says. For all others, the caller must compare
- * req->payload with the body. */
+ * this key. `day` belongs to the secret, or is NULL. `region` is the server's region; NULL accepts
+ * any. A presigned request's payload counts as UNSIGNED-PAYLOAD, whatever req->payload says. For
+ * all others, the caller must compare req->payload with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
-				       const char *region, time_t now);
+				       struct pst_sigv4_day *day, const char *region, time_t now);
 
 /* Returns S3's error code for a result, such as "SignatureDoesNotMatch"; "" for OK. */
 const char *pst_sigv4_code(enum pst_sigv4_result result);

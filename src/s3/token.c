@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/digits.h"
+
 #define HIPOBJ_BYTES 44 /* 1 + 4 + 16 + 4 + 8 + 8 + 1 + 2, see hipobj_parse */
 
 /* The rest of the text. */
@@ -17,18 +19,7 @@ struct cursor {
 	const char *at, *end;
 };
 
-/* ---- digits ---- */
-
-static int hex_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
+/* ---- fields ---- */
 
 static bool take(struct cursor *in, char c)
 {
@@ -44,10 +35,10 @@ static bool take_number(struct cursor *in, unsigned min, unsigned max, uint64_t 
 	uint64_t n = 0;
 	unsigned count = 0;
 
-	for (; in->at < in->end && hex_value(*in->at) >= 0; in->at++) {
+	for (; in->at < in->end && pst_hex_value(*in->at) >= 0; in->at++) {
 		if (count++ == max)
 			return false;
-		n = n << 4 | (unsigned)hex_value(*in->at);
+		n = n << 4 | (unsigned)pst_hex_value(*in->at);
 	}
 	*out = n;
 	return count >= min;
@@ -58,13 +49,9 @@ static bool take_bytes(struct cursor *in, unsigned char *out, size_t len)
 {
 	if ((size_t)(in->end - in->at) < 2 * len)
 		return false;
-	for (size_t i = 0; i < len; i++, in->at += 2) {
-		int high = hex_value(in->at[0]), low = hex_value(in->at[1]);
-
-		if (high < 0 || low < 0)
-			return false;
-		out[i] = (unsigned char)(high << 4 | low);
-	}
+	if (!pst_hex_parse(in->at, len, out))
+		return false;
+	in->at += 2 * len;
 	return true;
 }
 
@@ -81,13 +68,6 @@ static bool take_word(struct cursor *in, char *out, size_t max)
 	}
 	out[n] = '\0';
 	return n && take(in, ':');
-}
-
-static void put_bytes(char *out, const unsigned char *bytes, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-	out[2 * len] = '\0';
 }
 
 static uint64_t little_endian(const unsigned char *at, unsigned len)
@@ -135,7 +115,7 @@ static int dc_print(const struct pst_token *t, char *out, size_t size)
 
 	if (t->size > UINT32_MAX || t->dc.dct > 0xffffff)
 		return -EINVAL;
-	put_bytes(gid, t->dc.gid, sizeof(t->dc.gid));
+	pst_hex(t->dc.gid, sizeof(t->dc.gid), gid);
 	return snprintf(out, size, "%016llx:%08llx:%08x:%04x:%06x:%x:%s",
 			(unsigned long long)t->base, (unsigned long long)t->size, t->dc.rkey,
 			t->dc.lid, t->dc.dct, t->dc.has_gid, gid);
@@ -173,7 +153,7 @@ static int hipobj_print(const struct pst_token *t, char *out, size_t size)
 	put_little_endian(raw + 33, t->size, 8);
 	raw[41] = t->hipobj.port;
 	put_little_endian(raw + 42, t->hipobj.lid, 2);
-	put_bytes(out, raw, sizeof(raw));
+	pst_hex(raw, sizeof(raw), out);
 	return 2 * HIPOBJ_BYTES;
 }
 
@@ -200,17 +180,63 @@ static int ofi_print(const struct pst_token *t, char *out, size_t size)
 
 	if (!t->ofi.name_len || t->ofi.name_len > PST_TOKEN_NAME_MAX)
 		return -EINVAL;
-	put_bytes(name, t->ofi.name, t->ofi.name_len);
+	pst_hex(t->ofi.name, t->ofi.name_len, name);
 	return snprintf(out, size, "%.*s:%s:%llx", PST_TOKEN_PROVIDER_MAX, t->ofi.provider, name,
 			(unsigned long long)t->ofi.key);
+}
+
+/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
+ * must not ask a resolver on behalf of a client. */
+static bool take_address(struct cursor *in, struct pst_token_place *place)
+{
+	unsigned char binary[16];
+	char end;
+	size_t n = 0;
+
+	place->v6 = take(in, '[');
+	end = place->v6 ? ']' : ':';
+	for (; in->at < in->end && *in->at != end; in->at++) {
+		if (n == PST_TOKEN_ADDRESS_MAX || !*in->at)
+			return false;
+		place->address[n++] = *in->at;
+	}
+	place->address[n] = '\0';
+	return inet_pton(place->v6 ? AF_INET6 : AF_INET, place->address, binary) == 1 &&
+	       take(in, end) && (!place->v6 || take(in, ':'));
+}
+
+/* Consumes an address, a port, and the colon after it. */
+static bool take_place(struct cursor *in, struct pst_token_place *place)
+{
+	unsigned port = 0, digits = 0;
+
+	if (!take_address(in, place))
+		return false;
+	for (; in->at < in->end && *in->at >= '0' && *in->at <= '9' && digits < 6; digits++)
+		port = port * 10 + (unsigned)(*in->at++ - '0');
+	if (!port || port > UINT16_MAX || !take(in, ':'))
+		return false;
+	place->port = (uint16_t)port;
+	return true;
+}
+
+/* Writes an address, a port, and a colon. */
+static int put_place(const struct pst_token_place *place, char *out, size_t size)
+{
+	unsigned char binary[16];
+
+	if (inet_pton(place->v6 ? AF_INET6 : AF_INET, place->address, binary) != 1 || !place->port)
+		return -EINVAL;
+	return snprintf(out, size, "%s%s%s:%u:", place->v6 ? "[" : "", place->address,
+			place->v6 ? "]" : "", place->port);
 }
 
 static bool rc_parse(struct cursor *in, struct pst_token *t)
 {
 	uint64_t rkey;
 
-	if (!take_bytes(in, t->rc.conn, sizeof(t->rc.conn)) || !take(in, ':') ||
-	    !take_number(in, 8, 8, &rkey))
+	if (!take_place(in, &t->rc.at) || !take_bytes(in, t->rc.conn, sizeof(t->rc.conn)) ||
+	    !take(in, ':') || !take_number(in, 8, 8, &rkey))
 		return false;
 	t->rc.rkey = (uint32_t)rkey;
 	return true;
@@ -218,56 +244,25 @@ static bool rc_parse(struct cursor *in, struct pst_token *t)
 
 static int rc_print(const struct pst_token *t, char *out, size_t size)
 {
-	char conn[33];
+	char conn[2 * PST_TOKEN_CAP + 1];
+	int n = put_place(&t->rc.at, out, size);
 
-	put_bytes(conn, t->rc.conn, sizeof(t->rc.conn));
-	return snprintf(out, size, "%s:%08x", conn, t->rc.rkey);
-}
-
-/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
- * must not ask a resolver on behalf of a client. */
-static bool take_address(struct cursor *in, struct pst_token *t)
-{
-	unsigned char binary[16];
-	char end;
-	size_t n = 0;
-
-	t->tcp.v6 = take(in, '[');
-	end = t->tcp.v6 ? ']' : ':';
-	for (; in->at < in->end && *in->at != end; in->at++) {
-		if (n == PST_TOKEN_ADDRESS_MAX || !*in->at)
-			return false;
-		t->tcp.address[n++] = *in->at;
-	}
-	t->tcp.address[n] = '\0';
-	return inet_pton(t->tcp.v6 ? AF_INET6 : AF_INET, t->tcp.address, binary) == 1 &&
-	       take(in, end) && (!t->tcp.v6 || take(in, ':'));
+	pst_hex(t->rc.conn, sizeof(t->rc.conn), conn);
+	return n < 0 ? n : n + snprintf(out + n, size - (size_t)n, "%s:%08x", conn, t->rc.rkey);
 }
 
 static bool tcp_parse(struct cursor *in, struct pst_token *t)
 {
-	unsigned port = 0, digits = 0;
-
-	if (!take_address(in, t))
-		return false;
-	for (; in->at < in->end && *in->at >= '0' && *in->at <= '9' && digits < 6; digits++)
-		port = port * 10 + (unsigned)(*in->at++ - '0');
-	if (!port || port > UINT16_MAX || !take(in, ':'))
-		return false;
-	t->tcp.port = (uint16_t)port;
-	return take_bytes(in, t->tcp.cap, sizeof(t->tcp.cap));
+	return take_place(in, &t->tcp.at) && take_bytes(in, t->tcp.cap, sizeof(t->tcp.cap));
 }
 
 static int tcp_print(const struct pst_token *t, char *out, size_t size)
 {
-	unsigned char binary[16];
 	char cap[2 * PST_TOKEN_CAP + 1];
+	int n = put_place(&t->tcp.at, out, size);
 
-	if (inet_pton(t->tcp.v6 ? AF_INET6 : AF_INET, t->tcp.address, binary) != 1 || !t->tcp.port)
-		return -EINVAL;
-	put_bytes(cap, t->tcp.cap, sizeof(t->tcp.cap));
-	return snprintf(out, size, "%s%s%s:%u:%s", t->tcp.v6 ? "[" : "", t->tcp.address,
-			t->tcp.v6 ? "]" : "", t->tcp.port, cap);
+	pst_hex(t->tcp.cap, sizeof(t->tcp.cap), cap);
+	return n < 0 ? n : n + snprintf(out + n, size - (size_t)n, "%s", cap);
 }
 
 static bool is_handle(const char *text)
@@ -292,8 +287,8 @@ static int shm_print(const struct pst_token *t, char *out, size_t size)
 
 	if (!is_handle(t->shm.handle))
 		return -EINVAL;
-	put_bytes(host, t->shm.host, sizeof(t->shm.host));
-	put_bytes(cap, t->shm.cap, sizeof(t->shm.cap));
+	pst_hex(t->shm.host, sizeof(t->shm.host), host);
+	pst_hex(t->shm.cap, sizeof(t->shm.cap), cap);
 	return snprintf(out, size, "%s:%c:%s:%s", host, t->shm.cuda ? 'c' : 'm', t->shm.handle,
 			cap);
 }

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/digits.h"
+
 static bool is_unreserved(char c)
 {
 	return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
@@ -32,16 +34,6 @@ void pst_uri_put(struct pst_text *out, const char *bytes, size_t len, bool keep_
 	}
 }
 
-/* Returns the value of a hex digit, or -1. */
-static int hex_value(char digit)
-{
-	if (digit >= '0' && digit <= '9')
-		return digit - '0';
-	if (digit >= 'A' && digit <= 'F')
-		return digit - 'A' + 10;
-	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
 long pst_uri_parse(const char *text, size_t len, bool plus, char *out)
 {
 	char *to = out;
@@ -50,8 +42,8 @@ long pst_uri_parse(const char *text, size_t len, bool plus, char *out)
 		char c = plus && text[i] == '+' ? ' ' : text[i];
 
 		if (c == '%') {
-			int high = len - i > 2 ? hex_value(text[i + 1]) : -1;
-			int low = len - i > 2 ? hex_value(text[i + 2]) : -1;
+			int high = len - i > 2 ? pst_hex_value(text[i + 1]) : -1;
+			int low = len - i > 2 ? pst_hex_value(text[i + 2]) : -1;
 
 			if (high < 0 || low < 0)
 				return -EINVAL;

@@ -17,6 +17,7 @@
 #include "storage/object.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"
+#include "storage/object_window.h"
 
 /* Preferred length of a GET. Shorter ones cost more requests for the same bytes. Longer ones
  * need longer pieces of the ring. */
@@ -37,6 +39,8 @@ struct object_read {
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
+	struct pst_object_grant grant; /* used if the read has a window */
+	int64_t result;
 };
 
 struct pst_object {
@@ -46,7 +50,8 @@ struct pst_object {
 	uint64_t length;
 	char etag[256]; /* "" if the server sends none */
 	struct pst_object_sum sum;
-	struct pst_object_upload *upload; /* NULL if the storage is open for reading */
+	struct pst_object_windows *windows; /* NULL: none, for the reason in the facts */
+	struct pst_object_upload *upload;   /* NULL if the storage is open for reading */
 	bool committed, aborted;
 };
 
@@ -163,6 +168,9 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 	if (ret && ret != -ENOENT && ret != -EACCES)
 		return ret;
 	err->code = 0;
+	/* The commit replaces the object that this checksum is of. */
+	pst_object_sum_close(&object->sum);
+	memset(&object->sum, 0, sizeof(object->sum));
 	return pst_object_upload_open(&object->place, opts->length, !replace, &object->upload, err);
 }
 
@@ -187,7 +195,8 @@ static uint64_t etag_hash(const char *etag)
 	return hash ? hash : 1;
 }
 
-static void facts_set(struct penstock_storage *st, const struct pst_object *object)
+static void facts_set(struct penstock_storage *st, const struct pst_object *object,
+		      const struct pst_err *why_windows)
 {
 	struct pst_storage_facts *facts = &st->facts;
 	const char *check = "unchecked, because the server has no checksum of the whole object";
@@ -196,6 +205,8 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 	facts->version = object->upload ? 0 : etag_hash(object->etag);
 	facts->writable = object->upload;
 	facts->chunk_best = GET_BYTES;
+	pst_object_windows_facts(object->windows, why_windows,
+				 object->place.url.rdma == PST_OBJECT_RDMA_REQUIRE, facts);
 	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
 	if (!object->upload)
 		pst_fail_errno(&facts->why_no_write, EROFS, PENSTOCK_WHY_UNSUPPORTED,
@@ -217,6 +228,7 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
 	struct pst_object *object = calloc(1, sizeof(*object));
+	struct pst_err why_windows;
 	int ret;
 
 	(void)fd;
@@ -235,8 +247,11 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 		object_free(object);
 		return ret;
 	}
+	object->windows = pst_object_windows_find(&object->place, &why_windows);
+	if (object->upload)
+		pst_object_upload_windows(object->upload, object->windows, &why_windows);
 	st->priv = object;
-	facts_set(st, object);
+	facts_set(st, object, &why_windows);
 	return 0;
 }
 
@@ -269,9 +284,11 @@ static enum pst_http_verdict read_refuse(struct object_read *read, int code, enu
 	return PST_HTTP_FAIL;
 }
 
-static enum pst_http_verdict read_judge(struct pst_object_call *call)
+/* Checks that a response is about the range of the object that was opened. The body has `length`
+ * bytes. */
+static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t length)
 {
-	struct object_read *read = (struct object_read *)call;
+	const struct pst_object_call *call = &read->call;
 	const struct pst_object *object = read->object;
 	const struct pst_http_head *head = &call->http.head;
 	uint64_t first = call->first + call->http.got, len = call->last - first + 1;
@@ -292,11 +309,42 @@ static enum pst_http_verdict read_judge(struct pst_object_call *call)
 				   "the server sent another range than was asked for "
 				   "(Content-Range)");
 	if ((head->has_total && head->range_total != object->length) ||
-	    (head->has_length && head->length != len))
+	    (head->has_length && head->length != length))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object has another length than when it was opened: open "
 				   "it again");
 	return PST_HTTP_BODY;
+}
+
+/* Judges the response to a request with a token. */
+static enum pst_http_verdict read_judge_window(struct object_read *read)
+{
+	struct pst_object_call *call = &read->call;
+
+	switch (pst_object_grant_judge(&read->grant, call, NULL)) {
+	case PENSTOCK_OBJECT_DONE:
+		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
+	case PENSTOCK_OBJECT_BODY:
+		/* The body goes to the same memory, which the server must not access any more. */
+		if (!pst_object_grant_close(&read->grant))
+			break;
+		call->token = NULL;
+		call->http.beside = 0;
+		return read_check_head(read, call->last - call->first + 1);
+	default:
+		break;
+	}
+	pst_object_grant_why(&read->grant, &call->http.err);
+	return PST_HTTP_FAIL;
+}
+
+static enum pst_http_verdict read_judge(struct pst_object_call *call)
+{
+	struct object_read *read = (struct object_read *)call;
+
+	if (call->token)
+		return read_judge_window(read);
+	return read_check_head(read, call->last - (call->first + call->http.got) + 1);
 }
 
 /* Notes that the object will not be checked. */
@@ -318,6 +366,8 @@ static int64_t read_check(struct object_read *read)
 	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
 	char expected[17], found[17];
 
+	if (!sum->pieces) /* constant since the open */
+		return (int64_t)len;
 	pthread_mutex_lock(&object->lock);
 	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
 		uint64_t crc;
@@ -330,7 +380,8 @@ static int64_t read_check(struct object_read *read)
 		 * and the gap is now another one. */
 		state = pst_object_sum_add(sum, at, n, crc);
 	}
-	pst_object_sum_text(sum->kind, sum->found, found);
+	if (state == PST_OBJECT_SUM_WRONG) /* `found` is not set otherwise */
+		pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
 	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
 		check_give_up(object);
@@ -343,13 +394,35 @@ static int64_t read_check(struct object_read *read)
 			      object->place.url.name, pst_hash_name(sum->kind), found, expected);
 }
 
-static void read_ended(struct pst_object_call *call)
+/* Compares the checksum that the server has sent with bytes that it has written to a window. */
+static int64_t read_check_window(struct object_read *read)
 {
-	struct object_read *read = (struct object_read *)call;
+	const struct penstock_object_verdict *verdict = &read->grant.verdict;
+	const struct pst_io *io = read->io;
+	uint64_t crc;
+
+	if (!verdict->has_crc64)
+		return 0;
+	crc = pst_object_sum_of(PST_HASH_CRC64NVME, io->iov, io->iov_count, 0,
+				read->call.http.in_len);
+	if (crc == verdict->crc64)
+		return 0;
+	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+			      "%s: the bytes in the window have CRC64NVME %016llx, the server sent "
+			      "%016llx",
+			      read->object->place.url.name, (unsigned long long)crc,
+			      (unsigned long long)verdict->crc64);
+}
+
+/* Ends a read, to whose memory the server has no access any more. */
+static void read_finish(struct object_read *read, int64_t result)
+{
+	struct pst_object_call *call = &read->call;
 	struct pst_object *object = read->object;
 	struct pst_io *io = read->io;
-	int64_t result = pst_object_call_result(call, "read", &io->err);
 
+	if (!result && io->by_window)
+		result = read_check_window(read);
 	if (!result)
 		result = read_check(read);
 	if (result == -ESTALE && call->http.head.status == 412)
@@ -359,11 +432,53 @@ static void read_ended(struct pst_object_call *call)
 	pthread_mutex_lock(&object->lock);
 	reads_remove(object, read);
 	pthread_mutex_unlock(&object->lock);
-	io->engine = object->place.server.tls ? "https" : "http";
+	io->engine = io->by_window		? read->grant.transport
+		     : object->place.server.tls ? "https"
+						: "http";
+	if (result >= 0 && io->window && !io->by_window)
+		pst_object_grant_why(&read->grant, &io->err);
 	pst_object_call_clear(call);
 	free(read);
 	/* after this call, the library may reuse `io` and close the storage */
 	pst_io_done(io, result);
+}
+
+static struct object_read *read_of(struct pst_object_grant *grant)
+{
+	return (struct object_read *)((char *)grant - offsetof(struct object_read, grant));
+}
+
+static void read_released(struct pst_object_grant *grant)
+{
+	struct object_read *read = read_of(grant);
+	int64_t result = read->result;
+
+	if (!result && grant->result) {
+		read->io->err = grant->err;
+		result = grant->result;
+	}
+	read_finish(read, result);
+}
+
+static void read_ended(struct pst_object_call *call)
+{
+	struct object_read *read = (struct object_read *)call;
+	struct pst_io *io = read->io;
+	char code[64];
+
+	read->result = pst_object_call_result(call, "read", &io->err);
+	if (!call->token) {
+		read_finish(read, read->result);
+		return;
+	}
+	io->by_window = !read->result;
+	io->by_dma = io->by_window && read->grant.dma;
+	if (!call->http.result && call->http.head.status / 100 != 2) {
+		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+		if (pst_object_grant_judge(&read->grant, call, code) == PENSTOCK_OBJECT_RESEND)
+			read->result = pst_object_grant_why(&read->grant, &io->err);
+	}
+	pst_object_grant_release(&read->grant, read_released);
 }
 
 static int object_fill(struct pst_io *io)
@@ -400,6 +515,18 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in_len = left;
 	if (etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
+	/* Ends a pause whose time is over, so that later chunks have windows again. */
+	if (object->windows && !io->window)
+		pst_object_windows_check(object->windows, &(struct pst_err){0});
+	if (io->window) {
+		ret = pst_object_grant_open(&read->grant, object->windows, io->window,
+					    PENSTOCK_READ, left, &io->err);
+		if (ret) {
+			free(read);
+			return ret;
+		}
+		pst_object_call_offer(&read->call, pst_object_grant_token(&read->grant), left);
+	}
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;
 	object->reads = read;
@@ -408,9 +535,22 @@ static int object_fill(struct pst_io *io)
 	if (ret)
 		reads_remove(object, read);
 	pthread_mutex_unlock(&object->lock);
+	if (ret && read->call.token)
+		pst_object_grant_close(&read->grant); /* the server has not seen the token */
 	if (ret)
 		free(read);
 	return ret;
+}
+
+static void read_cancelled(struct pst_object_grant *grant)
+{
+	struct object_read *read = read_of(grant);
+	struct pst_io *io = read->io;
+
+	pst_object_call_clear(&read->call);
+	free(read);
+	pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	pst_io_done(io, -ECANCELED);
 }
 
 static void object_cancel(struct pst_io *io)
@@ -431,11 +571,24 @@ static void object_cancel(struct pst_io *io)
 		ended = pst_object_upload_cancel(object->upload, io);
 	if (!ended)
 		return;
+	/* An earlier attempt may have given the token to the server. */
+	if (read && read->call.token) {
+		pst_object_grant_release(&read->grant, read_cancelled);
+		return;
+	}
 	if (read)
 		pst_object_call_clear(&read->call);
 	free(read);
 	pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled");
 	pst_io_done(io, -ECANCELED);
+}
+
+static int object_window_open(struct penstock_storage *st, size_t len, struct pst_window **out,
+			      struct pst_err *err)
+{
+	struct pst_object *object = st->priv;
+
+	return pst_object_window_open(object->windows, len, out, err);
 }
 
 /* ---- writes ---- */
@@ -476,6 +629,8 @@ static int object_commit(struct penstock_storage *st, bool durable, struct pst_e
 	ret = pst_object_upload_commit(object->upload, object->etag, sizeof(object->etag),
 				       &object->length, err);
 	object->committed = !ret;
+	if (!ret)
+		pst_object_upload_facts(object->upload, &st->facts);
 	return ret;
 }
 
@@ -508,6 +663,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.drain = object_drain,
 	.sync = object_sync,
 	.cancel = object_cancel,
+	.window_open = object_window_open,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
+#include "storage/object_buffer.h"
 #include "storage/object_sum.h"
 
 /* The server may need minutes to put the parts together. */
@@ -44,6 +46,58 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 	return 0;
 }
 
+/* Lets the server fetch an object of one part through a window. Returns 1 if the object must be
+ * sent in a body instead, and otherwise what pst_object_call_run returns. */
+static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
+			 const char *sum, struct pst_err *err)
+{
+	struct part *part = up->parts[0];
+	struct pst_object_grant grant = {.inner = NULL};
+	struct pst_err why;
+	char code[64];
+	int ret;
+
+	if (!part || !up->far || !object_length(up))
+		return 1;
+	if (!pst_object_buffer_window(up, part->mem))
+		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
+	else if (!pst_object_grant_open(&grant, up->windows,
+					pst_object_buffer_window(up, part->mem), PENSTOCK_WRITE,
+					object_length(up), &why))
+		why.code = 0;
+	if (why.code) {
+		ret = pst_object_upload_near(up, &why, err);
+		return ret ? ret : 1;
+	}
+	memset(call, 0, sizeof(*call));
+	pst_object_call_init(call, up->place, "PUT", "");
+	call->sends = true;
+	pst_object_call_offer(call, pst_object_grant_token(&grant), object_length(up));
+	if (up->must_be_new)
+		pst_object_call_header(call, "if-none-match", "*");
+	if (!up->no_sums)
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+	ret = pst_object_call_run(call, err);
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	if (!ret)
+		pst_object_grant_judge(&grant, call, code);
+	pst_object_grant_wait(&grant);
+	call->token = NULL;
+	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
+		return ret;
+	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
+		up->parts_far++;
+		up->transport = grant.transport;
+		return 0;
+	}
+	/* The empty object must not keep the object from being created. */
+	up->must_be_new &= !grant.verdict.stored_empty;
+	pst_object_grant_why(&grant, &why);
+	pst_object_call_clear(call);
+	ret = pst_object_upload_near(up, &why, err);
+	return ret ? ret : 1;
+}
+
 /* Sends an object of one part. */
 static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
 		      struct pst_err *err)
@@ -51,8 +105,12 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 	struct part *part = up->parts[0];
 	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
 	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, iov.iov_len);
+	int sent;
 
 	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
+	sent = commit_window(up, call, sum, err);
+	if (sent <= 0)
+		return sent;
 	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
 		int ret;
 
@@ -140,15 +198,11 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 static bool etag_put(struct pst_hash *hash, const char *etag)
 {
 	size_t quote = etag[0] == '"';
+	unsigned char digest[16];
 
-	if (strlen(etag) != 32 + 2 * quote || strspn(etag + quote, "0123456789abcdef") != 32)
+	if (strlen(etag) != PST_MD5_DIGITS + 2 * quote || !pst_md5_parse(etag + quote, digest))
 		return false;
-	for (unsigned i = 0; i < 16; i++) {
-		const char digits[3] = {etag[quote + 2 * i], etag[quote + 2 * i + 1], '\0'};
-		unsigned char byte = (unsigned char)strtoul(digits, NULL, 16);
-
-		pst_hash_put(hash, &byte, 1);
-	}
+	pst_hash_put(hash, digest, sizeof(digest));
 	return true;
 }
 
@@ -264,6 +318,13 @@ static int commit_result(struct pst_object_upload *up, struct pst_object_call *c
 	return 0;
 }
 
+/* Returns whether an object of one part shall be sent as a part. A server that does not know
+ * windows then stores an empty part, which nobody sees, and not an empty object. */
+static bool needs_parts(const struct pst_object_upload *up)
+{
+	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
+}
+
 int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
 			     uint64_t *length, struct pst_err *err)
 {
@@ -283,7 +344,8 @@ int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t et
 		free(call);
 		return ret;
 	}
-	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag)
+	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag ||
+	    needs_parts(up))
 		ret = commit_parts(up, call, sum, err);
 	else
 		ret = commit_put(up, call, sum, err);

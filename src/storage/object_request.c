@@ -12,14 +12,18 @@
 #include <string.h>
 #include <time.h>
 
+#include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Repetitions of a call whose error had a status that stands for other errors too. */
+/* Maximum number of repetitions after an error of pst_object_call_may_pass. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
 /* Patience of calls that have none, and time for the waits between attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
+/* Lowest speed at which a server is expected to move bytes through a window, in bytes per second.
+ */
+#define BESIDE_SLOW (1u << 20)
 
 /* ---- the place ---- */
 
@@ -55,7 +59,6 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 	struct pst_http_endpoint_opts opts = {.insecure = place->url.insecure,
 					      .ca_bundle = place->settings.ca_bundle};
 	struct pst_text path = {NULL, 0, 0, false};
-	bool brackets;
 	int ret = 0;
 
 	if (place->url.presigned)
@@ -85,16 +88,11 @@ static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 		if (path.failed)
 			ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a URL");
 	}
-	brackets = strchr(server->host, ':');
-	snprintf(place->host, sizeof(place->host), "%s%s%s", brackets ? "[" : "", server->host,
-		 brackets ? "]" : "");
-	if (server->port != (server->tls ? 443u : 80u))
-		snprintf(place->host + strlen(place->host),
-			 sizeof(place->host) - strlen(place->host), ":%u", server->port);
+	pst_object_server_authority(server, place->host);
 	opts.host = server->host;
 	opts.port = server->port;
 	opts.tls = server->tls;
-	return ret ? ret : pst_http_endpoint_open(&opts, &place->endpoint, err);
+	return ret ? ret : pst_endpoint_get(&opts, &place->endpoint, err);
 }
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err)
@@ -124,6 +122,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 			       out->url.name);
 		goto err_close;
 	}
+	out->day = pst_sigv4_day_open();
 	ret = place_resolve(out, err);
 	if (!ret)
 		return 0;
@@ -136,6 +135,8 @@ void pst_object_place_close(struct pst_object_place *place)
 {
 	pst_object_url_clear(&place->url);
 	pst_s3_settings_clear(&place->settings);
+	pst_sigv4_day_close(place->day);
+	place->day = NULL;
 	free(place->path);
 	place->path = NULL;
 }
@@ -170,8 +171,8 @@ static void put_signature(const struct pst_object_call *call, struct pst_header 
 	const struct pst_object_place *place = call->place;
 	const struct pst_s3_settings *settings = &place->settings;
 	struct pst_sigv4_keys keys = {settings->access_key, settings->secret,
-				      settings->token[0] ? settings->token : NULL,
-				      settings->region};
+				      settings->token[0] ? settings->token : NULL, settings->region,
+				      place->day};
 	struct pst_sigv4_request req = {.method = call->method,
 					.path = place->path,
 					.query = call->query,
@@ -198,7 +199,7 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 {
 	const struct pst_object_call *call = (const struct pst_object_call *)http;
 	const struct pst_object_place *place = call->place;
-	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 5];
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 6];
 	unsigned count = 0;
 	char range[64];
 
@@ -219,6 +220,8 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	}
 	for (unsigned i = 0; i < call->header_count; i++)
 		headers[count++] = call->headers[i];
+	if (call->token)
+		headers[count++] = (struct pst_header){"x-amz-rdma-token", call->token};
 	for (unsigned i = 0; i < count; i++)
 		put_header(out, headers[i].name, headers[i].value);
 	if (!place->url.presigned && !place->url.anonymous)
@@ -242,7 +245,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
-	if (status_is_passing(http->head.status))
+	/* With a token, 500 may mean that the transfer failed, which the body tells. */
+	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
 		return call->judge(call);
@@ -275,6 +279,17 @@ void pst_object_call_header(struct pst_object_call *call, const char *name, cons
 	if (call->header_count == PST_OBJECT_HEADERS_MAX)
 		abort(); /* PST_OBJECT_HEADERS_MAX is too small */
 	call->headers[call->header_count++] = (struct pst_header){name, value};
+}
+
+void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len)
+{
+	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
+
+	call->token = token;
+	call->http.beside = len;
+	call->http.out = NULL;
+	call->http.out_len = 0;
+	call->http.patience_s = patience_s + (unsigned)(len / BESIDE_SLOW);
 }
 
 void pst_object_call_clear(struct pst_object_call *call)

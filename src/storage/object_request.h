@@ -19,11 +19,12 @@
 struct pst_object_place {
 	struct pst_object_url url;
 	struct pst_s3_settings settings;
+	struct pst_sigv4_day *day; /* of the settings' secret; NULL if there is no memory for it */
 	struct pst_object_server server; /* with the bucket's name in virtual-host style */
 	struct pst_http_endpoint *endpoint;
-	char host[300]; /* header Host */
-	char *path;	/* as on the wire, without a query */
-	bool moved;	/* the region was corrected once */
+	char host[PST_OBJECT_AUTHORITY]; /* header Host */
+	char *path;			 /* as on the wire, without a query */
+	bool moved;			 /* the region was corrected once */
 };
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err);
@@ -41,6 +42,9 @@ struct pst_object_call {
 	/* Additional headers, which are signed. A value must stay valid until the call's end. */
 	struct pst_header headers[PST_OBJECT_HEADERS_MAX];
 	unsigned header_count;
+	/* Token of the window through which the server shall move the bytes; NULL: they are in the
+	 * body. judge() may set it to NULL. */
+	const char *token;
 	bool ranged; /* asks for the bytes from `first` to `last` */
 	uint64_t first, last;
 	bool sends; /* the request has a body, perhaps of 0 bytes */
@@ -58,6 +62,9 @@ struct pst_object_call {
 void pst_object_call_init(struct pst_object_call *call, const struct pst_object_place *place,
 			  const char *method, const char *query);
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
+/* Lets the server move `len` bytes through the window with this token, before it answers. The
+ * request then has no body. */
+void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
 /* Returns whether a call that has ended got an error that may pass, and can be repeated: S3 gives

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/digits.h"
+
 static uint64_t digest_number(const unsigned char *digest, size_t len)
 {
 	uint64_t n = 0;

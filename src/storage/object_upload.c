@@ -3,18 +3,20 @@
  * The upload of one object: see object_upload.h.
  *
  * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
- * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. The
- * buffers together have at most BUFFERS_BYTES. A write that finds no buffer waits until a part has
- * arrived. If parts are so long that BUFFERS_MIN of them need more than BUFFERS_BYTES, so many are
- * allowed. If no part is on its way, because all buffers are full only in part, more buffers are
- * allowed, up to SCATTERED_BYTES. So a program that writes an object roughly in order needs little
- * memory, and one that writes it in another order needs no more than it must.
+ * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. A
+ * write that finds no buffer (object_buffer.c) waits until a part has arrived. So a program that
+ * writes an object roughly in order needs little memory, and one that writes it in another order
+ * needs no more than it must.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
  * the commit (object_commit.c) in a single PUT.
+ *
+ * If the server takes tokens, it fetches a part through the part's window. If it does not do so,
+ * the part is sent in a body, and counted.
  */
 #include "storage/object_upload_state.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,17 +24,15 @@
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
 #include "s3/uri.h"
+#include "storage/object_buffer.h"
 #include "storage/object_sum.h"
 
 /* A part has at least 5 MiB, except the last. */
 #define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
-/* If the length is unknown, the parts after each so many are twice as long, so that 10,000 parts
- * have 8 TB. S3's limit is 5 TB. */
+/* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
+ * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
 #define PARTS_EQUAL 1000u
-#define BUFFERS_BYTES (128ull << 20)
-#define BUFFERS_MIN 4
-#define SCATTERED_BYTES (1ull << 30)
 /* An abort that the server does not answer must not keep a program from its end. */
 #define ABORT_S 5
 #define SPANS_MAX 256 /* separate written ranges of a part */
@@ -72,65 +72,23 @@ uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsign
 	return start + index * len;
 }
 
-/* Returns whether a part on its way, or one that is about to be sent, will free a buffer. */
-static bool buffers_move(const struct pst_object_upload *up)
-{
-	return (up->sending || up->ready_count || up->summing) && !up->err.code;
-}
-
-static char *spare_take(struct pst_object_upload *up)
-{
-	char *mem = up->spare;
-
-	memcpy(&up->spare, mem, sizeof(up->spare));
-	return mem;
-}
-
-static char *buffer_get(struct pst_object_upload *up, uint64_t len)
-{
-	uint64_t longest = len > up->part_bytes ? len : up->part_bytes;
-	uint64_t most = BUFFERS_BYTES;
-	char *mem;
-
-	if (up->spare && len <= up->part_bytes)
-		return spare_take(up);
-	/* If the length is unknown, later parts are longer and cannot use the free buffers. */
-	while (up->spare) {
-		free(spare_take(up));
-		up->buffer_bytes -= up->part_bytes;
-	}
-	if (most < BUFFERS_MIN * longest)
-		most = BUFFERS_MIN * longest;
-	if (up->buffer_bytes + len > most &&
-	    (buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
-		return NULL;
-	/* A buffer of the usual length can be used again for another part. */
-	len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
-	mem = malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
-	if (mem)
-		up->buffer_bytes += len;
-	return mem;
-}
-
-static void buffer_put(struct pst_object_upload *up, char *mem, uint64_t len)
-{
-	if (len == up->part_bytes && up->buffer_bytes <= BUFFERS_BYTES) {
-		memcpy(mem, &up->spare, sizeof(up->spare));
-		up->spare = mem;
-		return;
-	}
-	up->buffer_bytes -= len;
-	free(mem);
-}
-
 static void part_free(struct part *part)
 {
 	if (!part)
 		return;
 	pst_object_call_clear(&part->call);
 	free(part->spans);
-	free(part->mem);
+	if (part->mem)
+		pst_object_buffer_free(part->upload, part->mem);
 	free(part);
+}
+
+/* Closes the window of a part whose request will not be sent. */
+static void part_close_window(struct part *part)
+{
+	if (part->call.token)
+		pst_object_grant_wait(&part->grant);
+	part->call.token = NULL;
 }
 
 /* Returns the part for writing, with a buffer. Returns NULL if there is no buffer, with the error
@@ -143,10 +101,10 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 
 	if (part)
 		return part;
-	mem = buffer_get(up, len);
+	mem = pst_object_buffer_get(up, len);
 	if (!mem) {
 		err->code = -EAGAIN;
-		if (!buffers_move(up))
+		if (!pst_object_buffers_move(up))
 			pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
 				       "%s: the written ranges are too scattered: write the "
 				       "object in order",
@@ -157,7 +115,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	if (part)
 		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
 	if (!part || !part->spans) {
-		buffer_put(up, mem, len);
+		pst_object_buffer_put(up, mem, pst_object_buffer_len(up, len));
 		free(part);
 		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
 		return NULL;
@@ -168,7 +126,7 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	part->off = off;
 	part->len = len;
 	part->mem = mem;
-	part->mem_len = len < up->part_bytes && up->length > up->part_bytes ? up->part_bytes : len;
+	part->mem_len = pst_object_buffer_len(up, len);
 	up->parts[index] = part;
 	return part;
 }
@@ -206,11 +164,44 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
+/* Repeats a call that has ended with an error that may pass. Returns true if it has been started
+ * again. If the start fails, stores why in *ret and *err. */
+static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
+			      int *ret, struct pst_err *err)
+{
+	if (up->stopping || !pst_object_call_may_pass(call))
+		return false;
+	*ret = pst_object_call_repeat(call, err);
+	return !*ret;
+}
+
 static void upload_pump(struct pst_object_upload *up);
 
-static void part_ended(struct pst_object_call *call)
+int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
+			   struct pst_err *err)
 {
-	struct part *part = (struct part *)call;
+	bool asked = up->place->url.rdma != PST_OBJECT_RDMA_AUTO;
+
+	if (up->windows_only)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+				      "%s: rdma=require, but: %s", up->place->url.name, why->text);
+	if (!up->parts_near++) {
+		char note[PENSTOCK_TEXT_MAX + 200];
+
+		up->why_near = *why;
+		snprintf(note, sizeof(note), "%s: parts go by HTTP: %s", up->place->url.name,
+			 why->text);
+		penstock_stats_note(note);
+	}
+	pst_log(asked && up->parts_near == 1 ? PST_LOG_WARN : PST_LOG_INFO, "object",
+		"%s: a part goes by HTTP: %s", up->place->url.name, why->text);
+	return 0;
+}
+
+/* Ends a part whose request has ended. Called without the lock. */
+static void part_finish(struct part *part)
+{
+	struct pst_object_call *call = &part->call;
 	struct pst_object_upload *up = part->upload;
 	struct sent *sent = &up->sent[part->number - 1];
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
@@ -220,12 +211,9 @@ static void part_ended(struct pst_object_call *call)
 		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
 				     "%s: the server sent no ETag of a part", up->place->url.name);
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	if (!ret)
 		sent->etag = strdup(call->http.head.etag);
@@ -235,9 +223,8 @@ static void part_ended(struct pst_object_call *call)
 		upload_fail(up, &err);
 	sent->len = part->len;
 	sent->crc = part->crc;
-	part->state = PART_SENT;
 	up->parts[part->number - 1] = NULL;
-	buffer_put(up, part->mem, part->mem_len);
+	pst_object_buffer_put(up, part->mem, part->mem_len);
 	part->mem = NULL;
 	part_free(part);
 	up->sending--;
@@ -260,15 +247,98 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 	free(id.at);
 }
 
-static void part_send(struct part *part)
+static int part_start(struct part *part, struct pst_err *err);
+
+/* Sends a part in the body of a request, after the server has not taken it through its window. */
+static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
-	struct pst_err err;
+	struct pst_err why, err;
+	int ret;
 
-	part->state = PART_SENDING;
-	up->ready_count--;
-	up->sending++;
-	pst_object_upload_query(up, part->number, part->query);
+	if (part->grant.verdict.next == PENSTOCK_OBJECT_ERROR)
+		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
+	else
+		pst_object_grant_why(&part->grant, &why);
+	pst_object_call_clear(&part->call);
+	memset(&part->call, 0, sizeof(part->call));
+	pthread_mutex_lock(&up->lock);
+	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
+			   : pst_object_upload_near(up, &why, &err);
+	if (!ret)
+		ret = part_start(part, &err);
+	pthread_mutex_unlock(&up->lock);
+	if (!ret)
+		return;
+	part->call.place = up->place;
+	part->call.method = "PUT";
+	part->call.http.result = ret;
+	part->call.http.err = err;
+	part_finish(part);
+}
+
+/* Continues after the server has lost its access to the part's window. */
+static void part_released(struct pst_object_grant *grant)
+{
+	struct part *part = (struct part *)((char *)grant - offsetof(struct part, grant));
+	struct pst_object_upload *up = part->upload;
+	enum penstock_object_next next = grant->verdict.next;
+
+	part->call.token = NULL;
+	if (next == PENSTOCK_OBJECT_RESEND ||
+	    (next == PENSTOCK_OBJECT_ERROR && pst_object_call_may_pass(&part->call))) {
+		part_resend(part);
+		return;
+	}
+	if (next == PENSTOCK_OBJECT_DONE) {
+		pthread_mutex_lock(&up->lock);
+		up->parts_far++;
+		up->transport = grant->transport;
+		pthread_mutex_unlock(&up->lock);
+	}
+	part_finish(part);
+}
+
+static void part_ended(struct pst_object_call *call)
+{
+	struct part *part = (struct part *)call;
+	char code[64];
+
+	if (!call->token) {
+		part_finish(part);
+		return;
+	}
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	if (!call->http.result)
+		pst_object_grant_judge(&part->grant, call, code);
+	pst_object_grant_release(&part->grant, part_released);
+}
+
+/* Lets the server fetch the part through its window, if the part has one. Returns 0 also if it does
+ * not; the part then goes in the body. */
+static int part_offer(struct part *part, struct pst_err *err)
+{
+	struct pst_object_upload *up = part->upload;
+	struct pst_window *window = pst_object_buffer_window(up, part->mem);
+	struct pst_err why;
+
+	if (!up->windows)
+		return 0;
+	if (!window)
+		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
+	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
+					part->len, &why)) {
+		pst_object_call_offer(&part->call, pst_object_grant_token(&part->grant), part->len);
+		return 0;
+	}
+	return pst_object_upload_near(up, &why, err);
+}
+
+/* Starts the request of a part with a body. */
+static int part_start(struct part *part, struct pst_err *err)
+{
+	struct pst_object_upload *up = part->upload;
+
 	pst_object_call_init(&part->call, up->place, "PUT", part->query);
 	part->call.ended = part_ended;
 	part->call.sends = true;
@@ -278,8 +348,28 @@ static void part_send(struct part *part)
 		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
 		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
 	}
-	if (!pst_http_start(&part->call.http, &err))
+	if (!part->offered) {
+		int ret = part_offer(part, err);
+
+		part->offered = true;
+		if (ret)
+			return ret;
+	}
+	return pst_http_start(&part->call.http, err);
+}
+
+static void part_send(struct part *part)
+{
+	struct pst_object_upload *up = part->upload;
+	struct pst_err err;
+
+	part->state = PART_SENDING;
+	up->ready_count--;
+	up->sending++;
+	pst_object_upload_query(up, part->number, part->query);
+	if (!part_start(part, &err))
 		return;
+	part_close_window(part);
 	upload_fail(up, &err);
 	up->sending--;
 	part->state = PART_FILLING;
@@ -302,12 +392,9 @@ static void id_ended(struct pst_object_call *call)
 	int ret = pst_object_call_result(call, "begin an upload", &err);
 
 	pthread_mutex_lock(&up->lock);
-	if (!up->stopping && pst_object_call_may_pass(call)) {
-		ret = pst_object_call_repeat(call, &err);
-		if (!ret) {
-			pthread_mutex_unlock(&up->lock);
-			return;
-		}
+	if (call_starts_again(up, call, &ret, &err)) {
+		pthread_mutex_unlock(&up->lock);
+		return;
 	}
 	up->id_state = ID_NONE;
 	if (!ret)
@@ -456,15 +543,21 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
+/* Sends the parts that are ready. The first one begins the upload and waits for its ID. */
+static void parts_start(struct pst_object_upload *up)
+{
+	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
+		id_ask(up);
+	if (up->id_state == ID_KNOWN && !up->err.code)
+		parts_send(up);
+}
+
 /* Sends what can be sent, and takes writes that waited for buffers. */
 static void upload_pump(struct pst_object_upload *up)
 {
 	if (up->stopping)
 		return;
-	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-		id_ask(up);
-	if (up->id_state == ID_KNOWN && !up->err.code)
-		parts_send(up);
+	parts_start(up);
 	while (up->waiting) {
 		struct pst_io *io = up->waiting;
 		int ret = up->err.code ? up->err.code : write_prepare(up, io);
@@ -478,19 +571,40 @@ static void upload_pump(struct pst_object_upload *up)
 			io->err = up->err;
 		else if (!ret)
 			ret = write_copy(up, io);
-		io->engine = "http";
 		pst_io_done(io, ret ? ret : (int64_t)io->len);
-		if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-			id_ask(up);
-		if (up->id_state == ID_KNOWN && !up->err.code)
-			parts_send(up);
+		parts_start(up);
 	}
+}
+
+/* Returns 0 if the bytes of a write can go through windows. The commit then sends an object of one
+ * part in this way, too. But a server that knows nothing of windows would store an empty object for
+ * a moment. */
+static int far_check(const struct pst_object_upload *up, struct pst_err *err)
+{
+	if (!up->windows)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the upload has no windows");
+	if (pst_object_windows_check(up->windows, err))
+		return err->code;
+	/* The bytes move later than the write completes, so the last answers decide. */
+	if (!up->windows_only && pst_object_windows_decline(up->windows))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
+				      "the server has declined the last token");
+	if (up->windows_only || !up->length || up->length > up->part_bytes ||
+	    pst_object_windows_answered(up->windows))
+		return 0;
+	return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+			"an object of one part goes by HTTP until the server has moved bytes "
+			"through a window");
 }
 
 int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
 {
+	bool far = io->flags & PST_IO_FAR;
 	uint64_t end;
-	int ret;
+	int ret = far ? far_check(up, &io->err) : 0;
+
+	if (ret)
+		return ret;
 
 	if (__builtin_add_overflow(io->off, io->len, &end) || (up->length && end > up->length))
 		return pst_fail(&io->err, PENSTOCK_WHY_NO_SPACE,
@@ -501,7 +615,9 @@ int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
 		io->done(io);
 		return 0;
 	}
+	io->engine = far ? "rdma" : "http";
 	pthread_mutex_lock(&up->lock);
+	up->far |= far;
 	if (up->err.code) {
 		io->err = up->err;
 		ret = up->err.code;
@@ -521,7 +637,6 @@ int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
 	pthread_mutex_unlock(&up->lock);
 	if (ret)
 		return ret;
-	io->engine = "http";
 	io->result = (int64_t)io->len;
 	io->done(io);
 	return 0;
@@ -590,6 +705,7 @@ static void upload_stop(struct pst_object_upload *up)
 
 		if (!part || part->state != PART_SENDING || !pst_http_cancel(&part->call.http))
 			continue;
+		part_close_window(part);
 		part->state = PART_FILLING;
 		up->sending--;
 	}
@@ -646,6 +762,22 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	return 0;
 }
 
+void pst_object_upload_windows(struct pst_object_upload *up, struct pst_object_windows *windows,
+			       const struct pst_err *why)
+{
+	up->windows = windows;
+	up->windows_only = up->place->url.rdma == PST_OBJECT_RDMA_REQUIRE;
+	if (!windows && up->windows_only)
+		up->err = *why;
+}
+
+void pst_object_upload_facts(const struct pst_object_upload *up, struct pst_storage_facts *facts)
+{
+	facts->parts_far = up->parts_far;
+	facts->parts_near = up->parts_near;
+	facts->why_near = up->why_near;
+}
+
 void pst_object_upload_close(struct pst_object_upload *up)
 {
 	struct pst_err err;
@@ -658,8 +790,7 @@ void pst_object_upload_close(struct pst_object_upload *up)
 		part_free(up->parts[i]);
 		free(up->sent[i].etag);
 	}
-	while (up->spare)
-		free(spare_take(up));
+	pst_object_buffers_close(up);
 	pthread_cond_destroy(&up->changed);
 	pthread_mutex_destroy(&up->lock);
 	free(up);

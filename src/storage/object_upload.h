@@ -12,11 +12,19 @@
 #include "storage/object_request.h"
 
 struct pst_object_upload;
+struct pst_object_windows;
 
 /* Begins an upload. `length` is the object's length, or 0 if it is as long as the written bytes.
  * With `must_be_new`, the commit fails if the object exists. */
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err);
+/* Lets the parts go through windows. `windows` may be NULL, for the reason `why`. Called before the
+ * first write. */
+void pst_object_upload_windows(struct pst_object_upload *upload, struct pst_object_windows *windows,
+			       const struct pst_err *why);
+/* Stores in the facts how the parts have been sent. Called after the commit. */
+void pst_object_upload_facts(const struct pst_object_upload *upload,
+			     struct pst_storage_facts *facts);
 /* Takes the bytes of a write. Returns 0 or -errno like the storage's function drain. */
 int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io);
 /* Takes a waiting write back. Returns whether it had not begun; it has then ended for the upload.

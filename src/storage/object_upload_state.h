@@ -9,12 +9,13 @@
 #include <pthread.h>
 
 #include "storage/object_upload.h"
+#include "storage/object_window.h"
 
 #define PARTS_MAX 10000u /* S3's limit */
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
-enum part_state { PART_EMPTY, PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING, PART_SENT };
+enum part_state { PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING };
 
 /* A written range of a part. */
 struct span {
@@ -35,8 +36,14 @@ struct part {
 	uint64_t crc;
 	char sum[17]; /* the checksum in base64 */
 	char query[UPLOAD_QUERY_MAX];
-	char etag[256];
-	struct part *next_ready;
+	struct pst_object_grant grant; /* used while the part is sent through its window */
+	bool offered;		       /* the server has been offered the window, if there is one */
+};
+
+/* A buffer that is a window. */
+struct upload_window {
+	struct upload_window *next;
+	struct pst_window *window;
 };
 
 /* The result of a part that has been sent. The part itself is freed. */
@@ -68,6 +75,16 @@ struct pst_object_upload {
 	bool unsure;		/* an earlier request of the commit may have succeeded */
 	struct pst_object_call create;
 	struct pst_err err; /* the first failure; its code is 0 if there is none */
+	/* Windows for the parts (S3 over RDMA); NULL if there are none. */
+	struct pst_object_windows *windows;
+	struct upload_window *window_list; /* the buffers that are windows */
+	bool windows_only;		   /* the caller allows no other way */
+	bool far;			   /* writes were taken that shall go through windows */
+	/* Numbers of parts that went through windows, and of those that went by HTTP although
+	 * there are windows. An object in a single PUT counts as one part. */
+	unsigned parts_far, parts_near;
+	const char *transport;	 /* of the last part that went through a window; static */
+	struct pst_err why_near; /* reason of the first part that went by HTTP */
 };
 
 /* Returns the index of the part that has the byte at `off`. */
@@ -79,6 +96,11 @@ uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsign
  * if it is 0. */
 void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
 			     char out[UPLOAD_QUERY_MAX]);
+
+/* Counts a part that goes by HTTP although there are windows. Returns 0, or -errno if the caller
+ * allows this not, with the error in `err`. */
+int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
+			   struct pst_err *err);
 /* Sends the last part, and waits until the server has all `count` parts. */
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struct pst_err *err);
 

@@ -50,7 +50,7 @@ static bool authority_parse(const char *text, size_t len, struct pst_object_serv
 		port = colon ? colon : end;
 		host_len = (size_t)(port - text);
 	}
-	if (!host_len || host_len >= sizeof(out->host))
+	if (!host_len || host_len >= sizeof(out->host) || (port < end && *port != ':'))
 		return false;
 	for (size_t i = 0; i < host_len; i++)
 		if (!isalnum((unsigned char)host[i]) && !strchr("-._:", host[i]))
@@ -90,6 +90,17 @@ bad:
 			strchr(endpoint, '@') ? "...@..." : endpoint);
 }
 
+void pst_object_server_authority(const struct pst_object_server *server,
+				 char out[PST_OBJECT_AUTHORITY])
+{
+	bool brackets = strchr(server->host, ':'); /* an IPv6 address */
+	int len = snprintf(out, PST_OBJECT_AUTHORITY, "%s%s%s", brackets ? "[" : "", server->host,
+			   brackets ? "]" : "");
+
+	if (server->port != (server->tls ? 443u : 80u))
+		snprintf(out + len, PST_OBJECT_AUTHORITY - (size_t)len, ":%u", server->port);
+}
+
 /* ---- s3:// ---- */
 
 static bool flag_parse(const char *value, int *out)
@@ -105,6 +116,23 @@ bool pst_object_region_is_valid(const char *region)
 		if (!isalnum((unsigned char)*region) && *region != '-')
 			return false;
 	return true;
+}
+
+static bool rdma_parse(const char *value, enum pst_object_rdma *out)
+{
+	static const char *const names[] = {
+		[PST_OBJECT_RDMA_AUTO] = "auto",
+		[PST_OBJECT_RDMA_OFF] = "off",
+		[PST_OBJECT_RDMA_ON] = "on",
+		[PST_OBJECT_RDMA_REQUIRE] = "require",
+	};
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcmp(value, names[i])) {
+			*out = (enum pst_object_rdma)i;
+			return true;
+		}
+	return false;
 }
 
 static bool text_set(char *out, size_t out_len, const char *value)
@@ -133,6 +161,10 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else if (!strcmp(name, "insecure")) {
 		ok = flag_parse(value, &flag);
 		url->insecure = flag;
+	} else if (!strcmp(name, "rdma")) {
+		ok = rdma_parse(value, &url->rdma);
+	} else if (!strcmp(name, "rdma-transports")) {
+		ok = text_set(url->transports, sizeof(url->transports), value);
 	} else if (!strcmp(name, "timeout")) {
 		char *end;
 		unsigned long n = strtoul(value, &end, 10);
@@ -142,8 +174,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else {
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: '%.30s' is no option: use endpoint, region, profile, "
-				"path-style, anonymous, insecure or timeout, and write a question "
-				"mark in a key as %%3F",
+				"path-style, anonymous, insecure, timeout, rdma or "
+				"rdma-transports, and write a question mark in a key as %%3F",
 				url->name, name);
 	}
 	if (ok)
@@ -199,8 +231,12 @@ static int s3_parse(const char *text, struct pst_object_url *out, struct pst_err
 {
 	size_t len = strcspn(text, "?"), bucket_len = strcspn(text, "/?");
 	char key[3 * PST_OBJECT_KEY_MAX + 1];
+	const char *rdma = getenv("PENSTOCK_RDMA");
 	long n;
 
+	if (rdma && *rdma && !rdma_parse(rdma, &out->rdma))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"PENSTOCK_RDMA=%.30s: want auto, off, on or require", rdma);
 	if (!bucket_len || bucket_len >= sizeof(out->bucket) || text[bucket_len] != '/')
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: want s3://BUCKET/KEY, with a bucket and a key", out->name);

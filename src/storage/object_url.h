@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parses the URLs of objects: s3://BUCKET/KEY[?OPTION=VALUE&...], and presigned URLs, which begin
- * with http:// or https://. Called by the storage of objects.
+ * with http:// or https://. Called by the storage of objects and by the gateway.
  */
 #ifndef PST_STORAGE_OBJECT_URL_H
 #define PST_STORAGE_OBJECT_URL_H
@@ -21,6 +21,15 @@ struct pst_object_server {
 	bool port_given; /* the port is in the URL */
 };
 
+/* Whether bytes go through windows (S3 over RDMA): if the server is on this host; never; if the
+ * server answers; always. */
+enum pst_object_rdma {
+	PST_OBJECT_RDMA_AUTO,
+	PST_OBJECT_RDMA_OFF,
+	PST_OBJECT_RDMA_ON,
+	PST_OBJECT_RDMA_REQUIRE,
+};
+
 struct pst_object_url {
 	bool presigned;
 	/* for s3:// */
@@ -31,6 +40,8 @@ struct pst_object_url {
 	int path_style;				       /* 1 or 0; -1 if it is not given */
 	bool anonymous, insecure;
 	unsigned timeout_s; /* 0 if it is not given */
+	enum pst_object_rdma rdma;
+	char transports[65]; /* of windows; "" if it is not given */
 	/* for a presigned URL */
 	struct pst_object_server server;
 	char *target; /* path and query as on the wire; freed by pst_object_url_clear */
@@ -48,6 +59,11 @@ bool pst_object_region_is_valid(const char *region);
 /* Parses an endpoint such as "http://127.0.0.1:9000". */
 int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 			    struct pst_err *err);
+/* Longest "HOST:PORT", with its NUL. */
+#define PST_OBJECT_AUTHORITY 272
+/* Writes "HOST[:PORT]", the value of the header Host. The default port is left out. */
+void pst_object_server_authority(const struct pst_object_server *server,
+				 char out[PST_OBJECT_AUTHORITY]);
 /* Returns whether the host is an IP address or "localhost". */
 bool pst_object_server_is_plain(const struct pst_object_server *server);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of the data plane. src/object calls the functions of the first part, and the
- * transports those of the second part.
+ * The client half of the data plane. src/object and storage/object_window.c call the functions of
+ * the first part, and the transports those of the second part.
  */
 #ifndef PST_WIRE_CLIENT_H
 #define PST_WIRE_CLIENT_H
@@ -21,13 +21,25 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 /* Ends a registration. Returns -EBUSY if a window is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
+/* Returns whether a release has cut off a server, so that the buffer has no more windows. */
+bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
+/* Returns whether the bytes of every window of the client move by DMA only. */
+bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
+/* Returns whether the bytes of the window move by DMA only. */
+bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant);
+/* Judges the response to the request with the window's token (s3/judge.h). All members of *verdict
+ * but `size` are set. */
+void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict);
+/* Begins a release without waiting: no further transfer begins, and servers are told to stop.
+ * Returns whether no transfer accesses the window, so that pst_wire_release will not wait. */
+bool pst_wire_revoke(struct pst_wire_grant *grant);
 /* Closes a window, after which no byte gets into it. Returns 0, or -ETIMEDOUT if this cannot be
  * guaranteed. */
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err);

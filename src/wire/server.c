@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -76,7 +77,7 @@ int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t l
 	struct pst_wire_remote *remote;
 	struct pst_token parsed;
 
-	/* The message does not have the token: it contains a capability. */
+	/* The message must not contain the token, which has a capability. */
 	if (pst_token_parse(token, len, &parsed)) {
 		atomic_fetch_add(&server->malformed, 1);
 		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -142,7 +143,7 @@ static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len
 {
 	uint64_t s = len / server->opts.rate_min;
 
-	/* No sum overflows: the longest time is one of millions of years. */
+	/* So the sum does not overflow. This longest time is millions of years. */
 	if (s > UINT64_MAX / 4096)
 		s = UINT64_MAX / 4096;
 	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
@@ -192,16 +193,17 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 {
 	atomic_fetch_add(move->result < 0 ? &server->failed : &server->moves, 1);
 	if (move->result > 0)
-		atomic_fetch_add(move->remote->token.kind == PST_TOKEN_SHM1 ? &server->shm1_bytes
-									    : &server->tcp1_bytes,
-				 (uint64_t)move->result);
+		atomic_fetch_add(
+			&server->bytes[move->remote->token.kind][move->op == PENSTOCK_WRITE],
+			(uint64_t)move->result);
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
+	/* With the lock, so that `done` is readable exactly while the list has completions. */
+	if (!server->finished)
+		signal_event(server->done);
 	*server->finished_end = move;
 	server->finished_end = &move->next;
-	/* With the lock, so that a poll that empties the list does not clear this event. */
-	signal_event(server->done);
 	pthread_mutex_unlock(&server->lock);
 }
 
@@ -266,6 +268,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	if (*at) {
 		*at = peer->next;
 		channel->peer_count--;
+		/* A close(2) is not enough: a forked child may have the descriptor, too. */
+		epoll_ctl(channel->epoll, EPOLL_CTL_DEL, peer->fd, NULL);
 	}
 	peer->ops->close(channel, peer);
 	if (peer->fd >= 0)
@@ -294,6 +298,7 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 		     struct pst_wire_peer **out, struct pst_err *err)
 {
 	struct pst_wire_peer *peer, *last = channel->peers;
+	struct epoll_event event = {.events = EPOLLIN};
 	int ret;
 
 	if (channel->peer_count >= PST_WIRE_PEERS_MAX) {
@@ -307,6 +312,9 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 	peer->ops = remote->ops;
 	peer->fd = -1;
 	ret = remote->ops->connect(channel, peer, remote, err);
+	event.data.ptr = peer;
+	if (!ret && peer->fd >= 0 && epoll_ctl(channel->epoll, EPOLL_CTL_ADD, peer->fd, &event))
+		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "epoll: %m");
 	if (ret) {
 		peer_close(channel, peer);
 		return ret;
@@ -369,44 +377,34 @@ static struct pst_wire_move *queue_take(struct pst_wire_server *server)
 	return move;
 }
 
-/* Handles the connections that are readable. */
-static void peers_idle(struct pst_wire_channel *channel, struct pollfd *fds,
-		       struct pst_wire_peer **peers, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (fds[i].revents && peers[i]->ops->idle(channel, peers[i]) < 0)
-			peer_close(channel, peers[i]);
-}
-
 static void *channel_run(void *arg)
 {
 	struct pst_wire_channel *channel = arg;
 	struct pst_wire_server *server = channel->server;
 
 	for (;;) {
-		struct pollfd fds[PST_WIRE_PEERS_MAX + 2] = {{server->stop, POLLIN, 0},
-							     {server->jobs, POLLIN, 0}};
-		struct pst_wire_peer *peers[PST_WIRE_PEERS_MAX];
-		unsigned count = 0;
+		struct epoll_event events[PST_WIRE_PEERS_MAX + 2];
+		int n = epoll_wait(channel->epoll, events, PST_WIRE_PEERS_MAX + 2, -1);
+		struct pst_wire_move *move;
+		bool has_job = false;
 		uint64_t job;
-		int n;
 
-		for (struct pst_wire_peer *peer = channel->peers; peer; peer = peer->next) {
-			peers[count] = peer;
-			fds[2 + count++] = (struct pollfd){peer->fd, POLLIN, 0};
+		for (int i = 0; i < n; i++) {
+			struct pst_wire_peer *peer = events[i].data.ptr;
+
+			if (events[i].data.ptr == &server->stop)
+				return NULL;
+			if (events[i].data.ptr == &server->jobs)
+				has_job = true;
+			else if (peer->ops->idle(channel, peer) < 0)
+				peer_close(channel, peer);
 		}
-		n = poll(fds, 2 + count, -1);
-		if (n > 0 && fds[0].revents)
-			return NULL;
-		if (n <= 0)
+		/* After the loop, because a move may close connections that have events. Another
+		 * channel may have taken the move. */
+		if (!has_job || read(server->jobs, &job, sizeof(job)) != sizeof(job))
 			continue;
-		peers_idle(channel, fds + 2, peers, count);
-		/* Of the channels that wake up for a move, one takes it. */
-		if (fds[1].revents && read(server->jobs, &job, sizeof(job)) == sizeof(job)) {
-			struct pst_wire_move *move = queue_take(server);
-
-			if (!move)
-				continue;
+		move = queue_take(server);
+		if (move) {
 			move_run(channel, move);
 			move_finish(server, move);
 		}
@@ -416,12 +414,19 @@ static void *channel_run(void *arg)
 static int channel_open(struct pst_wire_server *server, struct pst_wire_channel *channel,
 			struct pst_err *err)
 {
+	/* EPOLLEXCLUSIVE: a new move wakes up one of the idle channels, and not all of them. */
+	struct epoll_event job = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = &server->jobs};
+	struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
 	int code;
 
 	channel->server = server;
 	channel->staging = malloc(PST_WIRE_STAGING);
 	if (!channel->staging)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a channel");
+	channel->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (channel->epoll < 0 || epoll_ctl(channel->epoll, EPOLL_CTL_ADD, server->jobs, &job) ||
+	    epoll_ctl(channel->epoll, EPOLL_CTL_ADD, server->stop, &stop))
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "epoll: %m");
 	code = pst_thread_start(&channel->thread, channel_run, channel);
 	channel->running = !code;
 	return code ? pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY, "thread: %s",
@@ -435,6 +440,8 @@ static void channel_close(struct pst_wire_channel *channel)
 		pthread_join(channel->thread, NULL);
 	while (channel->peers)
 		peer_close(channel, channel->peers);
+	if (channel->epoll >= 0)
+		close(channel->epoll);
 	free(channel->staging);
 }
 
@@ -486,6 +493,8 @@ static int server_pools(struct pst_wire_server *s, struct pst_err *err)
 	s->channels = calloc(s->opts.channels, sizeof(*s->channels));
 	if (!s->pool || !s->channels)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a server");
+	for (unsigned i = 0; i < s->opts.channels; i++)
+		s->channels[i].epoll = -1;
 	for (unsigned i = 0; i < s->opts.moves; i++) {
 		s->pool[i].next = s->unused;
 		s->unused = &s->pool[i];
@@ -545,6 +554,11 @@ void pst_wire_server_info(struct pst_wire_server *s, struct penstock_object_serv
 	out->declined = atomic_load(&s->declined);
 	out->moves = atomic_load(&s->moves);
 	out->failed = atomic_load(&s->failed);
-	out->shm1_bytes = atomic_load(&s->shm1_bytes);
-	out->tcp1_bytes = atomic_load(&s->tcp1_bytes);
+	for (unsigned i = 0; i < s->ops_count; i++) {
+		const enum pst_token_kind kind = s->ops[i]->kind;
+
+		out->traffic[i].transport = pst_token_name(kind);
+		out->traffic[i].bytes_out = atomic_load(&s->bytes[kind][0]);
+		out->traffic[i].bytes_in = atomic_load(&s->bytes[kind][1]);
+	}
 }

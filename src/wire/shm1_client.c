@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/digits.h"
 #include "wire/shm1.h"
 #include "wire/client.h"
 #include "wire/common.h"
@@ -252,8 +253,7 @@ static int shm1_listen(struct pst_wire_client *client, struct pst_wire_listener 
 	if (ret)
 		return ret;
 	token->kind = PST_TOKEN_SHM1;
-	for (unsigned i = 0; i < sizeof(name); i++)
-		snprintf(token->shm.handle + 2 * i, 3, "%02x", name[i]);
+	pst_hex(name, sizeof(name), token->shm.handle);
 	len = pst_shm1_address(token->shm.handle, &address);
 	listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (listener->fd < 0 || bind(listener->fd, (struct sockaddr *)&address, len) ||

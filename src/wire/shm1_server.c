@@ -134,7 +134,7 @@ static int shm1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 		close(fd);
 	if (ret > 0 && message.kind == PST_SHM1_DROP)
 		drop_buffer(channel->server->devices, (struct shm1_peer *)peer, message.memory);
-	/* A REVOKE of a move that has ended is late, and means nothing. */
+	/* A REVOKE of a move that has ended comes too late, and is ignored. */
 	return ret;
 }
 
@@ -161,7 +161,7 @@ static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32
 			drop_buffer(channel->server->devices, s, message->memory);
 		if (ret > 0 &&
 		    (message->kind == PST_SHM1_DROP || message->kind == PST_SHM1_REVOKE)) {
-			/* A client that sends them without end causes no wait. */
+			/* A client may send them without end. */
 			ret = pst_wire_check(channel);
 			if (!ret)
 				continue;

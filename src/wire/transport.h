@@ -5,7 +5,8 @@
  *
  * Client half: one thread of a client serves all connections. A transfer accesses a window only
  * between pst_wire_enter and pst_wire_leave, or, if the server itself accesses the memory, between
- * its messages that open and close the window. A release waits for both.
+ * its messages that open and close the window. A release waits for both. If a network card accesses
+ * the memory, the transport has a function `unbind`, which ends the card's access.
  *
  * Server half: each channel is a thread, which carries out one move at a time, and has connections
  * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
@@ -22,7 +23,6 @@
 #include "s3/token.h"
 #include "wire/wire.h"
 
-#define PST_WIRE_TRANSPORTS_MAX 4
 #define PST_WIRE_CONNS_MAX 256	  /* most connections of a client */
 #define PST_WIRE_BUFFERS_MAX 1024 /* most buffers of a client */
 #define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
@@ -58,6 +58,8 @@ struct pst_wire_grant {
 	unsigned char cap[PST_TOKEN_CAP];
 	struct pst_wire_buffer *buffer;
 	const struct pst_wire_client_ops *ops;
+	struct pst_wire_listener *listener;
+	void *bound; /* what `bind` of the transport has made; NULL: nothing */
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
@@ -71,10 +73,11 @@ struct pst_wire_counts {
 		malformed, cut_off, stuck;
 };
 
-/* A listening socket of a client. */
+/* A listening socket of a client, or what a transport has in its place. */
 struct pst_wire_listener {
 	const struct pst_wire_client_ops *ops;
 	int fd;
+	void *state;		/* of the transport; NULL: none */
 	struct pst_token token; /* what all tokens of this listener have in common */
 };
 
@@ -82,7 +85,7 @@ struct pst_wire_client {
 	const struct pst_wire_devices *devices;
 	unsigned generation;			 /* fork generation of the process that opened it */
 	struct penstock_object_client_opts opts; /* `users` is a copy */
-	struct pst_wire_listener listeners[PST_WIRE_TRANSPORTS_MAX];
+	struct pst_wire_listener listeners[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
 	bool running;
@@ -117,10 +120,22 @@ struct pst_wire_conn {
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
+	bool dma;	  /* no CPU copies the bytes, on this host or on the server's */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
 		      struct pst_err *err);
+	/* Handles an event of listener->fd, which is not a socket. NULL: it is a socket, which
+	 * accepts connections. */
+	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
+	/* Frees listener->state, closes listener->fd and sets it to -1. May be NULL. */
+	void (*unlisten)(struct pst_wire_client *client, struct pst_wire_listener *listener);
+	/* Prepares the memory of a window, and sets grant->bound. After an error, the next
+	 * transport is tried. NULL: nothing is to be prepared. */
+	int (*bind)(struct pst_wire_grant *grant, struct pst_err *err);
+	/* Takes the memory away from all servers: after it, no byte gets into the window. An
+	 * error means that this cannot be guaranteed. Not NULL if `bind` is not NULL. */
+	int (*unbind)(struct pst_wire_grant *grant, struct pst_err *err);
 	/* Returns whether the transport can serve the range. */
 	bool (*fits)(const struct pst_wire_buffer *buffer, uint64_t off);
 	/* Adds the grant to the token. */
@@ -186,6 +201,7 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
+	int epoll;		     /* waits for moves, for `stop` and for the connections */
 	uint64_t deadline_ms;	     /* that of the move in progress */
 	struct pst_wire_peer *peers; /* the most recently used first */
 	unsigned peer_count;
@@ -197,7 +213,7 @@ struct pst_wire_server {
 	const struct pst_wire_devices *devices;
 	unsigned generation; /* fork generation of the process that opened it */
 	struct penstock_object_server_opts opts;
-	const struct pst_wire_server_ops *ops[PST_WIRE_TRANSPORTS_MAX];
+	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned ops_count;
 	unsigned char host[PST_TOKEN_HOST];
 	bool has_host;
@@ -205,7 +221,9 @@ struct pst_wire_server {
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */
 	int done; /* eventfd that is readable while completions wait */
-	_Atomic uint64_t resolved, malformed, declined, moves, failed, shm1_bytes, tcp1_bytes;
+	_Atomic uint64_t resolved, malformed, declined, moves, failed;
+	/* bytes of moves, by kind and direction: out (GET), in (PUT) */
+	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
@@ -235,8 +253,8 @@ struct pst_wire_server_ops {
 
 /* ---- both ---- */
 
-extern const struct pst_wire_client_ops pst_shm1_client, pst_tcp1_client;
-extern const struct pst_wire_server_ops pst_shm1_server, pst_tcp1_server;
+extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client;
+extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server;
 
 /* Compares two capabilities in a time that does not depend on their bytes. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)

@@ -33,7 +33,6 @@ static int section_seen(void *user, const char *name)
 
 static int setting_seen(void *user, const struct pst_ini_setting *setting)
 {
-	check_text(setting->section);
 	check_text(setting->parent);
 	check_text(setting->name);
 	check_text(setting->value);

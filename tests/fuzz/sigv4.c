@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	}
 	if (pst_sigv4_claim(&req, &claim) == PST_SIGV4_OK) {
 		check_claim(&claim);
-		require(pst_sigv4_verify(&req, &claim, "no input knows this secret", NULL,
+		require(pst_sigv4_verify(&req, &claim, "no input knows this secret", NULL, NULL,
 					 1369353600) != PST_SIGV4_OK);
 	}
 	free(text);

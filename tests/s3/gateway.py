@@ -5,6 +5,7 @@
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
 tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
 
+import collections
 import fcntl
 import json
 import os
@@ -16,42 +17,14 @@ import ssl
 import subprocess
 import sys
 import time
+import zlib
 
 import botocore.exceptions
 
-from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, Gateway, Skip,
-                    failure, read_reply, run_cases, same, together, write_private)
-
-SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
-
-
-def presigned(client, method, key, **more):
-    """Returns the path of a presigned URL, so that a raw request needs no signer."""
-    url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
-    return "/" + url.split("/", 3)[3]
-
-
-def put_head(client, key, length, extra=""):
-    path = presigned(client, "put_object", key)
-    return (f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\nContent-Length: {length}\r\n"
-            f"{extra}\r\n").encode()
-
-
-def host(client):
-    return client.meta.endpoint_url.split("//")[1]
-
-
-def keys_of(client, bucket="data-1"):
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    return [item["Key"] for page in pages for item in page.get("Contents", [])]
-
-
-def opened(*args, **named):
-    gateway = Gateway(*args, **named)
-    client = gateway.client()
-    client.create_bucket(Bucket="data-1")
-    return gateway, client
-
+from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
+                    encoded_put, eventually, failure, host, keys_of, make_certificate, opened,
+                    presigned, put_head, raw_put, read_reply, repair, repair_run, run_cases, same,
+                    together, until, write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -116,14 +89,6 @@ def case_keys_reload():
         same(failure(changed.list_buckets), None, "the old keys stay")
 
 
-def until(condition, what, seconds=30):
-    """Waits for a condition that a signal causes; the gateway reports no end of a reload."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s it is still not true that {what}")
-
-
 # --- hostile requests -------------------------------------------------------------
 
 def case_slow_head():
@@ -182,23 +147,44 @@ def case_oversize_heads():
 
 
 def case_garbage():
-    gateway, client = opened()
-    source = random.Random(SEED)
+    """Requests with random changes are answered or cut off. They store nothing under other keys,
+    and no body that its checksum does not fit."""
+    gateway, client = opened(flags=["--timeout", "3"])  # ends requests that are not whole
+    source, body = random.Random(SEED), b"abcde" * 50
     with gateway:
-        for _ in range(300):
-            path = presigned(client, "put_object", "garbage").encode()
-            good = (b"PUT " + path + b" HTTP/1.1\r\nHost: " + host(client).encode() +
-                    b"\r\nTransfer-Encoding: chunked\r\nx-amz-decoded-content-length: 5\r\n\r\n"
-                    b"5\r\nabcde\r\n0\r\n\r\n")
-            data = bytearray(good)
-            for _ in range(source.randrange(1, 8)):
+        def request(number):
+            if number % 2:
+                return encoded_put(gateway, f"encoded-{number}", body,
+                                   zlib.crc32(body).to_bytes(4, "big"))
+            return put_head(client, f"plain-{number}", len(body), "Connection: close\r\n") + body
+
+        # Without changes, the requests are accepted, so that the changes matter.
+        for number in (0, 1):
+            with gateway.connect() as raw:
+                raw.sendall(request(number))
+                same(read_reply(raw)[9:12], b"200", f"status of request {number}, unchanged")
+        held = []
+        for number in range(2, 600):
+            data = bytearray(request(number))
+            for _ in range(source.randrange(1, 4)):
                 at = source.randrange(len(data))
                 data[at:at + source.randrange(3)] = source.randbytes(source.randrange(3))
-            with gateway.connect() as raw:
-                raw.sendall(data)
-                raw.shutdown(1)
-                read_reply(raw)
-        same(failure(client.head_bucket, Bucket="data-1"), None, "the gateway goes on")
+            held.append(gateway.connect())
+            held[-1].sendall(data)
+        statuses = collections.Counter(read_reply(raw)[9:12].decode() for raw in held)
+        for raw in held:
+            raw.close()
+        print("# statuses:", dict(statuses))
+        same({"200", "400", "403"} <= statuses.keys(), True, f"statuses {statuses}")
+        same(statuses.keys() <= {"", "200", "400", "403", "404", "405", "411", "413", "414", "417",
+                                 "431", "501", "505"}, True, f"statuses {statuses}")
+        keys = keys_of(client)
+        same([key for key in keys if not re.fullmatch("encoded-[0-9]+|plain-[0-9]+", key)], [],
+             "other keys")
+        encoded = [key for key in keys if key.startswith("encoded")]
+        same(1 < len(encoded) < 300, True, f"{len(encoded)} bodies with a checksum are stored")
+        for key in encoded:
+            same(client.get_object(Bucket="data-1", Key=key)["Body"].read(), body, key)
         until(lambda: not gateway.drafts(), "no draft is left")
 
 
@@ -280,15 +266,43 @@ def case_body_limit():
              "just fits")
 
 
+def count_answered(gateway, count, address="127.0.0.1"):
+    """Opens connections from an address, one after another, sends a request on each, and holds
+    them. Returns how many get a reply, and how many the gateway ends without one."""
+    replies, held = collections.Counter(), []
+    before = gateway.metric("penstock_connections")
+    for _ in range(count):
+        held.append(gateway.connect(timeout=20, address=address))
+        try:
+            held[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            replies[held[-1].recv(12)] += 1
+        except (BrokenPipeError, ConnectionResetError):
+            replies[b""] += 1
+    for connection in held:
+        connection.close()
+    eventually(lambda: gateway.metric("penstock_connections"), before, "open connections")
+    same(replies.keys() <= {b"HTTP/1.1 403", b""}, True, f"replies {replies}")
+    return replies[b"HTTP/1.1 403"], replies[b""]
+
+
 def case_connections_limit():
-    gateway, client = opened(flags=["--connections", "64", "--threads", "1", "--timeout", "3"])
-    with gateway:
-        held = [gateway.connect() for _ in range(200)]
-        # All of them are idle, so the gateway ends those that it has accepted.
-        until(lambda: failure_or_refused(client.head_bucket, Bucket="data-1") is None,
-              "the gateway serves again")
-        for connection in held:
-            connection.close()
+    """Connections beyond the limit are ended at once, and the others are served."""
+    with Gateway(flags=["--connections", "64", "--timeout", "600"]) as gateway:
+        for _ in range(2):
+            same(count_answered(gateway, 200), (64, 136), "connections with and without a reply")
+        same(failure(gateway.client().list_buckets), None, "the gateway serves again")
+
+
+def case_connections_per_address():
+    with Gateway(flags=["--connections-per-address", "16", "--timeout", "600"]) as gateway:
+        with gateway.connect(address="127.0.0.3") as other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            same(other.recv(12), b"HTTP/1.1 403", "another address")
+            same(count_answered(gateway, 50, "127.0.0.2"), (16, 34),
+                 "connections of one address with and without a reply")
+        with gateway.connect(address="127.0.0.4") as other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            same(other.recv(12), b"HTTP/1.1 403", "another address, later")
 
 
 def case_many_connections():
@@ -422,7 +436,6 @@ def case_keys_collide():
     """Random keys that share names of folders, compared with a dictionary."""
     gateway, client = opened()
     source = random.Random(SEED)
-    print(f"# seed: PENSTOCK_SEED={SEED}")
     other = Gateway(root=gateway.root)
     with gateway, other:
         clients, model = [client, other.client()], {}
@@ -635,8 +648,7 @@ def case_object_becomes_folder():
 
 def case_drain():
     gateway, client = opened(flags=["--drain", "60"])
-    with gateway, gateway.connect() as raw:
-        raw.sendall(put_head(client, "k", 10) + b"12345")
+    with gateway, raw_put(gateway, client, "k", 10, b"12345") as raw:
         until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
         gateway.process.send_signal(signal.SIGTERM)
         until(lambda: gateway.get("/healthz")[0] == 503, "the gateway drains")
@@ -650,8 +662,7 @@ def case_drain():
 
 def case_drain_ends():
     gateway, client = opened(flags=["--drain", "1"])
-    with gateway, gateway.connect() as raw:
-        raw.sendall(put_head(client, "k", 10) + b"12345")
+    with gateway, raw_put(gateway, client, "k", 10, b"12345"):
         until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
         same(gateway.stop()[0], 0, "exit status")
         same(os.listdir(os.path.join(gateway.root, "data-1")), [], "files")
@@ -700,18 +711,6 @@ def case_log_has_no_secret():
         for word in (SECRET, "ignature=", "c2lnbmF0dXJl", "tokentoken", "abcdef", "cookie1",
                      paths[0].split("Signature=")[1][:20]):
             same(word in text + err, False, f"{word} in {text + err}")
-
-
-def make_certificate(place, name):
-    paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
-    done = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                           "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-                           "-out", paths[0], "-keyout", paths[1]], capture_output=True,
-                          check=False)
-    if done.returncode:
-        raise Skip("openssl is not installed")
-    os.chmod(paths[1], 0o600)
-    return paths
 
 
 def case_tls():
@@ -783,18 +782,6 @@ def case_repair():
         until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
         client.upload_part(Bucket="data-1", Key="live", UploadId=os.path.basename(uploads[1]),
                            PartNumber=2, Body=b"y")
-
-
-def repair(gateway, *flags):
-    done = repair_run(gateway, *flags)
-    same((done.returncode, done.stderr), (0, ""), "repair")
-    return json.loads(done.stdout)
-
-
-def repair_run(gateway, *flags, before=()):
-    return subprocess.run([*before, PENSTOCK, "serve", "--repair", "--json", "--root",
-                           gateway.root, *flags],
-                          capture_output=True, text=True, timeout=60, check=False)
 
 
 def case_repair_keeps_moves():

@@ -11,23 +11,11 @@ import os
 import signal
 import sys
 import threading
-import time
 
-from served import Gateway, Skip, failure, run_cases, same, together
+from served import Skip, failure, keys_of, opened, run_cases, same, together, until
 
 TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
 WRONG = '"0123456789abcdef0123456789abcdef"'
-
-
-def opened(**named):
-    gateway = Gateway(**named)
-    client = gateway.client()
-    client.create_bucket(Bucket="data-1")
-    return gateway, client
-
-
-def keys_of(client):
-    return [item["Key"] for item in client.list_objects_v2(Bucket="data-1").get("Contents", [])]
 
 
 def case_delete_many_conditions():
@@ -106,27 +94,34 @@ def case_listing_while_objects_move():
         for key in wanted:
             with open(os.path.join(folder, key), "xb") as file:
                 file.write(b"content")
-        moved = threading.Event()
+        moved, counts = threading.Event(), [0, 0]
 
         def move():
             mover = gateway.client()
             try:
-                for key in wanted:
+                for number, key in enumerate(wanted):
+                    if number % 100 == 50:
+                        # Each of three thirds of the moves meets listings by both clients.
+                        seen = list(counts)
+                        until(lambda seen=seen: all(now > then for now, then in
+                                                    zip(counts, seen)), "both clients list")
                     mover.put_object(Bucket="data-1", Key=key + "/x", Body=b"")
             finally:
                 moved.set()
 
-        def list_all():
-            lister, count = gateway.client(), 0
+        def list_all(number):
+            lister = gateway.client()
             while not moved.is_set():
                 pages = lister.list_objects_v2(Bucket="data-1")["Contents"]
                 found = {item["Key"]: item["Size"] for item in pages if "/" not in item["Key"]}
+                differs = set(wanted.items()) ^ set(found.items())
                 same({key: found.get(key) for key in wanted} == wanted, True,
-                     f"listing {count} (differs: {set(wanted.items()) ^ set(found.items())})")
-                count += 1
-            return count
+                     f"listing {counts[number]} (differs: {differs})")
+                counts[number] += 1
 
-        print("# listings:", together([move, list_all, list_all])[1:])
+        together([move, lambda: list_all(0), lambda: list_all(1)])
+        print("# listings:", counts)
+        same(min(counts) >= 3, True, f"at least three listings each: {counts}")
 
 
 def has_queue(gateway):
@@ -136,13 +131,6 @@ def has_queue(gateway):
     port = f":{gateway.port:04X}"
     return any(row[4] != "00000000:00000000" for row in rows
                if port in (row[1][-5:], row[2][-5:]) and row[3] == "01")
-
-
-def until(condition, what, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s it is still not true that {what}")
 
 
 def case_texts_limit():

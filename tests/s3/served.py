@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `penstock serve` for the tests of the gateway, and helps them: a client, raw requests,
-TAP output. Called by gateway.py and gateway_kills.py."""
+waits, certificates, TAP output. The scripts that tests/s3/gateway runs import it."""
 
+import base64
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,16 +13,23 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import urllib.request
 
 import boto3
 import botocore.client
 import botocore.exceptions
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
 PENSTOCK = os.environ.get("PENSTOCK", os.path.join(BUILD, "penstock"))
+# With PENSTOCK_RC1_ADDRESS, the address of an RDMA network card, HTTP uses this card, too.
+ADDRESS = os.environ.get("PENSTOCK_RC1_ADDRESS", "127.0.0.1")
+SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))  # run_cases prints it
 KEY, SECRET = "AKWRITE", "secret+of/the+writer"
 READ_KEY, READ_SECRET = "AKREAD", "secret+of/the+reader"
 KEYS = f"""[{KEY}]
@@ -64,7 +73,7 @@ class Gateway:
         self.log = os.path.join(self.place, "log")
         write_private(self.keys, keys)
         self.flags, self.tls, self.before = list(flags), tls, list(before)
-        self.process = None
+        self.process, self.runs = None, False
         self.start()
 
     def start(self):
@@ -72,7 +81,7 @@ class Gateway:
         objects = ["--upstream", self.upstream] if self.upstream else ["--root", self.root]
         self.process = subprocess.Popen(
             [*self.before, PENSTOCK, "serve", "--json", *objects,
-             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+             "--listen", f"{ADDRESS}:0", "--metrics", "127.0.0.1:0",
              "--keys", self.keys, "--access-log", self.log, *tls,
              *self.flags], env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -87,21 +96,32 @@ class Gateway:
         ready = json.loads("".join(lines))
         if "port" not in ready:
             raise AssertionError(f"the gateway ended: {ready}")
+        self.runs = True
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
-        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if self.tls else ''}://{ADDRESS}:{self.port}"
 
     def stop(self, number=signal.SIGTERM, timeout=60):
-        """Ends the gateway. Returns its exit status and what it wrote to standard error."""
+        """Ends the gateway, which must be running or end by an earlier SIGTERM. Returns its exit
+        status and what it wrote to standard error."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        self.runs = False
         _, err = self.process.communicate(timeout=timeout)
-        return self.process.returncode, err
+        status = self.process.returncode
+        if status not in (0, -signal.SIGKILL if number == signal.SIGKILL else 0):
+            raise AssertionError(f"the gateway ended with status {status}: {err}")
+        return status, err
 
     def close(self):
-        status, err = self.stop(signal.SIGKILL)
-        shutil.rmtree(self.place, ignore_errors=True)
-        if "ERROR: " in err:
-            raise AssertionError(f"a sanitizer reports (status {status}): {err}")
+        """Ends the gateway, if the test has not, and removes its files."""
+        try:
+            ended = self.process.poll() is not None
+            if self.runs:
+                status, err = self.stop(signal.SIGKILL)
+                same((ended, "ERROR: " in err or "runtime error: " in err), (False, False),
+                     f"early end, and report of a sanitizer (status {status}, messages {err!r})")
+        finally:
+            shutil.rmtree(self.place, ignore_errors=True)
 
     def __enter__(self):
         return self
@@ -118,7 +138,10 @@ class Gateway:
                             config=botocore.client.Config(**settings))
 
     def connect(self, timeout=60):
-        return socket.create_connection(("127.0.0.1", self.port), timeout)
+        return socket.create_connection((ADDRESS, self.port), timeout)
+    def connect(self, timeout=60, address="127.0.0.1"):
+        """Connects from an address of this host."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout, (address, 0))
 
     def get(self, path):
         """Returns status and text of a page of the second port."""
@@ -139,6 +162,106 @@ class Gateway:
         """Returns the names of all files of the gateway's own that a request may leave."""
         return [name for _, _, names in os.walk(os.path.join(self.root, ".penstock"))
                 for name in names if name != "lock"]
+
+
+def opened(*args, **named):
+    """Starts a gateway with a bucket. Returns the gateway and a client."""
+    gateway = Gateway(*args, **named)
+    client = gateway.client()
+    client.create_bucket(Bucket="data-1")
+    return gateway, client
+
+
+def keys_of(client, bucket="data-1"):
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+def host(client):
+    return client.meta.endpoint_url.split("//")[1]
+
+
+def presigned(client, method, key, **more):
+    """Returns the path of a presigned URL, so that a raw request needs no signer."""
+    url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
+    return "/" + url.split("/", 3)[3]
+
+
+def put_head(client, key, length, extra=""):
+    path = presigned(client, "put_object", key)
+    return (f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\nContent-Length: {length}\r\n"
+            f"{extra}\r\n").encode()
+
+
+def raw_put(gateway, client, key, length, body, extra=""):
+    """Begins a PUT and returns its connection."""
+    connection = gateway.connect()
+    connection.sendall(put_head(client, key, length, extra) + body)
+    return connection
+
+
+def encoded_put(gateway, key, body, crc):
+    """Returns a PUT whose body has the encoding aws-chunked and a CRC-32 in a trailer."""
+    encoded = (b"%x\r\n" % len(body) + body + b"\r\n0\r\nx-amz-checksum-crc32:" +
+               base64.b64encode(crc) + b"\r\n\r\n")
+    kind = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    request = AWSRequest("PUT", f"{gateway.url}/data-1/{key}", headers={
+        "x-amz-content-sha256": kind, "x-amz-decoded-content-length": str(len(body)),
+        "content-encoding": "aws-chunked", "x-amz-trailer": "x-amz-checksum-crc32",
+        "x-amz-sdk-checksum-algorithm": "CRC32"})
+
+    class Auth(S3SigV4Auth):
+        def payload(self, request):
+            return kind
+
+    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    request.headers.replace_header("x-amz-content-sha256", kind)
+    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    head += f"Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + encoded
+
+
+def eventually(check, wanted, what, seconds=60):
+    """Waits until check() returns what is wanted. Other processes or threads cause it, and the test
+    has no event to wait for."""
+    end = time.monotonic() + seconds
+    got = check()
+    while got != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+        got = check()
+    same(got, wanted, f"{what}, after {seconds} s")
+
+
+def until(condition, what, seconds=60):
+    """Waits until condition() is true."""
+    eventually(lambda: bool(condition()), True, what, seconds)
+
+
+def make_certificate(place, name="cert"):
+    """Makes a certificate for 127.0.0.1. Returns the files of the certificate and its key."""
+    paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
+    try:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                        "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-out", paths[0], "-keyout", paths[1]], capture_output=True, check=True)
+    except FileNotFoundError:
+        raise Skip("openssl is not installed") from None
+    os.chmod(paths[1], 0o600)
+    return paths
+
+
+def repair_run(gateway, *flags, before=()):
+    return subprocess.run([*before, PENSTOCK, "serve", "--repair", "--json", "--root",
+                           gateway.root, *flags],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def repair(gateway, *flags):
+    """Runs a repair, which must succeed. Returns what it reports."""
+    done = repair_run(gateway, *flags)
+    same((done.returncode, done.stderr), (0, ""), "repair")
+    return json.loads(done.stdout)
 
 
 def failure(call, *args, **named):
@@ -189,7 +312,7 @@ def run_cases(names, words):
     cases = [(name[5:], call) for name, call in names.items() if name.startswith("case_")
              and (not words or any(word in name for word in words))]
     failed = 0
-    print(f"1..{len(cases)}", flush=True)
+    print(f"# seed: PENSTOCK_SEED={SEED}\n1..{len(cases)}", flush=True)
     for number, (name, call) in enumerate(cases, 1):
         try:
             call()

@@ -23,7 +23,7 @@ static void verify(const struct pst_sigv4_request *req, const struct pst_sigv4_k
 		result = pst_sigv4_verify(req, &claim,
 					  strcmp(claim.access_key, keys->access_key) ? NULL
 										     : keys->secret,
-					  keys->region, now);
+					  NULL, keys->region, now);
 	printf("%d %s\n", result, pst_sigv4_code(result));
 }
 

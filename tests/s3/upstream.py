@@ -8,23 +8,20 @@ through an upstream. Prints TAP; tests/run runs it."""
 
 import base64
 import json
-import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 import zlib
 
 from botocore.exceptions import ClientError, HTTPClientError
 
-from served import (KEY, READ_KEY, READ_SECRET, SECRET, Gateway, failure, read_reply, run_cases,
-                    same, together, write_private)
+from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, encoded_put, eventually,
+                    failure, make_certificate, raw_put, read_reply, run_cases, same, together,
+                    write_private)
 from server import Server
 
-SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
 BACK_KEY, BACK_SECRET = "AKBACK", "secret+of/the+upstream"
 OWN_KEY, OWN_SECRET = "AKOWN", "secret+of/one+identity"
 BACK_KEYS = "".join(f"[{key}]\nsecret = {secret}\nbuckets = *\naccess = rw\n"
@@ -63,30 +60,13 @@ class Pair:
         return self
 
     def __exit__(self, *_):
-        self.front.close()
-        self.back.close()
+        with self.back, self.front:
+            pass
 
     def stored(self):
         """Returns the upstream's keys and drafts."""
         listed = self.direct.list_objects_v2(Bucket="data-1").get("Contents", [])
         return [item["Key"] for item in listed], self.back.drafts()
-
-
-def eventually(check, wanted, what):
-    """Waits, at most 30 s, until check() returns what is wanted."""
-    end = time.monotonic() + 30
-    while check() != wanted and time.monotonic() < end:
-        time.sleep(0.02)  # the other process has no event that the test could wait for
-    same(check(), wanted, what)
-
-
-def raw_put(gateway, client, key, length, body, more=""):
-    """Begins a PUT and returns its connection."""
-    url = client.generate_presigned_url("put_object", Params={"Bucket": "data-1", "Key": key})
-    connection = gateway.connect()
-    connection.sendall((f"PUT /{url.split('/', 3)[3]} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}"
-                        f"\r\nContent-Length: {length}\r\n{more}\r\n").encode() + body)
-    return connection
 
 
 def case_identities():
@@ -163,9 +143,9 @@ def case_trailers():
             for right in (True, False):
                 body = data[:size]
                 crc = zlib.crc32(body if right else body + b"x").to_bytes(4, "big")
-                encoded = (b"%x\r\n" % size + body + b"\r\n0\r\nx-amz-checksum-crc32:" +
-                           base64.b64encode(crc) + b"\r\n\r\n")
-                status = put_encoded(pair, f"{size}-{right}", encoded, size)
+                with pair.front.connect() as connection:
+                    connection.sendall(encoded_put(pair.front, f"{size}-{right}", body, crc))
+                    status = int(read_reply(connection).split()[1])
                 same(status, 200 if right else 400, f"status of {size} bytes, right: {right}")
         eventually(pair.stored, (sorted(f"{n}-True" for n in sizes), []), "keys and drafts")
         for size in sizes[:2]:
@@ -177,33 +157,6 @@ def case_trailers():
         got = pair.direct.get_object(Bucket="data-1", Key=f"{BIG}-True")
         assert got["Body"].read() == data, "the object differs"
         same(got.get("ContentEncoding"), None, "Content-Encoding")
-
-
-def put_encoded(pair, key, encoded, size):
-    """Sends a body in the encoding aws-chunked. Returns the reply's status."""
-    from botocore.auth import S3SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-    url = f"{pair.front.url}/data-1/{key}"
-    headers = {"x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
-               "x-amz-decoded-content-length": str(size), "content-encoding": "aws-chunked",
-               "x-amz-trailer": "x-amz-checksum-crc32",
-               "x-amz-sdk-checksum-algorithm": "CRC32"}
-    request = AWSRequest("PUT", url, headers=headers)
-
-    class Auth(S3SigV4Auth):
-        def payload(self, request):
-            return "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-
-    request.context["payload_signing_enabled"] = False
-    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
-    request.headers.replace_header("x-amz-content-sha256", headers["x-amz-content-sha256"])
-    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{pair.front.port}\r\n"
-    head += "".join(f"{n}: {v}\r\n" for n, v in request.headers.items())
-    head += f"Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n"
-    with pair.front.connect() as connection:
-        connection.sendall(head.encode() + encoded)
-        return int(read_reply(connection).split()[1])
 
 
 def case_client_goes_away():
@@ -232,10 +185,7 @@ def case_reader_goes_away():
 def case_tls():
     data = random.Random(SEED).randbytes(3 * BIG)
     with tempfile.TemporaryDirectory() as place:
-        tls = os.path.join(place, "cert"), os.path.join(place, "key")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj",
-                        "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
-                        tls[1], "-out", tls[0]], check=True, capture_output=True)
+        tls = make_certificate(place)
         with Gateway(keys=BACK_KEYS, tls=tls) as back:
             with Gateway(keys=FRONT_KEYS, upstream=back.url, env=ENV) as gateway:
                 same(failure(gateway.client().create_bucket, Bucket="data-1"),
@@ -251,6 +201,8 @@ def case_tls():
 
 def case_buffer_memory():
     with Pair("--buffer-memory", "256KiB") as pair:
+        # A request keeps its memory until shortly after its reply.
+        eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 0, "staging")
         with raw_put(pair.front, pair.client, "k", BIG, b"begin"):
             eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 256 << 10, "staging")
             try:
@@ -425,5 +377,4 @@ def case_refused_starts():
 
 
 if __name__ == "__main__":
-    print(f"# seed {SEED}")
     sys.exit(run_cases(globals(), sys.argv[1:]))

@@ -18,6 +18,21 @@ static struct pst_cu_stream *stream;
 /* Counts calls in the stand-in driver; NULL if the driver is real. */
 static unsigned long (*calls)(const char *symbol);
 
+/* Makes the first transfer in stream order. During it, the device loads a kernel, which waits until
+ * the GPU is idle. So the test must not be the first to use the device behind a closed gate. */
+static void prepare(void)
+{
+	void *fh = st_register(fd, NULL);
+	off_t zero = 0;
+	size_t len = 1;
+	ssize_t bytes = -7;
+
+	assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream));
+	assert_cu(cu.cuStreamSynchronize(stream));
+	assert_int_equal(bytes, 1);
+	cuFileHandleDeregister(fh);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -28,6 +43,7 @@ static int setup(void **state)
 	unlink(st_path);
 	stream = cu_stream();
 	cu_standin("pst_standin_calls", &calls);
+	prepare();
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "s3/credentials.h"
@@ -327,6 +328,32 @@ static void wrong_files(void **state)
 	read_bad(NULL, -EISDIR, "cannot read ");
 }
 
+/* A shell's <(COMMAND) is the name of a pipe, whose bytes can be read only once. The section that a
+ * profile names comes before the profile. */
+static void file_that_is_a_pipe(void **state)
+{
+	static const char text[] = "[services mine]\n"
+				   "s3 =\n"
+				   "  endpoint_url = http://mine\n"
+				   "[default]\n"
+				   "region = eu-1\n"
+				   "services = mine\n";
+	struct pst_s3_settings s;
+	char name[32];
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(write(fds[1], text, sizeof(text) - 1), sizeof(text) - 1);
+	assert_int_equal(close(fds[1]), 0);
+	snprintf(name, sizeof(name), "/dev/fd/%d", fds[0]);
+	setenv("AWS_CONFIG_FILE", name, 1);
+	s = read_good(NULL);
+	assert_string_equal(s.region, "eu-1");
+	assert_string_equal(s.endpoint, "http://mine");
+	assert_int_equal(close(fds[0]), 0);
+}
+
 /* Makes calls of the file system fail that only root may make, or allows them again. */
 static void be_root(bool root)
 {
@@ -334,27 +361,47 @@ static void be_root(bool root)
 		assert_int_equal(seteuid(root ? 0 : 65534), 0);
 }
 
-/* A home that this user may not enter is like one without files. An unreadable file is an error. */
+/* Reads the region as another user, if this program runs as root. */
+static void region_is(const char *region)
+{
+	struct pst_s3_settings s;
+
+	be_root(false);
+	s = read_good(NULL);
+	be_root(true);
+	assert_string_equal(s.region, region);
+}
+
+/* A home that this user may not enter is like one without files. An unreadable file is an error.
+ * The names are relative, because the folders above the home may be closed for other users. */
 static void files_of_another_user(void **state)
 {
+	int here = open(".", O_PATH | O_CLOEXEC);
 	char name[300];
 
 	(void)state;
+	assert_true(here >= 0);
 	config("[default]\nregion=eu-1\n");
-	assert_int_equal(chmod(home, 0), 0);
-	be_root(false);
-	assert_string_equal(read_good(NULL).region, "us-east-1");
-	be_root(true);
-	assert_int_equal(chmod(home, 0755), 0);
 	snprintf(name, sizeof(name), "%s/.aws", home);
 	assert_int_equal(chmod(name, 0755), 0);
 	snprintf(name, sizeof(name), "%s/.aws/config", home);
-	assert_int_equal(chmod(name, 0), 0);
+	assert_int_equal(chmod(name, 0644), 0);
+	assert_int_equal(chmod(home, 0755), 0);
+	assert_int_equal(chdir(home), 0);
+	setenv("HOME", ".", 1);
+	region_is("eu-1");
+	assert_int_equal(chmod(".", 0), 0);
+	region_is("us-east-1");
+	/* Without root rights, a name inside of a folder that is closed leads nowhere. */
+	assert_int_equal(fchdir(here), 0);
+	assert_int_equal(chmod(home, 0755), 0);
+	assert_int_equal(chdir(home), 0);
+	assert_int_equal(chmod(".aws/config", 0), 0);
 	be_root(false);
-	/* If this program runs as root, the folder above the home may be closed for others. */
-	if (!eaccess(home, X_OK))
-		read_bad(NULL, -EACCES, "/.aws/config: Permission denied");
+	read_bad(NULL, -EACCES, "./.aws/config: Permission denied");
 	be_root(true);
+	assert_int_equal(fchdir(here), 0);
+	close(here);
 }
 
 static void wrong_environment(void **state)
@@ -379,6 +426,7 @@ int main(void)
 		CASE(other_files),
 		CASE(kinds_that_are_not_supported),
 		CASE(wrong_files),
+		CASE(file_that_is_a_pipe),
 		CASE(files_of_another_user),
 		CASE(wrong_environment),
 	};

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the hash functions of S3: published values, pieces of all lengths, the CPU's instruction
- * against tables, combination of CRCs, and base64.
+ * against tables, and combination of CRCs.
  */
 #include "test.h"
 
 #include <errno.h>
 
+#include "common/digits.h"
 #include "s3/crc.h"
 #include "s3/hash.h"
 
@@ -178,74 +179,12 @@ static void keyed(void **state)
 	assert_int_not_equal(pst_compare_secret("same", "tame", 4), 0);
 }
 
-/* The values of RFC 4648, section 10, and random bytes. */
-static void base64(void **state)
-{
-	static const char *const texts[] = {"",		"Zg==",	    "Zm8=",    "Zm9v",
-					    "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
-	uint64_t seed = test_seed(10);
-	char text[128];
-	unsigned char bytes[64], again[64];
-
-	(void)state;
-	for (unsigned n = 0; n < COUNT(texts); n++) {
-		pst_base64("foobar", n, text);
-		assert_string_equal(text, texts[n]);
-	}
-	for (unsigned i = 0; i < 1000; i++) {
-		size_t len = test_random(&seed) % sizeof(bytes);
-
-		for (size_t k = 0; k < len; k++)
-			bytes[k] = (unsigned char)test_random(&seed);
-		pst_base64(bytes, len, text);
-		assert_int_equal(pst_base64_parse(text, strlen(text), again, len), len);
-		assert_memory_equal(again, bytes, len);
-		if (len)
-			assert_int_equal(pst_base64_parse(text, strlen(text), again, len - 1),
-					 -EINVAL);
-	}
-}
-
-static void texts_that_are_no_base64(void **state)
-{
-	static const char *const texts[] = {"Z",
-					    "Zg",
-					    "Zg=",
-					    "Zg===",
-					    "Z===",
-					    "====",
-					    "=Zg=",
-					    "Zh==",
-					    "Zm9=",
-					    "Zm9v=",
-					    "Zm 9v",
-					    "Zm9v\n",
-					    "Zm9-",
-					    "Zm_v",
-					    "Zg==Zg==",
-					    "\xff"
-					    "m9v"};
-	char out[64];
-
-	(void)state;
-	for (unsigned i = 0; i < COUNT(texts); i++)
-		if (pst_base64_parse(texts[i], strlen(texts[i]), out, sizeof(out)) != -EINVAL)
-			fail_msg("'%s' is accepted", texts[i]);
-	/* A NUL is no digit. */
-	assert_int_equal(pst_base64_parse("Zm\0v", 4, out, sizeof(out)), -EINVAL);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(published_values),
-		cmocka_unit_test(crc64_of_blocks),
-		cmocka_unit_test(crcs_of_all_lengths),
-		cmocka_unit_test(combined_crcs),
-		cmocka_unit_test(combined_long_crcs),
-		cmocka_unit_test(keyed),
-		cmocka_unit_test(base64),
-		cmocka_unit_test(texts_that_are_no_base64),
+		cmocka_unit_test(published_values),    cmocka_unit_test(crc64_of_blocks),
+		cmocka_unit_test(crcs_of_all_lengths), cmocka_unit_test(combined_crcs),
+		cmocka_unit_test(combined_long_crcs),  cmocka_unit_test(keyed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

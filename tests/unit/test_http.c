@@ -220,7 +220,7 @@ static unsigned calls_run(unsigned port)
 		call->in = &iov[i];
 		call->in_count = 1;
 		call->in_len = BODY;
-		assert_int_equal(pst_http_endpoint_open(&opts, &call->endpoint, &err), 0);
+		assert_int_equal(pst_endpoint_get(&opts, &call->endpoint, &err), 0);
 		assert_int_equal(pst_http_start(call, &err), 0);
 	}
 	pthread_mutex_lock(&lock);
@@ -307,10 +307,10 @@ static void one_done(struct pst_http_call *call)
 	pthread_mutex_unlock(&lock);
 }
 
-static void one_start(struct one *one, const char *host, unsigned port, const char *path)
+static void one_start_at(struct one *one, const struct pst_http_endpoint_opts *opts,
+			 const char *path)
 {
 	static const struct pst_http_ops one_ops = {one_write_head, one_judge, one_done};
-	struct pst_http_endpoint_opts opts = {.host = host, .port = port};
 	struct pst_err err;
 
 	memset(one, 0, sizeof(*one));
@@ -321,8 +321,15 @@ static void one_start(struct one *one, const char *host, unsigned port, const ch
 	one->http.in = &one->iov;
 	one->http.in_count = 1;
 	one->http.in_len = BODY;
-	assert_int_equal(pst_http_endpoint_open(&opts, &one->http.endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(opts, &one->http.endpoint, &err), 0);
 	assert_int_equal(pst_http_start(&one->http, &err), 0);
+}
+
+static void one_start(struct one *one, const char *host, unsigned port, const char *path)
+{
+	struct pst_http_endpoint_opts opts = {.host = host, .port = port};
+
+	one_start_at(one, &opts, path);
 }
 
 /* Waits for the call's end, and frees its text. Returns its result. */
@@ -334,6 +341,39 @@ static int one_wait(struct one *one)
 	pthread_mutex_unlock(&lock);
 	free(one->http.text.at);
 	return one->http.result;
+}
+
+/* The body goes to as many pieces of memory as it has bytes. It arrives together with the head, or,
+ * if the head fills the first receive, with some bytes missing. */
+static void memory_in_many_pieces(void **state)
+{
+	static const struct pst_http_ops piece_ops = {write_head, judge, done};
+	static char memory[2 * BODY];
+	static struct iovec iov[BODY];
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = server_start()};
+	struct pst_http_call call = {
+		.ops = &piece_ops, .in = iov, .in_count = BODY, .in_len = BODY};
+	struct pst_err err;
+	unsigned missing = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < BODY; i++)
+		iov[i] = (struct iovec){&memory[2 * i], 1};
+	ended = 0;
+	assert_int_equal(pst_endpoint_get(&opts, &call.endpoint, &err), 0);
+	assert_int_equal(pst_http_start(&call, &err), 0);
+	pthread_mutex_lock(&lock);
+	while (!ended)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	assert_int_equal(call.result, 0);
+	for (unsigned i = 0; i < BODY; i++) {
+		missing += memory[2 * i] != 'b';
+		assert_int_equal(memory[2 * i + 1], 0);
+	}
+	printf("# got %u bytes, %u of them are not in the memory\n", (unsigned)call.got, missing);
+	assert_int_equal(call.got, BODY);
+	assert_int_equal(missing, 0);
 }
 
 /* The hook in the child must not close a file that has got the number of a closed connection. */
@@ -477,7 +517,7 @@ static void many_servers(void **state)
 
 	(void)state;
 	for (opts.port = 1; opts.port <= 1000; opts.port++) {
-		int ret = pst_http_endpoint_open(&opts, &endpoint, &err);
+		int ret = pst_endpoint_get(&opts, &endpoint, &err);
 
 		if (ret)
 			printf("# server %u: %s\n", opts.port, err.text);
@@ -486,12 +526,52 @@ static void many_servers(void **state)
 		assert_ptr_equal(endpoint->tls_context, first->tls_context);
 	}
 	opts.insecure = true; /* another trust */
-	assert_int_equal(pst_http_endpoint_open(&opts, &other, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &other, &err), 0);
 	assert_ptr_not_equal(other->tls_context, first->tls_context);
 	opts.insecure = false;
 	opts.port = 1;
-	assert_int_equal(pst_http_endpoint_open(&opts, &endpoint, &err), 0);
+	assert_int_equal(pst_endpoint_get(&opts, &endpoint, &err), 0);
 	assert_ptr_equal(endpoint, first);
+}
+
+/* Calls one of many servers, which differ only in a setting that has no effect without TLS. */
+static void server_call(unsigned port, unsigned number)
+{
+	char setting[16];
+	struct pst_http_endpoint_opts opts = {
+		.host = "127.0.0.1", .port = port, .ca_bundle = setting};
+	struct one one;
+
+	snprintf(setting, sizeof(setting), "%u", number);
+	one_start_at(&one, &opts, "/");
+	assert_int_equal(one_wait(&one), 0);
+	assert_int_equal(one.http.got, BODY);
+	assert_int_equal(one.memory[BODY - 1], 'b');
+}
+
+/* A reactor has room for as many connections as calls may be in flight. A call to one more server
+ * closes the connection that has been idle for the longest time. One reactor carries all calls,
+ * because they come one after another. */
+static void more_servers_than_connections(void **state)
+{
+	const unsigned count = PST_HTTP_INFLIGHT_MAX + 50;
+	struct pst_http_counts first, second, third;
+	unsigned port = server_start();
+
+	(void)state;
+	pst_http_get_counts(&first);
+	for (unsigned i = 0; i < count; i++)
+		server_call(port, i);
+	pst_http_get_counts(&second);
+	for (unsigned i = count; i--;)
+		server_call(port, i);
+	pst_http_get_counts(&third);
+	printf("# %u servers: %u connections, and %u more for the second calls\n", count,
+	       (unsigned)(second.connections - first.connections),
+	       (unsigned)(third.connections - second.connections));
+	assert_int_equal(second.connections - first.connections, count);
+	assert_int_equal(third.connections - second.connections, count - PST_HTTP_INFLIGHT_MAX);
+	assert_int_equal(third.requests - first.requests, 2 * count);
 }
 
 int main(void)
@@ -499,12 +579,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_come_at_once),
 		cmocka_unit_test(connections_are_used_again),
+		cmocka_unit_test(memory_in_many_pieces),
 		cmocka_unit_test(other_addresses_are_tried),
 		cmocka_unit_test(delayed_calls_make_room),
 		cmocka_unit_test(slowed_calls_make_no_room),
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 		cmocka_unit_test(many_servers),
+		cmocka_unit_test(more_servers_than_connections),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -1,19 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the buffers of an upload whose length is unknown, and whose later parts are longer. It
- * includes the source, because only an object of many GiB reaches such parts. The buffers are never
- * touched, except their first bytes.
+ * Tests the buffers of an upload. If its length is unknown, later parts are longer, but only an
+ * object of many GiB reaches them, so the test includes the source. The buffers are never touched,
+ * except their first bytes.
  */
 #include "test.h"
 
+#include "../../src/storage/object_buffer.c"
 #include "../../src/storage/object_upload.c"
+
+static unsigned callocs_left; /* number of calls until one fails; 0: none fails */
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+	if (callocs_left && !--callocs_left)
+		return NULL;
+	return __real_calloc(count, size);
+}
 
 /* Takes as many buffers as there are, while a part is on its way. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;
 
-	while (count < max && (buffers[count] = buffer_get(up, len)))
+	while (count < max && (buffers[count] = pst_object_buffer_get(up, len)))
 		count++;
 	return count;
 }
@@ -37,7 +50,7 @@ static void longer_parts(void **state)
 		assert_int_equal(count, want);
 		assert_int_equal(up->buffer_bytes, count * len);
 		while (count)
-			buffer_put(up, buffers[--count], len);
+			pst_object_buffer_put(up, buffers[--count], len);
 	}
 	assert_int_equal(up->buffer_bytes, 0);
 	free(up);
@@ -56,13 +69,44 @@ static void equal_parts(void **state)
 	up->sending = 1;
 	count = take_all(up, PART_BYTES, buffers, 64);
 	assert_int_equal(count, BUFFERS_BYTES / PART_BYTES);
-	buffer_put(up, buffers[3], PART_BYTES);
-	again = buffer_get(up, PART_BYTES);
+	pst_object_buffer_put(up, buffers[3], PART_BYTES);
+	again = pst_object_buffer_get(up, PART_BYTES);
 	assert_ptr_equal(again, buffers[3]);
-	assert_null(buffer_get(up, PART_BYTES));
+	assert_null(pst_object_buffer_get(up, PART_BYTES));
 	while (count)
 		free(buffers[--count]);
 	free(up);
+}
+
+/* The upload counts the bytes of a part's buffer, even if the rest of the part gets no memory. The
+ * last part is shorter than its buffer. */
+static void no_memory_for_a_part(void **state)
+{
+	(void)state;
+	for (unsigned failing = 1; failing <= 3; failing++) {
+		struct pst_object_upload *up = calloc(1, sizeof(*up));
+		struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+		uint64_t allocated = 0;
+		struct part *part;
+
+		assert_non_null(up);
+		up->part_bytes = PART_BYTES;
+		up->length = 2 * PART_BYTES + 1;
+		callocs_left = failing;
+		part = part_open(up, 2, &err);
+		callocs_left = 0;
+		assert_int_equal(part != NULL, failing == 3);
+		assert_int_equal(err.code, part ? 0 : -ENOMEM);
+		for (; up->spare; allocated += PART_BYTES)
+			free(spare_take(up));
+		if (part)
+			allocated += part->mem_len;
+		print_message("# calloc %u fails: %llu bytes counted, %llu allocated\n", failing,
+			      (unsigned long long)up->buffer_bytes, (unsigned long long)allocated);
+		assert_int_equal(up->buffer_bytes, allocated);
+		part_free(part);
+		free(up);
+	}
 }
 
 int main(void)
@@ -70,6 +114,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(longer_parts),
 		cmocka_unit_test(equal_parts),
+		cmocka_unit_test(no_memory_for_a_part),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -95,20 +95,24 @@ static void names_have_no_passwords(void **state)
 static void endpoints(void **state)
 {
 	static const struct {
-		const char *text, *host;
+		const char *text, *host, *authority;
 		unsigned port;
 		int tls, plain, given;
 	} good[] = {
-		{"http://127.0.0.1:9000", "127.0.0.1", 9000, 0, 1, 1},
-		{"https://s3.example.com/", "s3.example.com", 443, 1, 0, 0},
-		{"http://localhost", "localhost", 80, 0, 1, 0},
-		{"https://[fe80::1]", "fe80::1", 443, 1, 1, 0},
+		{"http://127.0.0.1:9000", "127.0.0.1", "127.0.0.1:9000", 9000, 0, 1, 1},
+		{"https://s3.example.com/", "s3.example.com", "s3.example.com", 443, 1, 0, 0},
+		{"http://localhost", "localhost", "localhost", 80, 0, 1, 0},
+		{"http://h:443", "h", "h:443", 443, 0, 0, 1},
+		{"https://h:443", "h", "h", 443, 1, 0, 1},
+		{"https://[fe80::1]", "fe80::1", "[fe80::1]", 443, 1, 1, 0},
+		{"https://[fe80::1]:9000", "fe80::1", "[fe80::1]:9000", 9000, 1, 1, 1},
 	};
 	static const char *const bad[] = {
 		"",	      "127.0.0.1",	"ftp://h",	 "http://",	"http://h:",
 		"http://h:0", "http://h:65536", "http://h/path", "http://h:1x", "http://[::1",
-		"http://u@h"};
+		"http://u@h", "http://[::1]x80"};
 	struct pst_object_server server;
+	char authority[PST_OBJECT_AUTHORITY];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -118,6 +122,8 @@ static void endpoints(void **state)
 		assert_int_equal(server.tls, good[i].tls);
 		assert_int_equal(server.port_given, good[i].given);
 		assert_int_equal(pst_object_server_is_plain(&server), good[i].plain);
+		pst_object_server_authority(&server, authority);
+		assert_string_equal(authority, good[i].authority);
 	}
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_true(pst_object_server_parse(bad[i], &server, &err) < 0);

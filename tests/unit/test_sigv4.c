@@ -20,7 +20,7 @@
 #define CHUNKED "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static const struct pst_sigv4_keys keys = {KEY, SECRET, NULL, "us-east-1"};
+static const struct pst_sigv4_keys keys = {KEY, SECRET, NULL, "us-east-1", NULL};
 #define HOST                                             \
 	{                                                \
 		"host", "examplebucket.s3.amazonaws.com" \
@@ -115,13 +115,23 @@ static void expect(enum pst_sigv4_result got, enum pst_sigv4_result wanted, cons
 static enum pst_sigv4_result check_at(const struct pst_sigv4_request *req, const char *region,
 				      time_t now)
 {
+	static struct pst_sigv4_day *day; /* kept by all cases */
 	struct pst_sigv4_claim claim;
-	enum pst_sigv4_result result = pst_sigv4_claim(req, &claim);
+	enum pst_sigv4_result result = pst_sigv4_claim(req, &claim), again;
+	unsigned char key[sizeof(claim.signing_key)];
+	const char *secret;
 
 	if (result != PST_SIGV4_OK)
 		return result;
-	return pst_sigv4_verify(req, &claim, strcmp(claim.access_key, KEY) ? NULL : SECRET, region,
-				now);
+	secret = strcmp(claim.access_key, KEY) ? NULL : SECRET;
+	result = pst_sigv4_verify(req, &claim, secret, NULL, region, now);
+	memcpy(key, claim.signing_key, sizeof(key));
+	day = day ? day : pst_sigv4_day_open();
+	assert_non_null(day);
+	again = pst_sigv4_verify(req, &claim, secret, day, region, now);
+	expect(again, result, "with the key of the day");
+	assert_memory_equal(claim.signing_key, key, sizeof(key));
+	return result;
 }
 
 static enum pst_sigv4_result check(const struct pst_sigv4_request *req)
@@ -274,6 +284,61 @@ static void results_of_a_signed_header(void **state)
 	r.req.query = "AWSAccessKeyId=a&Signature=b&Expires=1";
 	expect(check(&r.req), PST_SIGV4_OLD_VERSION, "with version 2 in the query");
 	free(r.authorization.at);
+}
+
+/* Number of keyed digests that have been computed. */
+static unsigned digests;
+
+bool __real_pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
+			    unsigned char out[32]);
+bool __wrap_pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
+			    unsigned char out[32]);
+
+bool __wrap_pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
+			    unsigned char out[32])
+{
+	digests++;
+	return __real_pst_hmac_sha256(key, key_len, bytes, len, out);
+}
+
+/* The key of a day is computed once for all signatures of a day in one region. It takes four
+ * digests, and the signature one. */
+static void keys_of_a_day(void **state)
+{
+	static const struct {
+		const char *region;
+		time_t now;
+		unsigned digests;
+	} rows[] = {
+		{"us-east-1", NOW, 5},	       {"us-east-1", NOW + 86399, 1},
+		{"us-east-1", NOW, 1},	       {"us-east-1", NOW + 86400, 5},
+		{"us-east-1", NOW - 1, 5},     {"eu-1", NOW - 1, 5},
+		{"eu-1", NOW - 86400, 1},      {"us-east-1", NOW - 86400, 5},
+		{"us-east-1", NOW - 86400, 1},
+	};
+	struct pst_header headers[] = {HOST, HASH(EMPTY)};
+	struct pst_sigv4_request req = {"GET", "/key", "", headers, 2, EMPTY};
+	struct pst_sigv4_day *day = pst_sigv4_day_open();
+
+	(void)state;
+	assert_non_null(day);
+	for (unsigned i = 0; i < COUNT(rows); i++) {
+		struct pst_sigv4_keys k = {KEY, SECRET, NULL, rows[i].region, day};
+		struct pst_text kept = {0}, computed = {0};
+
+		digests = 0;
+		pst_sigv4_sign(&req, &k, rows[i].now, &kept);
+		print_message("# row %u: %u digests, expected %u\n", i, digests, rows[i].digests);
+		assert_int_equal(digests, rows[i].digests);
+		k.day = NULL;
+		pst_sigv4_sign(&req, &k, rows[i].now, &computed);
+		assert_false(kept.failed || computed.failed);
+		assert_string_equal(kept.at, computed.at);
+		free(kept.at);
+		free(computed.at);
+	}
+	pst_sigv4_day_close(day);
+	pst_sigv4_day_close(NULL);
 }
 
 /* A header date takes the place of x-amz-date. */
@@ -692,6 +757,7 @@ int main(void)
 		cmocka_unit_test(published_presigned_example),
 		cmocka_unit_test(presigned_with_token),
 		cmocka_unit_test(results_of_a_signed_header),
+		cmocka_unit_test(keys_of_a_day),
 		cmocka_unit_test(dates_in_the_header),
 		cmocka_unit_test(claims_in_the_header),
 		cmocka_unit_test(claims_in_the_query),

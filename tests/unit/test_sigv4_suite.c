@@ -5,6 +5,7 @@
  */
 #include "test.h"
 
+#include "common/digits.h"
 #include "s3/canonical.h"
 #include "s3/hash.h"
 #include "sigv4_suite.h"

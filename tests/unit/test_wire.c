@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 
 #include "penstock_object.h"
 
@@ -103,13 +104,16 @@ static unsigned split(struct penstock_object_seg *segs, unsigned char *mem, uint
 }
 
 /* Moves random ranges, and compares the whole buffer with a copy of what it must contain. */
-static void move_ranges(struct sides *s, struct penstock_object_buffer *buffer, bool own_offset)
+static void move_ranges(struct sides *s, struct penstock_object_buffer *buffer,
+			const char *transport)
 {
+	const bool own_offset = strcmp(transport, "shm1") != 0;
 	unsigned char *at = penstock_object_ptr(buffer);
 	unsigned char *expected = malloc(BUFFER_LEN), *found = malloc(BUFFER_LEN);
 	unsigned char *local = malloc(BUFFER_LEN);
-	uint64_t seed = test_seed(4711), moved = 0;
+	uint64_t seed = test_seed(4711), moved = 0, written = 0;
 	struct penstock_object_client_info info = {.size = sizeof(info)};
+	struct penstock_object_server_info counts = {.size = sizeof(counts)};
 
 	assert_true(expected && found && local);
 	for (unsigned i = 0; i < BUFFER_LEN; i++)
@@ -142,6 +146,7 @@ static void move_ranges(struct sides *s, struct penstock_object_buffer *buffer, 
 		assert_int_equal(wait_one(s, i), n);
 		assert_int_equal(penstock_object_release(window), 0);
 		moved += n;
+		written += op == PENSTOCK_READ ? n : 0;
 		if (op == PENSTOCK_WRITE)
 			assert_memory_equal(local, expected + off + inner, n);
 		copy(s, found, at, BUFFER_LEN, false);
@@ -151,6 +156,14 @@ static void move_ranges(struct sides *s, struct penstock_object_buffer *buffer, 
 	assert_int_equal(info.windows, MOVES);
 	assert_int_equal(info.bytes, moved);
 	assert_int_equal(info.late + info.wrong_cap + info.out_of_window + info.bad_checksum, 0);
+	assert_int_equal(penstock_object_server_get_info(s->server, &counts), 0);
+	for (unsigned i = 0; i < PENSTOCK_OBJECT_TRANSPORTS_MAX; i++) {
+		const struct penstock_object_traffic *t = &counts.traffic[i];
+		bool used = t->transport && !strcmp(t->transport, transport);
+
+		assert_int_equal(t->bytes_out, used ? written : 0);
+		assert_int_equal(t->bytes_in, used ? moved - written : 0);
+	}
 	free(expected);
 	free(found);
 	free(local);
@@ -165,7 +178,7 @@ static void move_by(const char *transport, bool gpu)
 	if (penstock_object_alloc(s.client, s.gpu, BUFFER_LEN, &buffer))
 		fail_msg("%s", penstock_errmsg());
 	assert_int_equal((uintptr_t)penstock_object_ptr(buffer) % (gpu ? 4096 : 2 << 20), 0);
-	move_ranges(&s, buffer, !strcmp(transport, "tcp1"));
+	move_ranges(&s, buffer, transport);
 	assert_int_equal(penstock_object_unregister(buffer), 0);
 	close_sides(&s);
 }
@@ -199,7 +212,7 @@ static void tcp1_uses_memory_of_the_caller(void **state)
 	open_sides(&s, NULL, false);
 	assert_int_equal(penstock_object_register(s.client, NULL, mem, BUFFER_LEN, &buffer), 0);
 	assert_ptr_equal(penstock_object_ptr(buffer), mem);
-	move_ranges(&s, buffer, true);
+	move_ranges(&s, buffer, "tcp1");
 	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 1, &window), 0);
 	assert_int_equal(penstock_object_unregister(buffer), -EBUSY);
 	assert_int_equal(penstock_object_release(window), 0);
@@ -233,6 +246,54 @@ static void picks_a_transport_for_each_window(void **state)
 	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 8192, 1, &window),
 			 -ERANGE);
 	assert_int_equal(penstock_object_window_open(buffer, 7, 0, 1, &window), -EINVAL);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	close_sides(&s);
+}
+
+/* Returns how often a thread of this process went to sleep. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+	return usage.ru_nvcsw;
+}
+
+/* A channel that wakes up for a move of another channel sleeps again, and the kernel counts that.
+ */
+static void a_move_wakes_up_one_channel(void **state)
+{
+	enum { CHANNELS = 32, TIMES = 200, SLEEPS_MAX = 12 };
+	struct penstock_object_server_opts o = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct penstock_object_done done;
+	char bytes[64] = "";
+	struct penstock_object_seg seg = {.ptr = bytes, .len = sizeof(bytes)};
+	struct sides s;
+	long before;
+
+	(void)state;
+	open_sides(&s, "shm1", false);
+	penstock_object_server_close(s.server);
+	o.channels = CHANNELS;
+	assert_int_equal(penstock_object_server_open(&o, &s.server), 0);
+	assert_int_equal(penstock_object_alloc(s.client, NULL, sizeof(bytes), &buffer), 0);
+	assert_int_equal(
+		penstock_object_window_open(buffer, PENSTOCK_READ, 0, sizeof(bytes), &window), 0);
+	remote = resolve(&s, window);
+	before = sleeps();
+	for (unsigned i = 0; i < TIMES; i++) {
+		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, i), 0);
+		assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+		assert_int_equal(done.result, sizeof(bytes));
+	}
+	before = sleeps() - before;
+	printf("# %ld sleeps for %d moves by %d channels\n", before, TIMES, CHANNELS);
+	assert_in_range(before, 0, SLEEPS_MAX * TIMES);
+	penstock_object_forget(remote);
+	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_unregister(buffer), 0);
 	close_sides(&s);
 }
@@ -439,6 +500,7 @@ int main(void)
 		cmocka_unit_test(tcp1_moves_gpu_memory),
 		cmocka_unit_test(tcp1_uses_memory_of_the_caller),
 		cmocka_unit_test(picks_a_transport_for_each_window),
+		cmocka_unit_test(a_move_wakes_up_one_channel),
 		cmocka_unit_test(many_moves_complete_once),
 		cmocka_unit_test(moves_files),
 		cmocka_unit_test(headers_of_a_request),

@@ -183,6 +183,9 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.edge_align = facts->edge_align,
 		.drive_count = facts->drive_count,
 		.version = facts->version,
+		.parts_rdma = facts->parts_far,
+		.parts_http = facts->parts_near,
+		.parts_why = facts->parts_near ? facts->why_near.text : NULL,
 	};
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }

@@ -57,6 +57,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->on_done = NULL;
 	chunk->priv = NULL;
 	chunk->waits = 0;
+	chunk->own_piece = 0;
 	chunk->io.st = NULL;
 	chunk->io.engine_why = PENSTOCK_WHY_NONE;
 	lane->busy++;
@@ -170,6 +171,8 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->one = (struct iovec){mem, len};
 	io->iov = &io->one;
 	io->iov_count = 1;
+	io->window = NULL;
+	io->by_window = io->by_dma = false;
 	io->done = done;
 	io->err.code = 0;
 }
@@ -469,7 +472,8 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	chunk->after_copies = after;
 	chunk->copy_base = base;
 	chunk->copy_len = len;
-	chunk->copy_piece = pst_ring_piece(&chunk->lane->ring, base);
+	chunk->copy_piece =
+		chunk->own_piece ? chunk->own_piece : pst_ring_piece(&chunk->lane->ring, base);
 	chunk->copy_lane = other ? other : chunk->lane;
 	if (!other) {
 		chunk_queue_copies(chunk);
@@ -612,7 +616,48 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
 	chunk->err.code = 0;
 	chunk->on_done = NULL;
+	chunk->own_piece = 0;
 	pst_chunk_defer(chunk->lane, chunk);
+}
+
+/* Finds the next path that the request's class allows for a chunk that cannot stay on its path, for
+ * the reason in `why`, and counts this. Returns -1 if no path is left, or if the request is
+ * cancelled or has failed. */
+static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
+			   uint32_t *pad)
+{
+	struct pst_request *req = chunk->req;
+	int next;
+
+	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
+		return -1;
+	chunk->tried |= (uint16_t)(1u << chunk->path);
+	next = pst_claim_retry(chunk, true, len, pad);
+	/* The report then gives this failure as the reason why the path was not used, instead
+	 * of any earlier reason. */
+	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)why->why,
+			      memory_order_relaxed);
+	if (next < 0)
+		return -1;
+	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
+				  memory_order_relaxed);
+	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name,
+		"chunk at %llu continues on path %s: %s", (unsigned long long)chunk->off,
+		pst_paths[next]->name, why->text);
+	chunk->tries++;
+	return next;
+}
+
+bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	uint64_t len;
+	uint32_t pad;
+	int next = chunk_next_path(chunk, why, &len, &pad);
+
+	if (next >= 0)
+		chunk->path = (uint8_t)next;
+	return next >= 0;
 }
 
 /* Restarts a failed chunk on the next path that the request's class allows. Returns false if no
@@ -622,25 +667,10 @@ static bool chunk_retry(struct pst_chunk *chunk)
 	struct pst_request *req = chunk->req;
 	uint64_t len;
 	uint32_t pad;
-	int next;
+	int next = chunk_next_path(chunk, &chunk->err, &len, &pad);
 
-	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
-		return false;
-	chunk->tried |= (uint16_t)(1u << chunk->path);
-	next = pst_claim_retry(chunk, true, &len, &pad);
-	/* The report then gives this failure as the reason why the path was not used, instead
-	 * of any earlier reason. */
-	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
-			      memory_order_relaxed);
 	if (next < 0)
 		return false;
-	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
-				  memory_order_relaxed);
-	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name,
-		"chunk at %llu continues on path %s: %s", (unsigned long long)chunk->off,
-		pst_paths[next]->name, chunk->err.text);
-	chunk->tries++;
 	/* The report counts the CPU copies and memory traffic of the failed try, but not its
 	 * bytes. */
 	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);

@@ -325,6 +325,14 @@ static bool path_is_full(const struct pst_path_facts *facts)
 	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
 }
 
+/* Returns the reason why the path cannot be used any more, or 0. */
+static enum penstock_why path_is_shut(const struct pst_path_facts *facts)
+{
+	return facts->shut
+		       ? (enum penstock_why)atomic_load_explicit(facts->shut, memory_order_relaxed)
+		       : PENSTOCK_WHY_NONE;
+}
+
 /*
  * Chooses the first path in the plan's order that can carry the first bytes of `place`, and sets
  * *len and *pad. If a better path could start a little later, the chosen path carries only the
@@ -353,6 +361,10 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 		int proof = atomic_load_explicit(&route->write_proof[index], memory_order_relaxed);
 		uint64_t n;
 
+		if (path_is_shut(facts) && i + 1 < count) {
+			pst_req_note(req, index, path_is_shut(facts));
+			continue;
+		}
 		/* If a check found that bytes written on this path did not arrive, use it only as
 		 * the last path. */
 		if (proof < 0 && i + 1 < count) {

@@ -2,7 +2,6 @@
 """Signatures in the query: presigned URLs, their expiry, and each way to be wrong."""
 
 import datetime
-import urllib.parse
 import urllib.request
 
 from tools import ENDPOINT, KEY, Signer, host, one_of, presigned, same, send, tls_context, true
@@ -185,6 +184,7 @@ def case_presigned_and_authorization(t):
 
 def case_presigned_parameters_encoded(t):
     """The slashes of the credential may be encoded or not."""
-    query = prepared(t).replace("%2F", "/")
-    fetch(t, query).is_ok()
-    true(urllib.parse.unquote(query).count("X-Amz-Credential") == 1, "one credential")
+    encoded = prepared(t)
+    true("%2F" in encoded, f"query {encoded!r}")
+    for query in (encoded, encoded.replace("%2F", "/"), encoded.replace("%2F", "%2f")):
+        same(fetch(t, query).is_ok().body, b"the body", f"body of {query!r}")

@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements object_window.h. The client of the data plane (src/wire/client.h) has a thread and
+ * listens for servers, so all endpoints that are reached from one address of this host share one
+ * client. Clients and states of endpoints stay until the process ends, like endpoints.
+ */
+#include "storage/object_window.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/thread.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/log.h"
+#include "io/http_endpoint.h"
+#include "wire/client.h"
+
+/* A server that has declined so many tokens in a row gets no more for some time: for example, it is
+ * busy, or in front of another server. */
+#define DECLINES_MAX 32
+#define PAUSE_NS 60000000000u
+
+/* A client of the data plane, for servers that reach this host at `address`. */
+struct hub {
+	struct hub *next;
+	char address[INET6_ADDRSTRLEN], transports[65];
+	bool encrypt;
+	struct pst_wire_client *client;
+};
+
+struct pst_object_windows {
+	struct pst_object_windows *next;
+	const struct pst_http_endpoint *endpoint;
+	const struct hub *hub;
+	_Atomic unsigned shut;	   /* 0, or the reason why the server gets no tokens */
+	_Atomic uint64_t again_ns; /* until this time; 0 for the rest of the process */
+	_Atomic unsigned declines;
+	_Atomic bool answered; /* the server has moved bytes */
+	struct pst_err why;    /* protected by the lock */
+};
+
+struct object_window {
+	struct pst_window window; /* the first member */
+	struct pst_wire_buffer *buffer;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists, and `why` */
+static struct hub *hubs;
+static struct pst_object_windows *all;
+
+/* The clients are the parent's: the child has none of their threads. */
+static void windows_in_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	hubs = NULL;
+	all = NULL;
+}
+
+__attribute__((constructor)) static void windows_watch_fork(void)
+{
+	pst_fork_hook(windows_in_child);
+}
+
+/* ---- where the server is ---- */
+
+/* Returns a socket that is bound to an address of the server, or -1 if none of the addresses of
+ * this family is one of this host, which alone can be bound. */
+static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+
+	for (unsigned i = 0; i < PST_ADDRESSES_MAX; i++) {
+		int fd;
+
+		pst_endpoint_address(endpoint, i, &address, &len);
+		if (address.ss_family != family)
+			continue;
+		if (family == AF_INET6)
+			((struct sockaddr_in6 *)&address)->sin6_port = 0;
+		else
+			((struct sockaddr_in *)&address)->sin_port = 0;
+		fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0 && !bind(fd, (const struct sockaddr *)&address, len))
+			return fd;
+		if (fd >= 0)
+			close(fd);
+	}
+	return -1;
+}
+
+/* Returns a socket that is connected to the server's first address, or -1. Nothing is sent. */
+static int socket_there(struct pst_http_endpoint *endpoint)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	int fd;
+
+	pst_endpoint_address(endpoint, 0, &address, &len);
+	fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && !connect(fd, (const struct sockaddr *)&address, len))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Stores the address of this host at which the server reaches it. Returns whether the server is on
+ * this host, or -errno. "localhost" has addresses of both families, and most servers listen at that
+ * of IPv4. */
+static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
+			 struct pst_err *err)
+{
+	struct sockaddr_storage own;
+	socklen_t len = sizeof(own);
+	int fd = socket_here(endpoint, AF_INET), here;
+
+	if (fd < 0)
+		fd = socket_here(endpoint, AF_INET6);
+	here = fd >= 0;
+	if (!here)
+		fd = socket_there(endpoint);
+	if (fd < 0 || getsockname(fd, (struct sockaddr *)&own, &len))
+		here = pst_fail_errno(err, errno, PENSTOCK_WHY_NO_WINDOW,
+				      "the address of this host is unknown: %m");
+	else
+		inet_ntop(own.ss_family,
+			  own.ss_family == AF_INET6
+				  ? (const void *)&((struct sockaddr_in6 *)&own)->sin6_addr
+				  : (const void *)&((struct sockaddr_in *)&own)->sin_addr,
+			  out, INET6_ADDRSTRLEN);
+	if (fd >= 0)
+		close(fd);
+	return here;
+}
+
+/* Finds a client, or opens one. Called with the lock. */
+static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
+				  struct pst_err *err)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct hub *hub;
+
+	for (hub = hubs; hub; hub = hub->next)
+		if (!strcmp(hub->address, address) && !strcmp(hub->transports, transports) &&
+		    hub->encrypt == encrypt)
+			return hub;
+	hub = calloc(1, sizeof(*hub));
+	if (!hub) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
+		return NULL;
+	}
+	snprintf(hub->address, sizeof(hub->address), "%s", address);
+	snprintf(hub->transports, sizeof(hub->transports), "%s", transports);
+	hub->encrypt = encrypt;
+	opts.address = hub->address;
+	opts.transports = hub->transports[0] ? hub->transports : NULL;
+	opts.require_encryption = encrypt;
+	/* These windows are host memory, so the client needs no functions for devices. */
+	if (pst_wire_client_open(&opts, NULL, &hub->client, err)) {
+		free(hub);
+		return NULL;
+	}
+	hub->next = hubs;
+	hubs = hub;
+	return hub;
+}
+
+/* Returns whether the server gets no tokens, and ends the pause if its time is over. Called with
+ * the lock. */
+static bool is_shut(struct pst_object_windows *windows)
+{
+	uint64_t again_ns = atomic_load(&windows->again_ns);
+
+	if (again_ns && pst_now_ns() >= again_ns) {
+		atomic_store(&windows->again_ns, 0);
+		atomic_store(&windows->declines, 0);
+		atomic_store(&windows->shut, 0);
+	}
+	return atomic_load(&windows->shut);
+}
+
+/* Finds or makes the state of an endpoint. Called with the lock. */
+static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
+					       const struct hub *hub, struct pst_err *err)
+{
+	struct pst_object_windows *windows;
+
+	for (windows = all; windows; windows = windows->next)
+		if (windows->endpoint == endpoint && windows->hub == hub)
+			break;
+	if (windows && is_shut(windows)) {
+		*err = windows->why;
+		return NULL;
+	}
+	if (windows)
+		return windows;
+	windows = calloc(1, sizeof(*windows));
+	if (!windows) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
+		return NULL;
+	}
+	windows->endpoint = endpoint;
+	windows->hub = hub;
+	windows->next = all;
+	all = windows;
+	return windows;
+}
+
+struct pst_object_windows *pst_object_windows_find(const struct pst_object_place *place,
+						   struct pst_err *why)
+{
+	struct pst_object_windows *windows = NULL;
+	char address[INET6_ADDRSTRLEN] = "";
+	const struct hub *hub;
+	int here;
+
+	why->code = 0;
+	if (place->url.rdma == PST_OBJECT_RDMA_OFF)
+		pst_fail(why, PENSTOCK_WHY_NO_WINDOW, "rdma=off in the URL or PENSTOCK_RDMA");
+	else if (place->url.presigned || place->url.anonymous)
+		pst_fail(why, PENSTOCK_WHY_NO_WINDOW,
+			 "a token must be signed, and this request is not signed with keys");
+	if (why->code)
+		return NULL;
+	here = local_address(place->endpoint, address, why);
+	if (here < 0)
+		return NULL;
+	if (!here && place->url.rdma == PST_OBJECT_RDMA_AUTO) {
+		pst_fail(why, PENSTOCK_WHY_NO_WINDOW,
+			 "the server is on another host, which gets tokens with rdma=on only");
+		return NULL;
+	}
+	pthread_mutex_lock(&lock);
+	/* Whoever asks for TLS does not want the bytes to cross a network without it. */
+	hub = hub_find(address, place->url.transports, place->server.tls, why);
+	if (hub)
+		windows = windows_find(place->endpoint, hub, why);
+	pthread_mutex_unlock(&lock);
+	return windows;
+}
+
+void pst_object_windows_facts(const struct pst_object_windows *windows, const struct pst_err *why,
+			      bool only, struct pst_storage_facts *facts)
+{
+	facts->windows_only = only;
+	if (!windows) {
+		facts->why_windows = *why;
+		return;
+	}
+	facts->windows = windows->hub->client;
+	facts->windows_class =
+		pst_wire_client_is_dma(windows->hub->client) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
+	facts->windows_shut = &windows->shut;
+}
+
+/* ---- what responses tell about the server ---- */
+
+/* Lets the server get no more tokens, or none for a pause. */
+static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
+{
+	enum penstock_why why = pause ? PENSTOCK_WHY_DECLINED : PENSTOCK_WHY_NO_WINDOW;
+	bool first;
+
+	pthread_mutex_lock(&lock);
+	first = !atomic_load(&windows->shut);
+	if (first) {
+		pst_fail_errno(&windows->why, EOPNOTSUPP, why, "%s%s", what,
+			       pause ? ", many times in a row" : "");
+		atomic_store(&windows->again_ns, pause ? pst_now_ns() + PAUSE_NS : 0);
+		atomic_store(&windows->shut, why);
+	}
+	pthread_mutex_unlock(&lock);
+	if (first)
+		pst_log(PST_LOG_INFO, "object", "%s: no more tokens for %s%s", what,
+			windows->endpoint->host, pause ? " for a minute" : "");
+}
+
+int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err)
+{
+	int ret = 0;
+
+	if (!atomic_load(&windows->shut))
+		return 0;
+	pthread_mutex_lock(&lock);
+	if (is_shut(windows)) {
+		*err = windows->why;
+		ret = err->code;
+	}
+	pthread_mutex_unlock(&lock);
+	return ret;
+}
+
+bool pst_object_windows_decline(const struct pst_object_windows *windows)
+{
+	return atomic_load(&windows->declines);
+}
+
+bool pst_object_windows_answered(const struct pst_object_windows *windows)
+{
+	return atomic_load(&windows->answered);
+}
+
+/* ---- memory ---- */
+
+static void window_close(struct pst_window *window)
+{
+	struct object_window *own = (struct object_window *)window;
+	struct pst_err err;
+
+	if (pst_wire_buffer_close(own->buffer, &err))
+		pst_log(PST_LOG_WARN, "object", "a window stays: %s", err.text);
+	free(own);
+}
+
+int pst_object_window_open(struct pst_object_windows *windows, size_t len, struct pst_window **out,
+			   struct pst_err *err)
+{
+	struct object_window *own = calloc(1, sizeof(*own));
+	int ret;
+
+	if (!own)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
+	ret = pst_wire_buffer_open(windows->hub->client, NULL, NULL, len, &own->buffer, err);
+	if (ret) {
+		free(own);
+		/* -EAGAIN would be repeated, but nobody may close a buffer meanwhile. */
+		return ret == -EAGAIN ? pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
+						       "there are too many windows")
+				      : ret;
+	}
+	own->window.mem = pst_wire_buffer_ptr(own->buffer);
+	own->window.len = len;
+	own->window.kind = windows->hub->client;
+	own->window.close = window_close;
+	*out = &own->window;
+	return 0;
+}
+
+/* ---- one request ---- */
+
+int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
+			  struct pst_window *window, enum penstock_op op, uint64_t len,
+			  struct pst_err *err)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	int ret = pst_object_windows_check(windows, err);
+
+	if (!ret)
+		ret = pst_wire_window_open(((struct object_window *)window)->buffer, op, 0, len,
+					   &grant->inner, err);
+	if (ret)
+		return ret;
+	pst_wire_window_info(grant->inner, &info);
+	grant->windows = windows;
+	grant->window = window;
+	grant->op = op;
+	grant->len = len;
+	grant->transport = info.transport;
+	grant->dma = pst_wire_window_is_dma(grant->inner);
+	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
+	return 0;
+}
+
+const char *pst_object_grant_token(const struct pst_object_grant *grant)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+
+	pst_wire_window_info(grant->inner, &info);
+	return info.token;
+}
+
+/* The texts of a response's headers. */
+struct texts {
+	char length[24], range[80];
+};
+
+static unsigned headers_fill(const struct pst_http_head *head, struct texts *texts,
+			     struct penstock_object_header *out)
+{
+	unsigned count = 0;
+
+	if (head->has_length) {
+		snprintf(texts->length, sizeof(texts->length), "%llu",
+			 (unsigned long long)head->length);
+		out[count++] = (struct penstock_object_header){"content-length", texts->length};
+	}
+	if (head->has_range) {
+		int n = snprintf(texts->range, sizeof(texts->range), "bytes %llu-%llu/",
+				 (unsigned long long)head->range_first,
+				 (unsigned long long)head->range_last);
+
+		if (head->has_total)
+			snprintf(texts->range + n, sizeof(texts->range) - (size_t)n, "%llu",
+				 (unsigned long long)head->range_total);
+		else
+			snprintf(texts->range + n, sizeof(texts->range) - (size_t)n, "*");
+		out[count++] = (struct penstock_object_header){"content-range", texts->range};
+	}
+	if (head->etag[0])
+		out[count++] = (struct penstock_object_header){"etag", head->etag};
+	if (head->rdma_reply[0])
+		out[count++] =
+			(struct penstock_object_header){"x-amz-rdma-reply", head->rdma_reply};
+	if (head->rdma_bytes[0])
+		out[count++] = (struct penstock_object_header){"x-amz-rdma-bytes-transferred",
+							       head->rdma_bytes};
+	if (head->rdma_checksum[0])
+		out[count++] =
+			(struct penstock_object_header){"x-amz-rdma-checksum", head->rdma_checksum};
+	return count;
+}
+
+/* Notes that the server has moved bytes. */
+static void answered(struct pst_object_windows *windows)
+{
+	atomic_store(&windows->declines, 0);
+	atomic_store(&windows->answered, true);
+}
+
+/* Returns whether a server that ignores the token of a PUT has compared the checksum of the window
+ * with its empty body. A server that knows tokens gives this answer if bytes were damaged. */
+static bool is_body_checked(const struct pst_object_grant *grant, const struct pst_http_head *head,
+			    const char *error)
+{
+	static const char *const codes[] = {"BadDigest", "InvalidRequest", "InvalidDigest",
+					    "XAmzContentChecksumMismatch", NULL};
+
+	if (grant->op != PENSTOCK_WRITE || head->status != 400 || head->rdma_reply[0] || !error)
+		return false;
+	for (unsigned i = 0; codes[i]; i++)
+		if (!strcmp(error, codes[i]))
+			return true;
+	return false;
+}
+
+enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
+						 const struct pst_object_call *call,
+						 const char *error)
+{
+	struct pst_object_windows *windows = grant->windows;
+	const struct pst_http_head *head = &call->http.head;
+	struct penstock_object_header headers[6];
+	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
+	struct texts texts;
+
+	reply.status = (int)head->status;
+	reply.headers = headers;
+	reply.header_count = headers_fill(head, &texts, headers);
+	reply.error = error;
+	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
+	reply.ranged = call->ranged;
+	pst_wire_judge(grant->inner, &reply, &grant->verdict);
+	if (is_body_checked(grant, head, error)) {
+		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
+		grant->verdict.remember = !pst_object_windows_answered(windows);
+		snprintf(grant->verdict.text, sizeof(grant->verdict.text), "the server %s (%s)",
+			 grant->verdict.remember ? "ignored the token"
+						 : "got damaged bytes from the window",
+			 error);
+	}
+	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		answered(windows);
+	else if (grant->verdict.remember)
+		windows_shut(windows, grant->verdict.text, false);
+	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
+		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
+		windows_shut(windows, grant->verdict.text, true);
+	return grant->verdict.next;
+}
+
+int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err)
+{
+	return pst_fail_errno(err, EOPNOTSUPP,
+			      grant->verdict.remember ? PENSTOCK_WHY_NO_WINDOW
+						      : PENSTOCK_WHY_DECLINED,
+			      "%s", grant->verdict.text);
+}
+
+void pst_object_grant_wait(struct pst_object_grant *grant)
+{
+	struct object_window *own = (struct object_window *)grant->window;
+
+	grant->err.code = 0;
+	grant->result = pst_wire_release(grant->inner, &grant->err);
+	grant->inner = NULL;
+	if (!grant->result && !pst_wire_buffer_is_cut(own->buffer))
+		return;
+	atomic_store(&own->window.spoiled, true);
+	if (!grant->result)
+		grant->result = pst_fail_errno(&grant->err, EIO, PENSTOCK_WHY_NO_WINDOW,
+					       "the server did not confirm the end of its "
+					       "transfer and was cut off");
+	pst_log(PST_LOG_WARN, "object", "%s: %s", grant->windows->endpoint->host, grant->err.text);
+}
+
+bool pst_object_grant_close(struct pst_object_grant *grant)
+{
+	if (!pst_wire_revoke(grant->inner))
+		return false;
+	pst_object_grant_wait(grant);
+	return true;
+}
+
+static void *release_run(void *arg)
+{
+	struct pst_object_grant *grant = arg;
+
+	pst_object_grant_wait(grant);
+	grant->released(grant);
+	return NULL;
+}
+
+void pst_object_grant_release(struct pst_object_grant *grant,
+			      void (*released)(struct pst_object_grant *grant))
+{
+	pthread_t thread;
+
+	grant->released = released;
+	if (!pst_wire_revoke(grant->inner) && !pst_thread_start(&thread, release_run, grant)) {
+		pthread_detach(thread);
+		return;
+	}
+	/* If no thread can be started, this one waits. */
+	release_run(grant);
+}

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests s3:// by S3 over RDMA against `penstock serve`: both directions, by each transport, to the
+host and to the stand-in GPU. The report of the client and the metrics of the gateway must count
+the same bytes. client_rdma.py [WORD...] runs the cases whose names contain one of the words, or
+all. Prints TAP; tests/run runs it."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, Gateway, Skip, run_cases, same
+
+MIB = 1 << 20
+SEED = int(os.environ.get("PENSTOCK_SEED", "1"), 0)
+LEN = 37 * MIB + 4099
+STANDIN = os.path.join(BUILD, "tests", "standin", "libcuda.so.1")
+
+
+def true(value, what):
+    if not value:
+        raise AssertionError(what)
+
+
+class Setup:
+    """A gateway with the bucket data-1, and a folder for files."""
+
+    def __init__(self, **gateway):
+        self.gateway = Gateway(**gateway)
+        self.folder = tempfile.mkdtemp()
+        os.makedirs(os.path.join(self.gateway.root, "data-1"), exist_ok=True)
+        self.env = {name: value for name, value in os.environ.items()
+                    if not name.startswith("AWS_") and name != "PENSTOCK_RDMA"}
+        self.env |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+                     "AWS_ENDPOINT_URL": self.gateway.url, "AWS_CONFIG_FILE": "/dev/null",
+                     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "PENSTOCK_LIBCUDA": STANDIN}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder)
+        self.gateway.close()
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def source(self, count):
+        data = random.Random(SEED + count).randbytes(count)
+        with open(self.path("source"), "wb") as file:
+            file.write(data)
+        return data
+
+    def read(self, name="got"):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def run(self, *arguments, **env):
+        done = subprocess.run([PENSTOCK, *arguments], env=self.env | env, capture_output=True,
+                              text=True, timeout=120, check=False)
+        true(SECRET not in done.stdout + done.stderr, "the output has the secret")
+        return done
+
+    def copy(self, source, target, *more, status=0, **env):
+        """Copies. Returns the report."""
+        done = self.run("cp", "--json", *more, source, target, **env)
+        same(done.returncode, status, f"cp {source} {target}: {done.stderr}")
+        return json.loads(done.stdout) if not status else done.stdout + done.stderr
+
+    def moved(self, transport):
+        """Returns the bytes that the gateway has got and sent by a transport."""
+        line = f'penstock_bytes_total{{transport="{transport}",side="front",direction='
+        return tuple(int(self.gateway.metric(line + f'"{way}"')) for way in ("in", "out"))
+
+    def declined(self):
+        return int(self.gateway.metric("penstock_rdma_declined_total"))
+
+
+def both_ways(device, transport, length, parts):
+    with Setup() as s:
+        url = f"s3://data-1/key?rdma-transports={transport}"
+        data = s.source(length)
+        report = s.copy(s.path("source"), url, "--via", device)
+        same(report["write"]["paths"], {"rdma": length}, "paths of the write")
+        same(report["parts"], {"rdma": parts, "http": 0, "reason": ""}, "parts")
+        report = s.copy(url, s.path("got"), "--via", device)
+        same(report["read"]["paths"], {"rdma": length}, "paths of the read")
+        same(report["read"]["engine"], transport, "transport")
+        same(report["read"]["cpu_copies"], 2 if device == "host" else 1, "CPU copies")
+        same(report["read"]["dram_passes"], 1, "DRAM passes")
+        same(s.read() == data, True, "the bytes")
+        same(s.moved(transport), (length, length), "bytes of the gateway")
+        same(s.moved("shm1" if transport == "tcp1" else "tcp1"), (0, 0), "others")
+        same((s.declined(), s.gateway.metric("penstock_rdma_failed_total")), (0, 0),
+             "declined and failed")
+
+
+def case_both_ways():
+    for device in ("host", "cuda:0"):
+        for transport in ("shm1", "tcp1"):
+            both_ways(device, transport, LEN, 5)
+
+
+if ADDRESS != "127.0.0.1":
+    # An RDMA network card has the address (tests/lab/rc1).
+    def case_both_ways_through_a_card():
+        for device in ("host", "cuda:0"):
+            both_ways(device, "rc1", 9 * MIB + 77, 2)
+
+
+def case_lengths():
+    with Setup() as s:
+        for count in (0, 1, 4095, 4097, MIB + 1, 8 * MIB, 8 * MIB + 1):
+            data = s.source(count)
+            for mode in ("auto", "require"):
+                url = f"s3://data-1/key-{count}?rdma={mode}"
+                s.copy(s.path("source"), url)
+                report = s.copy(url, s.path("got"))
+                same(report["read"]["paths"], {"rdma": count} if count else {}, "paths")
+                same(s.read() == data, True, f"the bytes of {count}")
+
+
+def case_many_ranges():
+    """Many short reads at the same time have the same bytes by RDMA and by HTTP."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        said = []
+        for mode in ("off", "require"):
+            before = s.moved("shm1")[1]
+            done = subprocess.run([os.path.join(BUILD, "tests", "s3-object"), "many",
+                                   f"s3://data-1/key?rdma={mode}", "1000"], env=s.env,
+                                  capture_output=True, text=True, timeout=120, check=False)
+            said.append(done.stdout)
+            same(s.moved("shm1")[1] - before, 1000 * 65536 if mode == "require" else 0, mode)
+        true(said[0].startswith("ok 1000 "), said[0])
+        same(said[1], said[0], "sum of the bytes")
+
+
+def case_rdma_is_off():
+    """A gateway without RDMA declines: HTTP carries the bytes, and the reasons are told."""
+    with Setup(flags=["--rdma", "none"]) as s:
+        data = s.source(LEN)
+        report = s.copy(s.path("source"), "s3://data-1/key")
+        same(report["parts"], {"rdma": 0, "http": 5, "reason": "the server declined RDMA"},
+             "parts")
+        report = s.copy("s3://data-1/key", s.path("got"))
+        same(report["read"]["paths"], {"bounce": LEN}, "paths")
+        same(report["read"]["reasons"]["rdma"]["code"], "declined", "reason")
+        same(report["read"]["retries"], report["read"]["chunks"], "chunks that were declined")
+        same(s.read() == data, True, "the bytes")
+        same(s.moved("http")[1] >= LEN, True, "bytes by HTTP")
+        for source, target in (("s3://data-1/key?rdma=require", s.path("none")),
+                               (s.path("source"), "s3://data-1/none?rdma=require")):
+            true("declined RDMA" in s.copy(source, target, status=1), "the reason")
+        same(os.path.exists(s.path("none")), False, "a file was left")
+        same(os.path.exists(os.path.join(s.gateway.root, "data-1", "none")), False, "an object")
+
+
+def case_classes():
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for need in ("no-cpu-copy", "direct"):
+            for device in ("host", "cuda:0"):
+                said = s.copy("s3://data-1/key", s.path("got"), "--require", need, "--via", device,
+                              status=3)
+                true("CPU" in said or "class" in said, f"{need}, {device}: {said}")
+
+
+def case_tls_excludes_tcp1():
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = os.path.join(folder, "cert"), os.path.join(folder, "key")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                        "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-keyout", key, "-out", cert], check=True, capture_output=True)
+        with Setup(tls=(cert, key)) as s:
+            s.env["AWS_CA_BUNDLE"] = cert
+            data = s.source(LEN)
+            report = s.copy(s.path("source"), "s3://data-1/key")
+            same(report["parts"]["rdma"], 5, "parts by shm1")
+            same(s.copy("s3://data-1/key", s.path("got"))["read"]["engine"], "shm1", "engine")
+            same(s.read() == data, True, "the bytes")
+            report = s.copy("s3://data-1/key?rdma-transports=tcp1", s.path("got"))
+            same(report["read"]["paths"], {"bounce": LEN}, "paths with tcp1")
+            same(report["read"]["engine"], "https", "engine")
+            true("encrypt" in report["read"]["reasons"]["rdma"]["text"]
+                 or "no transport" in report["read"]["reasons"]["rdma"]["text"], report)
+            said = s.copy("s3://data-1/key?rdma-transports=tcp1&rdma=require", s.path("no"),
+                          status=3)
+            true("no transport" in said or "encrypt" in said, said)
+
+
+def case_load():
+    """`penstock load` of a model, into host memory and into the GPU."""
+    with Setup() as s:
+        data = s.source(9 * MIB)
+        head = json.dumps({"t": {"dtype": "U8", "shape": [len(data)],
+                                 "data_offsets": [0, len(data)]}}).encode()
+        head += b" " * (-len(head) % 8)
+        with open(s.path("m.safetensors"), "wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head + data)
+        s.copy(s.path("m.safetensors"), "s3://data-1/m.safetensors")
+        for device in ("host", "cuda:0"):
+            before = s.moved("shm1")[1]
+            done = s.run("load", "--json", "s3://data-1/m.safetensors", "--device", device)
+            same(done.returncode, 0, done.stderr)
+            paths = json.loads(done.stdout)["paths"]
+            same(list(paths), ["rdma"], "paths")
+            true(s.moved("shm1")[1] - before >= len(data), "bytes by shm1")
+
+
+def case_upstream_declines():
+    """A gateway in front of another one declines all tokens, and gets no more after 32."""
+    with Setup() as s, Setup(upstream=s.gateway.url, env={
+            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1"}) as front:
+        data = front.source(LEN)
+        front.copy(front.path("source"), "s3://data-1/key?rdma=off")
+        report = front.copy("s3://data-1/key", front.path("got"))
+        same(report["read"]["paths"], {"bounce": LEN}, "paths")
+        same(front.read() == data, True, "the bytes")
+
+
+def case_gateway_killed():
+    """A gateway that is killed in the middle of a read: the copy fails, and leaves no file."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        url = "s3://data-1/key?rdma=require&timeout=2"
+        with open(os.path.join(s.gateway.root, "data-1", "key"), "r+b") as file:
+            file.truncate(40 << 30)  # long enough to be in the middle
+        errors = []
+        thread = threading.Thread(target=lambda: errors.append(
+            s.run("cp", "--json", url, s.path("none"))))
+        before = s.moved("shm1")[1]
+        thread.start()
+        while thread.is_alive() and s.moved("shm1")[1] - before < 64 * MIB:
+            pass
+        s.gateway.stop(signal.SIGKILL)
+        thread.join()
+        same(errors[0].returncode, 1, f"status: {errors[0].stdout} {errors[0].stderr}")
+        print(f"# {errors[0].stderr.strip()}")
+        same(os.path.exists(s.path("none")), False, "a file was left")
+        s.gateway.start()
+        s.env["AWS_ENDPOINT_URL"] = s.gateway.url
+        data = s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        s.copy("s3://data-1/key?rdma=require", s.path("got"))
+        same(s.read() == data, True, "the bytes afterwards")
+
+
+def case_gateway_killed_in_upload():
+    with Setup() as s:
+        with open(s.path("source"), "wb") as file:
+            file.truncate(4 << 30)
+        results = []
+        thread = threading.Thread(target=lambda: results.append(
+            s.run("cp", "--json", s.path("source"), "s3://data-1/key?timeout=2")))
+        thread.start()
+        while thread.is_alive() and s.moved("shm1")[0] < 32 * MIB:
+            pass
+        s.gateway.stop(signal.SIGKILL)
+        thread.join()
+        same(results[0].returncode, 1, f"status: {results[0].stdout} {results[0].stderr}")
+        print(f"# {results[0].stderr.strip()}")
+        same(os.path.exists(os.path.join(s.gateway.root, "data-1", "key")), False, "an object")
+
+
+if __name__ == "__main__":
+    print(f"# seed: PENSTOCK_SEED={SEED}")
+    if not os.path.exists(STANDIN):
+        raise Skip("there is no stand-in")
+    sys.exit(run_cases(globals(), sys.argv[1:]))

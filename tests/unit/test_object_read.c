@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests which reads compare the checksum of a whole object, and with which checksum. It includes
+ * the source, and the linker replaces the requests to the server.
+ */
+#include "test.h"
+
+#include "../../src/storage/object.c"
+
+#define LEN 64u
+
+static char bytes[LEN]; /* the object's bytes, all zero */
+
+/* What the server answers: errors to HEAD requests with this status, if it is not 0. */
+static unsigned head_status;
+static struct pst_http_head answer; /* the head of all other responses */
+
+int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
+
+int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
+{
+	(void)err;
+	call->http.head = answer;
+	if (!strcmp(call->method, "HEAD")) {
+		if (head_status)
+			call->http.head = (struct pst_http_head){.status = head_status};
+		return 0;
+	}
+	call->http.head.status = 206;
+	call->http.head.has_range = call->http.head.has_total = true;
+	call->http.head.range_total = call->http.head.length;
+	call->http.head.length = 1;
+	return 0;
+}
+
+/* Sets the server's answer. The checksum is that of the object's bytes, unless it is `wrong`. */
+static void answer_set(unsigned status_of_head, bool wrong)
+{
+	struct iovec iov = {bytes, LEN};
+	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, LEN);
+
+	head_status = status_of_head;
+	answer = (struct pst_http_head){
+		.status = 200, .has_length = true, .length = LEN, .etag = "\"1\""};
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc ^ wrong, answer.crc64nvme);
+}
+
+/* Reports a read of the whole object as received, and returns the read's result. */
+static int64_t read_all(struct pst_object *object, struct pst_err *err)
+{
+	struct iovec iov = {bytes, LEN};
+	struct pst_io io = {.iov = &iov, .iov_count = 1};
+	struct object_read read = {.object = object, .io = &io};
+	int64_t result;
+
+	read.call.http.in_len = LEN;
+	result = read_check(&read);
+	*err = io.err;
+	print_message("# result %lld, reason \"%s\"\n", (long long)result, err->text);
+	return result;
+}
+
+static struct pst_object *object_make(bool presigned)
+{
+	struct pst_object *object = calloc(1, sizeof(*object));
+
+	assert_non_null(object);
+	pthread_mutex_init(&object->lock, NULL);
+	object->place.url.presigned = presigned;
+	return object;
+}
+
+/* The answer to the open's GET has no checksum of the whole object, so no check begins. */
+static void reads_without_check(void **state)
+{
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+
+	(void)state;
+	for (unsigned presigned = 0; presigned < 2; presigned++) {
+		struct pst_object *object = object_make(presigned);
+
+		answer_set(403, true);
+		assert_int_equal(object_find(object, &err), 0);
+		assert_int_equal(object->length, LEN);
+		assert_int_equal(object->sum.state, PST_OBJECT_SUM_NONE);
+		assert_int_equal(read_all(object, &err), LEN);
+		object_free(object);
+	}
+}
+
+static void reads_with_check(void **state)
+{
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+
+	(void)state;
+	for (unsigned wrong = 0; wrong < 2; wrong++) {
+		struct pst_object *object = object_make(false);
+
+		answer_set(0, wrong);
+		assert_int_equal(object_find(object, &err), 0);
+		assert_int_equal(object->sum.state, PST_OBJECT_SUM_OPEN);
+		assert_int_equal(read_all(object, &err), wrong ? -EBADMSG : (int)LEN);
+		if (wrong) {
+			assert_non_null(strstr(err.text, "x-amz-checksum-crc64nvme"));
+			assert_non_null(strstr(err.text, answer.crc64nvme));
+		}
+		/* The result of a repeated read is the same. */
+		assert_int_equal(read_all(object, &err), wrong ? -EBADMSG : (int)LEN);
+		object_free(object);
+	}
+}
+
+/* The checksum of the object that a commit replaces says nothing about the new bytes. */
+static void reads_after_commit(void **state)
+{
+	struct penstock_storage_opts opts = {.size = sizeof(opts), .flags = PENSTOCK_O_REPLACE};
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	struct pst_object *object = object_make(false);
+
+	(void)state;
+	answer_set(0, true);
+	assert_int_equal(object_open_upload(object, &opts, &err), 0);
+	object->committed = true;
+	object->length = LEN;
+	assert_int_equal(read_all(object, &err), LEN);
+	object_free(object);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_without_check),
+		cmocka_unit_test(reads_with_check),
+		cmocka_unit_test(reads_after_commit),
+	};
+
+	cmocka_set_message_output(CM_OUTPUT_TAP);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
