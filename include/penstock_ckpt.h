@@ -159,14 +159,16 @@ PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
 /*
  * Reads all manifests of a checkpoint's folder, which are all files whose names end with
  * "penstock.manifest". They must name no part twice. While a save replaces a checkpoint, the folder
- * has the manifests of both.
+ * has the manifests of both. A manifest may list the checkpoint's marker as a part with one item.
+ * It is ignored if the folder's marker has another checksum: then another program has saved a
+ * checkpoint there since, or the marker is damaged.
  *
  * dir	the folder
  * out	receives the manifest; close it with penstock_manifest_close
  *
  * Any thread. May block.
  *
- * -ENOENT	the folder has no manifest
+ * -ENOENT	the folder has no manifest, or only ignored ones
  * -EBADMSG	a manifest is truncated, changed or malformed
  * -EFBIG	the manifests have more than 1 GiB together
  */

@@ -27,7 +27,7 @@ fi
 mount -t tmpfs udev /run/udev 2>/dev/null ||
 	echo "/run/udev cannot be replaced; the machine's is used"
 cleanup() {
-	rm -rf "$site" "$PENSTOCK_DEEPSPEED_BUILD"
+	rm -rf "$site"
 	[ -z "${PENSTOCK_MADE_UDEV:-}" ] || { umount /run/udev && rmdir /run/udev; } 2>/dev/null
 }
 
@@ -38,9 +38,8 @@ mkdir -p "$out" "$site"
 trap cleanup EXIT
 export PENSTOCK=$carried/prefix/bin/penstock PENSTOCK_REPLAY=$carried/replay.so
 export PENSTOCK_WHERE=$carried/where.so
-export PENSTOCK_DEEPSPEED=$carried/src PENSTOCK_CLIENT_DIR=${BENCH_DIR:-/var/tmp}
+export PENSTOCK_CLIENT_DIR=${BENCH_DIR:-/var/tmp}
 PENSTOCK_COMMIT=$(cat "$carried/commit" 2>/dev/null)
-export PENSTOCK_DEEPSPEED_BUILD=$site/../penstock-deepspeed.$$
 export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 {
 	date -u
@@ -63,29 +62,11 @@ for wheel in "$carried"/whl/*.whl; do
 done
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 
-# Compiles DeepSpeed's GDS operation in the background while other programs are tested.
-MAX_JOBS=8 timeout 120 nice python3 tests/clients/deepspeed --build \
-	>"$out/deepspeed-build.log" 2>&1 &
-compiling=$!
 echo "==== clients, $SECONDS s"
 tests/clients/run --out "$out" --limit "${CLIENTS_LIMIT:-60}" --total 160 torch-gds \
 	"torch-gds --audit" cuda-bindings "cuda-bindings --audit" kvikio fastsafetensors \
 	instanttensor deepspeed-replay
 clients=$?
-wait "$compiling"
-if [ $? -eq 124 ]; then
-	echo "DeepSpeed's operation did not build within 120 s" >"$PENSTOCK_DEEPSPEED_BUILD/failed"
-fi
-echo "==== DeepSpeed's operation, $SECONDS s: $(tail -1 "$out/deepspeed-build.log")"
-mkdir -p "$out/deepspeed"
-tests/clients/run --out "$out/deepspeed" --limit "${CLIENTS_LIMIT:-60}" deepspeed
-# Appends DeepSpeed's results to the result files of the other programs.
-for name in clients.csv clients.md clients.log; do
-	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" \
-		>>"$out/$name" 2>/dev/null
-done
-cat "$out/deepspeed-build.log" "$out/deepspeed/clients.log" >>"$out/clients.log"
-rm -rf "$out/deepspeed" "$out/deepspeed-build.log"
 
 echo "==== speed, $SECONDS s"
 left=$((${TOTAL:-520} - SECONDS)) budget=${BENCH_BUDGET:-300}

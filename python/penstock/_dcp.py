@@ -8,6 +8,8 @@ import threading
 from typing import Any, Dict
 
 MARKER = ".metadata"
+# The end of the name of a marker that is written, but does not count yet.
+DRAFT = ".tmp"
 MANIFEST = "penstock.manifest"
 SUFFIX = ".distcp"
 LOCK = ".penstock-saving"

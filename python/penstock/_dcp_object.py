@@ -19,7 +19,7 @@ from typing import Any, List, Optional, Sequence, Union
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
-from . import _s3
+from . import _part, _s3
 from ._dcp import MARKER
 from ._dcp_read import StorageReader
 from ._dcp_write import StorageWriter
@@ -162,8 +162,12 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
                                       self.folder)
         return dataclasses.replace(plan, storage_data=None)
 
-    def _write_marker(self, metadata: Metadata) -> None:
-        self._prefix.write(self._marker(), pickle.dumps(metadata))
+    def _write_draft(self, metadata: Metadata) -> _part.Part:
+        self._draft = pickle.dumps(metadata)
+        return _part.Part(self._marker(), len(self._draft), [])
+
+    def _publish_marker(self) -> None:
+        self._prefix.write(self._marker(), self._draft)
 
     # ---- objects in place of files ----
 

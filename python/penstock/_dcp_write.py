@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import inspect
 import io
 import os
 import pickle
@@ -33,7 +34,8 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of, refuse_object
+from ._dcp import (DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of,
+                   refuse_object)
 from ._folders import Place, file_system, make_folder, place_of, sync_folder
 from ._lib import device_name
 from ._lock import FolderLock
@@ -298,7 +300,11 @@ class StorageWriter(FileSystemWriter):
         self.report = None
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        setup = super().set_up_storage_writer
+        if len(inspect.signature(setup).parameters) == 1:  # before torch 2.7
+            setup(is_coordinator)
+        else:
+            setup(is_coordinator, *args, **kwargs)
         if self.stager is not None:
             self.stager.begin()
         self.rank = kwargs.get("rank", getattr(self, "rank", None))
@@ -515,10 +521,13 @@ class StorageWriter(FileSystemWriter):
         if self.checksums:
             manifest = self._free_name(MANIFEST)
             keep.add(manifest)
-            _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
-                                 _manifest_parts(written))
             setattr(metadata, MANIFEST_OF, manifest)
-        self._write_marker(metadata)
+            marker = [self._write_draft(metadata)]
+            _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
+                                 _manifest_parts(written) + marker)
+        else:
+            self._write_draft(metadata)
+        self._publish_marker()
         self._remove_strays(keep)
         if self.keep is not None and not self._is_local():
             _part.prune(os.path.dirname(os.path.abspath(self.folder)), max(1, self.keep))
@@ -537,16 +546,21 @@ class StorageWriter(FileSystemWriter):
         return next(name for name in names
                     if not os.path.lexists(os.path.join(self.folder, name)))
 
-    def _write_marker(self, metadata: Metadata) -> None:
+    def _write_draft(self, metadata: Metadata) -> _part.Part:
+        """Writes the marker to a file that is not the marker yet. Returns it as the manifest lists
+        it: a manifest describes a checkpoint only if the checkpoint's marker has this checksum."""
+        data = pickle.dumps(metadata)
+        item = _part.Item("", 0, len(data))
+        item.add_bytes(0, data)
+        _part.write_part(os.path.join(self.folder, self._marker() + DRAFT), [item],
+                         checksums=self.checksums, durable=self.durable)
+        return _part.Part(self._marker(), len(data), [item])
+
+    def _publish_marker(self) -> None:
         marker = os.path.join(self.folder, self._marker())
-        with open(marker + ".tmp", "wb") as out:
-            pickle.dump(metadata, out)
-            out.flush()
-            if self.durable:
-                os.fsync(out.fileno())
         if self.durable:
             sync_folder(self.folder)  # The parts' links must not appear after the marker.
-        os.replace(marker + ".tmp", marker)
+        os.replace(marker + DRAFT, marker)
         if self.durable:
             sync_folder(self.folder)
 

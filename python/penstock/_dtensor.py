@@ -8,18 +8,23 @@ this package and moves no bytes."""
 from __future__ import annotations
 
 import fnmatch
+import importlib
 import math
 import sys
 from typing import Any, Iterable, List, Mapping, Sequence, Tuple
 
 Box = List[Tuple[int, int]]
+# The modules that may have DTensor: since torch 2.5, and before.
+_MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
 def is_dtensor(value: Any) -> bool:
     """Returns whether `value` is a DTensor."""
-    module = sys.modules.get("torch.distributed.tensor")
-    kind = getattr(module, "DTensor", None)
-    return kind is not None and isinstance(value, kind)
+    for name in _MODULES:
+        kind = getattr(sys.modules.get(name), "DTensor", None)
+        if kind is not None:
+            return isinstance(value, kind)
+    return False
 
 
 def _split_order(placements: Sequence[Any], mesh: Any) -> Iterable[Tuple[int, Any]]:
@@ -70,6 +75,12 @@ def local_box(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Box
     return box
 
 
+def _tensors() -> Any:
+    """Returns torch's module with DTensor, which was not public before torch 2.5."""
+    found = importlib.import_module(_MODULES[0])
+    return found if hasattr(found, "DTensor") else importlib.import_module(_MODULES[1])
+
+
 def placements_for(name: str, placements: Any, mesh: Any) -> Sequence[Any]:
     """Returns the placements of the tensor `name`.
 
@@ -80,17 +91,15 @@ def placements_for(name: str, placements: Any, mesh: Any) -> Sequence[Any]:
     for pattern, found in placements.items():
         if fnmatch.fnmatchcase(name, pattern):
             return tuple(found)
-    from torch.distributed.tensor import Replicate
-    return [Replicate()] * mesh.ndim
+    return [_tensors().Replicate()] * mesh.ndim
 
 
 def make_dtensor(local: Any, shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Any:
     """Returns the DTensor of shape `shape` of which this process holds the part `local`."""
     import torch
-    from torch.distributed.tensor import DTensor
     strides = [math.prod(max(1, length) for length in shape[d + 1:]) for d in range(len(shape))]
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape),
-                              stride=tuple(strides))
+    return _tensors().DTensor.from_local(local, mesh, placements, run_check=False,
+                                         shape=torch.Size(shape), stride=tuple(strides))
 
 
 __all__ = ["is_dtensor", "local_box", "make_dtensor", "placements_for"]

@@ -379,6 +379,14 @@ static void check_links(struct pst_ckpt_folder *f)
 				  f->files[i].name);
 }
 
+static bool has_manifest(const struct pst_ckpt_folder *f)
+{
+	for (uint64_t i = 0; i < f->count; i++)
+		if (f->files[i].kind == PST_FILE_MANIFEST)
+			return true;
+	return false;
+}
+
 static void find_strays(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -435,6 +443,10 @@ static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m
 	if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && summed)
 		set_state(f, PENSTOCK_CKPT_COMPLETE,
 			  "it has its marker and all parts of its manifest");
+	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE && has_manifest(f))
+		set_state(f, PENSTOCK_CKPT_COMPLETE,
+			  "it has its marker, but its manifest belongs to another one: another "
+			  "program has saved here, or the marker is damaged");
 	else if (f->ckpt.state == PENSTOCK_CKPT_COMPLETE)
 		set_state(f, PENSTOCK_CKPT_COMPLETE,
 			  "it has its marker, but no manifest: missing parts, and parts of earlier "

@@ -353,7 +353,60 @@ struct source {
 	const char *path;
 	int fd;
 	uint64_t bytes_left; /* maximum number of bytes of the manifests that are not read yet */
+	unsigned found;	     /* number of manifests */
+	unsigned replaced;   /* how many of them belong to another marker than the folder's */
 };
+
+static bool names_marker(const char *name)
+{
+	static const char end[] = ".metadata";
+	size_t len = strlen(name), n = sizeof(end) - 1;
+
+	return len >= n && !strcmp(name + len - n, end);
+}
+
+/* Returns 1 if the folder has a marker other than the one that the manifest lists as the part
+ * `part`: another program has saved a checkpoint there since, or the marker is damaged. Returns 0
+ * if the marker is the same, or if it is missing or cannot be read. Returns a negative errno if
+ * there is no memory. */
+static int other_marker(const struct source *dir, const struct pst_manifest_part *part)
+{
+	const struct penstock_item *item = &dir->m->items[part->first];
+	size_t len;
+	char *text;
+	int ret;
+
+	if (part->count != 1 || item->off || item->len != part->bytes ||
+	    !(item->flags & PENSTOCK_ITEM_SUMMED))
+		return 0;
+	ret = pst_manifest_read_file(dir->fd, dir->path, part->name, PST_MANIFEST_READ_MAX, &text,
+				     &len);
+	if (ret)
+		return ret == -ENOMEM ? ret : 0;
+	ret = len != part->bytes ||
+	      pst_crc32c_finish(pst_crc32c_raw(0, text, len), len) != item->crc32c;
+	free(text);
+	return ret;
+}
+
+/* Adds the manifest in `text`, which m owns afterwards, unless the manifest lists a marker that is
+ * not the folder's marker. */
+static int add_valid(struct source *dir, const char *path, char *text, size_t len)
+{
+	struct penstock_manifest *m = dir->m, before = *m;
+	int ret = pst_manifest_add(m, path, text, len);
+
+	for (uint64_t i = before.part_count; !ret && i < m->part_count; i++)
+		if (names_marker(m->parts[i].name))
+			ret = other_marker(dir, &m->parts[i]);
+	if (ret <= 0)
+		return ret;
+	m->part_count = before.part_count;
+	m->item_count = before.item_count;
+	m->ranks = before.ranks;
+	dir->replaced++;
+	return 0;
+}
 
 /* Adds a file of the folder if its name is that of a manifest. */
 static int add_file(void *user, const struct dirent *e)
@@ -370,7 +423,8 @@ static int add_file(void *user, const struct dirent *e)
 		return ret;
 	dir->bytes_left -= len;
 	snprintf(path, sizeof(path), "%s/%s", dir->path, e->d_name);
-	return pst_manifest_add(dir->m, path, text, len);
+	dir->found++;
+	return add_valid(dir, path, text, len);
 }
 
 static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
@@ -379,7 +433,12 @@ static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
 		.m = m, .path = dir, .fd = fd, .bytes_left = PST_MANIFEST_READ_MAX};
 	int ret = pst_ckpt_dir_each(fd, dir, add_file, &source);
 
-	if (!ret && !m->text_count)
+	if (!ret && source.replaced && source.replaced == source.found)
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
+				       "the manifest belongs to another marker: another program "
+				       "has saved here, or the marker is damaged; the bytes cannot "
+				       "be compared");
+	if (!ret && !source.found)
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
 				       "the folder has no manifest, so its bytes cannot be "
 				       "compared");

@@ -7,7 +7,9 @@
  *	{"part":"__0_0.distcp","bytes":8192,"items":[["weight",0,4096,1234],["bias",4096,8,null]]}
  *	{"parts":1,"crc32c":305419896}
  *
- * An item is an array: its name or null, its offset, its length, and its checksum or null. Called
+ * An item is an array: its name or null, its offset, its length, and its checksum or null. A
+ * manifest can list the marker, such as .metadata, as a part with one item. The manifest then
+ * counts only while the folder has this marker. Called
  * by bindings and programs.
  */
 #include <errno.h>

@@ -57,15 +57,27 @@ static uint64_t item_len(unsigned part, unsigned item)
 	return 1000u * item * (part + 1) + (item == 3 ? 200000 : 7);
 }
 
+#define MARKER "pickle"
+static bool lists_marker; /* whether make_checkpoint lists the marker in the manifest */
+
 /* Makes a checkpoint in the format of torch.distributed.checkpoint, with three parts. The last
  * item of each part has no checksum. */
 static void make_checkpoint(const char *name, unsigned time, bool marker, bool manifest)
 {
 	static struct penstock_item items[PARTS][ITEMS];
 	static char names[PARTS][ITEMS][16], part_names[PARTS][32];
-	struct penstock_part parts[PARTS];
+	struct penstock_item marked = {.size = sizeof(marked),
+				       .len = sizeof(MARKER) - 1,
+				       .flags = PENSTOCK_ITEM_SUMMED,
+				       .crc32c = test_crc32c(MARKER, sizeof(MARKER) - 1)};
+	struct penstock_part parts[PARTS + 1];
 	char path[128];
 
+	parts[PARTS] = (struct penstock_part){.size = sizeof(parts[0]),
+					      .name = ".metadata",
+					      .bytes = marked.len,
+					      .items = &marked,
+					      .item_count = 1};
 	made_dir(in_root(name));
 	for (unsigned p = 0; p < PARTS; p++) {
 		unsigned char *bytes = calloc(1, 1 << 20);
@@ -98,10 +110,12 @@ static void make_checkpoint(const char *name, unsigned time, bool marker, bool m
 	}
 	snprintf(path, sizeof(path), "%s/penstock.manifest", name);
 	if (manifest)
-		assert_int_equal(penstock_manifest_write(in_root(path), PARTS, parts, PARTS), 0);
+		assert_int_equal(penstock_manifest_write(in_root(path), PARTS, parts,
+							 PARTS + lists_marker),
+				 0);
 	snprintf(path, sizeof(path), "%s/.metadata", name);
 	if (marker)
-		make_file(path, "pickle", 6, time);
+		make_file(path, MARKER, sizeof(MARKER) - 1, time);
 }
 
 /* ---- list ---- */
@@ -368,6 +382,39 @@ static void test_verify(void **state)
 	make_checkpoint("b", 1, true, false);
 	verify("b", -ENOENT);
 	verify("none", -ENOENT);
+}
+
+/* A manifest that lists the marker counts only together with this marker. If another program has
+ * saved over the checkpoint, its parts are not compared with the old manifest, and the parts that
+ * the old manifest does not list are no stray files. */
+static void test_other_marker(void **state)
+{
+	struct listed l;
+
+	(void)state;
+	lists_marker = true;
+	make_checkpoint("a", 1, true, true);
+	lists_marker = false;
+	verify("a", 0);
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "all parts");
+	assert_int_equal(l.ckpts[0].part_count, PARTS);
+
+	make_file("a/__0_0.distcp", "theirs", 6, 2);
+	make_file("a/__7_0.distcp", "theirs", 6, 2);
+	verify("a", -EBADMSG); /* The save has not written its marker yet. */
+	make_file("a/.metadata", "PICKLE", 6, 2);
+	verify("a", -ENOENT);
+	assert_non_null(strstr(penstock_errmsg(), "belongs to another marker"));
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "its manifest belongs to another one");
+	assert_int_equal(l.ckpts[0].summed, 0);
+	assert_int_equal(l.ckpts[0].part_count, PARTS + 1);
+	assert_int_equal(l.ckpts[0].stray_count, 0);
+
+	assert_int_equal(unlink(in_root("a/.metadata")), 0);
+	l = list_root();
+	check_one(0, &l, "a", PENSTOCK_CKPT_INCOMPLETE, "no marker");
 }
 
 static int cancel(void *user, uint64_t bytes)
@@ -783,7 +830,7 @@ int main(void)
 		CASE(test_prune),	  CASE(test_prune_incomplete),
 		CASE(test_prune_self),	  CASE(test_linked_part),
 		CASE(test_dangling_link), CASE(test_links_to_another_checkpoint),
-		CASE(test_save_runs),
+		CASE(test_save_runs),	  CASE(test_other_marker),
 	};
 
 	return cmocka_run_group_tests(tests, setup_devices, teardown_devices);

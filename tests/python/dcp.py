@@ -21,13 +21,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import penstock
 import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
+from older_torch import (DTensor, NO_CPU_FSDP, Replicate, Shard, UINT16, distribute_tensor,
+                         needs)
 from states import ERRORS, bits, emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
@@ -42,7 +43,7 @@ def plain_state(seed=0):
         "ints": torch.arange(70000), "scalar": torch.tensor(2.5 + seed), "empty": torch.zeros(0, 4),
         "bool": torch.randint(0, 2, (33,)).bool(), "fp8": torch.randn(64).to(torch.float8_e4m3fn),
         "complex": torch.randn(5, dtype=torch.complex64),
-        "uint16": torch.arange(9).to(torch.uint16),
+        "uint16": torch.arange(9).to(UINT16),
         "view": torch.arange(100000)[7:90000], "transposed": torch.randn(200, 300).t(),
         "last": torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),
         "parameter": torch.nn.Parameter(torch.randn(130, 130)), "shared": big,
@@ -413,7 +414,7 @@ def both_ways(rank, count, kinds, path):
 
 
 def fsdp_model(seed):
-    from torch.distributed.fsdp import fully_shard
+    from older_torch import fully_shard
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(40, 80), torch.nn.ReLU(), torch.nn.Linear(80, 10))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -505,6 +506,7 @@ class Ranks(unittest.TestCase):
             path, earlier = folder(), path
             ranks.run(count, pass_on, count, earlier, path)
 
+    @NO_CPU_FSDP
     def test_fsdp(self):
         """fully_shard divides a model and its optimizer among the ranks. They are saved while
         the training goes on."""
@@ -519,6 +521,7 @@ class Ranks(unittest.TestCase):
         """After a save that failed on another rank, the folder can be saved into again."""
         ranks.run(2, fail_then_save, folder())
 
+    @needs("use_collectives")
     def test_without_collectives(self):
         path = folder()
         ranks.run(4, save_local, path)

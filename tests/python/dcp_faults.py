@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import time
 import traceback
 import unittest
@@ -18,13 +19,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 import penstock
 import penstock._part
 import penstock.torch as pt
 import ranks
 import tap
+from older_torch import Shard, distribute_tensor, needs
 from penstock import _dcp_write
 from states import ERRORS, emptied, folder, same, stock_load
 
@@ -113,7 +114,7 @@ class Replaced(unittest.TestCase):
                     left[0] -= 1
                 real(name)
             if before is None:
-                _dcp_write.StorageWriter._write_marker = die
+                _dcp_write.StorageWriter._publish_marker = die
             else:
                 _dcp_write.os.unlink = unlink
             save(path, 2)
@@ -165,9 +166,17 @@ class Replaced(unittest.TestCase):
         dcp.load(got, storage_reader=reader, no_dist=True)
         same(got, state_of(2))
         self.assertIn("no manifest", reader.report.unchecked)
+        for command in ("list", "verify"):
+            done = subprocess.run([os.path.join(os.environ.get("PENSTOCK_BUILD", "build"),
+                                                "penstock"), "ckpt", command, path], check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  encoding="utf-8")
+            self.assertIn("another program has saved here", " ".join(done.stdout.split()))
+            self.assertEqual(done.returncode == 0, command == "list", done.stdout)
         save(path, 3)
         check(path, 3)
 
+    @needs("use_collectives")
     def test_local_over_global(self):
         """Ranks that save without collectives, each for itself, must not replace a checkpoint
         that all ranks have saved together."""
@@ -177,6 +186,7 @@ class Replaced(unittest.TestCase):
             self.assertIn("a checkpoint of all ranks exists there", text)
         check(path, 1)
 
+    @needs("use_collectives")
     def test_global_over_local(self):
         path = folder()
         self.assertEqual(ranks.run(3, save_local, path, 5), [""] * 3)
@@ -245,9 +255,9 @@ class Faults(unittest.TestCase):
                 shutil.rmtree(path)
                 return super()._write_parts(plan, planner)
 
-            def _write_marker(self, metadata):
+            def _publish_marker(self):
                 shutil.rmtree(path, ignore_errors=True)
-                super()._write_marker(metadata)
+                super()._publish_marker()
 
         self.refused("No such file or directory.*gone", dcp.save, state_of(2), no_dist=True,
                      storage_writer=Removing(path))
@@ -318,9 +328,9 @@ class Faults(unittest.TestCase):
         path = folder("unfinished")
 
         class Reading(pt.StorageWriter):
-            def _write_marker(writer, metadata):
+            def _publish_marker(writer):
                 self.refused("interrupted or still runs", check, path, 1)
-                super()._write_marker(metadata)
+                super()._publish_marker()
         dcp.save(state_of(1), storage_writer=Reading(path), no_dist=True)
         check(path, 1)
 

@@ -9,11 +9,11 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import penstock.torch as pt
 import ranks
 import tap
+from older_torch import needs
 from states import ERRORS, emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore", category=FutureWarning)
@@ -26,6 +26,7 @@ def state_of(rank, step):
 
 
 def begin(state, writer, **how):
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
     return dcp.async_save(state, storage_writer=writer,
                           async_checkpointer_type=AsyncCheckpointerType.PROCESS, **how)
 
@@ -97,6 +98,7 @@ def process_mode(rank, path):
     return failures(path)
 
 
+@needs("async_checkpointer_type", "async_stager")
 class Process(unittest.TestCase):
     def test_process_mode(self):
         before = shared_files()

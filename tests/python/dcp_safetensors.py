@@ -18,12 +18,12 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import penstock
 from penstock import _dcp_safetensors as ours
 import ranks
 import tap
+from older_torch import Replicate, Shard, distribute_tensor
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))

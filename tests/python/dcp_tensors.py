@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import penstock.torch as pt
 import ranks
 import tap
+from older_torch import DTensor, Replicate, Shard, distribute_tensor, needs
 from states import emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore")
@@ -22,7 +22,7 @@ warnings.filterwarnings("ignore")
 
 def model_on(shape, seed):
     """Returns an FSDP2 model on a mesh of one or two dimensions, and a trained optimizer."""
-    from torch.distributed.fsdp import fully_shard
+    from older_torch import fully_shard
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(24, 36, bias=False), torch.nn.Linear(36, 10))
     model.to(torch.bfloat16)
@@ -117,6 +117,7 @@ def other_meshes(rank, path):
             assert torch.equal(got["d"].full_tensor(), value), placements
 
 
+@needs("async_stager")
 class Distributed(unittest.TestCase):
     def test_meshes(self):
         """A model that was saved with FSDP2 can be loaded with HSDP, and the other way round,

@@ -242,7 +242,7 @@ class Checkpoints(unittest.TestCase):
                      no_dist=True)
 
         class Failing(pt.ObjectStorageWriter):
-            def _write_marker(self, metadata):
+            def _publish_marker(self):
                 raise OSError(errno.EIO, "planted")
         with self.assertRaisesRegex(ERRORS, "planted"):
             dcp.save(state(3), storage_writer=Failing(url), no_dist=True)

@@ -14,6 +14,9 @@ import torch
 import torch.distributed as dist
 
 torch.set_num_threads(1)
+# In torch 2.4, destroy_process_group holds Python's lock while it waits for a thread that may need
+# this lock.
+DESTROY = not torch.__version__.startswith("2.4.")
 
 
 def _send(pipe, value):
@@ -29,7 +32,8 @@ def _rank(call, rank, count, store, pipe, args):
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                                 world_size=count)
         _send(pipe, (True, call(rank, *args)))
-        dist.destroy_process_group()
+        if DESTROY:
+            dist.destroy_process_group()
     except BaseException as error:  # The parent reports it.
         _send(pipe, (False, (error.__class__.__name__, str(error), traceback.format_exc())))
     finally:

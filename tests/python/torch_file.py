@@ -32,6 +32,20 @@ TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
           torch.float8_e5m2, torch.complex64, torch.complex128, torch.bool, torch.uint8, torch.int8,
           torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+
+
+def can_save(dtype):
+    """Returns whether torch.save accepts the dtype. Before torch 2.5, it refuses uint16."""
+    try:
+        torch.save(torch.zeros(1, dtype=dtype), io.BytesIO())
+    except KeyError:
+        return False
+    return True
+
+
+DTYPES = [dtype for dtype in DTYPES if can_save(dtype)]
+# torch 2.4 refuses bytes with weights_only.
+OLD = torch.__version__.startswith("2.4.")
 LONG = 1 << 16
 
 
@@ -186,7 +200,7 @@ class Files(Base):
     def test_random(self, obj):
         """What one package saves, the other loads, with the same views and the same shared
         memory."""
-        self.both_ways(obj, weights_only=True)
+        self.both_ways(obj, weights_only=not OLD)
 
     def test_kinds(self):
         """Tensors of all dtypes are saved and loaded, and kinds of tensors that torch pickles
@@ -401,7 +415,7 @@ class Other(Base):
         with FakeTensorMode():
             report = ours.FileReport()
             self.assertIsInstance(ours.load(path("x.pt"), report=report)["a"], FakeTensor)
-        self.assertIn("rebuilds its tensors", report.fallback)
+        self.assertRegex(report.fallback, "rebuilds its tensors|maps the file in an unknown way")
 
     def test_extension_codes(self):
         """If the process has registered extension codes (copyreg), an unpickler does not ask

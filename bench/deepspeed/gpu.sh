@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpu.sh: runs on a machine with a GPU what needs DeepSpeed and CUDA: builds DeepSpeed's operations
+# with the header and the link name of Penstock's drop-in, runs DeepSpeed's own test of its GDS
+# operation on the drop-in (tests/clients/deepspeed), and measures a ZeRO-3 step that swaps to the
+# drive (zero3.py). It needs the folder .carry/deepspeed that prepare made, and no network. The
+# logs, the CSV and the tables go to $OUT (bench/results). Exits with 0 if both parts passed.
+#
+#   BENCH_DIR     folder on the drive to measure (/var/tmp); needs 12 GB
+#   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (3)
+#   BENCH_LAYERS  layers of its model (8)          BENCH_ONLY    "client zero3" (both)
+#   CARRIED       folder made by prepare (.carry/deepspeed)
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 1
+out=$(realpath -m "${OUT:-bench/results}")
+carried=$(realpath -m "${CARRIED:-.carry/deepspeed}")
+work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/penstock-deepspeed.XXXXXX") || exit 1
+budget=${BENCH_BUDGET:-290}
+only=" ${BENCH_ONLY:-client zero3} "
+mkdir -p "$out"
+trap 'rm -rf "$work"' EXIT
+# Everything is printed, and kept in the log.
+exec > >(tee "$out/deepspeed.log") 2>&1
+
+say() { echo "==== $* ($SECONDS s)"; }
+left() { echo $((budget - SECONDS > 5 ? budget - SECONDS : 5)); }
+
+# first FILE...: prints the first of the files that exists.
+first() {
+	local file
+	for file; do
+		[ -e "$file" ] && echo "$file" && return
+	done
+}
+
+# make_cuda_home FOLDER: makes a CUDA_HOME of symbolic links: the machine's toolkit, the headers and
+# the runtime of NVIDIA's wheels, libaio, and Penstock's cufile.h and libcufile.so in place of
+# NVIDIA's.
+make_cuda_home() {
+	local home=$1 real packages item libcuda
+	real=$(python3 -c 'from torch.utils.cpp_extension import CUDA_HOME as h; print(h or "")' \
+		2>/dev/null | tail -1)
+	real=${real:-/usr/local/cuda}
+	packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
+	mkdir -p "$home/include" "$home/lib64" "$home/run"
+	for item in "$real"/*; do
+		[ -e "$home/${item##*/}" ] || ln -s "$item" "$home/${item##*/}"
+	done
+	for item in "$packages"/*/include/* "$real"/include/*; do
+		[ -e "$item" ] && ln -sfn "$item" "$home/include/${item##*/}"
+	done
+	for item in "$packages"/*/lib/*.so* "$real"/lib/*.so* "$real"/lib64/*.so*; do
+		[ -e "$item" ] && ln -sfn "$item" "$home/lib64/${item##*/}"
+	done
+	item=$(first "$home"/lib64/libcudart.so "$home"/lib64/libcudart.so.*)
+	[ -e "$home/lib64/libcudart.so" ] || ln -s "$item" "$home/lib64/libcudart.so"
+	libcuda=$(ldconfig -p | awk '/libcuda\.so\.1 / { print $NF; exit }')
+	libcuda=$(first "$libcuda" /usr/local/nvidia/lib64/libcuda.so.1 \
+		/usr/lib/x86_64-linux-gnu/libcuda.so.1 "$real"/lib64/stubs/libcuda.so)
+	ln -sfn "$libcuda" "$home/lib64/libcuda.so"
+	rm -f "$home"/lib64/libcufile* "$home"/include/cufile.h
+	ln -s "$carried/prefix/include/penstock/cufile.h" "$home/include/"
+	ln -s "$carried/prefix/lib/penstock/libcufile.so.0" "$home/lib64/libcufile.so"
+	[ -e /usr/include/libaio.h ] || ln -sfn "$carried/aio/libaio.h" "$home/include/libaio.h"
+	# Programs find these two libraries when they run.
+	ln -s "$carried/aio/libaio.so.1" "$carried/prefix/lib/libpenstock.so.0" "$home/run/"
+	ln -s "$carried/aio/libaio.so.1" "$home/lib64/libaio.so"
+	echo "CUDA $real, driver $libcuda, runtime $item"
+}
+
+{
+	date -u
+	uname -a
+	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+	df -T "$work" | tail -1
+	echo "commit: $(cat "$carried/commit")"
+	cat "$carried/tests/revision"
+} 2>&1
+
+# ---- DeepSpeed and what it needs ----
+site=$work/site
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DS_ACCELERATOR=cuda MAX_JOBS=16
+pip=(python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir
+	--disable-pip-version-check --root-user-action=ignore --target "$site")
+for wheel in "$carried"/whl/*.whl; do
+	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING
+done
+export PYTHONPATH=$site
+# The installation of the source package runs DeepSpeed's setup.py. If it fails, the unpacked
+# package works too, without the record of the operations that its maker had compiled.
+if ! timeout 60 "${pip[@]}" --no-build-isolation "$carried"/deepspeed-*.tar.gz \
+	>"$work/pip.log" 2>&1; then
+	tail -3 "$work/pip.log"
+	tar -C "$work" -xzf "$carried"/deepspeed-*.tar.gz
+	mv "$work"/deepspeed-0*/deepspeed "$site/"
+	rm -f "$site/deepspeed/git_version_info_installed.py"
+fi
+make_cuda_home "$work/cuda"
+export CUDA_HOME=$work/cuda CPATH=$work/cuda/include LIBRARY_PATH=$work/cuda/lib64
+export LD_LIBRARY_PATH=$work/cuda/run${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export TORCH_EXTENSIONS_DIR=$work/ops PENSTOCK=$carried/prefix/bin/penstock
+export PENSTOCK_CLIENT_DIR=$work PENSTOCK_DEEPSPEED=$carried
+# DeepSpeed reads these for optional features, and torch for its list of GPU architectures.
+export TORCH_CUDA_ARCH_LIST=9.0
+"$PENSTOCK" --version
+say "DeepSpeed installed"
+
+# ---- its operations, all at the same time ----
+build() { # BUILDER: builds and loads one operation
+	local log=$work/build-$1.log
+	timeout "$(left)" "$PENSTOCK" run -- python3 -c "
+import os, sys
+from deepspeed.ops import op_builder
+op_builder.$1().load(verbose=True)
+sys.stdout.flush()
+os._exit(0)" >"$log" 2>&1 || {
+		echo "$1 was not built:"
+		grep -E -i "error" "$log" | head -5
+		tail -3 "$log"
+	}
+}
+for builder in GDSBuilder AsyncIOBuilder CPUAdamBuilder UtilsBuilder; do
+	build "$builder" &
+done
+wait %1 %2 %3 %4
+say "operations built: $(echo "$work"/ops/*/*/*.so "$work"/ops/*/*.so | tr ' ' '\n' |
+	grep -v '\*' | sed 's,.*/,,' | tr '\n' ' ')"
+
+status=0
+if [[ $only == *" client "* ]]; then
+	timeout "$(left)" tests/clients/run --out "$out" --limit 120 deepspeed || status=1
+	mv "$out/clients.csv" "$out/deepspeed-clients.csv"
+	mv "$out/clients.md" "$out/deepspeed-clients.md"
+	mv "$out/clients.log" "$work/clients.log"
+	tail -40 "$work/clients.log"
+	say "GDS operation and its own test, exit status $status"
+fi
+if [[ $only == *" zero3 "* ]]; then
+	timeout -s INT -k 30 "$(left)" python3 bench/deepspeed/zero3.py --dir "$work" \
+		--logs "$work" --penstock "$PENSTOCK" --rounds "${BENCH_ROUNDS:-3}" \
+		--layers "${BENCH_LAYERS:-8}" --csv "$out/deepspeed.csv" --save \
+		>"$out/deepspeed.md" || status=1
+	cat "$out/deepspeed.md"
+	for name in gds gds-optimizer; do
+		echo "-- the drop-in's log of $name:"
+		grep -c . "$work/cufile-$name.log"
+		grep -E " by path | ERROR " "$work/cufile-$name.log" | head -4
+	done
+	tail -n 4 "$work"/zero3-*.log
+	say "zero3, exit status $status"
+fi
+(cd "$work" && tar -czf "$out/deepspeed-logs.tgz" -- *.log)
+exit "$status"
