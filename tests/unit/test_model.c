@@ -158,8 +158,8 @@ static const struct wanted wanted[] = {
 	{"pipeline",
 	 {{"path", 2}, {"drives", 8}, {"size", 1 << 22}},
 	 "speed-gbps",
-	 49.0971,
-	 49.0972},
+	 49.0970,
+	 49.0971},
 	{"pipeline", {{"path", 3}, {"drives", 8}}, "slowest-hop", 6, 6},
 	{"pipeline", {{"path", 3}, {"drives", 8}}, "speed-gbps", 33, 33},
 	/* Half of the bytes at 33 GB/s, then half at 10 GB/s. */
