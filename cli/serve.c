@@ -287,7 +287,7 @@ const struct command cmd_serve = {
 		"  --cert FILE            certificates for TLS; read again on SIGHUP\n"
 		"  --key FILE             the certificate's key, readable by its owner only\n"
 		"  --access-log FILE      write a line of JSON for each request; -: stdout\n"
-		"  --rdma LIST            transports of S3 over RDMA: shm1, tcp1, or none\n"
+		"  --rdma LIST            transports of S3 over RDMA: shm1, rc1, tcp1, or none\n"
 		"  --device NAME          GPU for clients' windows in GPU memory, such as cuda:0\n"
 		"  --no-md5               don't compute MD5: ETags are random\n"
 		"  --threads N            threads that serve connections\n"

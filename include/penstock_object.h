@@ -24,8 +24,9 @@
  * The server starts every transfer, and sends its response when the transfer is complete.
  *
  * A transport moves the bytes. "shm1" copies through memory that client and server share on one
- * host, and also copies to and from CUDA memory. "tcp1" works between any two hosts; its bytes are
- * not encrypted.
+ * host, and also copies to and from CUDA memory. With "rc1", the server's RDMA network card reads
+ * and writes the client's memory through the client's card. "tcp1" works between any two hosts. The
+ * bytes of rc1 and tcp1 are not encrypted.
  */
 #ifndef PENSTOCK_OBJECT_H
 #define PENSTOCK_OBJECT_H
@@ -57,12 +58,14 @@ struct penstock_object_window;
 struct penstock_object_client_opts {
 	size_t size;
 	/* Transports that the client offers, the preferred one first, such as "shm1,tcp1"; NULL:
-	 * all. The server must be on the same host for shm1. */
+	 * all that this machine has. The server must be on the same host for shm1, and must have an
+	 * RDMA network card for rc1. */
 	const char *transports;
-	/* Numeric address at which servers reach this client by tcp1, without a port. Take the
-	 * local address of the HTTP connection. NULL: 127.0.0.1 */
+	/* Numeric address at which servers reach this client by rc1 and tcp1, without a port. Take
+	 * the local address of the HTTP connection. For rc1, an RDMA network card must have it.
+	 * NULL: 127.0.0.1, and no rc1 */
 	const char *address;
-	int port; /* TCP port of tcp1; 0: the kernel chooses one */
+	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
 	int require_encryption;
 	/* Users whose servers may open windows by shm1, beside root and the client's own user. */
@@ -86,7 +89,8 @@ struct penstock_object_client_opts {
  * block.
  *
  * -EINVAL	a transport is unknown, or opts->address is not numeric
- * -EADDRINUSE	and other errors of bind(2): tcp1 cannot listen at the address
+ * -EADDRINUSE	and other errors of bind(2): tcp1 or rc1 cannot listen at the address
+ * -ENODEV	opts->transports names rc1, and this machine has no RDMA network card
  * -EOPNOTSUPP	no transport is left, for example because opts->require_encryption is 1
  */
 PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client_opts *opts,
@@ -103,7 +107,8 @@ PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client
 PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *client);
 
 /*
- * Allocates memory for windows and registers it. All transports can use this memory.
+ * Allocates memory for windows and registers it. All transports can use this memory; rc1 can use
+ * memory of a GPU only if the network card can access it.
  *
  * client	the client
  * dev		the device; NULL stands for host memory
@@ -167,11 +172,17 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * out		receives the window. Call penstock_object_release once for it
  *
  * The window gets a token with 128 random bits. The token is valid until the release. Treat it as
- * a secret: a process that knows the token and may connect can access the window. Any thread.
+ * a secret: a process that knows the token and may connect can access the window. With rc1, the
+ * random bits are those of the client, and the network card checks only a memory key of 32 bits. So
+ * a server with a token of the client could guess the keys of its other windows: use a client of
+ * its own for each server that must not see the windows of others. Any thread. May block, because
+ * rc1 pins the memory of the window.
  *
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
- * -EOPNOTSUPP	no transport of the client can serve the range
+ * -EOPNOTSUPP	no transport of the client can serve the range, or the network card cannot access
+ *		the memory of the GPU
+ * -ENOMEM	rc1 cannot pin the memory: RLIMIT_MEMLOCK is too low
  * -EIO		a release has cut off a server from the buffer (see penstock_object_release)
  */
 PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buffer,
@@ -291,29 +302,33 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  * with the same contents in place of the shared ones, at the same address. Memory that is pinned,
  * such as by penstock_register, keeps the old pages for the device: end the registration before
  * the device uses the memory again. After this, the buffer has no new windows, and the release of
- * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. Any thread. May block.
+ * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. With rc1, the function
+ * ends the network card's access and waits for no server. Any thread. May block.
  *
  * -EIO		the release of another window has cut off a server from the buffer while this window
  *		was open. This window is closed, but its bytes may be lost: repeat the request with
  *		a new buffer
- * -ETIMEDOUT	the server may still write to the window, which is in CUDA memory. Do not use the
- *		memory. The buffer stays allocated until the process ends
+ * -ETIMEDOUT	the server may still write to the window: it is in CUDA memory, or the network card
+ *		does not end its access. Do not use the memory. The buffer stays allocated until
+ *		the process ends
  */
 PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 
 /* Counters of a client. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_client_info {
 	size_t size;
-	uint64_t windows;	/* windows that were opened */
-	uint64_t bytes;		/* bytes that moved by tcp1, and by completed moves of shm1 */
+	uint64_t windows; /* windows that were opened */
+	/* bytes that moved by tcp1, and by completed moves of shm1; network cards do not report
+	 * those of rc1 */
+	uint64_t bytes;
 	uint64_t late;		/* transfers that were refused because their window was released */
-	uint64_t wrong_cap;	/* transfers that were refused for a wrong token */
+	uint64_t wrong_cap;	/* transfers and connections that were refused for a wrong token */
 	uint64_t wrong_user;	/* connections that were refused because of their user */
 	uint64_t out_of_window; /* transfers that were refused because of range or direction */
 	uint64_t bad_checksum;	/* transfers whose bytes were damaged on the way */
 	uint64_t malformed;	/* connections that were closed because of a malformed message */
 	uint64_t cut_off;	/* releases that cut off a server */
-	uint64_t stuck; /* buffers of CUDA memory that stay allocated for the rest of the process */
+	uint64_t stuck;		/* buffers that stay allocated for the rest of the process */
 };
 
 /*
@@ -379,8 +394,8 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
 /* The sender of a token, as the server knows it from the HTTP connection. */
 struct penstock_object_peer {
 	size_t size;
-	/* Numeric address of the HTTP client. tcp1 connects to this address only, so that a token
-	 * cannot make the server connect to another host. NULL: loopback addresses only */
+	/* Numeric address of the HTTP client. rc1 and tcp1 connect to this address only, so that a
+	 * token cannot make the server connect to another host. NULL: loopback addresses only */
 	const char *address;
 	/* 1: the owner of a window of shm1 must be the user `user` */
 	int has_user;

@@ -440,6 +440,10 @@ struct pst_device_ops {
 	/* Returns the number of bytes of an export. An import has checked that its allocation has
 	 * them. Not NULL if import_memory is not NULL. */
 	uint64_t (*export_len)(const struct penstock_export *exported);
+	/* Optional. Opens a dma-buf with which other drivers access a range of memory. *off
+	 * receives the range's offset in it. The caller closes *fd. */
+	int (*dma_buf)(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off,
+		       struct pst_err *err);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */

@@ -388,6 +388,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.export_memory = pst_cuda_export,
 	.import_memory = pst_cuda_import,
 	.export_len = pst_cuda_export_len,
+	.dma_buf = pst_cuda_dma_buf,
 	.order_writes = cuda_order_writes,
 	.stream_begin = pst_cuda_stream_begin,
 	.stream_end = pst_cuda_stream_end,

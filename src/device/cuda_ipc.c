@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shares device memory between processes of one machine. An export contains the driver's handle of
- * an allocation, and the position of the exported bytes in this allocation. The importing process
- * first checks that the memory is on its own GPU, or on another GPU that its own GPU can access.
- * The import never makes a context on the exporter's GPU.
+ * Shares device memory between processes of one machine, and with the drivers of network cards. An
+ * export contains the driver's handle of an allocation, and the position of the exported bytes in
+ * this allocation. The importing process first checks that the memory is on its own GPU, or on
+ * another GPU that its own GPU can access. The import never makes a context on the exporter's GPU.
  */
 #include <string.h>
 #include <unistd.h>
@@ -224,4 +224,32 @@ void pst_cuda_unimport_all(struct pst_cuda_device *c)
 	for (int i = 0; i < PST_CUDA_IMPORTS_MAX; i++)
 		if (c->imports[i].ptr)
 			c->api->cuIpcCloseMemHandle(c->imports[i].base);
+}
+
+int pst_cuda_dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off,
+		     struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	/* The driver refuses ranges that are not whole pages of the host. */
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	const pst_cu_ptr from = (uintptr_t)ptr & ~(page - 1);
+	const pst_cu_ptr to = ((uintptr_t)ptr + len + page - 1) & ~(page - 1);
+	enum pst_cu_result rc;
+	struct pst_cuda_scope in;
+	int ret, found = -1;
+
+	if (!c->api->cuMemGetHandleForAddressRange)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"the driver has no dma-buf: use 515 or later");
+	ret = pst_cuda_begin(c, &in, err);
+	if (ret)
+		return ret;
+	rc = c->api->cuMemGetHandleForAddressRange(&found, from, to - from, PST_CU_RANGE_DMA_BUF_FD,
+						   0);
+	pst_cuda_leave(c->api, &in);
+	if (rc != PST_CU_OK)
+		return pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
+	*fd = found;
+	*off = (uintptr_t)ptr - from;
+	return 0;
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shares device memory between processes: see cuda_ipc.c. */
+/* Shares device memory with other processes and with other drivers: see cuda_ipc.c. */
 #ifndef PST_DEVICE_CUDA_IPC_H
 #define PST_DEVICE_CUDA_IPC_H
 
 #include "device/cuda_context.h"
 
-/* The functions export_memory, import_memory and export_len of device cuda's table. core/ops.h has
- * their contracts. */
+/* The functions export_memory, import_memory, export_len and dma_buf of device cuda's table.
+ * core/ops.h has their contracts. */
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
 		    struct pst_err *err);
 int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
 		    struct pst_err *err);
 uint64_t pst_cuda_export_len(const struct penstock_export *exported);
+int pst_cuda_dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off,
+		     struct pst_err *err);
 /*
  * Returns true if this device has an open import of an allocation that starts at `base`. The
  * imported memory may be on another GPU.

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire) and
- * the rules of responses (src/s3/judge.c). A buffer and a window of the API are those of the data
- * plane.
+ * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire). A
+ * buffer and a window of the API are those of the data plane.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 #include "object/memory.h"
-#include "s3/judge.h"
 #include "wire/client.h"
 
 struct penstock_object_client {
@@ -182,8 +180,7 @@ int penstock_object_judge(const struct penstock_object_window *window,
 		return pst_err_publish(&err);
 	if (r.header_count && !r.headers)
 		return pst_fail_null("the array of headers");
-	pst_judge(pst_wire_window_op(inner_window(window)),
-		  pst_wire_window_len(inner_window(window)), &r, &found);
+	pst_wire_judge(inner_window(window), &r, &found);
 	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h on the public API, and on the function of a device that reads the length of
- * an export. All clients and servers of a process share one reference
- * to the device "host".
+ * Implements memory.h on the public API, and on functions of devices that have no public function:
+ * the length of an export, dma-bufs, and the order of writes by network cards. All clients and
+ * servers of a process share one reference to the device "host".
  */
 #include "object/memory.h"
 
@@ -42,6 +42,23 @@ static int import_memory(struct penstock_device *dev, const struct penstock_expo
 	return ret;
 }
 
+static int dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off)
+{
+	struct pst_err err;
+
+	if (!dev->ops->dma_buf)
+		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s has no dma-buf", dev->name);
+	return dev->ops->dma_buf(dev, ptr, len, fd, off, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int order_writes(struct penstock_device *dev)
+{
+	struct pst_err err;
+
+	return dev->ops->order_writes && dev->ops->order_writes(dev, &err) ? pst_err_publish(&err)
+									   : 0;
+}
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
 static unsigned users;
 static struct pst_wire_devices table = {
@@ -50,6 +67,8 @@ static struct pst_wire_devices table = {
 	.copy = penstock_copy,
 	.export_memory = penstock_export_memory,
 	.import_memory = import_memory,
+	.dma_buf = dma_buf,
+	.order_writes = order_writes,
 	.file_io = file_io,
 };
 

@@ -79,43 +79,52 @@ static int place_fill(const struct pst_lane *lane, struct place *place, struct p
 	return 0;
 }
 
-/* Finds a window that is not in use, and that the storage can use, or opens one. Returns -EAGAIN if
- * all windows are in use. */
-static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
-		      struct penstock_storage *st, struct place **out, struct pst_err *err)
+/* Returns the place for a chunk: one with a window that the storage can use, or else an empty one,
+ * or else any that is not in use. Counts the places in use. */
+static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
+				const void *kind, unsigned *busy)
 {
 	struct place *found = NULL;
 
+	*busy = 0;
 	for (unsigned i = 0; i < WINDOWS; i++) {
 		struct place *place = &state->places[i];
-		const struct pst_window *window = place->window;
 
-		if (place->busy)
+		*busy += place->busy;
+		if (place->busy || (place->window && atomic_load(&place->window->spoiled) &&
+				    !place_clear(lane, place, false)))
 			continue;
-		if (window && atomic_load(&window->spoiled) && !place_clear(lane, place, false))
-			continue;
-		window = place->window;
-		if (window && window->kind == st->facts.windows) {
-			found = place;
-			break;
-		}
-		/* An empty place is better than a window of another kind. */
-		if (!found || (found->window && !window))
+		if (place->window && place->window->kind == kind)
+			return place;
+		if (!found || (found->window && !place->window))
 			found = place;
 	}
-	if (!found)
-		return -EAGAIN;
-	if (found->window && found->window->kind != st->facts.windows &&
-	    !place_clear(lane, found, false))
-		return -EAGAIN;
-	if (!found->window) {
-		int ret = place_fill(lane, found, st, err);
+	return found;
+}
 
-		if (ret)
-			return ret;
-	}
-	found->busy = true;
-	*out = found;
+/* Takes a place and makes sure that it has a window. Returns -EAGAIN if all windows are in use; the
+ * lane tries again when a chunk has completed. */
+static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
+		      struct penstock_storage *st, struct place **out, struct pst_err *err)
+{
+	unsigned busy;
+	struct place *place = place_find(lane, state, st->facts.windows, &busy);
+	int ret = 0;
+
+	if (place && place->window && place->window->kind != st->facts.windows &&
+	    !place_clear(lane, place, false))
+		place = NULL;
+	if (!place)
+		return busy ? -EAGAIN
+			    : pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_WINDOW,
+					     "the lane's windows are pinned while a stream waits "
+					     "for a request");
+	if (!place->window)
+		ret = place_fill(lane, place, st, err);
+	if (ret)
+		return ret;
+	place->busy = true;
+	*out = place;
 	return 0;
 }
 

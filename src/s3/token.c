@@ -185,12 +185,58 @@ static int ofi_print(const struct pst_token *t, char *out, size_t size)
 			(unsigned long long)t->ofi.key);
 }
 
+/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
+ * must not ask a resolver on behalf of a client. */
+static bool take_address(struct cursor *in, struct pst_token_place *place)
+{
+	unsigned char binary[16];
+	char end;
+	size_t n = 0;
+
+	place->v6 = take(in, '[');
+	end = place->v6 ? ']' : ':';
+	for (; in->at < in->end && *in->at != end; in->at++) {
+		if (n == PST_TOKEN_ADDRESS_MAX || !*in->at)
+			return false;
+		place->address[n++] = *in->at;
+	}
+	place->address[n] = '\0';
+	return inet_pton(place->v6 ? AF_INET6 : AF_INET, place->address, binary) == 1 &&
+	       take(in, end) && (!place->v6 || take(in, ':'));
+}
+
+/* Consumes an address, a port, and the colon after it. */
+static bool take_place(struct cursor *in, struct pst_token_place *place)
+{
+	unsigned port = 0, digits = 0;
+
+	if (!take_address(in, place))
+		return false;
+	for (; in->at < in->end && *in->at >= '0' && *in->at <= '9' && digits < 6; digits++)
+		port = port * 10 + (unsigned)(*in->at++ - '0');
+	if (!port || port > UINT16_MAX || !take(in, ':'))
+		return false;
+	place->port = (uint16_t)port;
+	return true;
+}
+
+/* Writes an address, a port, and a colon. */
+static int put_place(const struct pst_token_place *place, char *out, size_t size)
+{
+	unsigned char binary[16];
+
+	if (inet_pton(place->v6 ? AF_INET6 : AF_INET, place->address, binary) != 1 || !place->port)
+		return -EINVAL;
+	return snprintf(out, size, "%s%s%s:%u:", place->v6 ? "[" : "", place->address,
+			place->v6 ? "]" : "", place->port);
+}
+
 static bool rc_parse(struct cursor *in, struct pst_token *t)
 {
 	uint64_t rkey;
 
-	if (!take_bytes(in, t->rc.conn, sizeof(t->rc.conn)) || !take(in, ':') ||
-	    !take_number(in, 8, 8, &rkey))
+	if (!take_place(in, &t->rc.at) || !take_bytes(in, t->rc.conn, sizeof(t->rc.conn)) ||
+	    !take(in, ':') || !take_number(in, 8, 8, &rkey))
 		return false;
 	t->rc.rkey = (uint32_t)rkey;
 	return true;
@@ -198,56 +244,25 @@ static bool rc_parse(struct cursor *in, struct pst_token *t)
 
 static int rc_print(const struct pst_token *t, char *out, size_t size)
 {
-	char conn[33];
+	char conn[2 * PST_TOKEN_CAP + 1];
+	int n = put_place(&t->rc.at, out, size);
 
 	pst_hex(t->rc.conn, sizeof(t->rc.conn), conn);
-	return snprintf(out, size, "%s:%08x", conn, t->rc.rkey);
-}
-
-/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
- * must not ask a resolver on behalf of a client. */
-static bool take_address(struct cursor *in, struct pst_token *t)
-{
-	unsigned char binary[16];
-	char end;
-	size_t n = 0;
-
-	t->tcp.v6 = take(in, '[');
-	end = t->tcp.v6 ? ']' : ':';
-	for (; in->at < in->end && *in->at != end; in->at++) {
-		if (n == PST_TOKEN_ADDRESS_MAX || !*in->at)
-			return false;
-		t->tcp.address[n++] = *in->at;
-	}
-	t->tcp.address[n] = '\0';
-	return inet_pton(t->tcp.v6 ? AF_INET6 : AF_INET, t->tcp.address, binary) == 1 &&
-	       take(in, end) && (!t->tcp.v6 || take(in, ':'));
+	return n < 0 ? n : n + snprintf(out + n, size - (size_t)n, "%s:%08x", conn, t->rc.rkey);
 }
 
 static bool tcp_parse(struct cursor *in, struct pst_token *t)
 {
-	unsigned port = 0, digits = 0;
-
-	if (!take_address(in, t))
-		return false;
-	for (; in->at < in->end && *in->at >= '0' && *in->at <= '9' && digits < 6; digits++)
-		port = port * 10 + (unsigned)(*in->at++ - '0');
-	if (!port || port > UINT16_MAX || !take(in, ':'))
-		return false;
-	t->tcp.port = (uint16_t)port;
-	return take_bytes(in, t->tcp.cap, sizeof(t->tcp.cap));
+	return take_place(in, &t->tcp.at) && take_bytes(in, t->tcp.cap, sizeof(t->tcp.cap));
 }
 
 static int tcp_print(const struct pst_token *t, char *out, size_t size)
 {
-	unsigned char binary[16];
 	char cap[2 * PST_TOKEN_CAP + 1];
+	int n = put_place(&t->tcp.at, out, size);
 
-	if (inet_pton(t->tcp.v6 ? AF_INET6 : AF_INET, t->tcp.address, binary) != 1 || !t->tcp.port)
-		return -EINVAL;
 	pst_hex(t->tcp.cap, sizeof(t->tcp.cap), cap);
-	return snprintf(out, size, "%s%s%s:%u:%s", t->tcp.v6 ? "[" : "", t->tcp.address,
-			t->tcp.v6 ? "]" : "", t->tcp.port, cap);
+	return n < 0 ? n : n + snprintf(out + n, size - (size_t)n, "%s", cap);
 }
 
 static bool is_handle(const char *text)

@@ -11,7 +11,7 @@
  *		pair, whether there is a GID, GID. Older senders append :<16>:<16>.
  * ofi1		<hex>:<hex>:ofi1:<provider>:<endpoint's name in hex>:<key as hex>
  * hipobj-rc-v2	88 hex digits
- * rc1		<hex>:<hex>:rc1:<connection, 32 hex>:<memory key, 8 hex>
+ * rc1		<hex>:<hex>:rc1:<address>:<port>:<connection, 32 hex>:<memory key, 8 hex>
  * tcp1		<hex>:<hex>:tcp1:<address>:<port>:<capability, 32 hex>
  * shm1		<hex>:<hex>:shm1:<host, 32 hex>:<m or c>:<handle>:<capability, 32 hex>
  */
@@ -40,6 +40,13 @@ enum pst_token_kind {
 	PST_TOKEN_KINDS,
 };
 
+/* Where a client listens. */
+struct pst_token_place {
+	bool v6;
+	char address[PST_TOKEN_ADDRESS_MAX + 1]; /* without brackets */
+	uint16_t port;
+};
+
 /* A token. `base` and `size` describe the window: the address, or another number that names the
  * window, and its length in bytes. Only the member of the union that belongs to `kind` is set. */
 struct pst_token {
@@ -66,13 +73,12 @@ struct pst_token {
 			unsigned char gid[16];
 		} hipobj;
 		struct {
-			unsigned char conn[16];
+			struct pst_token_place at;
+			unsigned char conn[PST_TOKEN_CAP]; /* shown to the client at a connect */
 			uint32_t rkey;
 		} rc;
 		struct {
-			bool v6;
-			char address[PST_TOKEN_ADDRESS_MAX + 1]; /* without brackets */
-			uint16_t port;
+			struct pst_token_place at;
 			unsigned char cap[PST_TOKEN_CAP];
 		} tcp;
 		struct {

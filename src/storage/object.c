@@ -515,6 +515,9 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in_len = left;
 	if (etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
+	/* Ends a pause whose time is over, so that later chunks have windows again. */
+	if (object->windows && !io->window)
+		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
 		ret = pst_object_grant_open(&read->grant, object->windows, io->window,
 					    PENSTOCK_READ, left, &io->err);

@@ -3,9 +3,9 @@
  * The buffers of an upload, each for one part. If the server takes tokens, buffers are windows, so
  * that it can fetch the parts itself. Called by object_upload.c, under the upload's lock.
  *
- * The buffers together have at most BUFFERS_BYTES. If parts are so long that BUFFERS_MIN of them
- * need more, so many are allowed. If no part is on its way, because all buffers are full only in
- * part, more buffers are allowed, up to SCATTERED_BYTES.
+ * The buffers together have at most BUFFERS_BYTES. There are two exceptions:
+ * - BUFFERS_MIN buffers are always allowed, even if they are longer than BUFFERS_BYTES together.
+ * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more are allowed.
  */
 #include "storage/object_buffer.h"
 

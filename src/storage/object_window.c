@@ -15,15 +15,16 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/log.h"
 #include "io/http_endpoint.h"
-#include "s3/judge.h"
 #include "wire/client.h"
 
-/* A server that has declined so many tokens in a row gets no more: for example, it serves only
- * clients of another host, or is in front of another server. */
+/* A server that has declined so many tokens in a row gets no more for some time: for example, it is
+ * busy, or in front of another server. */
 #define DECLINES_MAX 32
+#define PAUSE_NS 60000000000u
 
 /* A client of the data plane, for servers that reach this host at `address`. */
 struct hub {
@@ -37,10 +38,11 @@ struct pst_object_windows {
 	struct pst_object_windows *next;
 	const struct pst_http_endpoint *endpoint;
 	const struct hub *hub;
-	_Atomic unsigned shut; /* 0, or the reason why the server gets no tokens */
+	_Atomic unsigned shut;	   /* 0, or the reason why the server gets no tokens */
+	_Atomic uint64_t again_ns; /* until this time; 0 for the rest of the process */
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved bytes */
-	struct pst_err why;    /* constant once `shut` is not 0 */
+	struct pst_err why;    /* protected by the lock */
 };
 
 struct object_window {
@@ -170,6 +172,20 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	return hub;
 }
 
+/* Returns whether the server gets no tokens, and ends the pause if its time is over. Called with
+ * the lock. */
+static bool is_shut(struct pst_object_windows *windows)
+{
+	uint64_t again_ns = atomic_load(&windows->again_ns);
+
+	if (again_ns && pst_now_ns() >= again_ns) {
+		atomic_store(&windows->again_ns, 0);
+		atomic_store(&windows->declines, 0);
+		atomic_store(&windows->shut, 0);
+	}
+	return atomic_load(&windows->shut);
+}
+
 /* Finds or makes the state of an endpoint. Called with the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
@@ -179,7 +195,7 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 	for (windows = all; windows; windows = windows->next)
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
-	if (windows && atomic_load(&windows->shut)) {
+	if (windows && is_shut(windows)) {
 		*err = windows->why;
 		return NULL;
 	}
@@ -246,29 +262,39 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 
 /* ---- what responses tell about the server ---- */
 
-/* Lets the server get no more tokens. */
-static void windows_shut(struct pst_object_windows *windows, const char *fmt, const char *what)
+/* Lets the server get no more tokens, or none for a pause. */
+static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
 {
+	enum penstock_why why = pause ? PENSTOCK_WHY_DECLINED : PENSTOCK_WHY_NO_WINDOW;
 	bool first;
 
 	pthread_mutex_lock(&lock);
 	first = !atomic_load(&windows->shut);
 	if (first) {
-		pst_fail(&windows->why, PENSTOCK_WHY_NO_WINDOW, fmt, what);
-		atomic_store(&windows->shut, PENSTOCK_WHY_NO_WINDOW);
+		pst_fail_errno(&windows->why, EOPNOTSUPP, why, "%s%s", what,
+			       pause ? ", many times in a row" : "");
+		atomic_store(&windows->again_ns, pause ? pst_now_ns() + PAUSE_NS : 0);
+		atomic_store(&windows->shut, why);
 	}
 	pthread_mutex_unlock(&lock);
 	if (first)
-		pst_log(PST_LOG_INFO, "object", "%s: no more tokens for %s", windows->why.text,
-			windows->endpoint->host);
+		pst_log(PST_LOG_INFO, "object", "%s: no more tokens for %s%s", what,
+			windows->endpoint->host, pause ? " for a minute" : "");
 }
 
 int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err)
 {
+	int ret = 0;
+
 	if (!atomic_load(&windows->shut))
 		return 0;
-	*err = windows->why;
-	return err->code;
+	pthread_mutex_lock(&lock);
+	if (is_shut(windows)) {
+		*err = windows->why;
+		ret = err->code;
+	}
+	pthread_mutex_unlock(&lock);
+	return ret;
 }
 
 bool pst_object_windows_decline(const struct pst_object_windows *windows)
@@ -430,7 +456,7 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	reply.error = error;
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;
-	pst_judge(grant->op, grant->len, &reply, &grant->verdict);
+	pst_wire_judge(grant->inner, &reply, &grant->verdict);
 	if (is_body_checked(grant, head, error)) {
 		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
 		grant->verdict.remember = !pst_object_windows_answered(windows);
@@ -442,10 +468,10 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
 		answered(windows);
 	else if (grant->verdict.remember)
-		windows_shut(windows, "%s", grant->verdict.text);
+		windows_shut(windows, grant->verdict.text, false);
 	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
 		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
-		windows_shut(windows, "many times in a row: %s", grant->verdict.text);
+		windows_shut(windows, grant->verdict.text, true);
 	return grant->verdict.next;
 }
 

@@ -5,7 +5,8 @@
  * server move the bytes instead of sending a body. Called by object.c and the files of uploads.
  *
  * All windows of an endpoint have one state: whether the server takes tokens. A server that does
- * not know them gets none any more, for the rest of the process.
+ * not know them gets none any more, for the rest of the process. One that has declined many gets
+ * none for a minute.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
@@ -24,7 +25,8 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 /* Fills the members of the facts that are about windows. `windows` may be NULL. */
 void pst_object_windows_facts(const struct pst_object_windows *windows, const struct pst_err *why,
 			      bool only, struct pst_storage_facts *facts);
-/* Returns 0, or -EOPNOTSUPP with the reason if the server takes no more tokens. */
+/* Returns 0, or -EOPNOTSUPP with the reason if the server gets no tokens, for the rest of the
+ * process or for a pause. A call after the pause ends it. */
 int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err);
 
 /* Returns whether the server has declined the last token that it has got. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of the data plane: buffers, windows with their tokens, and the thread that
- * serves the connections of all transports. Called by src/object. No byte may get into a window
- * after pst_wire_release has returned.
+ * serves the connections of all transports. Called by src/object, and by the storage of objects. No
+ * byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 
 #include "common/thread.h"
 #include "core/base/fork.h"
+#include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/transports.h"
@@ -84,35 +85,6 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 		grant_unuse(conn->client, grant);
 }
 
-/* Finds the first transport that can serve the range. */
-static const struct pst_wire_listener *listener_for(const struct pst_wire_buffer *buffer,
-						    uint64_t off)
-{
-	const struct pst_wire_client *c = buffer->client;
-
-	for (unsigned i = 0; i < c->listener_count; i++)
-		if (c->listeners[i].ops->fits(buffer, off))
-			return &c->listeners[i];
-	return NULL;
-}
-
-/* Takes a free slot and gives it a number that no earlier window had. */
-static struct pst_wire_grant *slot_take(struct pst_wire_client *client)
-{
-	struct pst_wire_grant *g;
-
-	pthread_mutex_lock(&client->lock);
-	g = client->free;
-	if (g) {
-		client->free = g->next;
-		if (!client->free)
-			client->free_end = &client->free;
-		g->id = (g->id + SLOTS) & ID_MASK;
-	}
-	pthread_mutex_unlock(&client->lock);
-	return g;
-}
-
 /* Appends a slot to the list of free slots. The list is first in, first out, so that a late
  * transfer is recognised as such for as long as possible. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
@@ -129,11 +101,60 @@ static int cut_fail(struct pst_err *err)
 			      "are lost, and it has no new ones; use a new buffer");
 }
 
+/* Takes a free slot, gives it a number that no earlier window had, and adds it to the windows of
+ * the buffer. The slot refuses all transfers until it is live. Returns NULL if there is none. */
+static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
+					const unsigned char cap[PST_TOKEN_CAP], struct pst_err *err)
+{
+	struct pst_wire_client *client = buffer->client;
+	struct pst_wire_grant *g;
+
+	pthread_mutex_lock(&client->lock);
+	g = buffer->cut ? NULL : client->free;
+	if (buffer->cut)
+		cut_fail(err);
+	else if (!g)
+		pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u windows", SLOTS);
+	if (g) {
+		client->free = g->next;
+		if (!client->free)
+			client->free_end = &client->free;
+		g->id = (g->id + SLOTS) & ID_MASK;
+		memcpy(g->cap, cap, sizeof(g->cap));
+		g->buffer = buffer;
+		g->ops = NULL;
+		g->bound = NULL;
+		g->users = 0;
+		buffer->windows++;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return g;
+}
+
+/* Selects the first transport that can serve the window, and prepares the window for it. */
+static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
+{
+	struct pst_wire_client *c = g->buffer->client;
+	int ret = 0;
+
+	for (unsigned i = 0; i < c->listener_count; i++) {
+		g->listener = &c->listeners[i];
+		if (!g->listener->ops->fits(g->buffer, g->off))
+			continue;
+		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
+		if (!ret)
+			return 0;
+	}
+	return ret ? ret
+		   : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+			      "no transport can serve the range: shm1 needs memory of "
+			      "penstock_object_alloc and an offset that is a multiple of 4096");
+}
+
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
-	const struct pst_wire_listener *listener;
 	struct pst_wire_grant *g;
 	struct pst_token token;
 	unsigned char cap[PST_TOKEN_CAP];
@@ -147,36 +168,31 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the window ends beyond the buffer of %zu bytes",
 				      buffer->len);
-	listener = listener_for(buffer, off);
-	if (!listener)
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"no transport can serve the range: shm1 needs memory of "
-				"penstock_object_alloc and an offset that is a multiple of 4096");
 	ret = pst_wire_random(cap, sizeof(cap), err);
 	if (ret)
 		return ret;
-	g = slot_take(client);
+	g = slot_take(buffer, cap, err);
 	if (!g)
-		return pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u windows", SLOTS);
-	token = listener->token;
-	token.base = g->id;
-	token.size = len;
-	pthread_mutex_lock(&client->lock);
-	if (buffer->cut) {
-		slot_return(client, g);
-		pthread_mutex_unlock(&client->lock);
-		return cut_fail(err);
-	}
-	memcpy(g->cap, cap, sizeof(cap));
-	g->buffer = buffer;
-	g->ops = listener->ops;
+		return err->code;
+	/* Until the slot is live, no other thread reads these members. */
 	g->op = op;
 	g->off = off;
 	g->len = len;
-	g->users = 0;
-	g->live = true;
-	buffer->windows++;
+	ret = transport_select(g, err);
+	pthread_mutex_lock(&client->lock);
+	if (ret) {
+		buffer->windows--;
+		slot_return(client, g);
+	} else {
+		g->ops = g->listener->ops;
+		g->live = true;
+	}
 	pthread_mutex_unlock(&client->lock);
+	if (ret)
+		return ret;
+	token = g->listener->token;
+	token.base = g->id;
+	token.size = len;
 	g->ops->fill(g, &token);
 	pst_token_print(&token, g->text);
 	atomic_fetch_add(&client->counts.windows, 1);
@@ -196,11 +212,6 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 {
 	return grant->op;
-}
-
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant)
-{
-	return grant->len;
 }
 
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
@@ -230,6 +241,12 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 	return grant->users ? -ETIMEDOUT : 0;
 }
 
+void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict)
+{
+	pst_judge(grant->op, grant->len, reply, verdict);
+}
+
 /* Closes the window to further transfers, with the lock. */
 static void grant_close(struct pst_wire_grant *grant)
 {
@@ -256,12 +273,20 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
 	bool lost;
-	int ret = 0;
+	int ret = 0, unbound = 0;
 
 	/* The sockets are the parent's: a message on them would end a transfer of the parent. */
 	if (pst_fork_check(client->generation, &(struct pst_err){0}))
 		return 0;
+	/* Without the lock: it may take the time of a system call for each page. */
+	if (grant->bound && grant->ops->unbind(grant, err))
+		unbound = -ETIMEDOUT;
+	grant->bound = NULL;
 	pthread_mutex_lock(&client->lock);
+	if (unbound) {
+		grant->buffer->stuck = true;
+		atomic_fetch_add(&client->counts.stuck, 1);
+	}
 	grant_close(grant);
 	ret = wait_for_users(client, grant);
 	lost = grant->buffer->cut;
@@ -277,7 +302,7 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	grant->buffer->windows--;
 	slot_return(client, grant);
 	pthread_mutex_unlock(&client->lock);
-	return ret;
+	return unbound ? unbound : ret;
 }
 
 /* ---- buffers ---- */
@@ -522,6 +547,14 @@ static void conn_accept(struct pst_wire_client *client, const struct pst_wire_li
 		conn_close(conn);
 }
 
+static void listener_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
+{
+	if (listener->ops->event)
+		listener->ops->event(client, listener);
+	else
+		conn_accept(client, listener);
+}
+
 static void *client_run(void *arg)
 {
 	struct pst_wire_client *client = arg;
@@ -540,7 +573,7 @@ static void *client_run(void *arg)
 			if (at == (unsigned char *)client)
 				return NULL;
 			if (at >= first && at < first + sizeof(client->listeners)) {
-				conn_accept(client, (struct pst_wire_listener *)at);
+				listener_event(client, (struct pst_wire_listener *)at);
 				continue;
 			}
 			conn->last_ms = pst_wire_now_ms();
@@ -558,6 +591,14 @@ struct opening {
 	struct pst_err *err;
 	bool alone; /* whether the caller has named the transports */
 };
+
+static void listener_close(struct pst_wire_client *c, struct pst_wire_listener *listener)
+{
+	if (listener->state && listener->ops->unlisten)
+		listener->ops->unlisten(c, listener);
+	if (listener->fd >= 0)
+		close(listener->fd);
+}
 
 static int listener_open(void *user, unsigned index)
 {
@@ -580,9 +621,9 @@ static int listener_open(void *user, unsigned index)
 	ret = ops->listen(c, listener, o->err);
 	if (!ret && epoll_ctl(c->epoll, EPOLL_CTL_ADD, listener->fd, &event))
 		ret = pst_fail_errno(o->err, errno, PENSTOCK_WHY_IO_ERROR, "epoll: %m");
-	if (ret && listener->fd >= 0)
-		close(listener->fd);
-	if (!ret)
+	if (ret)
+		listener_close(c, listener);
+	else
 		c->listener_count++;
 	return o->alone ? ret : 0;
 }
@@ -690,8 +731,12 @@ void pst_wire_client_close(struct pst_wire_client *c)
 
 	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
+	/* A caller may have left windows open. */
+	for (unsigned i = 0; c->grants && i < SLOTS; i++)
+		if (c->grants[i].bound)
+			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});
 	for (unsigned i = 0; i < c->listener_count; i++)
-		close(c->listeners[i].fd);
+		listener_close(c, &c->listeners[i]);
 	while (c->conns)
 		conn_close(c->conns);
 	while (c->buffers) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of the data plane. src/object calls the functions of the first part, and the
- * transports those of the second part.
+ * The client half of the data plane. src/object and storage/object_window.c call the functions of
+ * the first part, and the transports those of the second part.
  */
 #ifndef PST_WIRE_CLIENT_H
 #define PST_WIRE_CLIENT_H
@@ -33,7 +33,10 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
-uint64_t pst_wire_window_len(const struct pst_wire_grant *grant);
+/* Judges the response to the request with the window's token (s3/judge.h). All members of *verdict
+ * but `size` are set. */
+void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict);
 /* Begins a release without waiting: no further transfer begins, and servers are told to stop.
  * Returns whether no transfer accesses the window, so that pst_wire_release will not wait. */
 bool pst_wire_revoke(struct pst_wire_grant *grant);

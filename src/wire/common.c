@@ -3,9 +3,11 @@
  * Implements common.h: random bytes, the host's hash, the clock, copies between devices, and waits
  * of a channel. No function keeps state.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -54,6 +56,51 @@ int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err)
 	return 0;
 }
 
+/* ---- where a client listens ---- */
+
+int pst_wire_own_place(const struct pst_wire_client *client, struct pst_token_place *out,
+		       struct pst_err *err)
+{
+	const char *address = client->opts.address ? client->opts.address : "127.0.0.1";
+	unsigned char binary[16];
+
+	out->v6 = inet_pton(AF_INET6, address, binary) == 1;
+	if (client->opts.port < 0 || client->opts.port > UINT16_MAX ||
+	    strlen(address) > PST_TOKEN_ADDRESS_MAX ||
+	    (!out->v6 && inet_pton(AF_INET, address, binary) != 1))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"%.60s, port %d: not a numeric address and a port", address,
+				client->opts.port);
+	snprintf(out->address, sizeof(out->address), "%s", address);
+	out->port = (uint16_t)client->opts.port;
+	return 0;
+}
+
+socklen_t pst_wire_sockaddr(const struct pst_token_place *place, struct sockaddr_storage *out)
+{
+	struct sockaddr_in6 *six = (struct sockaddr_in6 *)out;
+	struct sockaddr_in *four = (struct sockaddr_in *)out;
+
+	memset(out, 0, sizeof(*out));
+	if (place->v6) {
+		six->sin6_family = AF_INET6;
+		six->sin6_port = htons(place->port);
+		inet_pton(AF_INET6, place->address, &six->sin6_addr);
+		return sizeof(*six);
+	}
+	four->sin_family = AF_INET;
+	four->sin_port = htons(place->port);
+	inet_pton(AF_INET, place->address, &four->sin_addr);
+	return sizeof(*four);
+}
+
+bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b)
+{
+	return a->port == b->port && a->v6 == b->v6 && !strcmp(a->address, b->address);
+}
+
+/* ---- copies ---- */
+
 int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device *dst_dev,
 		  void *dst, struct penstock_device *src_dev, const void *src, size_t len)
 {
@@ -72,6 +119,41 @@ int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device
 }
 
 /* ---- for channels of a server ---- */
+
+/* Turns an address into 16 bytes; an IPv4 address becomes an IPv6 address of IPv4. */
+static bool address_bytes(const char *text, unsigned char out[16])
+{
+	memset(out, 0, 10);
+	out[10] = out[11] = 0xff;
+	return inet_pton(AF_INET, text, out + 12) == 1 || inet_pton(AF_INET6, text, out) == 1;
+}
+
+static bool is_loopback(const unsigned char *bytes)
+{
+	static const unsigned char six[16] = {[15] = 1}, four[12] = {[10] = 0xff, [11] = 0xff};
+
+	return !memcmp(bytes, six, 16) || (!memcmp(bytes, four, 12) && bytes[12] == 127);
+}
+
+int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
+			 const struct pst_token_place *place,
+			 const struct penstock_object_peer *peer, struct pst_err *err)
+{
+	unsigned char named[16], from[16];
+
+	if (server->opts.require_encryption)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
+				      "%s does not encrypt, and encryption is required", name);
+	if (!address_bytes(place->address, named) ||
+	    (peer->address && !address_bytes(peer->address, from)))
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "an address is not numeric");
+	if (peer->address ? memcmp(named, from, 16) != 0 : !is_loopback(named))
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"the token names the address %s, from which the request did not "
+				"come",
+				place->address);
+	return 0;
+}
 
 int pst_wire_check(const struct pst_wire_channel *channel)
 {

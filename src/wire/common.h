@@ -3,6 +3,8 @@
 #ifndef PST_WIRE_COMMON_H
 #define PST_WIRE_COMMON_H
 
+#include <sys/socket.h>
+
 #include "wire/transport.h"
 
 /* Writes a hash that names this boot of this host. */
@@ -10,9 +12,20 @@ int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err);
 /* Fills memory with random bytes of the kernel. */
 int pst_wire_random(void *out, size_t len, struct pst_err *err);
 uint64_t pst_wire_now_ms(void);
+/* Returns from the client's options where it is to listen; port 0: anywhere. */
+int pst_wire_own_place(const struct pst_wire_client *client, struct pst_token_place *out,
+		       struct pst_err *err);
+/* Writes the place as a socket address and returns its length. */
+socklen_t pst_wire_sockaddr(const struct pst_token_place *place, struct sockaddr_storage *out);
+bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b);
 
 /* ---- for channels of a server ---- */
 
+/* Returns 0 if a token with this place may be served: its bytes are not encrypted, and the server
+ * connects only to the address that the request came from. `name` is the transport's. */
+int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
+			 const struct pst_token_place *place,
+			 const struct penstock_object_peer *peer, struct pst_err *err);
 /* Returns 0 if the move may go on, -ETIMEDOUT after its deadline, or -ECANCELED if the server is
  * closed. */
 int pst_wire_check(const struct pst_wire_channel *channel);

@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -297,34 +296,25 @@ static void tcp1_close(struct pst_wire_conn *conn)
 static int tcp1_listen(struct pst_wire_client *client, struct pst_wire_listener *listener,
 		       struct pst_err *err)
 {
-	struct pst_token *token = &listener->token;
-	const char *address = client->opts.address ? client->opts.address : "127.0.0.1";
-	struct sockaddr_in6 six = {.sin6_family = AF_INET6,
-				   .sin6_port = htons((uint16_t)client->opts.port)};
-	struct sockaddr_in four = {.sin_family = AF_INET,
-				   .sin_port = htons((uint16_t)client->opts.port)};
-	bool v6 = inet_pton(AF_INET6, address, &six.sin6_addr) == 1;
-	struct sockaddr *at = v6 ? (struct sockaddr *)&six : (struct sockaddr *)&four;
-	socklen_t len = v6 ? sizeof(six) : sizeof(four);
+	struct pst_token_place *place = &listener->token.tcp.at;
+	struct sockaddr_storage at;
+	socklen_t len;
 	const int on = 1;
+	int ret = pst_wire_own_place(client, place, err);
 
-	if (client->opts.port < 0 || client->opts.port > UINT16_MAX ||
-	    strlen(address) > PST_TOKEN_ADDRESS_MAX ||
-	    (!v6 && inet_pton(AF_INET, address, &four.sin_addr) != 1))
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"%.60s, port %d: not a numeric address and a port", address,
-				client->opts.port);
-	listener->fd = socket(at->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (ret)
+		return ret;
+	len = pst_wire_sockaddr(place, &at);
+	listener->fd = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (listener->fd >= 0 && client->opts.port)
 		setsockopt(listener->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (listener->fd < 0 || bind(listener->fd, at, len) || listen(listener->fd, 128) ||
-	    getsockname(listener->fd, at, &len))
+	if (listener->fd < 0 || bind(listener->fd, (struct sockaddr *)&at, len) ||
+	    listen(listener->fd, 128) || getsockname(listener->fd, (struct sockaddr *)&at, &len))
 		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
-				      "tcp1 cannot listen at %s: %m", address);
-	token->kind = PST_TOKEN_TCP1;
-	token->tcp.v6 = v6;
-	token->tcp.port = ntohs(v6 ? six.sin6_port : four.sin_port);
-	snprintf(token->tcp.address, sizeof(token->tcp.address), "%s", address);
+				      "tcp1 cannot listen at %s: %m", place->address);
+	listener->token.kind = PST_TOKEN_TCP1;
+	place->port = ntohs(place->v6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+				      : ((struct sockaddr_in *)&at)->sin_port);
 	return 0;
 }
 

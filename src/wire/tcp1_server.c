@@ -25,46 +25,16 @@
 
 struct tcp1_peer {
 	struct pst_wire_peer peer;
-	bool v6;
-	char address[PST_TOKEN_ADDRESS_MAX + 1];
-	uint16_t port;
+	struct pst_token_place at;
 	uint64_t seq;
 };
 
 /* ---- tokens ---- */
 
-/* Turns an address into 16 bytes; an IPv4 address becomes an IPv6 address of IPv4. */
-static bool address_bytes(const char *text, unsigned char out[16])
-{
-	memset(out, 0, 10);
-	out[10] = out[11] = 0xff;
-	return inet_pton(AF_INET, text, out + 12) == 1 || inet_pton(AF_INET6, text, out) == 1;
-}
-
-static bool is_loopback(const unsigned char *bytes)
-{
-	static const unsigned char six[16] = {[15] = 1}, four[12] = {[10] = 0xff, [11] = 0xff};
-
-	return !memcmp(bytes, six, 16) || (!memcmp(bytes, four, 12) && bytes[12] == 127);
-}
-
 static int admit(const struct pst_wire_server *server, const struct pst_token *token,
 		 const struct penstock_object_peer *peer, struct pst_err *err)
 {
-	unsigned char named[16], from[16];
-
-	if (server->opts.require_encryption)
-		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
-				      "tcp1 does not encrypt, and encryption is required");
-	if (!address_bytes(token->tcp.address, named) ||
-	    (peer->address && !address_bytes(peer->address, from)))
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "an address is not numeric");
-	if (peer->address ? memcmp(named, from, 16) != 0 : !is_loopback(named))
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"the token names the address %s, from which the request did not "
-				"come",
-				token->tcp.address);
-	return 0;
+	return pst_wire_admit_place(server, "tcp1", &token->tcp.at, peer, err);
 }
 
 /* ---- sending and receiving ---- */
@@ -288,22 +258,17 @@ static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_rem
 {
 	const struct tcp1_peer *t = (const struct tcp1_peer *)peer;
 
-	return t->port == remote->token.tcp.port && t->v6 == remote->token.tcp.v6 &&
-	       !strcmp(t->address, remote->token.tcp.address);
+	return pst_wire_same_place(&t->at, &remote->token.tcp.at);
 }
 
 /* Connects within the server's time limit. Returns 0 or -errno. */
 static int dial(struct pst_wire_channel *channel, int fd, const struct pst_token *token)
 {
-	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(token->tcp.port)};
-	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(token->tcp.port)};
+	struct sockaddr_storage at;
 	int code = 0, ret;
 	socklen_t len = sizeof(code);
 
-	inet_pton(AF_INET6, token->tcp.address, &six.sin6_addr);
-	inet_pton(AF_INET, token->tcp.address, &four.sin_addr);
-	ret = token->tcp.v6 ? connect(fd, (struct sockaddr *)&six, sizeof(six))
-			    : connect(fd, (struct sockaddr *)&four, sizeof(four));
+	ret = connect(fd, (struct sockaddr *)&at, pst_wire_sockaddr(&token->tcp.at, &at));
 	if (!ret)
 		return 0;
 	if (errno != EINPROGRESS)
@@ -323,7 +288,7 @@ static int tcp1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 	const int on = 1;
 	int ret;
 
-	peer->fd = socket(token->tcp.v6 ? AF_INET6 : AF_INET,
+	peer->fd = socket(token->tcp.at.v6 ? AF_INET6 : AF_INET,
 			  SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (peer->fd < 0)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "socket: %m");
@@ -332,13 +297,11 @@ static int tcp1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 		ret = receive_all(channel, peer->fd, greeting, sizeof(greeting), err);
 	if (ret || memcmp(greeting, PST_TCP1_GREETING, sizeof(greeting)))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
-				      "there is no client at %s port %u: %s", token->tcp.address,
-				      token->tcp.port,
+				      "there is no client at %s port %u: %s", token->tcp.at.address,
+				      token->tcp.at.port,
 				      ret ? strerror(-ret) : "another program answers");
 	setsockopt(peer->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	t->v6 = token->tcp.v6;
-	t->port = token->tcp.port;
-	memcpy(t->address, token->tcp.address, sizeof(t->address));
+	t->at = token->tcp.at;
 	return 0;
 }
 

@@ -5,7 +5,8 @@
  *
  * Client half: one thread of a client serves all connections. A transfer accesses a window only
  * between pst_wire_enter and pst_wire_leave, or, if the server itself accesses the memory, between
- * its messages that open and close the window. A release waits for both.
+ * its messages that open and close the window. A release waits for both. If a network card accesses
+ * the memory, the transport has a function `unbind`, which ends the card's access.
  *
  * Server half: each channel is a thread, which carries out one move at a time, and has connections
  * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
@@ -57,6 +58,8 @@ struct pst_wire_grant {
 	unsigned char cap[PST_TOKEN_CAP];
 	struct pst_wire_buffer *buffer;
 	const struct pst_wire_client_ops *ops;
+	struct pst_wire_listener *listener;
+	void *bound; /* what `bind` of the transport has made; NULL: nothing */
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
@@ -70,10 +73,11 @@ struct pst_wire_counts {
 		malformed, cut_off, stuck;
 };
 
-/* A listening socket of a client. */
+/* A listening socket of a client, or what a transport has in its place. */
 struct pst_wire_listener {
 	const struct pst_wire_client_ops *ops;
 	int fd;
+	void *state;		/* of the transport; NULL: none */
 	struct pst_token token; /* what all tokens of this listener have in common */
 };
 
@@ -121,6 +125,17 @@ struct pst_wire_client_ops {
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
 		      struct pst_err *err);
+	/* Handles an event of listener->fd, which is not a socket. NULL: it is a socket, which
+	 * accepts connections. */
+	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
+	/* Frees listener->state, closes listener->fd and sets it to -1. May be NULL. */
+	void (*unlisten)(struct pst_wire_client *client, struct pst_wire_listener *listener);
+	/* Prepares the memory of a window, and sets grant->bound. After an error, the next
+	 * transport is tried. NULL: nothing is to be prepared. */
+	int (*bind)(struct pst_wire_grant *grant, struct pst_err *err);
+	/* Takes the memory away from all servers: after it, no byte gets into the window. An
+	 * error means that this cannot be guaranteed. Not NULL if `bind` is not NULL. */
+	int (*unbind)(struct pst_wire_grant *grant, struct pst_err *err);
 	/* Returns whether the transport can serve the range. */
 	bool (*fits)(const struct pst_wire_buffer *buffer, uint64_t off);
 	/* Adds the grant to the token. */
@@ -238,8 +253,8 @@ struct pst_wire_server_ops {
 
 /* ---- both ---- */
 
-extern const struct pst_wire_client_ops pst_shm1_client, pst_tcp1_client;
-extern const struct pst_wire_server_ops pst_shm1_server, pst_tcp1_server;
+extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client;
+extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server;
 
 /* Compares two capabilities in a time that does not depend on their bytes. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)

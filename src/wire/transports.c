@@ -7,9 +7,11 @@
 
 #include "wire/transports.h"
 
-/* shm1 first: its bytes are copied once, and stay on the host. */
+/* shm1 first: its bytes are copied once, and stay on the host. Then rc1, whose bytes the network
+ * card copies. */
 const struct pst_wire_transport pst_wire_transports[] = {
 	{&pst_shm1_client, &pst_shm1_server},
+	{&pst_rc1_client, &pst_rc1_server},
 	{&pst_tcp1_client, &pst_tcp1_server},
 };
 const unsigned pst_wire_transport_count =
@@ -32,7 +34,7 @@ int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void
 			i++;
 		if (i == pst_wire_transport_count)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"there is no transport %.*s; use shm1 or tcp1",
+					"there is no transport %.*s; use shm1, rc1 or tcp1",
 					(int)(len < 32 ? len : 32), list);
 		ret = use(user, i);
 		list += len + (list[len] == ',');

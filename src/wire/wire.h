@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The data plane of S3 over RDMA: a client opens windows of its memory, and a server moves bytes
- * between its own memory and these windows. Called by src/object, and by nothing below the public
- * functions. The transports (transport.h) do the work; client.h and server.h have what they share.
+ * between its own memory and these windows. Called by src/object, and by the storage of objects
+ * (storage/object_window.c). The transports (transport.h) do the work; client.h and server.h have
+ * what they share.
  *
  * Three rules. A window is valid from pst_wire_window_open to pst_wire_release, and no byte gets
  * into it after the release. A transfer needs the window's capability of 128 random bits. A
@@ -31,6 +32,11 @@ struct pst_wire_devices {
 	/* *len receives the number of bytes that the import may access. */
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, uint64_t *len);
+	/* Opens a dma-buf of a range of device memory. *off receives the range's offset in it. The
+	 * caller closes *fd. Returns -EOPNOTSUPP if the device cannot do it. */
+	int (*dma_buf)(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off);
+	/* Makes bytes that a network card has written visible to later reads of the memory. */
+	int (*order_writes)(struct penstock_device *dev);
 	/* Moves bytes between a file and memory of a device, all or a negative errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);

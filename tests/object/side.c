@@ -4,15 +4,17 @@
  * from stdin, one a line, and prints one line for each. There is no HTTP: the test passes the
  * tokens.
  *
- *	side client TRANSPORT DEVICE MIB FENCE_MS
+ *	side client TRANSPORT DEVICE MIB FENCE_MS [ADDRESS]
+ *		ADDRESS: where servers reach the client; without it 127.0.0.1
  *		fill SEED	fills the buffer; prints "filled"
  *		sum OFF LEN	prints the CRC-32C of a range of the buffer
  *		get|put OFF LEN	opens a window; prints its token
  *		wait		waits until the first byte of the window changes; prints "landed"
  *		release		closes the window; prints the result
  *		info		prints the counters
- *	side server DEVICE USER
- *		USER: the user to become; -1: none
+ *	side server DEVICE USER [PEER]
+ *		USER: the user to become; -1: none. PEER: address of the client; without it only
+ *		addresses of the loopback are served
  *		get|put|fget|fput TOKEN OFF LEN SEED
  *			moves LEN bytes at OFF of the window; prints "begun", and when it has
  *			ended the result, and the CRC-32C of the server's memory or a message.
@@ -160,6 +162,7 @@ static int client_main(char **argv)
 
 	opts.transports = argv[2];
 	opts.fence_ms = (unsigned)strtoul(argv[5], NULL, 0);
+	opts.address = argv[6];
 	if (open_device(argv[3], &c.dev) < 0 || penstock_device_open("host", NULL, &c.host) < 0 ||
 	    penstock_object_client_open(&opts, &c.client) ||
 	    penstock_object_alloc(c.client, c.dev, c.len, &c.buffer))
@@ -205,13 +208,14 @@ static int become(long user)
 }
 
 static void server_move(struct penstock_object_server *server, const char *token,
-			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed, FILE *file)
+			const struct penstock_object_peer *peer, enum penstock_op op, uint64_t off,
+			uint64_t len, uint64_t seed, FILE *file)
 {
 	struct penstock_object_seg seg = {.ptr = host_memory(len ? len : 1), .len = len};
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;
 	struct penstock_sum_args sum = {.size = sizeof(sum), .ptr = seg.ptr, .len = len};
-	int ret = penstock_object_resolve(server, token, strlen(token), NULL, &remote);
+	int ret = penstock_object_resolve(server, token, strlen(token), peer, &remote);
 
 	fill(seg.ptr, len, seed);
 	if (file) {
@@ -244,6 +248,7 @@ static void server_move(struct penstock_object_server *server, const char *token
 static int server_main(char **argv)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
 	struct penstock_object_server *server;
 	struct penstock_device *host;
 	char line[1024], word[16], token[PENSTOCK_OBJECT_TOKEN_MAX + 1];
@@ -251,6 +256,7 @@ static int server_main(char **argv)
 	uint64_t off, len, seed;
 
 	opts.channels = 1;
+	peer.address = argv[4];
 	if (become(strtol(argv[3], NULL, 0)) || open_device(argv[2], &opts.device) < 0 ||
 	    penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_object_server_open(&opts, &server))
@@ -259,7 +265,7 @@ static int server_main(char **argv)
 	while (fgets(line, sizeof(line), stdin))
 		if (sscanf(line, "%15s %512s %" SCNu64 " %" SCNu64 " %" SCNu64, word, token, &off,
 			   &len, &seed) == 5)
-			server_move(server, token,
+			server_move(server, token, &peer,
 				    strstr(word, "get") ? PENSTOCK_READ : PENSTOCK_WRITE, off, len,
 				    seed, *word == 'f' ? file : NULL);
 	penstock_object_server_close(server);
@@ -271,9 +277,9 @@ static int server_main(char **argv)
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc == 6 && !strcmp(argv[1], "client"))
+	if ((argc == 6 || argc == 7) && !strcmp(argv[1], "client"))
 		return client_main(argv);
-	if (argc == 4 && !strcmp(argv[1], "server"))
+	if ((argc == 4 || argc == 5) && !strcmp(argv[1], "server"))
 		return server_main(argv);
 	fprintf(stderr, "side: see the comment of side.c\n");
 	return 2;

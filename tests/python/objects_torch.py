@@ -99,17 +99,31 @@ class Files(unittest.TestCase):
 
     def test_only_what_is_needed(self):
         """Payloads are read once, and nothing else but the bytes around them."""
-        url, seen = client().url("bucket/holes.pt"), []
-        pt.save({"a": torch.ones(1 << 22), "b": torch.zeros(1 << 22)}, url)
-        real = penstock._transfer.Storage.move
+        url, seen, payloads = client().url("bucket/holes.pt"), [], []
+        ones = torch.ones(1 << 22)
+        pt.save({"a": ones, "b": torch.zeros(1 << 22), "view": ones[5:]}, url)
+        real, real_part = penstock._transfer.Storage.move, _torch_file.read_part
 
         def move(storage, op, segments, **how):
             seen.append(sum(s.row_bytes for s in segments))
             return real(storage, op, segments, **how)
-        with unittest.mock.patch.object(penstock._transfer.Storage, "move", move):
-            got = pt.load(url, map_location=lambda storage, _: storage)
-        self.assertTrue((got["a"] == 1).all() and not got["b"].any())
-        self.assertLess(sum(seen), 1 << 20)
+
+        def read_part(source, items, **how):
+            payloads.extend(item.name for item in items)
+            return real_part(source, items, **how)
+        for where in (None, lambda storage, _: storage):
+            report = pt.FileReport()
+            seen.clear()
+            payloads.clear()
+            with unittest.mock.patch.object(penstock._transfer.Storage, "move", move), \
+                    unittest.mock.patch.object(_torch_file, "read_part", read_part):
+                got = pt.load(url, map_location=where, report=report)
+            self.assertTrue((got["a"] == 1).all() and not got["b"].any())
+            self.assertEqual(got["view"].data_ptr(), got["a"][5:].data_ptr())
+            self.assertEqual((len(payloads), len(set(payloads))), (2, 2), payloads)
+            self.assertEqual(report.bytes, 2 * 4 << 22)
+            self.assertGreater(sum(seen), 0)
+            self.assertLess(sum(seen), 1 << 20)
 
     def test_fallback(self):
         """torch.load reads what this package cannot."""
@@ -124,8 +138,8 @@ class Files(unittest.TestCase):
 
     def test_damage(self):
         """Truncations and changed bits give an error, or the object."""
-        rng = random.Random(SEED)
-        pt.save(state(4), os.path.join(TMP, "whole.pt"))
+        rng, whole = random.Random(SEED), state(4)
+        pt.save(whole, os.path.join(TMP, "whole.pt"))
         with open(os.path.join(TMP, "whole.pt"), "rb") as f:
             data = f.read()
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -138,11 +152,14 @@ class Files(unittest.TestCase):
         for number, bytes_ in enumerate(wrong):
             put("damaged.pt", bytes_)
             try:
-                pt.load(url)
+                got = pt.load(url)
             except Exception as error:  # pylint: disable=broad-except
                 # torch.load raises errors of many kinds, for what this package leaves to it.
                 self.assertNotIn("/proc/self", str(error), number)
                 errors += 1
+                continue
+            same(got, whole)
+        print(f"# {errors} errors of {len(wrong)} loads")
         self.assertGreater(errors, 22)
 
     def test_changed(self):

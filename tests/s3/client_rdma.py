@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 
-from served import BUILD, KEY, PENSTOCK, SECRET, Gateway, Skip, run_cases, same
+from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, Gateway, Skip, run_cases, same
 
 MIB = 1 << 20
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"), 0)
@@ -82,25 +82,36 @@ class Setup:
         return int(self.gateway.metric("penstock_rdma_declined_total"))
 
 
+def both_ways(device, transport, length, parts):
+    with Setup() as s:
+        url = f"s3://data-1/key?rdma-transports={transport}"
+        data = s.source(length)
+        report = s.copy(s.path("source"), url, "--via", device)
+        same(report["write"]["paths"], {"rdma": length}, "paths of the write")
+        same(report["parts"], {"rdma": parts, "http": 0, "reason": ""}, "parts")
+        report = s.copy(url, s.path("got"), "--via", device)
+        same(report["read"]["paths"], {"rdma": length}, "paths of the read")
+        same(report["read"]["engine"], transport, "transport")
+        same(report["read"]["cpu_copies"], 2 if device == "host" else 1, "CPU copies")
+        same(report["read"]["dram_passes"], 1, "DRAM passes")
+        same(s.read() == data, True, "the bytes")
+        same(s.moved(transport), (length, length), "bytes of the gateway")
+        same(s.moved("shm1" if transport == "tcp1" else "tcp1"), (0, 0), "others")
+        same((s.declined(), s.gateway.metric("penstock_rdma_failed_total")), (0, 0),
+             "declined and failed")
+
+
 def case_both_ways():
     for device in ("host", "cuda:0"):
         for transport in ("shm1", "tcp1"):
-            with Setup() as s:
-                url = f"s3://data-1/key?rdma-transports={transport}"
-                data = s.source(LEN)
-                report = s.copy(s.path("source"), url, "--via", device)
-                same(report["write"]["paths"], {"rdma": LEN}, "paths of the write")
-                same(report["parts"], {"rdma": 5, "http": 0, "reason": ""}, "parts")
-                report = s.copy(url, s.path("got"), "--via", device)
-                same(report["read"]["paths"], {"rdma": LEN}, "paths of the read")
-                same(report["read"]["engine"], transport, "transport")
-                same(report["read"]["cpu_copies"], 2 if device == "host" else 1, "CPU copies")
-                same(report["read"]["dram_passes"], 1, "DRAM passes")
-                same(s.read() == data, True, "the bytes")
-                same(s.moved(transport), (LEN, LEN), "bytes of the gateway")
-                same(s.moved("shm1" if transport == "tcp1" else "tcp1"), (0, 0), "others")
-                same((s.declined(), s.gateway.metric("penstock_rdma_failed_total")), (0, 0),
-                     "declined and failed")
+            both_ways(device, transport, LEN, 5)
+
+
+if ADDRESS != "127.0.0.1":
+    # An RDMA network card has the address (tests/lab/rc1).
+    def case_both_ways_through_a_card():
+        for device in ("host", "cuda:0"):
+            both_ways(device, "rc1", 9 * MIB + 77, 2)
 
 
 def case_lengths():
@@ -113,6 +124,23 @@ def case_lengths():
                 report = s.copy(url, s.path("got"))
                 same(report["read"]["paths"], {"rdma": count} if count else {}, "paths")
                 same(s.read() == data, True, f"the bytes of {count}")
+
+
+def case_many_ranges():
+    """Many short reads at the same time have the same bytes by RDMA and by HTTP."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        said = []
+        for mode in ("off", "require"):
+            before = s.moved("shm1")[1]
+            done = subprocess.run([os.path.join(BUILD, "tests", "s3-object"), "many",
+                                   f"s3://data-1/key?rdma={mode}", "1000"], env=s.env,
+                                  capture_output=True, text=True, timeout=120, check=False)
+            said.append(done.stdout)
+            same(s.moved("shm1")[1] - before, 1000 * 65536 if mode == "require" else 0, mode)
+        true(said[0].startswith("ok 1000 "), said[0])
+        same(said[1], said[0], "sum of the bytes")
 
 
 def case_rdma_is_off():

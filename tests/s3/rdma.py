@@ -17,7 +17,7 @@ import threading
 
 import botocore.exceptions
 
-from served import BUILD, ROOT, Gateway, failure, make_certificate, run_cases, same, until
+from served import ADDRESS, BUILD, ROOT, Gateway, failure, make_certificate, run_cases, same, until
 
 os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstock.so.0"))
 os.environ.setdefault("PENSTOCK_LIBCUDA",
@@ -39,7 +39,7 @@ class Setup:
             request_checksum_calculation="when_required",
             s3={"addressing_style": "path", "payload_signing_enabled": False})
         self.plain.create_bucket(Bucket="data-1")
-        self.transport = object_boto3.Transport(transport)
+        self.transport = object_boto3.Transport(transport, ADDRESS)
         self.memory = self.transport.memory(4 * LEN, device)
         self.objects = object_boto3.Objects(self.plain, self.transport)
 
@@ -95,6 +95,12 @@ def round_trip(transport, device):
 def case_round_trips():
     for transport, device in WAYS:
         round_trip(transport, device)
+
+
+if ADDRESS != "127.0.0.1":
+    # An RDMA network card has the address (tests/lab/rc1).
+    def case_round_trip_through_a_card():
+        round_trip("rc1", "host")
 
 
 def case_short_windows_are_declined():

@@ -27,6 +27,8 @@ from botocore.credentials import Credentials
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
 PENSTOCK = os.environ.get("PENSTOCK", os.path.join(BUILD, "penstock"))
+# With PENSTOCK_RC1_ADDRESS, the address of an RDMA network card, HTTP uses this card, too.
+ADDRESS = os.environ.get("PENSTOCK_RC1_ADDRESS", "127.0.0.1")
 SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))  # run_cases prints it
 KEY, SECRET = "AKWRITE", "secret+of/the+writer"
 READ_KEY, READ_SECRET = "AKREAD", "secret+of/the+reader"
@@ -79,7 +81,7 @@ class Gateway:
         objects = ["--upstream", self.upstream] if self.upstream else ["--root", self.root]
         self.process = subprocess.Popen(
             [*self.before, PENSTOCK, "serve", "--json", *objects,
-             "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+             "--listen", f"{ADDRESS}:0", "--metrics", "127.0.0.1:0",
              "--keys", self.keys, "--access-log", self.log, *tls,
              *self.flags], env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -96,7 +98,7 @@ class Gateway:
             raise AssertionError(f"the gateway ended: {ready}")
         self.runs = True
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
-        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if self.tls else ''}://{ADDRESS}:{self.port}"
 
     def stop(self, number=signal.SIGTERM, timeout=60):
         """Ends the gateway, which must be running or end by an earlier SIGTERM. Returns its exit
@@ -135,6 +137,8 @@ class Gateway:
                             aws_access_key_id=key, aws_secret_access_key=secret, verify=verify,
                             config=botocore.client.Config(**settings))
 
+    def connect(self, timeout=60):
+        return socket.create_connection((ADDRESS, self.port), timeout)
     def connect(self, timeout=60, address="127.0.0.1"):
         """Connects from an address of this host."""
         return socket.create_connection(("127.0.0.1", self.port), timeout, (address, 0))

@@ -218,6 +218,8 @@ static int limited_device(void)
 	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 	struct penstock_export out;
 	void *mem = device_alloc(dev, 4096), *got;
+	uint64_t off;
+	int fd = -1;
 
 	EXPECT_EQ(strcmp(dev->facts.bdf, "0000:ab:00.0"), 0);
 	EXPECT_EQ(strcmp(dev->facts.text, "Penstock stand-in, not a GPU, 64 MiB"), 0);
@@ -226,6 +228,8 @@ static int limited_device(void)
 	EXPECT_EQ(dev->facts.stream_memops, 0);
 	EXPECT_EQ(ops->host_register(dev, host, MIB, true, &err), -EOPNOTSUPP);
 	EXPECT_EQ(ops->export_memory(dev, mem, 4096, &out, &err), -EOPNOTSUPP);
+	EXPECT_EQ(ops->dma_buf(dev, mem, 4096, &fd, &off, &err), -EOPNOTSUPP);
+	EXPECT_EQ(fd, -1);
 	EXPECT_EQ(ops->alloc(dev, 128 * MIB, &got, &err), -ENOMEM);
 	EXPECT_EQ(err.why, PENSTOCK_WHY_NO_MEMORY);
 	EXPECT_EQ(ops->free(dev, mem, &err), 0);
@@ -544,12 +548,44 @@ static void export_and_import(void **state)
 	device_close(dev);
 }
 
+/* Runs in a child, with a driver that has dma-buf: a range need not begin or end at a page. */
+static int dma_buf(void)
+{
+	struct penstock_device *dev = device_open("cuda:0");
+	char *mem = device_alloc(dev, 16384);
+	uint64_t off = 1;
+	int fd = -1;
+
+	EXPECT_EQ(ops->dma_buf(dev, mem, 16384, &fd, &off, &err), 0);
+	EXPECT_EQ(off, 0);
+	EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+	EXPECT_EQ(close(fd), 0);
+	EXPECT_EQ(ops->dma_buf(dev, mem + 4100, 5000, &fd, &off, &err), 0);
+	EXPECT_EQ(off, 4);
+	EXPECT_EQ(close(fd), 0);
+	EXPECT_EQ(ops->dma_buf(dev, mem, 1 << 30, &fd, &off, &err), -EINVAL);
+	EXPECT_EQ(strstr(err.text, "cuMemGetHandleForAddressRange") != NULL, 1);
+	EXPECT_EQ(ops->free(dev, mem, &err), 0);
+	device_close(dev);
+	return 0;
+}
+
+static void memory_as_dma_buf(void **state)
+{
+	static const char *const with[] = {"PENSTOCK_STANDIN_DMABUF=1", NULL};
+
+	(void)state;
+	standin_only();
+	assert_int_equal(run_self("dma_buf", with), 0);
+}
+
 /* ---- main ---- */
 
 static const struct child_case child_cases[] = {
 	{"no_context", no_context, false},
 	{"no_driver", no_driver, true},
 	{"limited_device", limited_device, false},
+	{"dma_buf", dma_buf, false},
 	{"importer", importer, false},
 	{"import_across_devices", import_across_devices, false},
 };
@@ -571,6 +607,7 @@ int main(int argc, char **argv)
 		CASE(registration),
 		CASE(failures_name_the_driver_call),
 		CASE(export_and_import),
+		CASE(memory_as_dma_buf),
 	};
 
 	check_choose();

@@ -65,7 +65,7 @@ static void declines_other_kinds(void **state)
 		{"0:1000:tcp1:192.0.2.1:4791:" CAP, -EOPNOTSUPP},
 		{"0:1000:tcp1:[2001:db8::1]:4791:" CAP, -EOPNOTSUPP},
 		{"0:1000:shm1:" CAP ":m:abc:" CAP, -EOPNOTSUPP}, /* another host */
-		{"0:1000:rc1:" CAP ":0000beef", -EOPNOTSUPP},
+		{"0:1000:rc1:192.0.2.1:4791:" CAP ":0000beef", -EOPNOTSUPP},
 		{"0:1000:ofi1:tcp;ofi_rxm:0200:1", -EOPNOTSUPP},
 		{"00007f0012345000:00c00000:00001234:0001:00abcd:1:" CAP, -EOPNOTSUPP},
 		{"0:1000:tcp2:127.0.0.1:4791:" CAP, -EBADMSG},

@@ -60,8 +60,8 @@ static int dial(const struct pst_token *t)
 		sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 		ret = connect(sock, (struct sockaddr *)&local, len);
 	} else {
-		four.sin_port = htons(t->tcp.port);
-		inet_pton(AF_INET, t->tcp.address, &four.sin_addr);
+		four.sin_port = htons(t->tcp.at.port);
+		inet_pton(AF_INET, t->tcp.at.address, &four.sin_addr);
 		sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		ret = connect(sock, (struct sockaddr *)&four, sizeof(four));
 	}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transport rc1 in a build without the headers of libibverbs and librdmacm. A client does not offer
+ * it, and a server declines its tokens; both name the reason.
+ */
+#include "wire/common.h"
+
+static int no_rc1_fail(struct pst_err *err)
+{
+	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NOT_BUILT,
+			      "this build has no rc1, which needs libibverbs-dev and "
+			      "librdmacm-dev");
+}
+
+static int no_rc1_listen(struct pst_wire_client *client, struct pst_wire_listener *listener,
+			 struct pst_err *err)
+{
+	(void)client;
+	(void)listener;
+	return no_rc1_fail(err);
+}
+
+static int no_rc1_admit(const struct pst_wire_server *server, const struct pst_token *token,
+			const struct penstock_object_peer *peer, struct pst_err *err)
+{
+	(void)server;
+	(void)token;
+	(void)peer;
+	return no_rc1_fail(err);
+}
+
+const struct pst_wire_client_ops pst_rc1_client = {
+	.name = "rc1",
+	.listen = no_rc1_listen,
+};
+
+const struct pst_wire_server_ops pst_rc1_server = {
+	.kind = PST_TOKEN_RC1,
+	.admit = no_rc1_admit,
+};

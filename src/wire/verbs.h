@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions of libibverbs and librdmacm that transport rc1 calls. The libraries are loaded when
+ * they are first needed, so that programs run on machines without them. Calls of the data path,
+ * such as ibv_post_send, are inline functions of the headers: they call the card's driver through
+ * the context's table, and need no symbol.
+ *
+ * Each member has the signature of the function that it is named after, without the prefix of the
+ * library, because some of these names are also macros.
+ */
+#ifndef PST_WIRE_VERBS_H
+#define PST_WIRE_VERBS_H
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include "core/base/err.h"
+
+#define PST_VERBS_IBV(X)                                  \
+	X(alloc_pd, ibv_alloc_pd)                         \
+	X(dealloc_pd, ibv_dealloc_pd)                     \
+	X(reg_mr_iova, ibv_reg_mr_iova)                   \
+	X(dereg_mr, ibv_dereg_mr)                         \
+	X(create_cq, ibv_create_cq)                       \
+	X(destroy_cq, ibv_destroy_cq)                     \
+	X(create_comp_channel, ibv_create_comp_channel)   \
+	X(destroy_comp_channel, ibv_destroy_comp_channel) \
+	X(get_cq_event, ibv_get_cq_event)                 \
+	X(ack_cq_events, ibv_ack_cq_events)               \
+	X(modify_qp, ibv_modify_qp)                       \
+	X(wc_status_str, ibv_wc_status_str)               \
+	X(get_device_name, ibv_get_device_name)
+/* Functions that older versions do not have; their members are then NULL. */
+#define PST_VERBS_OPTIONAL(X) X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+#define PST_VERBS_CM(X)                                      \
+	X(create_event_channel, rdma_create_event_channel)   \
+	X(destroy_event_channel, rdma_destroy_event_channel) \
+	X(create_id, rdma_create_id)                         \
+	X(destroy_id, rdma_destroy_id)                       \
+	X(bind_addr, rdma_bind_addr)                         \
+	X(listen, rdma_listen)                               \
+	X(accept, rdma_accept)                               \
+	X(reject, rdma_reject)                               \
+	X(connect, rdma_connect)                             \
+	X(disconnect, rdma_disconnect)                       \
+	X(resolve_addr, rdma_resolve_addr)                   \
+	X(resolve_route, rdma_resolve_route)                 \
+	X(get_cm_event, rdma_get_cm_event)                   \
+	X(ack_cm_event, rdma_ack_cm_event)                   \
+	X(event_str, rdma_event_str)                         \
+	X(create_qp, rdma_create_qp)                         \
+	X(destroy_qp, rdma_destroy_qp)                       \
+	X(get_src_port, rdma_get_src_port)
+
+struct pst_verbs {
+#define PST_VERBS_MEMBER(member, symbol) __typeof__(symbol) *member;
+	PST_VERBS_IBV(PST_VERBS_MEMBER)
+	PST_VERBS_OPTIONAL(PST_VERBS_MEMBER)
+	PST_VERBS_CM(PST_VERBS_MEMBER)
+#undef PST_VERBS_MEMBER
+};
+
+/* Returns the functions, or NULL with the reason in *err: a library is missing, or the kernel has
+ * no RDMA connection manager. Any thread may call it. */
+const struct pst_verbs *pst_verbs_get(struct pst_err *err);
+
+/* Creates a channel for events of connections, whose descriptor does not block. Returns 0 or a
+ * negative errno. */
+int pst_verbs_channel(const struct pst_verbs *verbs, struct rdma_event_channel **out,
+		      struct pst_err *err);
+
+#endif

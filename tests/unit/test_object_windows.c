@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests when a server of objects gets no more tokens: for good after it has ignored one, and for a
+ * minute after many declines in a row. It includes the source, and sets the clock of the pause by
+ * its member.
+ */
+#include "test.h"
+
+#include "../../src/storage/object_window.c"
+
+#include "wire/transport.h"
+
+#define LEN 64u
+
+static struct pst_wire_grant inner;
+
+/* Lets a GET of the window get this header x-amz-rdma-reply, and returns what is next. */
+static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+{
+	struct pst_object_grant grant = {.windows = windows,
+					 .inner = &inner,
+					 .op = PENSTOCK_READ,
+					 .len = LEN,
+					 .verdict = PENSTOCK_OBJECT_VERDICT_INIT};
+	struct pst_object_call call = {.method = "GET", .ranged = true, .last = LEN - 1};
+	struct pst_http_head *head = &call.http.head;
+
+	inner.op = PENSTOCK_READ;
+	inner.len = LEN;
+	*head = (struct pst_http_head){.status = 206,
+				       .has_length = true,
+				       .length = strcmp(reply, "206") ? LEN : 0,
+				       .has_range = true,
+				       .range_last = LEN - 1};
+	snprintf(head->rdma_reply, sizeof(head->rdma_reply), "%s", reply);
+	if (!head->length)
+		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
+	return pst_object_grant_judge(&grant, &call, NULL);
+}
+
+static void expect_shut(struct pst_object_windows *windows, enum penstock_why why)
+{
+	struct pst_err err = {0};
+	int ret = pst_object_windows_check(windows, &err);
+
+	print_message("# check %d, reason %d \"%s\"\n", ret, (int)err.why, err.text);
+	assert_int_equal(ret, why ? -EOPNOTSUPP : 0);
+	assert_int_equal(atomic_load(&windows->shut), why);
+	assert_int_equal(err.why, why);
+}
+
+static void declines(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+
+	(void)state;
+	/* An answer in between begins the count again. */
+	for (unsigned i = 1; i < 2 * DECLINES_MAX; i++)
+		assert_int_equal(answer(&windows, i == DECLINES_MAX ? "206" : "501"),
+				 i == DECLINES_MAX ? PENSTOCK_OBJECT_DONE : PENSTOCK_OBJECT_BODY);
+	expect_shut(&windows, PENSTOCK_WHY_NONE);
+	assert_true(pst_object_windows_answered(&windows));
+	answer(&windows, "501");
+	expect_shut(&windows, PENSTOCK_WHY_DECLINED);
+	assert_true(pst_object_windows_decline(&windows));
+	assert_true(windows.again_ns > pst_now_ns() + PAUSE_NS / 2);
+	windows.again_ns = pst_now_ns() - 1;
+	expect_shut(&windows, PENSTOCK_WHY_NONE);
+	assert_false(pst_object_windows_decline(&windows));
+}
+
+static void ignored(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+
+	(void)state;
+	assert_int_equal(answer(&windows, ""), PENSTOCK_OBJECT_BODY);
+	expect_shut(&windows, PENSTOCK_WHY_NO_WINDOW);
+	assert_int_equal(windows.again_ns, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(declines),
+		cmocka_unit_test(ignored),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
