@@ -171,10 +171,6 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 		return fail(EXIT_USAGE, "serve takes options only, see 'penstock serve --help'");
 	if (a->gateway.root && a->gateway.upstream)
 		return fail(EXIT_USAGE, "--root and --upstream exclude each other");
-	if (a->gateway.upstream && (a->gateway.rdma || a->gateway.device))
-		return fail(EXIT_USAGE,
-			    "--rdma and --device need --root: a gateway with --upstream "
-			    "moves objects by HTTP only");
 	if (!a->gateway.root && (a->repair || !a->gateway.upstream))
 		return fail(EXIT_USAGE, "--root is missing: the folder with the buckets%s",
 			    a->repair ? "" : "; or --upstream: the server that has them");

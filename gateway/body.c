@@ -188,6 +188,19 @@ static int text_put(struct gw_request *req, const char *bytes, size_t len)
 	return body->text.failed ? gw_fail(req, GW_SlowDown, NULL) : 0;
 }
 
+void gw_body_note(struct gw_request *req, const char *bytes, size_t len)
+{
+	struct gw_body *body = &req->body;
+
+	if (body->sha256_hash)
+		pst_hash_put(body->sha256_hash, bytes, len);
+	if (body->md5_hash)
+		pst_hash_put(body->md5_hash, bytes, len);
+	if (body->sum_hash)
+		pst_hash_put(body->sum_hash, bytes, len);
+	body->got += len;
+}
+
 /* Takes bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply. */
 static int decoded_put(void *user, const char *bytes, size_t len)
 {

@@ -52,6 +52,8 @@ struct gw_body {
 bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind);
 /* Takes a piece. Returns false after it has filled the reply with an error. */
 bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
+/* Takes a piece of an object that is already where it belongs: only hashes and counts it. */
+void gw_body_note(struct gw_request *req, const char *bytes, size_t len);
 /* Checks the body as a whole. Returns false after it has filled the reply with an error. */
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);

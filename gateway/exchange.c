@@ -36,9 +36,11 @@ struct gw_link {
 struct exchange {
 	struct gw_links *links;
 	struct gw_stream *stream;
+	const struct gw_exchange_request *request;
 	struct gw_link *link;
 	unsigned tries, address; /* number of attempts to connect, index of the next address */
 	bool reused;		 /* the connection has served a request before */
+	size_t staged;		 /* bytes of a window at the start of the ring */
 };
 
 struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned timeout_s,
@@ -274,14 +276,51 @@ static int body_send(struct exchange *x)
 	return (int)n;
 }
 
+/* Moves the next bytes of a body from its window to the start of the ring. If they are the last
+ * ones, the body must be right. Returns false after it has noted the error. */
+static bool window_stage(struct exchange *x, uint64_t at)
+{
+	struct gw_window *window = x->request->window;
+	uint64_t left = x->stream->want - at;
+	int64_t moved = 0;
+
+	x->staged = left < GW_STREAM_RING ? (size_t)left : GW_STREAM_RING;
+	if (left)
+		moved = window->move(window->owner, at, x->stream->ring, x->staged);
+	if (moved < 0)
+		window->error = (int)moved;
+	else if (x->staged == left && !window->check(window->owner))
+		window->error = -EBADMSG;
+	return !window->error;
+}
+
+/* Sends a body out of a window. Its first bytes are in the ring. */
+static int window_send(struct exchange *x)
+{
+	uint64_t at = 0;
+
+	for (;;) {
+		int ret = link_write(x, x->stream->ring, x->staged);
+
+		at += x->staged;
+		if (ret || at == x->stream->want)
+			return ret;
+		if (!window_stage(x, at))
+			return -EIO;
+	}
+}
+
 /* Sends head and body. A body that is in the ring as a whole stays there, so that the request can
  * be repeated. */
-static int request_send(struct exchange *x, const char *head, size_t head_len)
+static int request_send(struct exchange *x)
 {
-	int ret = link_write(x, head, head_len);
+	const struct gw_exchange_request *request = x->request;
+	int ret = link_write(x, request->head, request->head_len);
 
 	if (ret || !x->stream->want)
 		return ret;
+	if (request->window && request->window->reads)
+		return window_send(x);
 	if (x->stream->want > GW_STREAM_WHOLE)
 		return body_send(x);
 	return link_write(x, x->stream->ring, (size_t)x->stream->want);
@@ -289,18 +328,20 @@ static int request_send(struct exchange *x, const char *head, size_t head_len)
 
 /* ---- the reply ---- */
 
-/* Returns whether a header belongs to the connection, and not to the reply. */
+/* Returns whether a header belongs to the connection, and not to the reply. The headers of RDMA say
+ * what this gateway has done. */
 static bool is_hop(const char *name, size_t len)
 {
 	static const char *const names[] = {
-		"connection", "keep-alive", "transfer-encoding",  "content-length",
-		"trailer",    "upgrade",    "proxy-connection",	  "te",
-		"date",	      "server",	    "proxy-authenticate", "x-amz-rdma-reply"};
+		"connection", "keep-alive", "transfer-encoding", "content-length",
+		"trailer",    "upgrade",    "proxy-connection",	 "te",
+		"date",	      "server",	    "proxy-authenticate"};
+	static const char rdma[] = "x-amz-rdma-";
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strlen(names[i]) == len && !strncasecmp(names[i], name, len))
 			return true;
-	return false;
+	return len >= strlen(rdma) && !strncasecmp(rdma, name, strlen(rdma));
 }
 
 /* Collects the headers of a head that pst_http_head_parse has accepted. */
@@ -340,6 +381,7 @@ static int head_read(struct exchange *x, struct pst_http_head *head)
 		if (len < 0)
 			return (int)len;
 		if (len > 0 && head->status >= 200) {
+			x->stream->headers.len = 0; /* those of a reply that is repeated */
 			headers_collect(&x->stream->headers, link->bytes, (size_t)len);
 			link->len -= (size_t)len;
 			memmove(link->bytes, link->bytes + len, link->len);
@@ -379,29 +421,88 @@ static int bytes_pass(struct exchange *x, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Passes a body with a length, or one that ends with the connection. */
-static int plain_pass(struct exchange *x, const struct pst_http_head *head)
+/* Reads bytes of a body that is not chunked. */
+static ssize_t body_read(struct exchange *x, char *bytes, size_t len)
 {
-	uint64_t left = head->has_length ? head->length : UINT64_MAX;
 	struct gw_link *link = x->link;
-	size_t first = link->len < left ? link->len : (size_t)left;
-	int ret = bytes_pass(x, link->bytes, first);
 
-	left -= first;
-	link->len -= first;
-	while (!ret && left) {
-		ssize_t n;
+	if (!link->len)
+		return link_read(x, bytes, len);
+	len = len < link->len ? len : link->len;
+	memcpy(bytes, link->bytes, len);
+	link->len -= len;
+	memmove(link->bytes, link->bytes + len, link->len);
+	return (ssize_t)len;
+}
+
+/* Passes the `left` last bytes of a body with a length, or a body that ends with the connection. */
+static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint64_t left)
+{
+	while (left) {
 		char *to;
+		ssize_t n = gw_stream_space(x->stream, &to);
 
-		n = gw_stream_space(x->stream, &to);
 		if (n > 0)
-			n = link_read(x, to, (uint64_t)n < left ? (size_t)n : (size_t)left);
+			n = body_read(x, to, (uint64_t)n < left ? (size_t)n : (size_t)left);
 		if (n <= 0)
 			return n || head->has_length ? -EPIPE : 0;
 		gw_stream_filled(x->stream, (size_t)n);
 		left -= (uint64_t)n;
 	}
-	return ret;
+	return 0;
+}
+
+/* Moves a body of `*left` bytes to its window, with the ring as staging. If the first move fails,
+ * its bytes stay in the ring for the client. `left` receives the number of bytes that have not been
+ * read. Returns 0, -EAGAIN if a later move has failed, so that bytes are missing, or -EPIPE. */
+static int window_fill(struct exchange *x, uint64_t *left)
+{
+	const uint64_t length = *left;
+	struct gw_window *window = x->request->window;
+
+	for (uint64_t at = 0; at < length;) {
+		size_t have = 0, most;
+		int64_t moved;
+		char *to;
+		ssize_t n = gw_stream_space(x->stream, &to);
+
+		if (n < 0)
+			return -EPIPE;
+		most = (uint64_t)n < length - at ? (size_t)n : (size_t)(length - at);
+		for (; have < most; have += (size_t)n) {
+			n = body_read(x, to + have, most - have);
+			if (n <= 0)
+				return -EPIPE;
+		}
+		moved = window->move(window->owner, at, to, have);
+		if (moved < 0) {
+			window->error = (int)moved;
+			if (at) {
+				window->error = -EPIPE; /* not declined */
+				return -EAGAIN;
+			}
+			gw_stream_filled(x->stream, have);
+			*left = length - have;
+			return 0;
+		}
+		at += have;
+	}
+	window->complete = true;
+	window->moved = length;
+	*left = 0;
+	return 0;
+}
+
+/* Returns whether a reply's body goes to a window. */
+static bool window_takes(struct gw_window *window, const struct pst_http_head *head)
+{
+	if (!window || window->reads || window->error ||
+	    (head->status != 200 && head->status != 206))
+		return false;
+	/* A body whose length is not known, or that is longer than the window. */
+	if (head->chunked || !head->has_length || head->length > window->length)
+		window->error = -ERANGE;
+	return !window->error;
 }
 
 static int chunks_pass(struct exchange *x)
@@ -434,10 +535,20 @@ static int chunks_pass(struct exchange *x)
 	return 0;
 }
 
-/* Publishes the head, passes the body, and keeps or closes the connection. */
-static void reply_pass(struct exchange *x, const struct pst_http_head *head, bool no_body,
-		       bool whole)
+static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)
 {
+	/* If the client has closed its connection, the upstream has not failed. */
+	if (gw_stream_socket(x->stream, -1) && failure != GW_STREAM_NO_BODY)
+		atomic_fetch_add(&x->links->metrics->upstream_failed[failure - 1], 1);
+	gw_stream_reply(x->stream, failure);
+}
+
+/* Publishes the head, passes the body, and keeps or closes the connection. Returns false if the
+ * request has to be repeated. */
+static bool reply_pass(struct exchange *x, const struct pst_http_head *head, bool whole)
+{
+	bool no_body = x->request->no_body || head->status == 204 || head->status == 304;
+	uint64_t left = head->has_length ? head->length : UINT64_MAX;
 	struct gw_stream *s = x->stream;
 	bool arrived;
 	int ret = 0;
@@ -445,15 +556,25 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 	s->status = head->status;
 	s->has_length = !head->chunked && head->has_length;
 	s->length = head->length;
-	no_body = no_body || head->status == 204 || head->status == 304;
 	atomic_fetch_add(&x->links->metrics->upstream_replies[head->status / 100 % 6], 1);
-	/* If the whole reply is here, the connection is free before the client's next request. */
-	arrived = no_body || (s->has_length && s->length <= x->link->len);
 	gw_stream_turn(s);
+	if (!no_body && window_takes(x->request->window, head)) {
+		ret = window_fill(x, &left);
+		if (ret) {
+			link_drop(x);
+			if (ret == -EPIPE)
+				exchange_fail(x, GW_STREAM_LOST);
+			return ret == -EPIPE;
+		}
+		if (x->request->window->complete)
+			s->length = 0;
+	}
+	/* If the whole reply is here, the connection is free before the client's next request. */
+	arrived = no_body || (s->has_length && left <= x->link->len);
 	if (!arrived)
 		gw_stream_reply(s, GW_STREAM_NONE);
 	if (!no_body)
-		ret = head->chunked ? chunks_pass(x) : plain_pass(x, head);
+		ret = head->chunked ? chunks_pass(x) : plain_pass(x, head, left);
 	if (!ret && whole && head->keeps && !x->link->len &&
 	    (no_body || head->chunked || head->has_length) && gw_stream_socket(s, -1)) {
 		link_give(x->links, x->link);
@@ -466,49 +587,55 @@ static void reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 	gw_stream_finish(s, ret ? GW_STREAM_BROKEN : GW_STREAM_COMPLETE);
 	if (arrived)
 		gw_stream_reply(s, GW_STREAM_NONE);
+	return true;
 }
 
-static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)
+/* Sends the request and passes the reply. Returns false if the request has to be repeated. */
+static bool exchange_run(struct exchange *x)
 {
-	/* If the client has closed its connection, the upstream has not failed. */
-	if (gw_stream_socket(x->stream, -1))
-		atomic_fetch_add(&x->links->metrics->upstream_failed[failure - 1], 1);
-	gw_stream_reply(x->stream, failure);
-}
-
-void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *head,
-		 size_t head_len, bool no_body)
-{
-	struct exchange x = {.links = links, .stream = stream};
 	/* A long body cannot be sent again, and the upstream may close an idle connection at any
 	 * moment. So a long body needs a new connection. */
-	bool fresh = stream->want > GW_STREAM_WHOLE;
+	bool fresh = x->stream->want > GW_STREAM_WHOLE;
+	const struct gw_window *window = x->request->window;
 	struct pst_http_head reply;
 	int sent, ret;
 
 	for (;;) {
-		ret = link_get(&x, fresh);
+		ret = link_get(x, fresh);
 		if (ret) {
-			link_drop(&x);
-			exchange_fail(&x,
-				      ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_REFUSED);
-			return;
+			link_drop(x);
+			exchange_fail(x, ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_REFUSED);
+			return true;
 		}
-		sent = request_send(&x, head, head_len);
-		ret = sent < 0 ? sent : head_read(&x, &reply);
+		sent = request_send(x);
+		ret = sent < 0 ? sent : head_read(x, &reply);
 		if (!ret)
-			break;
+			return reply_pass(x, &reply, sent == 0);
 		/* The upstream may have closed the idle connection at the moment of the request.
 		 * Only then is the request repeated. */
-		if (!x.reused || ret == -ETIMEDOUT || ret == -ECANCELED || x.link->len)
+		if (!x->reused || ret == -ETIMEDOUT || ret == -ECANCELED || x->link->len)
 			break;
-		link_drop(&x);
+		link_drop(x);
 		fresh = true;
 	}
-	if (ret) {
-		link_drop(&x);
-		exchange_fail(&x, ret == -ETIMEDOUT ? GW_STREAM_TIMEOUT : GW_STREAM_LOST);
+	link_drop(x);
+	exchange_fail(x, window && window->reads && window->error ? GW_STREAM_NO_BODY
+			 : ret == -ETIMEDOUT			  ? GW_STREAM_TIMEOUT
+								  : GW_STREAM_LOST);
+	return true;
+}
+
+void gw_exchange(struct gw_links *links, struct gw_stream *stream,
+		 const struct gw_exchange_request *request)
+{
+	struct exchange x = {.links = links, .stream = stream, .request = request};
+
+	/* Nothing reaches the upstream before the window has shown that it can be read. */
+	if (request->window && request->window->reads && !window_stage(&x, 0)) {
+		exchange_fail(&x, GW_STREAM_NO_BODY);
 		return;
 	}
-	reply_pass(&x, &reply, no_body, sent == 0);
+	/* At most twice: after a failed move, the body of the reply goes into the stream. */
+	while (!exchange_run(&x))
+		;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One request to the upstream and its reply, on a thread that may block: connects, sends the head
- * and the body out of a stream, and puts the reply into the stream. Connections stay open between
- * requests. Called by upstream.c. Every wait has a limit, and a cancelled stream ends it.
+ * and the body out of a stream, and puts the reply into the stream. A window of the client's memory
+ * (rdma.h) can stand for one of the bodies; the memory of the stream is then the staging.
+ * Connections stay open between requests. Called by upstream.c. Every wait has a limit, and a
+ * cancelled stream ends it.
  */
 #ifndef GW_EXCHANGE_H
 #define GW_EXCHANGE_H
@@ -34,9 +36,33 @@ struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned time
 /* Closes the idle connections. No exchange is in progress. NULL is allowed. */
 void gw_links_close(struct gw_links *links);
 
-/* Runs an exchange to its end. `head` is the request's head with the empty line. `no_body` says
- * that the reply has no body, as after HEAD. */
-void gw_exchange(struct gw_links *links, struct gw_stream *stream, const char *head,
-		 size_t head_len, bool no_body);
+/* A window of the client's memory, which stands for a body. The exchange calls its functions on its
+ * own thread, before it publishes the reply; they may block. */
+struct gw_window {
+	bool reads; /* the window has the request's body; otherwise it gets the reply's body */
+	uint64_t length;
+	/* Moves bytes between the window and memory. Returns their number or a negative errno. */
+	int64_t (*move)(void *owner, uint64_t at, char *bytes, size_t len);
+	/* Called after the last byte of the request's body has moved, and before it leaves.
+	 * Returns whether the body is right. */
+	bool (*check)(void *owner);
+	void *owner;
+	/* Set by the exchange. */
+	bool complete;	/* the whole body of the reply is in the window */
+	uint64_t moved; /* its length */
+	int error;	/* negative errno of the move that failed, or 0 */
+};
+
+/* A request to the upstream. */
+struct gw_exchange_request {
+	const char *head; /* with the empty line */
+	size_t head_len;
+	bool no_body;		  /* the reply has no body, as after HEAD */
+	struct gw_window *window; /* NULL: both bodies are in the stream */
+};
+
+/* Runs an exchange to its end. */
+void gw_exchange(struct gw_links *links, struct gw_stream *stream,
+		 const struct gw_exchange_request *request);
 
 #endif

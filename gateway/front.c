@@ -93,7 +93,7 @@ static void front_end(void *owner, struct gw_http_request *http)
 		return;
 	}
 	if (req->passage) {
-		gw_upstream_end(req);
+		http->answers = gw_upstream_end(req);
 		return;
 	}
 	if (!gw_rdma_receive(req) || !gw_body_end(req))

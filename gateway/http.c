@@ -411,7 +411,7 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		if (request_defer(http, connection, req))
 			return MHD_YES;
 		http->calls->end(http->owner, req);
-		if (req->stream && !req->reply.status)
+		if (req->answers)
 			req->state = STATE_ANSWER;
 	}
 	if (req->state == STATE_ANSWER)

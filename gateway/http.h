@@ -49,6 +49,7 @@ struct gw_http_request {
 	/* Ring for the bodies of request and reply; NULL: none. head() sets it, and done() may free
 	 * it. */
 	struct gw_stream *stream;
+	bool answers; /* set by end(): it has filled no reply, because the stream will have one */
 	/* used by http.c only */
 	unsigned state;
 	bool too_long, completed;
@@ -69,7 +70,7 @@ struct gw_http_calls {
 	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
 	/* The body has arrived. Fills the reply. If the request has a stream, answer() may fill the
-	 * reply instead. */
+	 * reply instead; `answers` is then set. */
 	void (*end)(void *owner, struct gw_http_request *req);
 	/* The reply has arrived in the stream of a request. Fills the reply with its status and
 	 * headers. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements rdma.h. The worker (pool.c) that runs a request waits for its move. One more thread
- * takes the completions of all moves and wakes the workers. At most half of the workers wait at a
+ * takes the completions of all moves and wakes the workers. Only a part of the workers wait at a
  * time, so that clients that do not answer cannot stop the gateway; further tokens are declined.
  */
 #include "rdma.h"
@@ -37,6 +37,9 @@ struct gw_rdma {
 	struct penstock_device *device; /* NULL: none */
 	int stop;			/* eventfd */
 	unsigned active_max;
+	/* The server as the thread knows it: gw_rdma_cancel ends the thread before it closes the
+	 * server. */
+	struct penstock_object_server *polled;
 
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
@@ -63,8 +66,7 @@ static void *rdma_run(void *arg)
 {
 	struct gw_rdma *rdma = arg;
 	struct penstock_object_done done[BATCH];
-	/* gw_rdma_cancel ends this thread before it closes the server. */
-	struct penstock_object_server *server = rdma->server;
+	struct penstock_object_server *server = rdma->polled;
 
 	for (;;) {
 		struct pollfd fds[2] = {{penstock_object_fd(server), POLLIN, 0},
@@ -104,7 +106,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 		return NULL;
 	}
 	pthread_mutex_init(&rdma->lock, NULL);
-	rdma->active_max = o->threads > 1 ? o->threads / 2 : 1;
+	rdma->active_max = o->moves_max;
 	opts.channels = CHANNELS;
 	opts.timeout_ms = TIMEOUT_MS;
 	opts.rate_min = o->rate_min ? o->rate_min : 1;
@@ -119,7 +121,8 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
 	code = rdma->stop < 0 ? errno : 0;
-	if (!code && !penstock_object_server_open(&opts, &rdma->server)) {
+	if (!code && !penstock_object_server_open(&opts, &rdma->polled)) {
+		rdma->server = rdma->polled;
 		code = pst_thread_start(&rdma->thread, rdma_run, rdma);
 		rdma->running = !code;
 	}
@@ -168,10 +171,23 @@ void gw_rdma_close(struct gw_rdma *rdma)
 
 /* ---- one move ---- */
 
-/* Moves a piece and waits. Returns its length or a negative errno. */
-static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
-		    enum penstock_op op, uint64_t off, const struct penstock_object_seg *seg)
+/* Counts bytes that have moved. */
+static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 {
+	struct penstock_object_remote_info info = {.size = sizeof(info)};
+	struct gw_metrics *metrics = &req->server->metrics;
+
+	penstock_object_remote_get_info(req->remote, &info);
+	for (unsigned i = 0; i < GW_TRANSPORTS_MAX && metrics->rdma_names[i]; i++)
+		if (!strcmp(metrics->rdma_names[i], info.transport))
+			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
+}
+
+/* Moves a piece and waits. Returns its length or a negative errno. */
+static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
+		    const struct penstock_object_seg *seg)
+{
+	struct gw_rdma *rdma = req->server->rdma;
 	struct ticket ticket = {.result = 0};
 	int ret = -EOPNOTSUPP;
 
@@ -180,7 +196,7 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && rdma->active < rdma->active_max)
-		ret = penstock_object_move(remote, op, off, seg, 1, (uintptr_t)&ticket);
+		ret = penstock_object_move(req->remote, op, off, seg, 1, (uintptr_t)&ticket);
 	if (!ret) {
 		ticket.next = rdma->tickets;
 		rdma->tickets = &ticket;
@@ -193,7 +209,19 @@ static int64_t move(struct gw_rdma *rdma, struct penstock_object_remote *remote,
 	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
 	pthread_mutex_unlock(&rdma->lock);
-	return ret ? (ret == -EAGAIN ? -EOPNOTSUPP : ret) : ticket.result;
+	if (ret)
+		return ret == -EAGAIN ? -EOPNOTSUPP : ret;
+	if (ticket.result > 0)
+		count_bytes(req, op == PENSTOCK_READ, (uint64_t)ticket.result);
+	return ticket.result;
+}
+
+int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, void *bytes,
+		     size_t len)
+{
+	const struct penstock_object_seg seg = {.ptr = bytes, .len = len};
+
+	return move(req, op, at, &seg);
 }
 
 /* Adds the headers of an outcome to the reply. */
@@ -212,21 +240,8 @@ static void put_headers(struct gw_request *req, enum penstock_op op,
 		gw_header_add(req, answer.headers[i].name, answer.headers[i].value);
 }
 
-/* Counts bytes that have moved. */
-static void count_bytes(struct gw_request *req, const struct penstock_object_remote *remote,
-			bool out, uint64_t bytes)
-{
-	struct penstock_object_remote_info info = {.size = sizeof(info)};
-	struct gw_metrics *metrics = &req->server->metrics;
-
-	penstock_object_remote_get_info(remote, &info);
-	for (unsigned i = 0; i < GW_TRANSPORTS_MAX && metrics->rdma_names[i]; i++)
-		if (!strcmp(metrics->rdma_names[i], info.transport))
-			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
-}
-
 /* Resolves the token. Returns 0, -EOPNOTSUPP if it is declined, or -EBADMSG. */
-static int token_resolve(struct gw_request *req, struct penstock_object_remote **out)
+static int token_resolve(struct gw_request *req)
 {
 	const char *token = gw_header(req, "x-amz-rdma-token");
 	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
@@ -238,7 +253,7 @@ static int token_resolve(struct gw_request *req, struct penstock_object_remote *
 		pthread_mutex_lock(&rdma->lock);
 		if (rdma->server)
 			ret = penstock_object_resolve(rdma->server, token, strlen(token), &peer,
-						      out);
+						      &req->remote);
 		pthread_mutex_unlock(&rdma->lock);
 	}
 	return !ret || ret == -EBADMSG ? ret : -EOPNOTSUPP;
@@ -246,42 +261,51 @@ static int token_resolve(struct gw_request *req, struct penstock_object_remote *
 
 /* ---- GET ---- */
 
+bool gw_rdma_check_read(struct gw_request *req)
+{
+	if (gw_header(req, "x-amz-rdma-token") && token_resolve(req) == -EBADMSG)
+		return gw_fail(req, GW_InvalidRDMAToken, NULL) == 0;
+	return true;
+}
+
+void gw_rdma_sent(struct gw_request *req, uint64_t bytes, bool ranged)
+{
+	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_MOVED, bytes, ranged);
+}
+
+void gw_rdma_decline(struct gw_request *req, int code)
+{
+	struct gw_metrics *metrics = &req->server->metrics;
+	bool failed = code && code != -EOPNOTSUPP && code != -ERANGE;
+
+	atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined, 1);
+	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
+}
+
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged)
 {
-	struct gw_metrics *metrics = &req->server->metrics;
 	struct penstock_object_seg seg = {.len = len, .has_fd = 1, .fd = fd, .fd_off = at};
-	struct penstock_object_remote *remote = NULL;
 	int64_t moved = -EOPNOTSUPP;
-	int ret;
 
 	if (!gw_header(req, "x-amz-rdma-token"))
 		return GW_RDMA_BODY;
-	ret = token_resolve(req, &remote);
-	if (ret == -EBADMSG) {
-		gw_fail(req, GW_InvalidRDMAToken, NULL);
+	if (!gw_rdma_check_read(req))
 		return GW_RDMA_FAILED;
-	}
 	/* A window that is too short is declined as a whole (-ERANGE). */
-	if (!ret && !strcmp(req->http->method, "GET"))
-		moved = move(req->server->rdma, remote, PENSTOCK_READ, 0, &seg);
-	if (moved >= 0) {
-		count_bytes(req, remote, true, (uint64_t)moved);
-		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_MOVED, (uint64_t)moved, ranged);
-	} else {
-		bool failed = !ret && moved != -EOPNOTSUPP && moved != -ERANGE;
-
-		atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined, 1);
-		put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, ranged);
-	}
-	penstock_object_forget(remote);
+	if (req->remote && !strcmp(req->http->method, "GET"))
+		moved = move(req, PENSTOCK_READ, 0, &seg);
+	if (moved >= 0)
+		gw_rdma_sent(req, (uint64_t)moved, ranged);
+	else
+		gw_rdma_decline(req, (int)moved);
 	return moved >= 0 ? GW_RDMA_MOVED : GW_RDMA_BODY;
 }
 
 /* ---- PUT ---- */
 
-/* Answers that nothing is stored, and that the client shall send a body. Returns false. */
-static bool put_decline(struct gw_request *req)
+/* Answers that nothing is stored, and that the client shall send a body. */
+static void put_decline(struct gw_request *req)
 {
 	struct pst_text *out;
 
@@ -293,7 +317,16 @@ static bool put_decline(struct gw_request *req)
 	gw_xml_element(out, "Message", "Send the object as the body of the request.");
 	gw_xml_element(out, "RequestId", req->id);
 	pst_text_put_str(out, "</Error>");
-	return false;
+}
+
+void gw_rdma_store_fail(struct gw_request *req, int code)
+{
+	if (code == -EOPNOTSUPP) {
+		put_decline(req);
+		return;
+	}
+	atomic_fetch_add(&req->server->metrics.rdma_failed, 1);
+	gw_fail(req, GW_RDMATransferFailed, NULL);
 }
 
 bool gw_rdma_check(struct gw_request *req)
@@ -303,62 +336,70 @@ bool gw_rdma_check(struct gw_request *req)
 
 	if (!gw_header(req, "x-amz-rdma-token"))
 		return true;
-	ret = token_resolve(req, &req->remote);
+	ret = token_resolve(req);
 	if (ret == -EBADMSG)
 		return gw_fail(req, GW_InvalidRDMAToken, NULL) == 0;
-	if (ret)
-		return put_decline(req);
+	if (ret) {
+		put_decline(req);
+		return false;
+	}
 	if (!length || strcmp(length, "0") != 0)
 		return gw_fail(req, GW_InvalidRequest,
 			       "A request with x-amz-rdma-token must have Content-Length: 0.") == 0;
 	return true;
 }
 
+uint64_t gw_rdma_window_length(const struct gw_request *req)
+{
+	struct penstock_object_remote_info info = {.size = sizeof(info)};
+
+	penstock_object_remote_get_info(req->remote, &info);
+	return info.length;
+}
+
+bool gw_rdma_length(struct gw_request *req)
+{
+	struct gw_body *body = &req->body;
+	uint64_t length = gw_rdma_window_length(req);
+
+	if (body->chunked || length > req->server->body_max)
+		return gw_fail(req, body->chunked ? GW_InvalidRequest : GW_EntityTooLarge, NULL) ==
+		       0;
+	body->want = length;
+	return true;
+}
+
 bool gw_rdma_receive(struct gw_request *req)
 {
-	struct penstock_object_remote_info window = {.size = sizeof(window)};
 	struct penstock_object_seg seg = {.len = 0};
 	struct gw_body *body = &req->body;
 
 	if (!req->remote)
 		return true;
-	penstock_object_remote_get_info(req->remote, &window);
-	if (body->chunked || window.length > req->server->body_max)
-		return gw_fail(req, body->chunked ? GW_InvalidRequest : GW_EntityTooLarge, NULL) ==
-		       0;
+	if (!gw_rdma_length(req))
+		return false;
 	seg.ptr = malloc(PIECE);
 	if (!seg.ptr)
 		return gw_fail(req, GW_SlowDown, NULL) == 0;
-	body->want = window.length;
-	for (uint64_t at = 0; at < window.length; at += seg.len) {
+	for (uint64_t at = 0; at < body->want; at += seg.len) {
 		int64_t moved;
 
-		seg.len = window.length - at < PIECE ? window.length - at : PIECE;
-		moved = move(req->server->rdma, req->remote, PENSTOCK_WRITE, at, &seg);
+		seg.len = body->want - at < PIECE ? body->want - at : PIECE;
+		moved = move(req, PENSTOCK_WRITE, at, &seg);
 		if (moved < 0 || !gw_body_put(req, seg.ptr, seg.len)) {
 			free(seg.ptr);
-			if (moved == -EOPNOTSUPP)
-				return put_decline(req);
-			if (moved >= 0)
-				return false;
-			atomic_fetch_add(&req->server->metrics.rdma_failed, 1);
-			return gw_fail(req, GW_RDMATransferFailed, NULL) == 0;
+			if (moved < 0)
+				gw_rdma_store_fail(req, (int)moved);
+			return false;
 		}
 	}
 	free(seg.ptr);
-	count_bytes(req, req->remote, false, window.length);
 	return true;
 }
 
 void gw_rdma_stored(struct gw_request *req)
 {
-	if (req->remote && !req->failed && req->http->reply.status == 200)
+	if (req->remote && !strcmp(req->http->method, "PUT") && !req->failed &&
+	    req->http->reply.status == 200)
 		put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_MOVED, req->body.got, false);
-}
-
-void gw_rdma_decline(struct gw_request *req)
-{
-	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
-	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0,
-		    req->http->reply.status == 206);
 }

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests with the header x-amz-rdma-token: moves the object's bytes between its file and the
- * client's window, by the server half of penstock_object.h. Called by front.c and the operations. A
- * request whose token cannot be served is declined: the bytes then go by HTTP. A PUT is answered
- * with success only if all bytes have been read from the window and stored.
+ * client's window, by the server half of penstock_object.h. With an upstream, the bytes move
+ * between the window and the staging of the request. Called by front.c, upstream.c and the
+ * operations. A request whose token cannot be served is declined: the bytes then go by HTTP. A PUT
+ * is answered with success only if all bytes have been read from the window and stored.
  */
 #ifndef GW_RDMA_H
 #define GW_RDMA_H
 
+#include "penstock.h"
 #include "request.h"
 
 struct gw_rdma;
 
 struct gw_rdma_options {
-	const char *transports; /* NULL: all */
-	const char *device;	/* GPU through which windows of GPUs are accessed; NULL: none */
-	unsigned threads;	/* number of workers, half of which may wait for RDMA at a time */
-	unsigned rate_min;	/* lowest rate of a move in bytes a second; 0: any */
-	bool encrypt;		/* whether bytes must not leave the host unencrypted */
+	const char *transports;	    /* NULL: all */
+	const char *device;	    /* GPU through which windows of GPUs are accessed; NULL: none */
+	unsigned moves_max;	    /* maximum number of moves at a time */
+	unsigned rate_min;	    /* lowest rate of a move in bytes a second; 0: any */
+	bool encrypt;		    /* whether bytes must not leave the host unencrypted */
 	struct gw_metrics *metrics; /* receives the names of the transports */
 };
 
@@ -37,6 +39,8 @@ bool gw_rdma_check(struct gw_request *req);
 bool gw_rdma_receive(struct gw_request *req);
 /* Adds the headers of RDMA to the reply to a request that has stored an object. */
 void gw_rdma_stored(struct gw_request *req);
+/* Fills the reply to a request whose window could not be read, for a negative errno. */
+void gw_rdma_store_fail(struct gw_request *req, int code);
 
 /* Results of gw_rdma_send. */
 enum gw_rdma_sent {
@@ -48,7 +52,26 @@ enum gw_rdma_sent {
 /* Writes a range of an object's file into the window of a GET. Adds the headers of RDMA. */
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged);
-/* Adds the headers to the reply by which a token is declined. */
-void gw_rdma_decline(struct gw_request *req);
+/* Adds the headers to the reply with the object as its body. `code` is 0 or -EOPNOTSUPP if the
+ * token is declined, -ERANGE if the window is too short, and otherwise the negative errno of a
+ * move. */
+void gw_rdma_decline(struct gw_request *req, int code);
+
+/* ---- objects of another server ---- */
+
+/* Checks the token of a GET. Returns false after it has filled the reply. If the token can be
+ * served, req->remote is the window. */
+bool gw_rdma_check_read(struct gw_request *req);
+/* Returns the length of the window. */
+uint64_t gw_rdma_window_length(const struct gw_request *req);
+/* Takes the length of the window as that of the request's body. Returns false after it has filled
+ * the reply. */
+bool gw_rdma_length(struct gw_request *req);
+/* Moves a piece between memory and the window, and waits. Returns its length or a negative errno:
+ * -EOPNOTSUPP if nothing has moved because the window cannot be reached. */
+int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, void *bytes,
+		     size_t len);
+/* Adds the headers of RDMA to the reply to a GET whose object has moved. */
+void gw_rdma_sent(struct gw_request *req, uint64_t bytes, bool ranged);
 
 #endif

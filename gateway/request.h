@@ -49,8 +49,8 @@ struct gw_request {
 	struct gw_body body;
 	struct passage *passage; /* to the upstream; NULL if there is none */
 	void *state; /* of the operation; freed with free() */
-	/* Window that the object is read from, in place of a body; NULL if there is none. Set by
-	 * gw_rdma_check. */
+	/* Window of the client's memory that stands for the body of the request or of the reply;
+	 * NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
 	enum gw_error error;
 	const char *hint; /* region for the reply with an error; NULL for none */

@@ -203,10 +203,19 @@ static int gateway_start(struct gateway *g)
 		if (!server->log)
 			return -EIO;
 	}
-	/* If HTTP is encrypted, no bytes leave the host unencrypted. */
-	if (!o->upstream && (!o->rdma || strcmp(o->rdma, "none") != 0)) {
-		const struct gw_rdma_options rdma = {o->rdma, o->device, o->threads, o->rate_min,
-						     o->cert != NULL, &server->metrics};
+	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
+		/* Half of the workers may wait for RDMA. */
+		const struct gw_rdma_options rdma = {
+			.transports = o->rdma,
+			.device = o->device,
+			.moves_max = o->upstream      ? gw_upstream_windows_max(server->upstream)
+				     : o->threads > 1 ? o->threads / 2
+						      : 1,
+			.rate_min = o->rate_min,
+			/* If HTTP is encrypted, no bytes leave the host unencrypted. */
+			.encrypt = o->cert != NULL,
+			.metrics = &server->metrics,
+		};
 
 		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
 		if (!server->rdma)

@@ -27,8 +27,14 @@
 
 enum gw_stream_end { GW_STREAM_MORE, GW_STREAM_COMPLETE, GW_STREAM_BROKEN };
 
-/* Why an exchange has no reply. */
-enum gw_stream_failure { GW_STREAM_NONE, GW_STREAM_REFUSED, GW_STREAM_TIMEOUT, GW_STREAM_LOST };
+/* Why an exchange has no reply. NO_BODY: the request's body could not be read from the window. */
+enum gw_stream_failure {
+	GW_STREAM_NONE,
+	GW_STREAM_REFUSED,
+	GW_STREAM_TIMEOUT,
+	GW_STREAM_LOST,
+	GW_STREAM_NO_BODY
+};
 
 struct gw_stream {
 	pthread_mutex_t lock; /* protects all members that follow */

@@ -26,6 +26,8 @@
 #include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
+/* The server half of RDMA has a queue of 256 moves. */
+#define WINDOWS_MAX 128
 
 struct gw_upstream {
 	struct gw_links *links;
@@ -37,7 +39,8 @@ struct gw_upstream {
 	pthread_mutex_t lock; /* protects all that follows */
 	bool stopping;
 	unsigned streams, streams_max;
-	struct passage *first; /* all passages */
+	unsigned windows, windows_max; /* passages with a window of RDMA */
+	struct passage *first;	       /* all passages */
 	struct gw_metrics *metrics;
 };
 
@@ -50,6 +53,8 @@ struct passage {
 	struct pst_text head; /* of the request */
 	bool no_body;	      /* the reply has no body */
 	bool started;
+	bool has_window; /* `window` stands for the body of the request or of the reply */
+	struct gw_window window;
 };
 
 /* ---- life ---- */
@@ -87,6 +92,10 @@ static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_optio
 			 GW_STREAM_COST >> 10);
 		return false;
 	}
+	/* So clients that do not answer cannot take all the staging. */
+	u->windows_max = u->streams_max > 1 ? u->streams_max / 2 : 1;
+	if (u->windows_max > WINDOWS_MAX)
+		u->windows_max = WINDOWS_MAX;
 	u->links = gw_links_open(u->endpoint, o->timeout_s, o->metrics);
 	u->pool = u->links ? gw_pool_start(u->streams_max) : NULL;
 	if (!u->pool)
@@ -111,6 +120,11 @@ struct gw_upstream *gw_upstream_open(const struct gw_upstream_options *options, 
 	gw_upstream_stop(u);
 	gw_upstream_close(u);
 	return NULL;
+}
+
+unsigned gw_upstream_windows_max(const struct gw_upstream *u)
+{
+	return u->windows_max;
 }
 
 bool gw_upstream_check_keys(const struct gw_upstream *u, const struct gw_keys *keys, char *why,
@@ -164,6 +178,7 @@ static void passage_free(void *owner)
 	if (p->next)
 		p->next->prev = p->prev;
 	u->streams--;
+	u->windows -= p->has_window;
 	pthread_mutex_unlock(&u->lock);
 	atomic_fetch_sub(&u->metrics->buffer_bytes, GW_STREAM_COST);
 	if (p->head.at)
@@ -172,8 +187,9 @@ static void passage_free(void *owner)
 	free(p);
 }
 
-/* Reserves memory for a passage. Returns NULL if there is none. */
-static struct passage *passage_open(struct gw_upstream *u, uint64_t want)
+/* Reserves memory for a passage. Returns NULL if there is none. `window` asks for a window; there
+ * may be too many of them. */
+static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool window)
 {
 	struct passage *p = calloc(1, sizeof(*p));
 
@@ -189,6 +205,8 @@ static struct passage *passage_open(struct gw_upstream *u, uint64_t want)
 		return NULL;
 	}
 	u->streams++;
+	p->has_window = window && u->windows < u->windows_max;
+	u->windows += p->has_window;
 	p->next = u->first;
 	p->prev = &u->first;
 	if (p->next)
@@ -203,8 +221,14 @@ static struct passage *passage_open(struct gw_upstream *u, uint64_t want)
 static void passage_run(struct gw_job *job)
 {
 	struct passage *p = (struct passage *)((char *)job - offsetof(struct passage, job));
+	const struct gw_exchange_request request = {
+		.head = p->head.at,
+		.head_len = p->head.len,
+		.no_body = p->no_body,
+		.window = p->has_window ? &p->window : NULL,
+	};
 
-	gw_exchange(p->upstream->links, p->stream, p->head.at, p->head.len, p->no_body);
+	gw_exchange(p->upstream->links, p->stream, &request);
 	gw_stream_release(p->stream);
 }
 
@@ -450,6 +474,59 @@ static bool rights_check(struct gw_request *req)
 	return source_check(req);
 }
 
+/* ---- windows of S3 over RDMA ---- */
+
+/* The functions of a window run on the thread of the exchange. Meanwhile the connection is
+ * suspended, so that the request stays. */
+
+static int64_t window_read(void *owner, uint64_t at, char *bytes, size_t len)
+{
+	int64_t moved = gw_rdma_move(owner, PENSTOCK_WRITE, at, bytes, len);
+
+	if (moved >= 0)
+		gw_body_note(owner, bytes, len);
+	return moved;
+}
+
+static int64_t window_write(void *owner, uint64_t at, char *bytes, size_t len)
+{
+	return gw_rdma_move(owner, PENSTOCK_READ, at, bytes, len);
+}
+
+static bool window_check(void *owner)
+{
+	return gw_body_end(owner);
+}
+
+/* Finds the window of a request's token. Returns false after it has filled the reply. */
+static bool window_find(struct gw_request *req, bool stores)
+{
+	bool reads = !strcmp(req->op->name, "GetObject");
+
+	if (stores)
+		return gw_rdma_check(req);
+	return (!reads && strcmp(req->op->name, "HeadObject") != 0) || gw_rdma_check_read(req);
+}
+
+/* Prepares the window of a passage. Returns false after it has filled the reply. */
+static bool window_begin(struct gw_request *req, bool stores)
+{
+	struct passage *p = req->passage;
+
+	if (!p->has_window && stores)
+		gw_rdma_store_fail(req, -EOPNOTSUPP);
+	if (!p->has_window)
+		return !stores;
+	p->window = (struct gw_window){
+		.reads = stores,
+		.length = gw_rdma_window_length(req),
+		.move = stores ? window_read : window_write,
+		.check = window_check,
+		.owner = req,
+	};
+	return true;
+}
+
 /* ---- one request ---- */
 
 static bool passage_start(struct gw_request *req)
@@ -470,23 +547,28 @@ static bool passage_start(struct gw_request *req)
 
 bool gw_upstream_begin(struct gw_request *req)
 {
-	bool stores = req->op->body == GW_BODY_FILE;
+	bool stores = req->op->body == GW_BODY_FILE, window;
 
-	if (!rights_check(req))
-		return false;
-	/* Objects reach the upstream as bodies only, so tokens are declined. */
-	if (stores && !gw_rdma_check(req))
+	if (!rights_check(req) || !window_find(req, stores))
 		return false;
 	if (stores && !gw_header(req, "content-length"))
 		return gw_fail(req, GW_MissingContentLength, NULL) == 0;
 	if (!gw_body_begin(req, GW_BODY_STREAM))
 		return false;
-	req->passage = passage_open(req->server->upstream, req->body.want);
+	if (stores && req->remote && !gw_rdma_length(req))
+		return false;
+	window = req->remote && strcmp(req->http->method, "HEAD") != 0;
+	req->passage = passage_open(req->server->upstream, req->body.want, window);
 	if (!req->passage) {
 		atomic_fetch_add(&req->server->metrics.buffer_refused, 1);
 		return gw_fail(req, GW_SlowDown, NULL) == 0;
 	}
 	req->http->stream = req->passage->stream;
+	if (window && !window_begin(req, stores))
+		return false;
+	/* An exchange with a window starts when the connection waits for the reply. */
+	if (req->passage->has_window)
+		return true;
 	return req->body.want <= GW_STREAM_WHOLE || passage_start(req);
 }
 
@@ -494,6 +576,8 @@ bool gw_upstream_end(struct gw_request *req)
 {
 	struct passage *p = req->passage;
 
+	if (p->has_window && p->window.reads)
+		return passage_start(req);
 	/* The upstream has replied in the middle of the body. */
 	if (gw_stream_discards(p->stream))
 		return true;
@@ -501,6 +585,21 @@ bool gw_upstream_end(struct gw_request *req)
 		return false;
 	gw_stream_check(p->stream);
 	return p->started || passage_start(req);
+}
+
+/* Adds the headers of RDMA to a reply of the upstream. */
+static void rdma_answer(struct gw_request *req)
+{
+	const struct passage *p = req->passage;
+
+	if (!gw_header(req, "x-amz-rdma-token") || p->stream->status / 100 != 2)
+		return;
+	if (p->has_window && p->window.reads)
+		gw_rdma_stored(req);
+	else if (p->has_window && p->window.complete)
+		gw_rdma_sent(req, p->window.moved, p->stream->status == 206);
+	else
+		gw_rdma_decline(req, p->has_window ? p->window.error : 0);
 }
 
 void gw_upstream_answer(struct gw_request *req)
@@ -514,6 +613,11 @@ void gw_upstream_answer(struct gw_request *req)
 	struct gw_reply *reply = &req->http->reply;
 	const char *at = s->headers.at;
 
+	if (s->failure == GW_STREAM_NO_BODY) {
+		if (!req->failed)
+			gw_rdma_store_fail(req, req->passage->window.error);
+		return;
+	}
 	if (s->failure) {
 		gw_fail(req, GW_ServiceUnavailable, "%s", why[s->failure]);
 		return;
@@ -527,8 +631,7 @@ void gw_upstream_answer(struct gw_request *req)
 		gw_header_add(req, at, value);
 		at = value + strlen(value) + 1;
 	}
-	if (gw_header(req, "x-amz-rdma-token") && s->status / 100 == 2)
-		gw_rdma_decline(req);
+	rdma_answer(req);
 	reply->streams = true;
 	reply->has_len = s->has_length;
 	reply->len = s->has_length ? s->length : 0;

@@ -29,6 +29,8 @@ struct gw_upstream_options {
  * `why`. */
 struct gw_upstream *gw_upstream_open(const struct gw_upstream_options *options, char *why,
 				     size_t why_len);
+/* Returns the maximum number of requests whose bytes move by RDMA at a time. */
+unsigned gw_upstream_windows_max(const struct gw_upstream *upstream);
 /* Checks that each access key has keys for the upstream. Returns false with a text in `why`. */
 bool gw_upstream_check_keys(const struct gw_upstream *upstream, const struct gw_keys *keys,
 			    char *why, size_t why_len);

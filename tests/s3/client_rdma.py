@@ -216,16 +216,24 @@ def case_load():
             true(s.moved("shm1")[1] - before >= len(data), "bytes by shm1")
 
 
-def case_upstream_declines():
-    """A gateway in front of another one declines all tokens, and gets no more after 32."""
-    with Setup() as s, Setup(upstream=s.gateway.url, env={
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1"}) as front:
-        data = front.source(LEN)
-        front.copy(front.path("source"), "s3://data-1/key?rdma=off")
-        report = front.copy("s3://data-1/key", front.path("got"))
-        same(report["read"]["paths"], {"bounce": LEN}, "paths")
-        same(front.read() == data, True, "the bytes")
+def case_upstream():
+    """A gateway in front of another one moves the bytes by RDMA. If it declines all tokens, they go
+    by HTTP, and it gets no more tokens after 32."""
+    for flags, path in (([], "rdma"), (["--rdma", "none"], "bounce")):
+        with Setup() as s, Setup(upstream=s.gateway.url, flags=flags, env={
+                "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_REGION": "us-east-1"}) as front:
+            data = front.source(LEN)
+            front.copy(front.path("source"), "s3://data-1/key?rdma=off")
+            report = front.copy("s3://data-1/key", front.path("got"))
+            same(report["read"]["paths"], {path: LEN}, f"paths with {flags}")
+            same(front.read() == data, True, "the bytes")
+            report = front.copy(front.path("source"), "s3://data-1/key")
+            same((report["parts"]["rdma"] > 0, report["parts"]["http"] > 0),
+                 (path == "rdma", path != "rdma"), f"parts by RDMA and by HTTP with {flags}")
+            same(s.gateway.metric("penstock_rdma_declined_total"), 0, "tokens of the upstream")
+            front.copy("s3://data-1/key", front.path("got"))
+            same(front.read() == data, True, "the bytes that were written")
 
 
 def case_gateway_killed():

@@ -118,10 +118,10 @@ def case_short_windows_are_declined():
         same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
 
 
-def with_token(s, token, function, **words):
+def with_token(s, token, function, key="key", **words):
     s.objects.local.headers = {"x-amz-rdma-token": token}
     try:
-        return function(Bucket="data-1", Key="key", **words)
+        return function(Bucket="data-1", Key=key, **words)
     finally:
         s.objects.local.headers = None
 

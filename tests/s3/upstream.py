@@ -18,8 +18,8 @@ import zlib
 from botocore.exceptions import ClientError, HTTPClientError
 
 from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, encoded_put, eventually,
-                    failure, make_certificate, raw_put, read_reply, run_cases, same, together,
-                    write_private)
+                    failure, host, make_certificate, presigned, put_head, raw_put, read_reply,
+                    run_cases, same, together, write_private)
 from server import Server
 
 BACK_KEY, BACK_SECRET = "AKBACK", "secret+of/the+upstream"
@@ -282,6 +282,28 @@ def case_upstream_breaks_off():
     server.stop()
 
 
+def case_herd():
+    """256 clients at once store and read objects through the gateway; none gets an error."""
+    with Pair() as pair:
+        gate = threading.Barrier(256)
+
+        def one(number):
+            head = put_head(pair.client, f"k{number}", 4, "Connection: close\r\n")
+            get = (f"GET {presigned(pair.client, 'get_object', f'k{number}')} HTTP/1.1\r\n"
+                   f"Host: {host(pair.client)}\r\nConnection: close\r\n\r\n").encode()
+            gate.wait()
+            statuses = []
+            for data in (head + b"body", get):
+                with pair.front.connect() as raw:
+                    raw.sendall(data)
+                    statuses.append(read_reply(raw)[9:12])
+            return statuses
+
+        results = together([lambda n=n: one(n) for n in range(256)])
+        same({tuple(result) for result in results}, {(b"200", b"200")}, "statuses")
+        same(len(pair.stored()[0]), 256, "number of keys")
+
+
 def case_early_reply():
     """The upstream replies in the middle of a body and closes the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -324,7 +346,7 @@ def case_rdma_tokens_are_declined():
     with Pair() as pair:
         events = pair.client.meta.events
         events.register("before-sign.s3", lambda request, **_: request.headers.add_header(
-            "x-amz-rdma-token", "tcp1:x"))
+            "x-amz-rdma-token", f"0:4:tcp1:192.0.2.1:9:{'0' * 32}"))
         try:
             reply = pair.client.put_object(Bucket="data-1", Key="k", Body=b"")
         except ClientError as error:  # botocore takes the element Error for an error

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sends requests to `penstock serve` that it must refuse, hundreds of times. Each must be refused
+and counted, no object may be stored or changed, and no descriptor, draft or memory may be left.
+Also fills the disk in the middle of uploads and copies.
+
+gateway_refusals.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
+TAP; tests/run runs it."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from served import (KEY, SECRET, SEED, Gateway, Skip, encoded_put, eventually, failure, host,
+                    keys_of, opened, presigned, put_head, read_reply, run_cases, same, until)
+
+TURNS, REQUESTS = 10, 10
+BODY = b"a body of some length " * 50
+KEYS = ("kept", "new")  # an object that exists, and one that does not
+SOURCE = random.Random(SEED)
+
+
+def flip(data, first, last):
+    """Returns bytes with one bit changed between two offsets."""
+    data = bytearray(data)
+    data[SOURCE.randrange(first, last)] ^= 1 << SOURCE.randrange(8)
+    return bytes(data)
+
+
+def signed_put(gateway, key, body):
+    """Returns the head of a PUT whose signature covers the digest of the body."""
+    request = AWSRequest("PUT", f"{gateway.url}/data-1/{key}", data=body)
+    Auth = type("Auth", (S3SigV4Auth,), {"_should_sha256_sign_payload": lambda *_: True})
+    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    return (head + f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n").encode()
+
+
+def framed_put(gateway, key, frames):
+    """Returns a PUT in the encoding aws-chunked whose body is sent in chunks of HTTP."""
+    head, body = encoded_put(gateway, key, BODY,
+                             zlib.crc32(BODY).to_bytes(4, "big")).split(b"\r\n\r\n", 1)
+    head = re.sub(rb"\r\nContent-Length: \d+", b"\r\nTransfer-Encoding: chunked", head)
+    return head + b"\r\n\r\n" + frames(body)
+
+
+def chunks(body):
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+# Each kind returns the bytes of a request that must be refused.
+
+def wrong_signature(gateway, client, key):
+    head = put_head(client, key, len(BODY), "Connection: close\r\n")
+    at = head.index(b"Signature=") + 10
+    digit = head[at:at + 1]
+    return head[:at] + (b"0" if digit != b"0" else b"1") + head[at + 1:] + BODY
+
+
+def flipped_body(gateway, client, key):
+    return signed_put(gateway, key, BODY) + flip(BODY, 0, len(BODY))
+
+
+def flipped_path(gateway, client, key):
+    head = signed_put(gateway, key, BODY)
+    return head.replace(b"/data-1/k", b"/data-1/j").replace(b"/data-1/n", b"/data-1/o") + BODY
+
+
+def flipped_chunk(gateway, client, key):
+    data = encoded_put(gateway, key, BODY, zlib.crc32(BODY).to_bytes(4, "big"))
+    at = data.index(BODY)
+    return flip(data, at, at + len(BODY))
+
+
+def oversize_head(gateway, client, key):
+    return put_head(client, key, len(BODY), "X-A: " + "a" * 40000 + "\r\n") + BODY
+
+
+def malformed_token(gateway, client, key):
+    url = f"{gateway.url}/data-1/{key}"
+    request = AWSRequest("PUT", url, headers={"x-amz-rdma-token": "0:1:tcp9:x"})
+    S3SigV4Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    head = f"PUT /data-1/{key} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    return (head + "Content-Length: 0\r\nConnection: close\r\n\r\n").encode()
+
+
+def bad_chunks(gateway, client, key):
+    return framed_put(gateway, key, SOURCE.choice((
+        lambda body: b"zz\r\n" + body, lambda body: b"-5\r\n" + body,
+        lambda body: b"f" * 40 + b"\r\n" + body, lambda body: b"\r\n" + body,
+        lambda body: chunks(body).replace(b"\r\n0\r\n\r\n", b"0\r\n\r\n"),
+        lambda body: chunks(body[:-9]))))
+
+
+def truncated_chunks(gateway, client, key):
+    return framed_put(gateway, key, lambda body: chunks(body)[:-20])
+
+
+def truncated_body(gateway, client, key):
+    return put_head(client, key, 2 * len(BODY), "Connection: close\r\n") + BODY
+
+
+FOUR = 'penstock_requests_total{operation="PutObject",status="4xx"}'
+KINDS = (  # request, statuses ("": the client goes away), what counts it
+    (wrong_signature, {"403"}, ["penstock_refused_signatures_total"]),
+    (flipped_path, {"403"}, ["penstock_refused_signatures_total"]),
+    (flipped_body, {"400"}, [FOUR]),
+    (flipped_chunk, {"400"}, [FOUR]),
+    (malformed_token, {"400"}, [FOUR]),
+    (oversize_head, {"400"}, ["penstock_refused_heads_total"]),
+    (bad_chunks, {"400", "413"}, [FOUR, "penstock_aborted_total"]),
+    (truncated_chunks, {""}, ["penstock_aborted_total"]),
+    (truncated_body, {""}, ["penstock_aborted_total"]),
+)
+
+
+def resident(gateway):
+    """Returns the resident memory in KiB."""
+    with open(f"/proc/{gateway.process.pid}/status", encoding="ascii") as lines:
+        return [int(line.split()[1]) for line in lines if line.startswith("VmRSS")][0]
+
+
+def descriptors(gateway):
+    return len(os.listdir(f"/proc/{gateway.process.pid}/fd"))
+
+
+def send(gateway, data, ends=False):
+    """Sends a request. Returns the status, or "" if there is none. `ends` says that the client then
+    closes the connection without a reply."""
+    with gateway.connect() as raw:
+        try:
+            raw.sendall(data)
+        except OSError:
+            pass  # the gateway has refused before it had read all
+        return "" if ends else read_reply(raw)[9:12].decode()
+
+
+def case_refusals():
+    gateway, client = opened(flags=["--timeout", "2"])
+    with gateway:
+        client.put_object(Bucket="data-1", Key="kept", Body=b"kept")
+        # The same requests without a defect are accepted.
+        for data in (signed_put(gateway, "good", BODY) + BODY,
+                     framed_put(gateway, "good", chunks),
+                     put_head(client, "good", len(BODY), "Connection: close\r\n") + BODY):
+            same(send(gateway, data), "200", f"status of {data[:60]!r}")
+            same(client.get_object(Bucket="data-1", Key="good")["Body"].read(), BODY, "body")
+            client.delete_object(Bucket="data-1", Key="good")
+
+        def turn():
+            for kind, statuses, counters in KINDS:
+                before = sum(map(gateway.metric, counters))
+                for key in KEYS * (REQUESTS // 2):
+                    status = send(gateway, kind(gateway, client, key), "" in statuses)
+                    same(status in statuses, True, f"{kind.__name__}: status {status!r}")
+                eventually(lambda c=counters, b=before: sum(map(gateway.metric, c)) >= b + REQUESTS,
+                           True, f"{kind.__name__} is counted")
+
+        def settled():
+            until(lambda: gateway.metric("penstock_requests_in_flight") == 0, "no request is left")
+            return descriptors(gateway), resident(gateway)
+
+        turn()
+        count, memory = settled()
+        for _ in range(TURNS):
+            turn()
+        eventually(lambda: descriptors(gateway) <= count, True, f"at most {count} descriptors")
+        grown = settled()[1] - memory
+        print(f"# {TURNS * len(KINDS) * REQUESTS} requests, {count} descriptors, {grown} KiB grown")
+        same(grown < 6 << 10, True, f"memory has grown by {grown} KiB")
+        same(keys_of(client), ["kept"], "keys")
+        same(client.get_object(Bucket="data-1", Key="kept")["Body"].read(), b"kept", "body")
+        eventually(gateway.drafts, [], "drafts")
+
+
+def case_replays_after_expiry():
+    """A request that was accepted is refused when its URL has expired, and changes nothing."""
+    gateway, client = opened()
+    with gateway:
+        url = client.generate_presigned_url("put_object", ExpiresIn=2, Params={
+            "Bucket": "data-1", "Key": "k"})
+        data = (f"PUT /{url.split('/', 3)[3]} HTTP/1.1\r\nHost: {host(client)}\r\nConnection: "
+                f"close\r\nContent-Length: {len(BODY)}\r\n\r\n").encode() + BODY
+        same(send(gateway, data), "200", "status within the time")
+        client.put_object(Bucket="data-1", Key="k", Body=b"newer")
+        # Each replay within the time is a valid request, so only a read is repeated.
+        url = client.generate_presigned_url("get_object", ExpiresIn=2, Params={
+            "Bucket": "data-1", "Key": "k"})
+        get = (f"GET /{url.split('/', 3)[3]} HTTP/1.1\r\nHost: {host(client)}\r\nConnection: "
+               "close\r\n\r\n").encode()
+        eventually(lambda: send(gateway, get), "403", "status of a replay after the time")
+        before = gateway.metric("penstock_refused_signatures_total")
+        same(send(gateway, data), "403", "status of the PUT after the time")
+        same(gateway.metric("penstock_refused_signatures_total"), before + 1, "refusals")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"newer", "body")
+
+
+def case_full_disk():
+    """Parts, copies and completions that do not fit get 507, and nothing of them is visible."""
+    gateway = Gateway()
+    with gateway:
+        gateway.stop()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", gateway.root],
+                          stderr=subprocess.DEVNULL, check=False).returncode:
+            raise Skip("mount is refused here")
+        try:
+            gateway.start()
+            client = gateway.client()
+            client.create_bucket(Bucket="data-1")
+            names = {"Bucket": "data-1", "Key": "parts"}
+            part = b"x" * (6 << 20)
+            upload = client.create_multipart_upload(**names)["UploadId"]
+            etag = client.upload_part(UploadId=upload, PartNumber=1, Body=part, **names)["ETag"]
+            client.put_object(Bucket="data-1", Key="old", Body=part)
+            full = (507, "StorageFull")
+            same(failure(client.upload_part, UploadId=upload, PartNumber=2, Body=part, **names),
+                 full, "UploadPart")
+            same(failure(client.copy_object, Bucket="data-1", Key="copy", CopySource="data-1/old"),
+                 full, "CopyObject")
+            same(failure(client.upload_part_copy, UploadId=upload, PartNumber=2,
+                         CopySource="data-1/old", **names), full, "UploadPartCopy")
+            finish = {"UploadId": upload, **names,
+                      "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
+            same(failure(client.complete_multipart_upload, **finish), full,
+                 "CompleteMultipartUpload")
+            same(keys_of(client), ["old"], "keys")
+            same([p["PartNumber"] for p in client.list_parts(UploadId=upload, **names)["Parts"]],
+                 [1], "parts")
+            same(client.get_object(Bucket="data-1", Key="old")["Body"].read() == part, True, "body")
+            # With room, the same upload is completed.
+            client.delete_object(Bucket="data-1", Key="old")
+            same(failure(client.complete_multipart_upload, **finish), None, "with room")
+            same(client.get_object(**names)["Body"].read() == part, True, "the object")
+            same(gateway.drafts(), [], "drafts")
+        finally:
+            gateway.stop(signal.SIGKILL)
+            subprocess.run(["umount", gateway.root], check=True)
+
+
+def case_herd_with_errors():
+    """256 clients at once, of which half send requests that are refused: the others are served."""
+    gateway, client = opened()
+    with gateway:
+        requests = []
+        for number in range(256):
+            if number % 2:
+                requests.append(KINDS[number // 2 % len(KINDS)][0](gateway, client, "new"))
+            else:
+                requests.append(put_head(client, f"k{number}", len(BODY), "Connection: close\r\n")
+                                + BODY)
+        results, gate = [None] * 256, threading.Barrier(256)
+
+        def run(number):
+            gate.wait()
+            results[number] = send(gateway, requests[number],
+                                   number % 2 and "" in KINDS[number // 2 % len(KINDS)][1])
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(256)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        same(set(results[::2]), {"200"}, "statuses of good requests")
+        same([r for r in results[1::2] if r[:1] not in ("4", "")], [], "statuses of bad ones")
+        same(gateway.metric('penstock_requests_total{operation="PutObject",status="5xx"}'), 0,
+             "errors of the gateway")
+        same(len(keys_of(client)), 128, "number of keys")
+        same(send(gateway, f"GET {presigned(client, 'get_object', 'k0')} HTTP/1.1\r\nHost: "
+                  f"{host(client)}\r\nConnection: close\r\n\r\n".encode()), "200", "a GET")
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases(globals(), sys.argv[1:]))
