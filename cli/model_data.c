@@ -56,10 +56,15 @@ static void penstock_value(struct reading *r, const struct model_json_value *v)
 		{"depth", offsetof(struct model_measure, depth), 1},
 		{"streams", offsetof(struct model_measure, streams), 1},
 		{"cpu_s_per_gb", offsetof(struct model_measure, cpu_s_per_gb), 1},
+		{"dram_passes", offsetof(struct model_measure, dram_passes), 1},
 	};
 
 	if (!strcmp(v->path, "path") && v->text)
 		snprintf(r->one.path, sizeof(r->one.path), "%s", v->text);
+	if (!strncmp(v->path, "paths.", 6) && v->kind == MODEL_JSON_NUMBER) {
+		r->one.bytes += v->number;
+		r->one.path_bytes = fmax(r->one.path_bytes, v->number);
+	}
 	if (!strcmp(v->path, "threads"))
 		r->threads = v->number;
 	for (unsigned i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)

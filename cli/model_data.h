@@ -13,6 +13,9 @@ struct model_measure {
 	double gbps;
 	double cpu_s_per_gb; /* 0: unknown */
 	char path[16];	     /* name of the path as penstock bench prints it; "": unknown */
+	/* Bytes of all paths together, and of the path that carried the most; 0: unknown. */
+	double bytes, path_bytes;
+	double dram_passes; /* bytes laid down in host memory for each byte; 0: unknown or none */
 };
 
 struct model_measures {

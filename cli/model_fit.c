@@ -3,6 +3,8 @@
  * Implements `penstock model --calibrate`. Fits the free parameters of a model to measurements,
  * and prints how much the fitted model differs from each of them. Also predicts each measurement
  * from a fit to all others: only the error of such a prediction tells how good predictions are.
+ * The model `pipeline` describes one path of Penstock, so it is fitted to the measurements of each
+ * path on their own.
  */
 #include "model_fit.h"
 
@@ -19,9 +21,19 @@
  * fixed time for each request. The other hops get no latency and a bandwidth that no machine
  * reaches, so that they do not limit the result. */
 static const struct pst_model_setting pipeline_base[] = {
-	{"drive-us", 0},    {"copy-gbps", 1e6}, {"copy-us", 0},
-	{"dram-gbps", 1e6}, {"dram-us", 0},	{"pcie-gbps", 1e6},
-	{"pcie-us", 0},	    {"hbm-gbps", 1e6},	{"hbm-us", 0},
+	{"drive-us", 0}, {"copy-gbps", 1e6}, {"copy-us", 0}, {"dram-gbps", 1e6},
+	{"dram-us", 0},	 {"pcie-gbps", 1e6}, {"pcie-us", 0}, {"hbm-gbps", 1e6},
+	{"hbm-us", 0},	 {"home-us", 0},     {"wake-us", 0}, {"register-gbps", 1e6},
+};
+
+/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to the base
+ * above: no drive takes part, and requests overlap. */
+static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
+
+enum regime {
+	ONE_HOP,  /* one slow hop, such as a drive */
+	COPIES,	  /* path bounce, from the page cache */
+	REGISTERS /* path mapped */
 };
 
 struct calibration {
@@ -31,6 +43,8 @@ struct calibration {
 	struct pst_fit_point points[MODEL_MEASURES];
 	double fitted[MODEL_MEASURES], left_out[MODEL_MEASURES];
 	double rms, worst, worst_left_out;
+	const char *path; /* path of the measurements; "": unknown, or not model `pipeline` */
+	enum regime regime;
 };
 
 static bool is_pipeline(const struct calibration *c)
@@ -48,7 +62,28 @@ static void point_set(struct calibration *c, struct pst_fit_point *p, const char
 /* Returns the number by which the parameter `path` of the model names a path of Penstock. */
 static double path_choice(const char *path)
 {
-	return !strcmp(path, "bounce") ? 2 : !strcmp(path, "staged") ? 1 : 0;
+	return !strcmp(path, "mapped")	 ? 3
+	       : !strcmp(path, "bounce") ? 2
+	       : !strcmp(path, "staged") ? 1
+					 : 0;
+}
+
+/* Returns the share of the bytes that the measurement's main path did not carry. */
+static double other_share(const struct model_measure *m)
+{
+	return m->bytes > 0 ? 1 - m->path_bytes / m->bytes : 0;
+}
+
+/* Returns which resources limit the measurements. On path bounce, bytes that were not in the page
+ * cache are written to host memory twice, and a drive limits their speed. */
+static enum regime regime_of(const struct model_measures *data)
+{
+	const struct model_measure *m = &data->list[0];
+
+	if (!strcmp(m->path, "mapped"))
+		return REGISTERS;
+	return !strcmp(m->path, "bounce") && m->dram_passes > 0 && m->dram_passes < 1.5 ? COPIES
+											: ONE_HOP;
 }
 
 static int points_make(struct calibration *c)
@@ -63,6 +98,8 @@ static int points_make(struct calibration *c)
 			point_set(c, p, "size", m->block);
 			point_set(c, p, "depth", m->depth >= 1 ? m->depth : 1);
 			point_set(c, p, "path", path_choice(m->path));
+			if (c->regime == REGISTERS)
+				point_set(c, p, "unregistered", other_share(m));
 		} else if (!is_pipeline(c) && m->streams >= 1 && m->streams <= 64) {
 			point_set(c, p, "streams", m->streams);
 		} else {
@@ -91,14 +128,35 @@ static int free_add(struct calibration *c, const char *name)
 	return 0;
 }
 
+/* Returns the parameters to fit, unless the user names them: fewer than the measurements if
+ * possible, and only those that have an effect on one of the measurements. */
+static const char *free_default(const struct calibration *c)
+{
+	unsigned count = c->data->count;
+	bool shared = false, others = false;
+
+	for (unsigned i = 0; i < count; i++) {
+		int piece = pst_model_param_index(c->run->model, "piece");
+
+		shared |= is_pipeline(c) && c->data->list[i].block > c->run->in[piece];
+		others |= other_share(&c->data->list[i]) > 0;
+	}
+	if (!is_pipeline(c))
+		return "gpu-gbps,memory-gbps";
+	if (c->regime == COPIES)
+		return shared && count > 4 ? "copy-gbps,home-us,wake-us,dram-gbps"
+					   : "copy-gbps,home-us";
+	if (c->regime == REGISTERS)
+		return others && count > 1 ? "register-gbps,copy-gbps" : "register-gbps";
+	return count < 4 ? "drive-gbps,request-us" : "drive-gbps,request-us,knee";
+}
+
 static int free_parse(struct calibration *c, const char *text)
 {
 	char name[64];
 
 	if (!text)
-		text = !is_pipeline(c)	    ? "gpu-gbps,memory-gbps"
-		       : c->data->count < 4 ? "drive-gbps,request-us"
-					    : "drive-gbps,request-us,knee";
+		text = free_default(c);
 	do {
 		size_t len = strcspn(text, ",");
 		int ret;
@@ -111,9 +169,10 @@ static int free_parse(struct calibration *c, const char *text)
 	} while (*text++ == ',');
 	if (c->fit.free_count > c->data->count)
 		return fail(EXIT_FAILED,
-			    "%u measurements cannot tell %u parameters: measure more, "
+			    "%u measurements%s%s cannot tell %u parameters: measure more, "
 			    "or choose fewer with --fit",
-			    c->data->count, c->fit.free_count);
+			    c->data->count, *c->path ? " of path " : "", c->path,
+			    c->fit.free_count);
 	return 0;
 }
 
@@ -130,36 +189,50 @@ static double request_time(const struct model_measures *data)
 	return fmax(1, least->depth) * least->block / least->gbps * 1e-3;
 }
 
+static void settings_set(struct model_run *r, const struct pst_model_setting *set, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		int at = pst_model_param_index(r->model, set[i].name);
+
+		if (!r->given[at])
+			r->in[at] = set[i].value;
+	}
+}
+
+/* Returns the value from which the fit of a free parameter starts. */
+static double start_value(const struct calibration *c, const struct pst_model_param *p)
+{
+	double most = 0;
+
+	for (unsigned i = 0; i < c->data->count; i++)
+		most = fmax(most, c->data->list[i].gbps);
+	if (!strcmp(p->name, "knee")) /* the default is the maximum */
+		return 3;
+	if (!strcmp(p->name, "request-us"))
+		return request_time(c->data);
+	/* Path bounce reads or writes host memory four times. */
+	if (!strcmp(p->name, "dram-gbps") && c->regime == COPIES)
+		return 4 * most;
+	if (!strcmp(p->unit, "GB/s") && strcmp(p->name, "copy-gbps"))
+		return most;
+	return p->value;
+}
+
 /* Changes only parameters that the user has not given: sets the base of a fit, and start values
  * for the parameters to fit. */
 static void base_set(struct calibration *c)
 {
-	const struct pst_model *m = c->run->model;
-	unsigned count = is_pipeline(c) ? sizeof(pipeline_base) / sizeof(pipeline_base[0]) : 0;
-	double most = 0;
+	struct model_run *r = c->run;
 
-	for (unsigned i = 0; i < count; i++) {
-		int at = pst_model_param_index(m, pipeline_base[i].name);
-
-		if (!c->run->given[at])
-			c->run->in[at] = pipeline_base[i].value;
-	}
-	if (!is_pipeline(c)) /* the fit needs many runs, so it uses the closed form */
-		c->run->in[pst_model_param_index(m, "duration-ms")] = 0;
-	for (unsigned i = 0; i < c->data->count; i++)
-		most = fmax(most, c->data->list[i].gbps);
-	for (unsigned i = 0; i < c->fit.free_count; i++) {
-		const struct pst_model_param *p = &m->params[c->fit.free[i]];
-
-		if (c->run->given[c->fit.free[i]])
-			continue;
-		if (!strcmp(p->unit, "GB/s"))
-			c->run->in[c->fit.free[i]] = most;
-		else if (!strcmp(p->name, "request-us"))
-			c->run->in[c->fit.free[i]] = request_time(c->data);
-		else if (!strcmp(p->name, "knee")) /* the default is the maximum */
-			c->run->in[c->fit.free[i]] = 3;
-	}
+	if (is_pipeline(c))
+		settings_set(r, pipeline_base, sizeof(pipeline_base) / sizeof(pipeline_base[0]));
+	else /* the fit needs many runs, so it uses the closed form */
+		r->in[pst_model_param_index(r->model, "duration-ms")] = 0;
+	if (c->regime != ONE_HOP)
+		settings_set(r, cache_base, sizeof(cache_base) / sizeof(cache_base[0]));
+	for (unsigned i = 0; i < c->fit.free_count; i++)
+		if (!r->given[c->fit.free[i]])
+			r->in[c->fit.free[i]] = start_value(c, &r->model->params[c->fit.free[i]]);
 }
 
 static double error_of(double predicted, double measured)
@@ -204,11 +277,14 @@ static void percent_print(double share)
 		printf(" %+8.1f%%", share * 100);
 }
 
-static void fit_print_text(const struct calibration *c)
+static void fit_print_text(const struct calibration *c, bool after_another)
 {
 	const struct pst_model *m = c->run->model;
 
-	printf("%s fitted to %u measurements\n", m->name, c->data->count);
+	if (after_another)
+		fputc('\n', stdout);
+	printf("%s%s%s fitted to %u measurements\n", m->name, *c->path ? " of path " : "", c->path,
+	       c->data->count);
 	for (unsigned i = 0; i < c->fit.free_count; i++)
 		printf("  --%s %.6g   %s\n", m->params[c->fit.free[i]].name,
 		       c->fit.in[c->fit.free[i]], m->params[c->fit.free[i]].about);
@@ -235,48 +311,46 @@ static void fit_print_text(const struct calibration *c)
 		       c->worst_left_out * 100);
 }
 
-static void fit_print_json(const struct calibration *c)
+static void fit_print_json(struct json *j, const struct calibration *c)
 {
 	const struct pst_model *m = c->run->model;
-	struct json j;
 
-	json_open(&j, stdout);
-	json_text(&j, "model", m->name);
-	json_object(&j, "fit");
-	json_object(&j, "fitted");
+	json_object(j, NULL);
+	json_text(j, "path", c->path);
+	json_object(j, "fitted");
 	for (unsigned i = 0; i < c->fit.free_count; i++)
-		json_real(&j, m->params[c->fit.free[i]].name, c->fit.in[c->fit.free[i]]);
-	json_end(&j);
-	json_real(&j, "rms_error", c->rms);
-	json_real(&j, "worst_error", c->worst);
-	json_real(&j, "worst_left_out_error", c->worst_left_out);
-	json_array(&j, "measurements");
+		json_real(j, m->params[c->fit.free[i]].name, c->fit.in[c->fit.free[i]]);
+	json_end(j);
+	json_real(j, "rms_error", c->rms);
+	json_real(j, "worst_error", c->worst);
+	json_real(j, "worst_left_out_error", c->worst_left_out);
+	json_array(j, "measurements");
 	for (unsigned i = 0; i < c->data->count; i++) {
 		const struct pst_fit_point *p = &c->points[i];
 
-		json_object(&j, NULL);
+		json_object(j, NULL);
 		for (unsigned k = 0; k < (is_pipeline(c) ? 2 : 1); k++)
-			json_real(&j, m->params[p->param[k]].name, p->value[k]);
-		json_real(&j, "measured", p->measured);
-		json_real(&j, "fitted", c->fitted[i]);
-		json_real(&j, "left_out", c->left_out[i]);
-		json_end(&j);
+			json_real(j, m->params[p->param[k]].name, p->value[k]);
+		json_real(j, "measured", p->measured);
+		json_real(j, "fitted", c->fitted[i]);
+		json_real(j, "left_out", c->left_out[i]);
+		json_end(j);
 	}
-	json_array_end(&j);
-	json_end(&j);
-	json_close(&j);
+	json_array_end(j);
+	json_end(j);
 }
 
-int model_calibrate(struct model_run *r, const struct model_measures *data, const char *free_text,
-		    bool json)
+/* Fits the model to the measurements `data`, which are of one path. */
+static int path_fit(struct calibration *c, struct model_run *r, const struct model_measures *data,
+		    const char *free_text)
 {
-	struct calibration *c = calloc(1, sizeof(*c));
 	int ret;
 
-	if (!c)
-		return fail(EXIT_FAILED, "out of memory");
+	memset(c, 0, sizeof(*c));
 	c->run = r;
 	c->data = data;
+	c->path = is_pipeline(c) ? data->list[0].path : "";
+	c->regime = is_pipeline(c) ? regime_of(data) : ONE_HOP;
 	c->fit.model = r->model;
 	c->fit.points = c->points;
 	c->fit.point_count = data->count;
@@ -285,16 +359,93 @@ int model_calibrate(struct model_run *r, const struct model_measures *data, cons
 	ret = free_parse(c, free_text);
 	if (!ret)
 		ret = points_make(c);
-	if (!ret) {
-		base_set(c);
-		fit_all(c);
-		if (isnan(c->rms))
-			ret = fail(EXIT_FAILED, "no parameters suit the measurements");
-		else if (json)
-			fit_print_json(c);
+	if (ret)
+		return ret;
+	base_set(c);
+	fit_all(c);
+	return isnan(c->rms) ? fail(EXIT_FAILED, "no parameters suit the measurements") : 0;
+}
+
+/* Returns whether measurements a and b belong to one fit. */
+static bool same_fit(const struct model_run *r, const struct model_measure *a,
+		     const struct model_measure *b)
+{
+	return strcmp(r->model->name, "pipeline") != 0 || !strcmp(a->path, b->path);
+}
+
+/* Moves the first measurement, and all others of its path, from `from` to `to`. */
+static void path_take(const struct model_run *r, struct model_measures *from,
+		      struct model_measures *to)
+{
+	struct model_measure first = from->list[0];
+	unsigned kept = 0;
+
+	to->count = 0;
+	for (unsigned i = 0; i < from->count; i++)
+		if (same_fit(r, &first, &from->list[i]))
+			to->list[to->count++] = from->list[i];
 		else
-			fit_print_text(c);
+			from->list[kept++] = from->list[i];
+	from->count = kept;
+}
+
+/* The memory of model_calibrate, which is too large for a stack. */
+struct calibrations {
+	struct calibration one;
+	struct model_measures rest, path;
+	struct model_run run;
+	double worst, worst_left_out;
+	unsigned count;
+};
+
+static void worst_print(const struct calibrations *all)
+{
+	printf("\nall paths: error of the fits %.1f%% at most", all->worst * 100);
+	if (!isnan(all->worst_left_out))
+		printf(", of predictions from the other measurements %.1f%% at most",
+		       all->worst_left_out * 100);
+	fputc('\n', stdout);
+}
+
+int model_calibrate(const struct model_run *r, const struct model_measures *data,
+		    const char *free_text, bool json)
+{
+	struct calibrations *all = calloc(1, sizeof(*all));
+	struct json j;
+	int ret = 0;
+
+	if (!all)
+		return fail(EXIT_FAILED, "out of memory");
+	all->rest = *data;
+	while (!ret && all->rest.count) {
+		struct calibration *c = &all->one;
+
+		path_take(r, &all->rest, &all->path);
+		all->run = *r;
+		ret = path_fit(c, &all->run, &all->path, free_text);
+		if (ret)
+			break;
+		if (json && !all->count) {
+			json_open(&j, stdout);
+			json_text(&j, "model", r->model->name);
+			json_array(&j, "fits");
+		}
+		if (json)
+			fit_print_json(&j, c);
+		else
+			fit_print_text(c, all->count > 0);
+		all->worst = fmax(all->worst, c->worst);
+		/* A path with too few measurements has no such error, which is then unknown. */
+		if (!(c->worst_left_out <= all->worst_left_out))
+			all->worst_left_out = isnan(all->worst_left_out) ? NAN : c->worst_left_out;
+		all->count++;
 	}
-	free(c);
+	if (json && all->count) {
+		json_array_end(&j);
+		json_close(&j);
+	} else if (!ret && all->count > 1) {
+		worst_print(all);
+	}
+	free(all);
 	return ret;
 }

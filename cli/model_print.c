@@ -123,7 +123,8 @@ static void value_json(struct json *j, const char *name, double value, const cha
 
 	if (choices && !isnan(value))
 		json_text(j, name, model_value_text(value, choices, text, sizeof(text)));
-	else if (pst_model_is_whole(unit) && fabs(value) < 9e15)
+	/* A result in the unit "count" may be an expected value, such as 8.9 evictions. */
+	else if (pst_model_is_whole(unit) && fabs(value) < 9e15 && value == floor(value))
 		json_int(j, name, (int64_t)value);
 	else
 		json_real(j, name, value);

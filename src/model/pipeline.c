@@ -2,9 +2,15 @@
 /*
  * The model `pipeline`: requests over the hops of a path. Each path has its hops: a direct path has
  * no hop in host memory, path `staged` passes host memory once, and path `bounce` also has a copy
- * by the CPU.
+ * by the CPU. With path `mapped`, the GPU reads the page cache, which a CPU registers with the
+ * driver before.
+ *
+ * Path bounce: lanes (threads) copy a request in pieces. A request comes to its first lane. That
+ * lane carries a request of one piece alone. Before it copies a longer request, it wakes the other
+ * lanes, which then copy pieces of the same request.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "models.h"
@@ -26,6 +32,11 @@ enum {
 	COPY,
 	COPY_US,
 	COPY_THREADS,
+	PIECE,
+	HOME_US,
+	WAKE_US,
+	REGISTER,
+	UNREGISTERED,
 	DRAM,
 	DRAM_US,
 	PCIE,
@@ -36,15 +47,15 @@ enum {
 	PARAMS
 };
 
-enum { DIRECT, STAGED, BOUNCE };
+enum { DIRECT, STAGED, BOUNCE, MAPPED };
 
 /* From this value of `knee` on, the throughput is exactly the smaller of its two bounds. */
 #define KNEE_SHARP 100
 
 static const struct pst_model_param params[] = {
-	[PATH] = {"path", "", "direct|staged|bounce", 0, 0, 0,
+	[PATH] = {"path", "", "direct|staged|bounce|mapped", 0, 0, 0,
 		  "memory that the bytes touch: none of the host, DMA buffers, page cache and "
-		  "buffers",
+		  "buffers, page cache",
 		  "README.md, the paths of Penstock"},
 	[ORDER] = {"order", "", "pipelined|serial", 0, 0, 0,
 		   "whether the hops work at the same time", "Penstock's lanes work so"},
@@ -73,8 +84,22 @@ static const struct pst_model_param params[] = {
 		  "memcpy of one core, typical"},
 	[COPY_US] = {"copy-us", "us", NULL, 1, 0, 1e9, "latency of the copy's system call",
 		     "typical"},
-	[COPY_THREADS] = {"copy-threads", "count", NULL, 4, 1, 4096, "CPUs that copy",
-			  "lanes of a device"},
+	[COPY_THREADS] = {"copy-threads", "count", NULL, 8, 1, 4096, "CPUs that copy",
+			  "lanes of a GPU, src/device/cuda.c"},
+	[PIECE] = {"piece", "bytes", NULL, 256 << 10, 512, 1e12,
+		   "bytes that a lane copies at once; shorter requests are not shared",
+		   "CHUNK_FIRST of src/path/slotted.c"},
+	[HOME_US] = {"home-us", "us", NULL, 10, 0, 1e9,
+		     "time of a request in its first lane, besides its copy",
+		     "9.9 on an H200, calibrated"},
+	[WAKE_US] = {"wake-us", "us", NULL, 23, 0, 1e9,
+		     "time in which the first lane wakes the other lanes", "H200, calibrated"},
+	[REGISTER] = {"register-gbps", "GB/s", NULL, 33, 0.001, 1e6,
+		      "bandwidth at which one CPU registers page cache", "H200, calibrated"},
+	[UNREGISTERED] = {"unregistered", "ratio", NULL, 0, 0, 1,
+			  "share of the bytes of path mapped that one lane copies, because no more "
+			  "page cache can be registered",
+			  "everything can be registered"},
 	[DRAM] = {"dram-gbps", "GB/s", NULL, 200, 0.001, 1e6,
 		  "bandwidth of host memory, reads and writes together",
 		  "eight channels of DDR5-4800 have 307 GB/s, of which streams reach two thirds"},
@@ -104,6 +129,7 @@ enum {
 	DIRECT_SPEED,
 	STAGED_SPEED,
 	BOUNCE_SPEED,
+	MAPPED_SPEED,
 	GAIN,
 	GAIN_LIMIT,
 	RESULTS
@@ -116,31 +142,38 @@ static const struct pst_model_result results[] = {
 	[SPEED] =
 		{"speed-gbps", "GB/s", NULL, "throughput",
 		 "(slowest-gbps^-knee + (depth * size / latency-us)^-knee)^(-1 / knee), the min of "
-		 "both for knee = 100; serial: size / latency-us",
+		 "both for knee = 100; serial: size / latency-us; path mapped: the "
+		 "unregistered share at copy-gbps, the rest so",
 		 BOUND},
 	[LATENCY] = {"latency-us", "us", NULL, "time of one request alone",
 		     "request-us + sum of (latency + min(size, chunk) / bandwidth) + rest / "
 		     "slowest-gbps; serial: request-us + sum of (latency + size / bandwidth)",
 		     "sum over the hops"},
 	[IOPS] = {"iops", "1/s", NULL, "requests a second", "speed-gbps / size", "definition"},
-	[SLOWEST] = {"slowest-hop", "", "drive|network|copy|dram|pcie|hbm",
+	[SLOWEST] = {"slowest-hop", "", "drive|network|copy|dram|pcie|hbm|register",
 		     "hop with the least bandwidth", "argmin of the bandwidths", BOUND},
-	[SLOWEST_GBPS] = {"slowest-gbps", "GB/s", NULL, "bandwidth of this hop",
-			  "min of the bandwidths; dram-gbps / dram-traffic for host memory", BOUND},
+	[SLOWEST_GBPS] =
+		{"slowest-gbps", "GB/s", NULL, "bandwidth of this hop",
+		 "min of the bandwidths; dram-gbps / dram-traffic for host memory; copies: "
+		 "size / (home-us + max(min(size, piece), size / copy-threads) / copy-gbps "
+		 "+ wake-us if size > piece)",
+		 BOUND},
 	[FULL_DEPTH] = {"full-depth", "count", NULL, "requests in flight that keep this hop busy",
 			"ceil(slowest-gbps * latency-us / size)", "Little 1961"},
 	[CPU] = {"cpu-s-per-gb", "s/GB", NULL, "CPU time of 10^9 bytes",
 		 "request-cpu-us / size + copies / copy-gbps", "sum"},
 	[DRAM_TRAFFIC] = {"dram-traffic", "ratio", NULL,
 			  "bytes that host memory reads and writes for each byte",
-			  "direct 0, staged 2, bounce 4", COUNTED},
+			  "direct 0, staged 2, bounce 4, mapped 1 + 3 * unregistered", COUNTED},
 	[COPIES] = {"cpu-copies", "ratio", NULL, "copies of each byte by a CPU",
-		    "bounce 1, otherwise 0", COUNTED},
+		    "bounce 1, mapped unregistered, otherwise 0", COUNTED},
 	[DIRECT_SPEED] = {"direct-gbps", "GB/s", NULL, "throughput with path=direct",
 			  "speed-gbps of that path", BOUND},
 	[STAGED_SPEED] = {"staged-gbps", "GB/s", NULL, "throughput with path=staged",
 			  "speed-gbps of that path", BOUND},
 	[BOUNCE_SPEED] = {"bounce-gbps", "GB/s", NULL, "throughput with path=bounce",
+			  "speed-gbps of that path", BOUND},
+	[MAPPED_SPEED] = {"mapped-gbps", "GB/s", NULL, "throughput with path=mapped",
 			  "speed-gbps of that path", BOUND},
 	[GAIN] = {"direct-gain", "ratio", NULL, "direct-gbps over staged-gbps",
 		  "direct-gbps / staged-gbps", "ratio"},
@@ -150,7 +183,8 @@ static const struct pst_model_result results[] = {
 			"slowest-gbps of direct * (latency-us of staged, serial) / size", "ratio"},
 };
 
-static const unsigned char dram_traffic[] = {[DIRECT] = 0, [STAGED] = 2, [BOUNCE] = 4};
+static const unsigned char dram_traffic[] = {
+	[DIRECT] = 0, [STAGED] = 2, [BOUNCE] = 4, [MAPPED] = 1};
 
 struct hops {
 	unsigned count, slowest; /* slowest: value of the result slowest-hop */
@@ -169,6 +203,17 @@ static void hop_add(struct hops *h, unsigned kind, double gbps, double latency)
 	h->slowest_gbps = gbps;
 }
 
+/* Returns the bandwidth of the copies of path bounce. The next request waits until the first lane
+ * has finished its part of this one. */
+static double copies_gbps(const double *in)
+{
+	bool shared = in[SIZE] > in[PIECE];
+	double share = fmax(fmin(in[SIZE], in[PIECE]), in[SIZE] / in[COPY_THREADS]);
+
+	return in[SIZE] * 1e-3 /
+	       (in[HOME_US] + (shared ? in[WAKE_US] : 0) + share * 1e-3 / in[COPY]);
+}
+
 static struct hops hops_of(const double *in, unsigned path)
 {
 	struct hops h = {0};
@@ -177,7 +222,9 @@ static struct hops hops_of(const double *in, unsigned path)
 	if (in[NETWORK] > 0)
 		hop_add(&h, 1, in[NETWORK_GBPS], in[NETWORK_US]);
 	if (path == BOUNCE)
-		hop_add(&h, 2, in[COPY] * in[COPY_THREADS], in[COPY_US]);
+		hop_add(&h, 2, copies_gbps(in), in[COPY_US]);
+	if (path == MAPPED)
+		hop_add(&h, 6, in[REGISTER], 0);
 	if (path != DIRECT)
 		hop_add(&h, 3, in[DRAM] / dram_traffic[path], in[DRAM_US]);
 	hop_add(&h, 4, in[PCIE], in[PCIE_US]);
@@ -221,9 +268,12 @@ static double smooth_min(double a, double b, double knee)
 static double path_speed(const double *in, unsigned path)
 {
 	struct hops h = hops_of(in, path);
-	double each = in[SIZE] * 1e-3 / request_latency(in, &h);
+	double each = in[SIZE] * 1e-3 / request_latency(in, &h), speed = each, copied;
 
-	return in[ORDER] > 0 ? each : smooth_min(h.slowest_gbps, in[DEPTH] * each, in[KNEE]);
+	if (in[ORDER] <= 0)
+		speed = smooth_min(h.slowest_gbps, in[DEPTH] * each, in[KNEE]);
+	copied = path == MAPPED ? in[UNREGISTERED] : 0;
+	return 1 / ((1 - copied) / speed + copied / in[COPY]);
 }
 
 static const char *run(const double *in, double *out, struct pst_model_space *space)
@@ -239,12 +289,13 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 	out[SLOWEST_GBPS] = h.slowest_gbps;
 	out[FULL_DEPTH] =
 		in[ORDER] > 0 ? NAN : ceil(h.slowest_gbps * 1e3 * out[LATENCY] / in[SIZE]);
-	out[COPIES] = path == BOUNCE;
+	out[COPIES] = path == BOUNCE ? 1 : path == MAPPED ? in[UNREGISTERED] : 0;
 	out[CPU] = in[REQUEST_CPU] * 1e3 / in[SIZE] + out[COPIES] / in[COPY];
-	out[DRAM_TRAFFIC] = dram_traffic[path];
+	out[DRAM_TRAFFIC] = dram_traffic[path] + (path == MAPPED ? 3 * in[UNREGISTERED] : 0);
 	out[DIRECT_SPEED] = path_speed(in, DIRECT);
 	out[STAGED_SPEED] = path_speed(in, STAGED);
 	out[BOUNCE_SPEED] = path_speed(in, BOUNCE);
+	out[MAPPED_SPEED] = path_speed(in, MAPPED);
 	out[GAIN] = out[DIRECT_SPEED] / out[STAGED_SPEED];
 	out[GAIN_LIMIT] = gain_limit(in);
 	return NULL;

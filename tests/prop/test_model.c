@@ -96,6 +96,10 @@ static const struct {
 	{"pipeline", "drives", "speed-gbps", 1},
 	{"pipeline", "network-gbps", "speed-gbps", 1},
 	{"pipeline", "copy-gbps", "speed-gbps", 1},
+	{"pipeline", "copy-threads", "speed-gbps", 1},
+	{"pipeline", "home-us", "speed-gbps", -1},
+	{"pipeline", "wake-us", "speed-gbps", -1},
+	{"pipeline", "register-gbps", "mapped-gbps", 1},
 	{"pipeline", "dram-gbps", "speed-gbps", 1},
 	{"pipeline", "pcie-gbps", "speed-gbps", 1},
 	{"pipeline", "hbm-gbps", "speed-gbps", 1},
@@ -149,6 +153,10 @@ static void more_is_never_worse(void **state)
 
 		assert_true(param >= 0 && result >= 0);
 		randomize(m, in);
+		/* A request that is longer than a piece costs wake-ups, so it can be slower than a
+		 * request of one piece. */
+		if (!strcmp(m->name, "pipeline") && !strcmp(rules[k].param, "size"))
+			set(m, in, "wake-us", 0);
 		if (m->run(in, out, space))
 			continue; /* the random parameters contradict each other */
 		before = out[result];

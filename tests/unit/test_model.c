@@ -146,6 +146,30 @@ static const struct wanted wanted[] = {
 	{"pipeline", {{"network", 1}, {"network-gbps", 2}}, "slowest-hop", 1, 1},
 	{"pipeline", {{"path", 1}, {"dram-gbps", 20}}, "speed-gbps", 10, 10},
 	{"pipeline", {{"path", 2}}, "dram-traffic", 4, 4},
+	/* Path bounce, one piece: 65,536 bytes in 10 us + 65,536 / 10 GB/s. */
+	{"pipeline", {{"path", 2}, {"drives", 8}, {"size", 65536}}, "speed-gbps", 3.95901, 3.95902},
+	/* Two pieces: the first lane takes 10 + 23 us, and copies one piece in 26.2 us. */
+	{"pipeline",
+	 {{"path", 2}, {"drives", 8}, {"size", 1 << 19}},
+	 "speed-gbps",
+	 8.85406,
+	 8.85407},
+	/* 16 pieces, two for each of eight lanes: 10 + 23 + 52.4 us. */
+	{"pipeline",
+	 {{"path", 2}, {"drives", 8}, {"size", 1 << 22}},
+	 "speed-gbps",
+	 49.0970,
+	 49.0971},
+	{"pipeline", {{"path", 3}, {"drives", 8}}, "slowest-hop", 6, 6},
+	{"pipeline", {{"path", 3}, {"drives", 8}}, "speed-gbps", 33, 33},
+	/* Half of the bytes at 33 GB/s, then half at 10 GB/s. */
+	{"pipeline",
+	 {{"path", 3}, {"drives", 8}, {"unregistered", 0.5}},
+	 "speed-gbps",
+	 15.3488,
+	 15.3489},
+	{"pipeline", {{"path", 3}, {"unregistered", 0.5}}, "dram-traffic", 2.5, 2.5},
+	{"pipeline", {{"path", 3}, {"unregistered", 0.5}}, "cpu-copies", 0.5, 0.5},
 	{"pipeline",
 	 {{"size", 140e9},
 	  {"drive-gbps", 7},
@@ -224,6 +248,46 @@ static void figures(void **state)
 		if (!(out[at] >= w->low * (1 - 1e-9) && out[at] <= w->high * (1 + 1e-9)))
 			fail_msg("figure %u: %s of %s is %.9g, not %g to %g", i, w->result,
 				 w->model, out[at], w->low, w->high);
+	}
+}
+
+/* Bytes of a token for each preset of the model `kvcache`, computed by hand: layers x 2 (key and
+ * value) x heads x 128 elements x 2 bytes; DeepSeek: layers x (512 + 64) elements x 2 bytes. */
+static const struct {
+	const char *preset;
+	double bytes;
+} token_bytes[] = {
+	{"llama-3.1-8b", 131072},   /* 32 x 2 x 8 x 128 x 2 */
+	{"llama-3.1-70b", 327680},  /* 80 x 2 x 8 x 128 x 2 */
+	{"llama-3.1-405b", 516096}, /* 126 x 2 x 8 x 128 x 2 */
+	{"qwen2.5-72b", 327680},    /* 80 x 2 x 8 x 128 x 2 */
+	{"qwen3-32b", 262144},	    /* 64 x 2 x 8 x 128 x 2 */
+	{"mistral-7b", 131072},	    /* 32 x 2 x 8 x 128 x 2 */
+	{"deepseek-v3", 70272},	    /* 61 x 576 x 2 */
+};
+
+static void kv_presets(void **state)
+{
+	const struct pst_model *m = pst_model_find("kvcache");
+	int at = pst_model_result_index(m, "token-bytes");
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+
+	(void)state;
+	assert_int_equal(m->preset_count, COUNT(token_bytes));
+	for (unsigned i = 0; i < COUNT(token_bytes); i++) {
+		const struct pst_model_preset *p = &m->presets[i];
+
+		assert_string_equal(p->name, token_bytes[i].preset);
+		pst_model_defaults(m, in);
+		assert_true(pst_model_apply(m, p->set, in));
+		assert_null(m->run(in, out, space));
+		if (fabs(out[at] - token_bytes[i].bytes) > 1e-6)
+			fail_msg("%s: %.17g bytes, not %.17g", p->name, out[at],
+				 token_bytes[i].bytes);
+		/* A source is a file of a repository. */
+		if (!strstr(p->source, "/") ||
+		    (!strstr(p->source, "config.json") && !strstr(p->source, ".py")))
+			fail_msg("%s: the source '%s' names no file", p->name, p->source);
 	}
 }
 
@@ -367,13 +431,10 @@ static void fit_finds_parameters(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tables),
-		cmocka_unit_test(presets),
-		cmocka_unit_test(figures),
-		cmocka_unit_test(published),
-		cmocka_unit_test(values_out_of_range),
-		cmocka_unit_test(contradictions),
-		cmocka_unit_test(fit_finds_parameters),
+		cmocka_unit_test(tables),	  cmocka_unit_test(presets),
+		cmocka_unit_test(figures),	  cmocka_unit_test(kv_presets),
+		cmocka_unit_test(published),	  cmocka_unit_test(values_out_of_range),
+		cmocka_unit_test(contradictions), cmocka_unit_test(fit_finds_parameters),
 	};
 
 	return cmocka_run_group_tests(tests, space_make, space_free);

@@ -46,6 +46,15 @@ static void penstock_bench(void **state)
 	assert_measure(0, 65536, 8, 4.5, "bounce");
 	assert_true(fabs(data.list[0].cpu_s_per_gb - 0.1) < 1e-12);
 	assert_measure(1, 131072, 4, 9, "p2p");
+	assert_true(fabs(data.list[0].bytes - 8) + fabs(data.list[0].path_bytes - 8) < 1e-9);
+	assert_true(data.list[1].bytes + data.list[1].path_bytes <= 0);
+	/* Two paths shared the bytes; "reasons" has paths, too, which are no bytes. */
+	assert_null(parse("{\"gb_per_s\": 20, \"block\": 8388608, \"path\": \"mapped\", "
+			  "\"paths\": {\"bounce\": 2, \"mapped\": 6}, \"dram_passes\": 0.25, "
+			  "\"reasons\": {\"staged\": {\"code\": \"cached\"}}}"));
+	assert_true(fabs(data.list[0].bytes - 8) + fabs(data.list[0].path_bytes - 6) +
+			    fabs(data.list[0].dram_passes - 0.25) <
+		    1e-9);
 	/* the first line's CPU time must not apply to the second line */
 	assert_true(data.list[1].cpu_s_per_gb <= 0);
 }
@@ -178,6 +187,14 @@ static void configs(void **state)
 			   "\"qk_rope_head_dim\": 64}",
 			   &c));
 	assert_true(fabs(c.rank + c.rope - 576) < 1e-9);
+	/* Qwen3: head_dim is not hidden_size / num_attention_heads, which would be 80. */
+	assert_null(config("{\"num_hidden_layers\": 64, \"num_attention_heads\": 64, "
+			   "\"num_key_value_heads\": 8, \"hidden_size\": 5120, \"head_dim\": 128, "
+			   "\"torch_dtype\": \"bfloat16\"}",
+			   &c));
+	assert_true(fabs(c.layers - 64) + fabs(c.kv_heads - 8) + fabs(c.head_dim - 128) +
+			    fabs(c.element_bytes - 2) <
+		    1e-9);
 	assert_non_null(config("{\"num_hidden_layers\": 2}", &c));
 	assert_non_null(config("[", &c));
 }
