@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered reads and writes. Each is a stream request on one queue of the library. The
- * library reads sizes and offsets when the stream reaches the transfer, unless the caller
- * registered the stream with flags that fix them. The library has no stream order for host memory
- * and for the NULL stream. A call for one of these waits for the stream and moves the bytes before
- * it returns. A completed request holds its file until a later call of the drop-in
- * collects the request. If the stream is being captured, the request becomes a part of the graph,
- * and each launch of the graph transfers the bytes again. Then a call must never wait for the
- * stream or query it. Lock order: shim.lock, then async_lock, then streams_lock.
+ * Stream-ordered reads and writes. Each of them is a request in stream order, and one queue of the
+ * library takes all these requests. The library reads sizes and offsets when the stream reaches the
+ * request, unless the caller registered the stream with flags that fix them. The request's file
+ * stays in use until a later call of the drop-in collects the completed request.
+ *
+ * The library offers no stream order for host memory, and none for the NULL stream. In these cases,
+ * the call itself waits until the stream's earlier work is done, and moves the bytes before it
+ * returns.
+ *
+ * While a stream is being captured, a call must never wait for the stream or query it, because the
+ * capture would then fail. The request becomes a part of the graph, and each launch of the graph
+ * transfers the bytes again. Calls with host memory or the NULL stream are refused.
+ *
+ * Lock order: shim.lock, then async_lock, then streams_lock.
  */
 #include "async.h"
 

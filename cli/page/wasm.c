@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The planner's models as WebAssembly, for the page of `penstock model --html`. tools/make-wasm
- * compiles this file and src/model to model.wasm. page.js calls these functions; they give it the
- * tables of the models, and they run a model. Everything lives in static memory.
+ * The models of `penstock model` as WebAssembly, for the page that `penstock model --html` writes.
+ * tools/make-wasm compiles this file and src/model to model.wasm. page.js calls the functions of
+ * this file. They return the tables of the models, and compute the results of a model. They use
+ * static memory only.
  */
 #include <stddef.h>
 #include <string.h>

@@ -140,7 +140,8 @@ class PenstockFileSystem(AbstractFileSystem):
         self.client.delete(path)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: Optional[int] = None) -> None:
-        """Deletes objects; `recursive` also those in folders, which then exist no more."""
+        """Deletes objects. If `recursive` is true, it also deletes the objects in folders. A folder
+        exists only as long as an object is in it."""
         names = [name for root in ([path] if isinstance(path, str) else path)
                  for name in self.expand_path(root)]
         if recursive:

@@ -414,10 +414,10 @@ static void count_files(struct pst_ckpt_folder *f)
 	c->saved_ns = marker ? marker->time_ns : f->count ? newest : 0;
 }
 
-/* Fills in the description of a checkpoint whose files are listed. `manifest` is the result of
- * opening its manifests: 0 or an error, whose message this thread has. Returns 0, or an error such
- * as
- * -ENOMEM that says nothing about the checkpoint. */
+/* Fills in f->ckpt; list_files has filled f->files. `manifest` is the result of opening the
+ * checkpoint's manifests: 0 or a negative errno, whose message penstock_errmsg still returns.
+ * Returns 0. Returns an error such as -ENOMEM if this process cannot examine the checkpoint; the
+ * checkpoint may be whole. */
 static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
 {
 	bool summed = !manifest;

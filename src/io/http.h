@@ -94,8 +94,8 @@ struct pst_http_call {
 /* Lowest speed of a connection, in bytes per second. A slower one is replaced. */
 #define PST_HTTP_SLOW (16u << 10)
 
-/* Starts a call. If the result is negative, done() is not called. Any thread may call it. It takes
- * a lock for a short time. */
+/* Starts a call. Returns 0 or -errno. If it returns -errno, done() will not be called. Any thread
+ * may call pst_http_start, which takes a lock for a short time. */
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
 /*
  * Cancels a call that has not called done(). Returns true if the call waited for its turn: then it

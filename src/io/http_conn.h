@@ -59,8 +59,11 @@ struct pst_http_conn {
 	struct pst_http_chunks chunks;
 	/* Bytes moved and time at the last check of the speed. */
 	uint64_t moved, mark_moved, mark_ns;
-	uint64_t began_ns; /* when the state began: for the connection's and the head's time */
-	uint64_t copied;   /* body bytes that were copied; the reactor counts them */
+	/* The last time at which the connection got a call, had sent a whole request or became
+	 * idle. The time limits for connecting, for the wait for a response's head and for an idle
+	 * connection begin at this time. */
+	uint64_t began_ns;
+	uint64_t copied; /* body bytes that were copied; the reactor counts them */
 };
 
 /* Opens a non-blocking socket and begins to connect it. Returns 0 or -errno. */

@@ -26,7 +26,8 @@
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
 
-/* A client of the data plane, for servers that reach this host at `address`. */
+/* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
+ * at the same address, and if they use the same transports and the same setting of `encrypt`. */
 struct hub {
 	struct hub *next;
 	char address[INET6_ADDRSTRLEN], transports[65];

@@ -56,8 +56,9 @@ struct pst_ofi_memory {
 	struct fid_mr *mr;
 };
 
-/* Not in the list: shm, because its reads do not check the key, and udp;ofi_rxd, because a wrong
- * key stops all later transfers. */
+/* The providers of libfabric that this file can use. The provider `shm` is missing, because its
+ * reads do not check the key. The provider `udp;ofi_rxd` is missing, because a transfer with a
+ * wrong key stops all later transfers. */
 static const struct {
 	const char *name;
 	bool tcp;

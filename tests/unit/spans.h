@@ -182,7 +182,9 @@ static void chunk_locate(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* Checks that pst_span_part_at returns the first part of the current chunk. */
+/* Checks what pst_span_part_at returns for the start of the current chunk. It must return one row
+ * of memory, or the rest of a row, that begins at the place of the chunk's first byte. If the span
+ * is shared (request.h), it must return -EINVAL. */
 static void check_part_at(void)
 {
 	struct pst_part part;

@@ -22,7 +22,8 @@ static const char *const plain[] = {
 	"0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
 	"b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9",
 };
-/* The same of "Including Trailing Headers", with the signature of the trailers. */
+/* The signatures of the request in "Including Trailing Headers", of its chunks and of its
+ * trailers, in this order. */
 static const char *const trailing[] = {
 	"106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e",
 	"b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2",

@@ -78,8 +78,9 @@ static void equal_parts(void **state)
 	free(up);
 }
 
-/* The upload counts the bytes of a part's buffer, even if the rest of the part gets no memory. The
- * last part is shorter than its buffer. */
+/* Opens the last part of an upload, which is shorter than its buffer. One of the two calls of
+ * calloc for the part fails, or none fails. up->buffer_bytes must be the length of the allocated
+ * buffers in each case. */
 static void no_memory_for_a_part(void **state)
 {
 	(void)state;
