@@ -83,6 +83,12 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		pst_object_grant_judge(&grant, call, code);
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
+	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
+	    pst_object_call_lacks_sums(call)) {
+		up->no_sums = true; /* the server may not know this checksum */
+		pst_object_call_clear(call);
+		return commit_window(up, call, sum, err);
+	}
 	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
 		return ret;
 	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
