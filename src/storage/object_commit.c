@@ -96,6 +96,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		up->transport = grant.transport;
 		return 0;
 	}
+	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
+	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
 	/* The empty object must not keep the object from being created. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
