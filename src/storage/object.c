@@ -330,6 +330,10 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 			break;
 		call->token = NULL;
 		call->http.beside = 0;
+		if (read->grant.result) {
+			call->http.err = read->grant.err;
+			return PST_HTTP_FAIL;
+		}
 		return read_check_head(read, call->last - call->first + 1);
 	default:
 		break;
