@@ -213,8 +213,8 @@ static void rdma_filled(struct pst_io *io)
 		return;
 	}
 	/* The server may have sent the bytes in its response. They count for the path that would
-	 * have received them. */
-	if (!io->by_window && !pst_chunk_demote(chunk, &io->err)) {
+	 * have received them. Behind the end of the storage, there are none. */
+	if (io->result && !io->by_window && !pst_chunk_demote(chunk, &io->err)) {
 		rdma_fail(chunk, &io->err);
 		return;
 	}

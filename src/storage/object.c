@@ -330,6 +330,10 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 			break;
 		call->token = NULL;
 		call->http.beside = 0;
+		if (read->grant.result) {
+			call->http.err = read->grant.err;
+			return PST_HTTP_FAIL;
+		}
 		return read_check_head(read, call->last - call->first + 1);
 	default:
 		break;
@@ -460,10 +464,25 @@ static void read_released(struct pst_object_grant *grant)
 	read_finish(read, result);
 }
 
+/* Repeats a read with its token after an error that may pass. Returns whether it was started. */
+static bool read_again(struct object_read *read)
+{
+	struct pst_object *object = read->object;
+	struct pst_err err;
+	bool started;
+
+	pthread_mutex_lock(&object->lock); /* as in object_fill */
+	started =
+		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);
+	pthread_mutex_unlock(&object->lock);
+	return started;
+}
+
 static void read_ended(struct pst_object_call *call)
 {
 	struct object_read *read = (struct object_read *)call;
 	struct pst_io *io = read->io;
+	enum penstock_object_next next;
 	char code[64];
 
 	read->result = pst_object_call_result(call, "read", &io->err);
@@ -475,7 +494,10 @@ static void read_ended(struct pst_object_call *call)
 	io->by_dma = io->by_window && read->grant.dma;
 	if (!call->http.result && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-		if (pst_object_grant_judge(&read->grant, call, code) == PENSTOCK_OBJECT_RESEND)
+		next = pst_object_grant_judge(&read->grant, call, code);
+		if (next == PENSTOCK_OBJECT_ERROR && read_again(read))
+			return;
+		if (next == PENSTOCK_OBJECT_RESEND)
 			read->result = pst_object_grant_why(&read->grant, &io->err);
 	}
 	pst_object_grant_release(&read->grant, read_released);

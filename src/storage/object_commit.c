@@ -83,6 +83,12 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		pst_object_grant_judge(&grant, call, code);
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
+	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
+	    pst_object_call_lacks_sums(call)) {
+		up->no_sums = true; /* the server may not know this checksum */
+		pst_object_call_clear(call);
+		return commit_window(up, call, sum, err);
+	}
 	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
 		return ret;
 	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
@@ -90,6 +96,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		up->transport = grant.transport;
 		return 0;
 	}
+	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
+	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
 	/* The empty object must not keep the object from being created. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);

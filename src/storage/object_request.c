@@ -327,11 +327,15 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	char code[64];
 
 	if (call->http.result || call->repeats >= REPEATS_MAX ||
-	    (call->http.head.status != 400 && call->http.head.status != 200) ||
-	    !strcmp(call->method, "GET") || !text_is_error(&call->http.text))
+	    (call->http.head.status != 400 && call->http.head.status != 200 &&
+	     call->http.head.status != 500))
 		return false;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	return code_is(code, passing);
+	/* Without a token, object_judge has the request repeated. */
+	if (call->http.head.status == 500)
+		return strncmp(code, "RDMA", 4);
+	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
+	       code_is(code, passing);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)

@@ -249,10 +249,13 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part in the body of a request, after the server has not taken it through its window. */
+/* Sends a part in the body of a request, after the server has not taken it through its window. If
+ * the caller allows no other way, offers the window again after an error that may pass. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
+	bool again = up->windows_only && part->grant.verdict.next == PENSTOCK_OBJECT_ERROR;
+	unsigned repeats = part->call.repeats + 1;
 	struct pst_err why, err;
 	int ret;
 
@@ -262,14 +265,18 @@ static void part_resend(struct part *part)
 		pst_object_grant_why(&part->grant, &why);
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
+	part->call.repeats = again ? repeats : 0;
+	part->offered = !again;
 	pthread_mutex_lock(&up->lock);
 	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
+	      : again	   ? 0
 			   : pst_object_upload_near(up, &why, &err);
 	if (!ret)
 		ret = part_start(part, &err);
 	pthread_mutex_unlock(&up->lock);
 	if (!ret)
 		return;
+	part_close_window(part);
 	part->call.place = up->place;
 	part->call.method = "PUT";
 	part->call.http.result = ret;

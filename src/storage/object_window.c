@@ -42,7 +42,7 @@ struct pst_object_windows {
 	_Atomic unsigned shut;	   /* 0, or the reason why the server gets no tokens */
 	_Atomic uint64_t again_ns; /* until this time; 0 for the rest of the process */
 	_Atomic unsigned declines;
-	_Atomic bool answered; /* the server has moved bytes */
+	_Atomic bool answered; /* the server has moved the bytes of a PUT */
 	struct pst_err why;    /* protected by the lock */
 };
 
@@ -418,11 +418,13 @@ static unsigned headers_fill(const struct pst_http_head *head, struct texts *tex
 	return count;
 }
 
-/* Notes that the server has moved bytes. */
-static void answered(struct pst_object_windows *windows)
+/* Notes that the server has moved bytes. A server may take tokens of GETs only, so these do not
+ * tell what it makes of a PUT. */
+static void answered(struct pst_object_windows *windows, enum penstock_op op)
 {
 	atomic_store(&windows->declines, 0);
-	atomic_store(&windows->answered, true);
+	if (op == PENSTOCK_WRITE)
+		atomic_store(&windows->answered, true);
 }
 
 /* Returns whether a server that ignores the token of a PUT has compared the checksum of the window
@@ -467,7 +469,7 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 			 error);
 	}
 	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
-		answered(windows);
+		answered(windows, grant->op);
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);
 	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&

@@ -31,7 +31,7 @@ int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err 
 
 /* Returns whether the server has declined the last token that it has got. */
 bool pst_object_windows_decline(const struct pst_object_windows *windows);
-/* Returns whether the server has moved bytes through a window. */
+/* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
 
 /* Allocates a window. */

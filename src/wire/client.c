@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/thread.h"
@@ -351,8 +352,10 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
 	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
 	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* The seals promise a server that the memory does not shrink, which would kill it. */
-	if (b->fd < 0 || ftruncate(b->fd, (off_t)b->mapped) || fcntl(b->fd, F_ADD_SEALS, seals) ||
+	/* The seals promise a server that the memory does not shrink, which would kill it. By the
+	 * mode, another user's server cannot open its descriptor again, for writing. */
+	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
+	    fcntl(b->fd, F_ADD_SEALS, seals) ||
 	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
 		    MAP_FAILED) {
 		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m", b->mapped);

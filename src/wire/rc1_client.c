@@ -22,6 +22,8 @@
 
 #define BACKLOG 128
 #define PAGE_MASK ((uintptr_t)PST_WIRE_PAGE - 1)
+/* Random bits of addresses. They keep the alignment of long pages, and no window overflows. */
+#define RANDOM_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN)
 
 /* A connection from a channel of a server. */
 struct rc1_conn {
@@ -187,6 +189,17 @@ static int register_fail(const struct rc1_state *s, const struct pst_wire_grant 
 			      (unsigned long long)g->len, strerror(code));
 }
 
+/* Returns the address of a window in the card's view. Its offset in the page is that of the memory;
+ * the rest hides where the memory is. It is random, because a card may give the key of a region
+ * that has ended to the next one: a late transfer by an older token must not fit. */
+static uint64_t card_address(const struct pst_wire_grant *g)
+{
+	uint64_t random;
+
+	memcpy(&random, g->cap, sizeof(random));
+	return (random & RANDOM_MASK) | (((uintptr_t)g->buffer->ptr + g->off) & PAGE_MASK);
+}
+
 /* Registers memory of a GPU: by a dma-buf, or else by the kernel's module for peer memory. */
 static struct ibv_mr *register_device(const struct rc1_state *s, const struct pst_wire_grant *g,
 				      void *ptr, int access, struct pst_err *err)
@@ -202,12 +215,12 @@ static struct ibv_mr *register_device(const struct rc1_state *s, const struct ps
 	} else if (devices->dma_buf(g->buffer->dev, ptr, g->len, &fd, &off)) {
 		snprintf(why, sizeof(why), "%.99s", penstock_errmsg());
 	} else {
-		mr = s->v->reg_dmabuf_mr(s->pd, off, g->len, off, fd, access);
+		mr = s->v->reg_dmabuf_mr(s->pd, off, g->len, card_address(g), fd, access);
 		snprintf(why, sizeof(why), "%s", strerror(errno));
 		close(fd);
 	}
 	if (!mr)
-		mr = s->v->reg_mr_iova(s->pd, ptr, g->len, (uintptr_t)ptr & PAGE_MASK, access);
+		mr = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
 	if (!mr)
 		pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 			       "%s cannot access the GPU's memory: as dma-buf: %s; as peer memory "
@@ -230,9 +243,7 @@ static int rc1_bind(struct pst_wire_grant *g, struct pst_err *err)
 		g->bound = register_device(s, g, ptr, access, err);
 		return g->bound ? 0 : err->code;
 	}
-	/* The address in the card's view is the offset in the page, which hides where the memory
-	 * is in the process. */
-	g->bound = s->v->reg_mr_iova(s->pd, ptr, g->len, (uintptr_t)ptr & PAGE_MASK, access);
+	g->bound = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
 	return g->bound ? 0 : register_fail(s, g, errno, err);
 }
 
@@ -286,7 +297,7 @@ static void rc1_fill(const struct pst_wire_grant *grant, struct pst_token *token
 {
 	const struct ibv_mr *mr = grant->bound;
 
-	token->base = ((uintptr_t)grant->buffer->ptr + grant->off) & PAGE_MASK;
+	token->base = card_address(grant);
 	token->rc.rkey = mr ? mr->rkey : 0;
 }
 

@@ -324,6 +324,9 @@ int main(int argc, char **argv)
 		return fork_and_read(argv[2]);
 	if (!strcmp(what, "write") && argc > 4)
 		return write_object(argv[2], n, argv[4]);
+	/* The first object shows that the server takes tokens. */
+	if (!strcmp(what, "pair") && argc > 4)
+		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
 	if (!strcmp(what, "hold") && argc > 3)
 		return write_and_hold(argv[2], n);
 	if (!strcmp(what, "save") && argc > 3)

@@ -21,6 +21,7 @@ struct fake_card {
 	int local_errno; /* the same for memory without remote access */
 	int dmabuf_errno;    /* the same for a dma-buf */
 	unsigned dereg_fail; /* number of calls of dereg_mr that fail with EBUSY */
+	uint32_t same_key;   /* key of all memory with remote access; 0: each has its own */
 	bool missing;	     /* whether there is no card */
 	bool hold;	     /* whether transfers do not complete, as if the client were silent */
 	unsigned gate;	     /* number of transfers after which the next one waits; 0: no limit */

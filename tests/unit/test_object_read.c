@@ -126,12 +126,60 @@ static void reads_after_commit(void **state)
 	object_free(object);
 }
 
+enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant *grant,
+							const struct pst_object_call *call,
+							const char *error);
+bool __wrap_pst_object_grant_close(struct pst_object_grant *grant);
+
+/* The server declines the token, and sends a body. */
+enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant *grant,
+							const struct pst_object_call *call,
+							const char *error)
+{
+	(void)grant;
+	(void)call;
+	(void)error;
+	return PENSTOCK_OBJECT_BODY;
+}
+
+static int close_result;
+
+bool __wrap_pst_object_grant_close(struct pst_object_grant *grant)
+{
+	grant->result = close_result ? pst_fail_errno(&grant->err, -close_result,
+						      PENSTOCK_WHY_DEADLINE, "it does not end")
+				     : 0;
+	return true;
+}
+
+/* A body is not received into a window that the server may still write. */
+static void takes_no_body_while_the_window_is_open(void **state)
+{
+	(void)state;
+	for (close_result = 0; close_result >= -ETIMEDOUT; close_result -= ETIMEDOUT) {
+		struct pst_object *object = object_make(false);
+		struct object_read read = {.object = object};
+
+		object->length = LEN;
+		read.call.token = "token";
+		read.call.last = LEN - 1;
+		read.call.http.head = (struct pst_http_head){
+			.status = 206, .has_range = true, .range_last = LEN - 1};
+		assert_int_equal(read_judge(&read.call),
+				 close_result ? PST_HTTP_FAIL : PST_HTTP_BODY);
+		assert_int_equal(read.call.http.err.code, close_result);
+		assert_null(read.call.token);
+		object_free(object);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_without_check),
 		cmocka_unit_test(reads_with_check),
 		cmocka_unit_test(reads_after_commit),
+		cmocka_unit_test(takes_no_body_while_the_window_is_open),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

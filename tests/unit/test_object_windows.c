@@ -61,7 +61,7 @@ static void declines(void **state)
 		assert_int_equal(answer(&windows, i == DECLINES_MAX ? "206" : "501"),
 				 i == DECLINES_MAX ? PENSTOCK_OBJECT_DONE : PENSTOCK_OBJECT_BODY);
 	expect_shut(&windows, PENSTOCK_WHY_NONE);
-	assert_true(pst_object_windows_answered(&windows));
+	assert_false(pst_object_windows_answered(&windows)); /* that was no PUT */
 	answer(&windows, "501");
 	expect_shut(&windows, PENSTOCK_WHY_DECLINED);
 	assert_true(pst_object_windows_decline(&windows));

@@ -10,8 +10,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "penstock_object.h"
 
@@ -351,6 +354,33 @@ static void many_moves_complete_once(void **state)
 	close_sides(&s);
 }
 
+/* A server of another user that gets a descriptor for reading cannot open it for writing. */
+static void memory_is_the_users_own(void **state)
+{
+	struct penstock_object_buffer *buffer;
+	unsigned found = 0;
+	struct sides s;
+
+	(void)state;
+	open_sides(&s, "shm1", false);
+	assert_int_equal(penstock_object_alloc(s.client, NULL, 8192, &buffer), 0);
+	for (int fd = 0; fd < 1000; fd++) {
+		char name[40], link[40] = "";
+		struct stat stat;
+
+		snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+		if (readlink(name, link, sizeof(link) - 1) < 0 ||
+		    strncmp(link, "/memfd:penstock-window", 22))
+			continue;
+		assert_int_equal(fstat(fd, &stat), 0);
+		assert_int_equal(stat.st_mode & 0777, 0600);
+		found++;
+	}
+	assert_int_equal(found, 2);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	close_sides(&s);
+}
+
 static void headers_of_a_request(void **state)
 {
 	struct penstock_object_header h[PENSTOCK_OBJECT_HEADERS_MAX];
@@ -496,6 +526,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shm1_moves_all_bytes),
+		cmocka_unit_test(memory_is_the_users_own),
 		cmocka_unit_test(tcp1_moves_all_bytes),
 		cmocka_unit_test(tcp1_moves_gpu_memory),
 		cmocka_unit_test(tcp1_uses_memory_of_the_caller),
