@@ -169,3 +169,19 @@ lab_until() { # COMMAND...
 		sleep 0.05
 	done
 }
+
+# Makes two Soft-RoCE devices, which are connected: rxeleft with 10.78.0.1, and rxeright with
+# 10.78.0.2 in the network namespace "right". The module rdma_rxe must be loaded.
+lab_rdma_links() {
+	ip netns add right
+	ip link add left0 type veth peer name right0 netns right
+	ip addr add 10.78.0.1/24 dev left0
+	ip link set left0 up
+	ip netns exec right ip addr add 10.78.0.2/24 dev right0
+	ip netns exec right ip link set lo up
+	ip netns exec right ip link set right0 up
+	rdma link add rxeleft type rxe netdev left0
+	ip netns exec right rdma link add rxeright type rxe netdev right0
+	lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
+		lab_bad "the guest does not have two verbs devices"
+}

@@ -35,7 +35,8 @@ NAMES = ("a", "a/b", "f" * 300, "g/")  # a file that becomes a folder, a long na
 PART = 5 << 20
 AHEAD = 60  # requests that may have been acknowledged after the lines were copied
 
-# What a request does. `number` is that of the request that made the bytes.
+# A request of a writer. `number` names the request that made the bytes: a copy has the number of
+# its source.
 Request = collections.namedtuple("Request", "kind name source number length")
 # An object: its bytes, and whether it was stored in parts.
 Stored = collections.namedtuple("Stored", "number length parts")

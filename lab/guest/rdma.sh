@@ -13,17 +13,7 @@ penstock=$2
 source "$LAB_DIR/guest/lib.sh"
 
 modprobe -a veth rdma_rxe ib_uverbs
-ip netns add right
-ip link add left0 type veth peer name right0 netns right
-ip addr add 10.78.0.1/24 dev left0
-ip link set left0 up
-ip netns exec right ip addr add 10.78.0.2/24 dev right0
-ip netns exec right ip link set lo up
-ip netns exec right ip link set right0 up
-rdma link add rxeleft type rxe netdev left0
-ip netns exec right rdma link add rxeright type rxe netdev right0
-lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
-	lab_bad "the guest does not have two verbs devices"
+lab_rdma_links
 rdma link
 
 # Runs the program rdmaping twice: one process listens in a network namespace of its own, and

@@ -21,8 +21,8 @@
 #include "io/http_endpoint.h"
 #include "wire/client.h"
 
-/* A server that has declined so many tokens in a row gets no more for some time: for example, it is
- * busy, or in front of another server. */
+/* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
+ * example, the server may be busy. */
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
 
@@ -239,7 +239,8 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 		return NULL;
 	}
 	pthread_mutex_lock(&lock);
-	/* Whoever asks for TLS does not want the bytes to cross a network without it. */
+	/* With https, the user expects encryption. So only transports that encrypt the bytes, or do
+	 * not leave the host, are allowed. */
 	hub = hub_find(address, place->url.transports, place->server.tls, why);
 	if (hub)
 		windows = windows_find(place->endpoint, hub, why);

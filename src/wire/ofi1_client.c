@@ -27,7 +27,7 @@
 /* Providers that are tried if the caller names none, the one that needs the least memory first. */
 static const char *const preferred[] = {"tcp", "net", "tcp;ofi_rxm"};
 
-/* What all windows of a client have in common. The descriptors are constant. */
+/* The state that all windows of a client share. The descriptors are constant. */
 struct ofi1_state {
 	pthread_mutex_t lock; /* protects all members */
 	struct pst_ofi *ofi;
@@ -39,7 +39,7 @@ struct ofi1_state {
 	size_t name_len;
 };
 
-/* What a window has. */
+/* The state of one window. */
 struct ofi1_window {
 	struct pst_ofi_memory *memory; /* NULL: the window is empty */
 	uint64_t endpoint, base, key;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two halves of transport rc1 tell each other when they connect. The client listens with
- * rdma_cm. The server shows the number of the client, which only clients' tokens have, and the
- * client answers with a greeting. Afterwards they exchange no message: the server's network card
- * reads and writes the client's memory.
+ * The messages of transport rc1 when a server connects to a client. The client listens with
+ * rdma_cm. The server sends the client's number, which it knows from a token. The client answers
+ * with a greeting. Afterwards no messages follow: the server's network card reads and writes the
+ * client's memory.
  */
 #ifndef PST_WIRE_RC1_H
 #define PST_WIRE_RC1_H

@@ -363,8 +363,8 @@ struct progress {
 	uint64_t at;	       /* offset of the next piece */
 };
 
-/* Registers the segments that are worth it. Pinning takes less time than a copy of so many bytes.
- * If the card cannot pin one, its bytes are staged. */
+/* Registers the long segments, because pinning them takes less time than a copy. If the card
+ * cannot pin a segment, its bytes are staged. */
 static void segments_register(struct progress *p)
 {
 	const int access = p->move->op == PENSTOCK_READ ? 0 : IBV_ACCESS_LOCAL_WRITE;

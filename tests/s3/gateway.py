@@ -24,7 +24,7 @@ import botocore.exceptions
 from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
                     encoded_put, eventually, failure, host, keys_of, make_certificate, opened,
                     presigned, put_head, raw_put, read_reply, repair, repair_run, run_cases, same,
-                    together, until, write_private)
+                    small_disk, together, until, write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -572,26 +572,17 @@ def case_completions_wait():
 
 def case_full_disk():
     gateway = Gateway()
-    with gateway:
-        gateway.stop()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", gateway.root],
-                          stderr=subprocess.DEVNULL, check=False).returncode:
-            raise Skip("mount is refused here")
-        try:
-            gateway.start()
-            client = gateway.client()
-            client.create_bucket(Bucket="data-1")
-            client.put_object(Bucket="data-1", Key="old", Body=b"old")
-            for key in ("new", "old"):
-                same(failure(client.put_object, Bucket="data-1", Key=key, Body=b"x" * (16 << 20)),
-                     (507, "StorageFull"), f"PUT {key}")
-            same(keys_of(client), ["old"], "keys")
-            same(client.get_object(Bucket="data-1", Key="old")["Body"].read(), b"old", "body")
-            same(gateway.drafts(), [], "drafts")
-            client.put_object(Bucket="data-1", Key="small", Body=b"x" * (1 << 20))
-        finally:
-            gateway.stop(signal.SIGKILL)
-            subprocess.run(["umount", gateway.root], check=True)
+    with gateway, small_disk(gateway, 8):
+        client = gateway.client()
+        client.create_bucket(Bucket="data-1")
+        client.put_object(Bucket="data-1", Key="old", Body=b"old")
+        for key in ("new", "old"):
+            same(failure(client.put_object, Bucket="data-1", Key=key, Body=b"x" * (16 << 20)),
+                 (507, "StorageFull"), f"PUT {key}")
+        same(keys_of(client), ["old"], "keys")
+        same(client.get_object(Bucket="data-1", Key="old")["Body"].read(), b"old", "body")
+        same(gateway.drafts(), [], "drafts")
+        client.put_object(Bucket="data-1", Key="small", Body=b"x" * (1 << 20))
 
 
 def case_if_none_match_race():

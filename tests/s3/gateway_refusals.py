@@ -10,8 +10,6 @@ TAP; tests/run runs it."""
 import os
 import random
 import re
-import signal
-import subprocess
 import sys
 import threading
 import zlib
@@ -20,8 +18,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from served import (KEY, SECRET, SEED, Gateway, Skip, encoded_put, eventually, failure, host,
-                    keys_of, opened, presigned, put_head, read_reply, run_cases, same, until)
+from served import (KEY, SECRET, SEED, Gateway, encoded_put, eventually, failure, host,
+                    keys_of, opened, presigned, put_head, read_reply, run_cases, same, small_disk,
+                    until)
 
 TURNS, REQUESTS = 10, 10
 BODY = b"a body of some length " * 50
@@ -209,43 +208,34 @@ def case_replays_after_expiry():
 def case_full_disk():
     """Parts, copies and completions that do not fit get 507, and nothing of them is visible."""
     gateway = Gateway()
-    with gateway:
-        gateway.stop()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", gateway.root],
-                          stderr=subprocess.DEVNULL, check=False).returncode:
-            raise Skip("mount is refused here")
-        try:
-            gateway.start()
-            client = gateway.client()
-            client.create_bucket(Bucket="data-1")
-            names = {"Bucket": "data-1", "Key": "parts"}
-            part = b"x" * (6 << 20)
-            upload = client.create_multipart_upload(**names)["UploadId"]
-            etag = client.upload_part(UploadId=upload, PartNumber=1, Body=part, **names)["ETag"]
-            client.put_object(Bucket="data-1", Key="old", Body=part)
-            full = (507, "StorageFull")
-            same(failure(client.upload_part, UploadId=upload, PartNumber=2, Body=part, **names),
-                 full, "UploadPart")
-            same(failure(client.copy_object, Bucket="data-1", Key="copy", CopySource="data-1/old"),
-                 full, "CopyObject")
-            same(failure(client.upload_part_copy, UploadId=upload, PartNumber=2,
-                         CopySource="data-1/old", **names), full, "UploadPartCopy")
-            finish = {"UploadId": upload, **names,
-                      "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
-            same(failure(client.complete_multipart_upload, **finish), full,
-                 "CompleteMultipartUpload")
-            same(keys_of(client), ["old"], "keys")
-            same([p["PartNumber"] for p in client.list_parts(UploadId=upload, **names)["Parts"]],
-                 [1], "parts")
-            same(client.get_object(Bucket="data-1", Key="old")["Body"].read() == part, True, "body")
-            # With room, the same upload is completed.
-            client.delete_object(Bucket="data-1", Key="old")
-            same(failure(client.complete_multipart_upload, **finish), None, "with room")
-            same(client.get_object(**names)["Body"].read() == part, True, "the object")
-            same(gateway.drafts(), [], "drafts")
-        finally:
-            gateway.stop(signal.SIGKILL)
-            subprocess.run(["umount", gateway.root], check=True)
+    with gateway, small_disk(gateway, 16):
+        client = gateway.client()
+        client.create_bucket(Bucket="data-1")
+        names = {"Bucket": "data-1", "Key": "parts"}
+        part = b"x" * (6 << 20)
+        upload = client.create_multipart_upload(**names)["UploadId"]
+        etag = client.upload_part(UploadId=upload, PartNumber=1, Body=part, **names)["ETag"]
+        client.put_object(Bucket="data-1", Key="old", Body=part)
+        full = (507, "StorageFull")
+        same(failure(client.upload_part, UploadId=upload, PartNumber=2, Body=part, **names),
+             full, "UploadPart")
+        same(failure(client.copy_object, Bucket="data-1", Key="copy", CopySource="data-1/old"),
+             full, "CopyObject")
+        same(failure(client.upload_part_copy, UploadId=upload, PartNumber=2,
+                     CopySource="data-1/old", **names), full, "UploadPartCopy")
+        finish = {"UploadId": upload, **names,
+                  "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
+        same(failure(client.complete_multipart_upload, **finish), full,
+             "CompleteMultipartUpload")
+        same(keys_of(client), ["old"], "keys")
+        same([p["PartNumber"] for p in client.list_parts(UploadId=upload, **names)["Parts"]],
+             [1], "parts")
+        same(client.get_object(Bucket="data-1", Key="old")["Body"].read() == part, True, "body")
+        # With room, the same upload is completed.
+        client.delete_object(Bucket="data-1", Key="old")
+        same(failure(client.complete_multipart_upload, **finish), None, "with room")
+        same(client.get_object(**names)["Body"].read() == part, True, "the object")
+        same(gateway.drafts(), [], "drafts")
 
 
 def case_herd_with_errors():

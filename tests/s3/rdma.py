@@ -337,25 +337,30 @@ def case_dripping_client():
         same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
 
 
+def drain_during_a_drip(s, stalled):
+    """Ends a gateway while a PUT by RDMA drips. The gateway and the PUT must end."""
+    results = []
+
+    def put():
+        try:
+            results.append(failure(lambda: with_token(s, stalled.token, s.plain.put_object)))
+        except botocore.exceptions.BotoCoreError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    drip = Dripping(stalled.accept())
+    drip.start()
+    same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
+    thread.join()
+    drip.join()
+    same(len(results), 1, f"an end of the PUT: {results}")
+
+
 def case_drain_ends_a_dripping_client():
     """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
     with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
-        results = []
-
-        def put():
-            try:
-                results.append(failure(lambda: with_token(s, stalled.token, s.plain.put_object)))
-            except botocore.exceptions.BotoCoreError as error:
-                results.append(error)
-
-        thread = threading.Thread(target=put)
-        thread.start()
-        drip = Dripping(stalled.accept())
-        drip.start()
-        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
-        thread.join()
-        drip.join()
-        same(len(results), 1, f"an end of the PUT: {results}")
+        drain_during_a_drip(s, stalled)
         same(s.gateway.drafts(), [], "drafts")
 
 

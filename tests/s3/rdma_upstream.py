@@ -20,7 +20,8 @@ import zlib
 import botocore.exceptions
 
 import rdma
-from rdma import LEN, MIB, WAYS, Dripping, Stalled, declined_put, object_boto3, until, with_token
+from rdma import (LEN, MIB, WAYS, Stalled, declined_put, drain_during_a_drip,
+                  object_boto3, until, with_token)
 from served import Gateway, failure, run_cases, same
 from server import Server
 from upstream import BACK_KEY, BACK_KEYS, BACK_SECRET, ENV, FRONT_KEYS
@@ -457,22 +458,7 @@ def case_many_clients():
 def case_drain_ends_a_dripping_client():
     """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
     with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
-        results = []
-
-        def put():
-            try:
-                results.append(failure(lambda: with_token(s, stalled.token, s.plain.put_object)))
-            except botocore.exceptions.BotoCoreError as error:
-                results.append(error)
-
-        thread = threading.Thread(target=put)
-        thread.start()
-        drip = Dripping(stalled.accept())
-        drip.start()
-        same(s.gateway.stop(timeout=30), (0, ""), "status and messages")
-        thread.join()
-        drip.join()
-        same(len(results), 1, f"an end of the PUT: {results}")
+        drain_during_a_drip(s, stalled)
         same((s.stored("key"), s.back.drafts()), (None, []), "object and drafts")
 
 

@@ -3,6 +3,7 @@
 waits, certificates, TAP output. The scripts that tests/s3/gateway runs import it."""
 
 import base64
+import contextlib
 import gc
 import json
 import os
@@ -306,6 +307,21 @@ def together(functions):
     if errors:
         raise errors[0]
     return results
+
+
+@contextlib.contextmanager
+def small_disk(gateway, mib):
+    """Mounts a tmpfs of so many MiB as the root of a gateway, starts the gateway, and ends both."""
+    gateway.stop()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", gateway.root],
+                      stderr=subprocess.DEVNULL, check=False).returncode:
+        raise Skip("mount is refused here")
+    try:
+        gateway.start()
+        yield
+    finally:
+        gateway.stop(signal.SIGKILL)
+        subprocess.run(["umount", gateway.root], check=True)
 
 
 def run_cases(names, words):

@@ -11,7 +11,7 @@
 
 static char bytes[LEN]; /* the object's bytes, all zero */
 
-/* What the server answers: errors to HEAD requests with this status, if it is not 0. */
+/* The status with which the server refuses HEAD requests; 0: it does not refuse them. */
 static unsigned head_status;
 static struct pst_http_head answer; /* the head of all other responses */
 

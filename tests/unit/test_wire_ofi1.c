@@ -383,7 +383,7 @@ static bool late_bytes(const char *provider, enum penstock_op op)
 	for (size_t i = 0; i < LONG; i++)
 		if (s.at[i] != 0x22)
 			fail_msg("%s: byte %zu is %02x", provider, i, s.at[i]);
-	/* What the server has read is from before the release. */
+	/* The server has read only bytes from before the release. */
 	for (size_t i = 1; i < LONG && op == PENSTOCK_WRITE; i++)
 		if (local[i] == 0x22)
 			fail_msg("%s: byte %zu was read after the release", provider, i);
