@@ -668,7 +668,8 @@ static unsigned reactors_wanted(void)
 
 	if (named)
 		return named < PST_HTTP_REACTORS_MAX ? (unsigned)named : PST_HTTP_REACTORS_MAX;
-	cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+	/* The call fails if the kernel's set of CPUs is longer than cpu_set_t. */
+	cpus = sched_getaffinity(0, sizeof(set), &set) ? REACTORS_MANY : CPU_COUNT(&set);
 	return cpus < REACTORS_MANY ? (unsigned)cpus : REACTORS_MANY;
 }
 

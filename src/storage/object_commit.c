@@ -93,7 +93,6 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		return ret;
 	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
 		up->parts_far++;
-		up->transport = grant.transport;
 		return 0;
 	}
 	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */

@@ -300,7 +300,6 @@ static void part_released(struct pst_object_grant *grant)
 	if (next == PENSTOCK_OBJECT_DONE) {
 		pthread_mutex_lock(&up->lock);
 		up->parts_far++;
-		up->transport = grant->transport;
 		pthread_mutex_unlock(&up->lock);
 	}
 	part_finish(part);

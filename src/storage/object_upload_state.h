@@ -83,7 +83,6 @@ struct pst_object_upload {
 	/* Numbers of parts that went through windows, and of those that went by HTTP although
 	 * there are windows. An object in a single PUT counts as one part. */
 	unsigned parts_far, parts_near;
-	const char *transport;	 /* of the last part that went through a window; static */
 	struct pst_err why_near; /* reason of the first part that went by HTTP */
 };
 

@@ -364,6 +364,7 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 	grant->window = window;
 	grant->op = op;
 	grant->len = len;
+	grant->judged = NULL;
 	grant->transport = info.transport;
 	grant->dma = pst_wire_window_is_dma(grant->inner);
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
@@ -454,6 +455,7 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
 	struct texts texts;
 
+	grant->judged = call;
 	reply.status = (int)head->status;
 	reply.headers = headers;
 	reply.header_count = headers_fill(head, &texts, headers);
@@ -492,6 +494,9 @@ void pst_object_grant_wait(struct pst_object_grant *grant)
 	struct object_window *own = (struct object_window *)grant->window;
 
 	grant->err.code = 0;
+	/* The response tells the end of one transfer. A lost attempt may have begun another. */
+	if (grant->judged && grant->judged->http.attempts > 1)
+		pst_wire_unsettle(grant->inner);
 	grant->result = pst_wire_release(grant->inner, &grant->err);
 	grant->inner = NULL;
 	if (!grant->result && !pst_wire_buffer_is_cut(own->buffer))

@@ -48,6 +48,7 @@ struct pst_object_grant {
 	const char *transport;			/* name of the transport; static */
 	bool dma;				/* no CPU copies the bytes */
 	struct penstock_object_verdict verdict; /* of pst_object_grant_judge */
+	const struct pst_object_call *judged;	/* the call that was judged; NULL: none */
 	/* Result of the release: 0, or -errno with the reason. */
 	int result;
 	struct pst_err err;

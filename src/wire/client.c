@@ -274,6 +274,11 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
 }
 
+void pst_wire_unsettle(struct pst_wire_grant *grant)
+{
+	atomic_store(&grant->settled, false);
+}
+
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 {
 	return grant->ops->dma;

@@ -37,6 +37,8 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
  * transport may report success for lost bytes. All members of *verdict but `size` are set. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
+/* Forgets that a response has shown the end of all transfers. */
+void pst_wire_unsettle(struct pst_wire_grant *grant);
 /* Begins a release without waiting: no further transfer begins, and servers are told to stop.
  * Returns whether no transfer accesses the window, so that pst_wire_release will not wait. */
 bool pst_wire_revoke(struct pst_wire_grant *grant);
