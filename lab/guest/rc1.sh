@@ -31,6 +31,7 @@ tap() { # NAME COMMAND...
 	done <"$out"
 	plan=$(grep -m 1 '^1\.\.' "$out" || true)
 	lab_true "the plan $plan has all $cases cases" test "$plan" = "1..$cases"
+	lab_true "there is a case" test "$cases" -gt 0
 }
 
 export PENSTOCK_RC1_ADDRESS=10.78.0.1

@@ -15,10 +15,9 @@ import sys
 import tempfile
 import threading
 
-from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, Gateway, Skip, run_cases, same
+from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, SEED, Gateway, run_cases, same
 
 MIB = 1 << 20
-SEED = int(os.environ.get("PENSTOCK_SEED", "1"), 0)
 LEN = 37 * MIB + 4099
 STANDIN = os.path.join(BUILD, "tests", "standin", "libcuda.so.1")
 
@@ -282,7 +281,7 @@ def case_gateway_killed_in_upload():
 
 
 if __name__ == "__main__":
-    print(f"# seed: PENSTOCK_SEED={SEED}")
     if not os.path.exists(STANDIN):
-        raise Skip("there is no stand-in")
+        print("there is no stand-in")
+        sys.exit(77)
     sys.exit(run_cases(globals(), sys.argv[1:]))

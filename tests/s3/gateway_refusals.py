@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Sends requests to `penstock serve` that it must refuse, hundreds of times. Each must be refused
-and counted, no object may be stored or changed, and no descriptor, draft or memory may be left.
-Also fills the disk in the middle of uploads and copies.
+and counted, no object may be stored or changed, no descriptor and no draft may be left, and the
+memory may grow by at most 6 MiB. Also fills the disk in the middle of uploads and copies.
 
 gateway_refusals.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
 TAP; tests/run runs it."""

@@ -55,6 +55,9 @@ class Setup:
         found = re.search("^penstock_" + re.escape(name) + r" (\d+)$", text, re.M)
         return int(found[1]) if found else None
 
+    def declined(self):
+        return self.metric('rdma_declined_total{reason="no-transport"}')
+
     def moved(self, transport, direction):
         return self.metric(f'bytes_total{{transport="{transport}",side="front",'
                            f'direction="{direction}"}}')
@@ -80,7 +83,7 @@ def round_trip(transport, device, *flags):
         same(s.objects.get("data-1", "key", s.memory, 0, 1000, first=5000), transport, "range")
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
-        same(s.metric('rdma_declined_total{reason="no-transport"}'), 0, "declined")
+        same(s.declined(), 0, "declined")
         # Parts of an upload.
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
@@ -184,16 +187,21 @@ def case_wrong_tokens():
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
 
 
-def case_rdma_can_be_turned_off():
+def rdma_turned_off(setup):
+    """Without a transport that the client offers, all bytes go by HTTP. `setup` makes a Setup."""
     data = random.Random(9).randbytes(MIB)
     for flags, transport in ((["--rdma", "none"], None), (["--rdma", "tcp1"], "shm1")):
-        with Setup(transport, flags=flags) as s:
+        with setup(transport, flags=flags) as s:
             s.memory.write(0, data)
             same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], "http", "PUT")
             s.memory.write(0, bytes(MIB))
             same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
             same(s.memory.read(0, MIB) == data, True, "bytes")
-            same(s.metric('rdma_declined_total{reason="no-transport"}'), 2, "declined")
+            same(s.declined(), 2, "declined")
+
+
+def case_rdma_can_be_turned_off():
+    rdma_turned_off(Setup)
 
 
 def case_tls_excludes_tcp1():
@@ -281,7 +289,7 @@ def case_stalled_client():
         same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
         same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
              "a GET with a token meanwhile")
-        same(s.metric('rdma_declined_total{reason="no-transport"}'), 1, "declined")
+        same(s.declined(), 1, "declined")
         same(results, [], "the stalled PUT")
         put.join()
         connection.close()

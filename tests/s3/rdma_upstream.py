@@ -312,15 +312,7 @@ def case_wrong_tokens():
 
 
 def case_rdma_can_be_turned_off():
-    data = random.Random(9).randbytes(MIB)
-    for flags, transport in ((["--rdma", "none"], None), (["--rdma", "tcp1"], "shm1")):
-        with Setup(transport, flags=flags) as s:
-            s.memory.write(0, data)
-            same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], "http", "PUT")
-            s.memory.write(0, bytes(MIB))
-            same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
-            same(s.memory.read(0, MIB) == data, True, "bytes")
-            same(s.declined(), 2, "declined")
+    rdma.rdma_turned_off(Setup)
 
 
 def case_upstream_down():

@@ -139,11 +139,10 @@ class Gateway:
                             aws_access_key_id=key, aws_secret_access_key=secret, verify=verify,
                             config=botocore.client.Config(**settings))
 
-    def connect(self, timeout=60):
-        return socket.create_connection((ADDRESS, self.port), timeout)
-    def connect(self, timeout=60, address="127.0.0.1"):
-        """Connects from an address of this host."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout, (address, 0))
+    def connect(self, timeout=60, address=None):
+        """Connects from an address of this host; None: the kernel chooses it."""
+        source = (address, 0) if address else None
+        return socket.create_connection((ADDRESS, self.port), timeout, source)
 
     def get(self, path):
         """Returns status and text of a page of the second port."""
@@ -332,6 +331,8 @@ def run_cases(names, words):
         gc.disable()
     cases = [(name[5:], call) for name, call in names.items() if name.startswith("case_")
              and (not words or any(word in name for word in words))]
+    if words and not cases:
+        raise SystemExit(f"no case has a name with one of {words}")
     failed = 0
     print(f"# seed: PENSTOCK_SEED={SEED}\n1..{len(cases)}", flush=True)
     for number, (name, call) in enumerate(cases, 1):
