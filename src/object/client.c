@@ -153,6 +153,10 @@ int penstock_object_headers(const struct penstock_object_window *window,
 	if (!window || !headers)
 		return pst_fail_null(window ? "the array of headers" : "the window");
 	pst_wire_window_info(inner_window(window), &info);
+	if (pst_wire_window_exchanges(inner_window(window)))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a window of %s needs the requests of penstock_object_exchange",
+				info.transport);
 	if (pst_wire_window_op(inner_window(window)) == PENSTOCK_WRITE)
 		count = 3;
 	if (max < count)
@@ -164,6 +168,49 @@ int penstock_object_headers(const struct penstock_object_window *window,
 	if (count == 3)
 		headers[2] = (struct penstock_object_header){"content-length", "0"};
 	return (int)count;
+}
+
+int penstock_object_exchange(struct penstock_object_window *window, enum penstock_object_step step,
+			     const char *target, uint64_t offset, const char **path,
+			     struct penstock_object_header *headers, unsigned max)
+{
+	const struct pst_wire_step s = {step, target, offset};
+	struct penstock_object_header found[PENSTOCK_OBJECT_EXCHANGE_MAX];
+	struct pst_err err = {0};
+	int n;
+
+	if (!window || !path || !headers)
+		return pst_fail_null(!window ? "the window"
+				     : !path ? "the path"
+					     : "the array of headers");
+	n = pst_wire_compose(inner_window(window), &s, path, found, &err);
+	if (n < 0)
+		return pst_err_publish(&err);
+	if ((unsigned)n > max)
+		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the request has %d headers, but the array has %u places", n,
+				      max);
+	memcpy(headers, found, (unsigned)n * sizeof(*headers));
+	return n;
+}
+
+int penstock_object_paired(struct penstock_object_window *window,
+			   const struct penstock_object_reply *reply,
+			   struct penstock_object_verdict *verdict)
+{
+	struct penstock_object_verdict found = {.size = sizeof(found)};
+	struct penstock_object_reply r;
+	struct pst_err err = {0};
+
+	if (!window || !reply)
+		return pst_fail_null(window ? "the reply" : "the window");
+	if (pst_struct_copy_in(&r, sizeof(r), reply, "the reply", &err))
+		return pst_err_publish(&err);
+	if (r.header_count && !r.headers)
+		return pst_fail_null("the array of headers");
+	if (pst_wire_paired(inner_window(window), &r, &found, &err))
+		return pst_err_publish(&err);
+	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 
 int penstock_object_judge(const struct penstock_object_window *window,

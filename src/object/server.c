@@ -91,6 +91,51 @@ int penstock_object_resolve(struct penstock_object_server *server, const char *t
 	return 0;
 }
 
+int penstock_object_prepare(struct penstock_object_server *server, const char *token, size_t len,
+			    const struct penstock_object_peer *peer,
+			    struct penstock_object_pairing *pairing,
+			    struct penstock_object_remote **out)
+{
+	struct penstock_object_pairing found;
+	struct pst_wire_remote *remote;
+	struct penstock_object_peer p;
+	struct pst_err err = {0};
+	int ret;
+
+	if (!server || !token || !pairing || !out)
+		return pst_fail_null(!server	? "the server"
+				     : !token	? "the token"
+				     : !pairing ? "the pairing"
+						: "out");
+	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err) ||
+	    pst_struct_copy_in(&found, sizeof(found), pairing, "the pairing", &err))
+		return pst_err_publish(&err);
+	if (found.op != PENSTOCK_READ && found.op != PENSTOCK_WRITE)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown",
+				found.op);
+	ret = pst_fork_check(server->generation, &err);
+	if (!ret)
+		ret = pst_wire_prepare(server->wire, token, len, &p, &found, &remote, &err);
+	if (ret) {
+		pst_err_publish(&err);
+		return ret;
+	}
+	*out = (struct penstock_object_remote *)remote;
+	return pst_struct_copy_out(pairing, &found, sizeof(found));
+}
+
+int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn, uint64_t address,
+			  uint32_t key)
+{
+	struct pst_err err = {0};
+
+	if (!remote)
+		return pst_fail_null("the remote window");
+	if (pst_wire_ready(inner_remote(remote), qpn, address, key, &err))
+		return pst_err_publish(&err);
+	return 0;
+}
+
 int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 				    struct penstock_object_remote_info *info)
 {

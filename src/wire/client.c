@@ -142,7 +142,7 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 
 	for (unsigned i = 0; i < c->listener_count; i++) {
 		g->listener = &c->listeners[i];
-		if (!g->listener->ops->fits(g->buffer, g->off))
+		if (!g->listener->ops->fits(g->listener, g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
@@ -265,13 +265,45 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict)
 {
-	pst_judge(grant->op, grant->len, reply, verdict);
+	if (grant->ops->judge)
+		grant->ops->judge(grant, reply, verdict);
+	else
+		pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
 	/* A server finds an error of the request itself before the first byte moves. */
 	atomic_store(&grant->settled,
 		     verdict->next == PENSTOCK_OBJECT_DONE ||
 			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
+}
+
+bool pst_wire_window_exchanges(const struct pst_wire_grant *grant)
+{
+	return grant->ops->compose;
+}
+
+bool pst_wire_window_is_bound(const struct pst_wire_grant *grant)
+{
+	return grant->bound;
+}
+
+int pst_wire_compose(struct pst_wire_grant *grant, const struct pst_wire_step *step,
+		     const char **path, struct penstock_object_header *headers, struct pst_err *err)
+{
+	if (!grant->ops->compose)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a window of %s needs no exchange: send its token with the request",
+				grant->ops->name);
+	return grant->ops->compose(grant, step, path, headers, err);
+}
+
+int pst_wire_paired(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict, struct pst_err *err)
+{
+	if (!grant->ops->paired)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a window of %s has no PREPARE",
+				grant->ops->name);
+	return grant->ops->paired(grant, reply, verdict, err);
 }
 
 void pst_wire_unsettle(struct pst_wire_grant *grant)
@@ -316,11 +348,11 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	if (pst_fork_check(client->generation, &(struct pst_err){0}))
 		return 0;
 	/* Without the lock: it may take the time of a system call for each page. */
-	if (grant->bound && grant->ops->unbind(grant, err))
-		unbound = -ETIMEDOUT;
+	if (grant->bound)
+		unbound = grant->ops->unbind(grant, err);
 	grant->bound = NULL;
 	pthread_mutex_lock(&client->lock);
-	if (unbound) {
+	if (unbound == -ETIMEDOUT) {
 		grant->buffer->stuck = true;
 		atomic_fetch_add(&client->counts.stuck, 1);
 	}
