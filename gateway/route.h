@@ -8,13 +8,15 @@
 
 #include "request.h"
 
-enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT };
+enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
 	const char *name; /* as in the API reference */
 	const char *method;
 	enum gw_level level;
-	const char *sub;    /* parameter that selects the operation, such as "uploads"; or NULL */
+	/* Parameter that selects the operation, such as "uploads", or NULL; for GW_CONTROL the end
+	 * of the path. */
+	const char *sub;
 	const char *sub2;   /* second such parameter, or NULL */
 	const char *header; /* header that selects it, or NULL */
 	enum gw_body_kind body;

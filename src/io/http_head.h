@@ -32,7 +32,12 @@ struct pst_http_head {
 	char crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */
 	char checksum_type[17];		/* x-amz-checksum-type, such as FULL_OBJECT */
 	/* x-amz-rdma-reply, -bytes-transferred and -checksum, as they are */
-	char rdma_reply[16], rdma_bytes[48], rdma_checksum[48];
+	char rdma_reply[16 + 88], rdma_bytes[48], rdma_checksum[48];
+	/* the same for the headers of hipobj-rc-v2 (s3/hipobj.h): x-amz-rdma-protocol, -session,
+	 * -psn, -qpn, -cookie, -mr-addr, -mr-rkey */
+	char rdma_protocol[16], rdma_session[40], rdma_psn[20], rdma_qpn[20], rdma_cookie[20];
+	char rdma_address[20], rdma_key[20];
+	char rdma_etag[256]; /* x-amz-rdma-etag, with or without quotes */
 };
 
 /*

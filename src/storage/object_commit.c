@@ -55,6 +55,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	struct pst_object_grant grant = {.inner = NULL};
 	struct pst_err why;
 	char code[64];
+	bool began;
 	int ret;
 
 	if (!part || !up->far || !object_length(up))
@@ -72,7 +73,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
-	pst_object_call_offer(call, pst_object_grant_token(&grant), object_length(up));
+	pst_object_grant_offer(&grant, call);
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
@@ -81,8 +82,10 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
 		pst_object_grant_judge(&grant, call, code);
+	began = call->exchange && call->exchange->phase == PST_OBJECT_MOVES;
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
+	call->exchange = NULL;
 	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
 	    pst_object_call_lacks_sums(call)) {
 		up->no_sums = true; /* the server may not know this checksum */
@@ -96,7 +99,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		return 0;
 	}
 	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
-	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
+	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2' || began;
 	/* The empty object must not keep the object from being created. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);

@@ -13,6 +13,7 @@
 
 #include "core/ops.h"
 #include "penstock_object.h"
+#include "storage/object_exchange.h"
 #include "storage/object_request.h"
 
 struct pst_object_windows;
@@ -48,6 +49,7 @@ struct pst_object_grant {
 	const char *transport;			/* name of the transport; static */
 	bool dma;				/* no CPU copies the bytes */
 	struct penstock_object_verdict verdict; /* of pst_object_grant_judge */
+	struct pst_object_steps steps;		/* used if the transport has requests of its own */
 	const struct pst_object_call *judged;	/* the call that was judged; NULL: none */
 	/* Result of the release: 0, or -errno with the reason. */
 	int result;
@@ -59,8 +61,8 @@ struct pst_object_grant {
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err);
-/* Returns the token of an open grant. */
-const char *pst_object_grant_token(const struct pst_object_grant *grant);
+/* Lets the server move the bytes of the call through the window of an open grant. */
+void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Judges the response to the call, whose token belongs to the grant, and notes what it tells about
  * the server. `error` is the code in the body, or NULL if the body has not arrived. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
