@@ -121,6 +121,23 @@ void pst_wire_gid_place(const unsigned char gid[16], struct pst_token_place *out
 		  sizeof(out->address));
 }
 
+int pst_wire_route(const struct pst_token_place *client, struct pst_token_place *out,
+		   struct pst_err *err)
+{
+	struct sockaddr_storage address;
+	socklen_t len = pst_wire_sockaddr(client, &address);
+	int fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), ret = 0;
+
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) ||
+	    (len = sizeof(address), getsockname(fd, (struct sockaddr *)&address, &len)) ||
+	    !pst_wire_place_of(&address, out))
+		ret = pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
+				     "this host has no address that reaches %s", client->address);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
 bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b)
 {
 	return a->port == b->port && a->v6 == b->v6 && !strcmp(a->address, b->address);

@@ -21,6 +21,9 @@ socklen_t pst_wire_sockaddr(const struct pst_token_place *place, struct sockaddr
 bool pst_wire_place_of(const struct sockaddr_storage *address, struct pst_token_place *out);
 /* Writes the address that a GID of RoCE v2 stands for. */
 void pst_wire_gid_place(const unsigned char gid[16], struct pst_token_place *out);
+/* Finds out by which address this host reaches another one. Nothing is sent. */
+int pst_wire_route(const struct pst_token_place *client, struct pst_token_place *out,
+		   struct pst_err *err);
 bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b);
 
 /* ---- for channels of a server ---- */

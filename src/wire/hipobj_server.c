@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "s3/hipobj.h"
 #include "wire/card.h"
@@ -127,24 +125,6 @@ static int house_reserve(struct house *house, const struct pst_wire_server *serv
 		house->staged += len;
 	}
 	pthread_mutex_unlock(&house->lock);
-	return ret;
-}
-
-/* Finds out by which address this host reaches the client. Nothing is sent. */
-static int own_address(const struct pst_token_place *client, struct pst_token_place *out,
-		       struct pst_err *err)
-{
-	struct sockaddr_storage address;
-	socklen_t len = pst_wire_sockaddr(client, &address);
-	int fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), ret = 0;
-
-	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) ||
-	    (len = sizeof(address), getsockname(fd, (struct sockaddr *)&address, &len)) ||
-	    !pst_wire_place_of(&address, out))
-		ret = pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
-				     "this host has no address that reaches %s", client->address);
-	if (fd >= 0)
-		close(fd);
 	return ret;
 }
 
@@ -319,7 +299,7 @@ static int hipobj_prepare(struct pst_wire_server *server, struct pst_wire_remote
 				     "the protocol moves at most %d bytes at a time",
 				     PST_HIPOBJ_LEN_MAX);
 	if (!ret)
-		ret = own_address(&client, &own, err);
+		ret = pst_wire_route(&client, &own, err);
 	if (!ret)
 		ret = house_reserve(house, server, pairing->length, err);
 	if (ret)

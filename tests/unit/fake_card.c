@@ -13,6 +13,7 @@ static unsigned next_key = 0x1234;
 static struct mr *mrs;
 static struct qp *qps; /* those without a connection manager */
 static uint32_t next_qpn = 0x100;
+const struct fake_dc *fake_dc;
 static struct ibv_device device = {.name = "fake0"};
 
 /* ---- common ---- */
@@ -193,6 +194,11 @@ void fake_destroy_qp(struct rdma_cm_id *id)
 	pthread_mutex_unlock(&fake_lock);
 }
 
+uint32_t qpn_next(void)
+{
+	return next_qpn++;
+}
+
 /* Checks that a change to another state has all attributes that libibverbs requires. */
 static int qp_change(struct qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
@@ -226,7 +232,13 @@ static int qp_change(struct qp *qp, const struct ibv_qp_attr *attr, int mask)
 
 static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	LOCKED(int, qp_change((struct qp *)qp, attr, mask));
+	int ret;
+
+	pthread_mutex_lock(&fake_lock);
+	if (!fake_dc || !fake_dc->change(qp, attr, mask, &ret))
+		ret = qp_change((struct qp *)qp, attr, mask);
+	pthread_mutex_unlock(&fake_lock);
+	return ret;
 }
 
 static struct ibv_qp *plain_qp_new(struct ibv_pd *pd, const struct ibv_qp_init_attr *attr)
@@ -239,7 +251,7 @@ static struct ibv_qp *plain_qp_new(struct ibv_pd *pd, const struct ibv_qp_init_a
 	qp->base.context = &fake_context;
 	qp->base.pd = pd;
 	qp->base.send_cq = qp->base.recv_cq = attr->send_cq;
-	qp->base.qp_num = next_qpn++;
+	qp->base.qp_num = qpn_next();
 	qp->base.state = IBV_QPS_RESET;
 	qp->next = qps;
 	qps = qp;
@@ -257,6 +269,10 @@ static int destroy_plain_qp(struct ibv_qp *base)
 	int ret = 0;
 
 	pthread_mutex_lock(&fake_lock);
+	if (fake_dc && fake_dc->destroy(base, &ret)) {
+		pthread_mutex_unlock(&fake_lock);
+		return ret;
+	}
 	if (fake_card.destroy_fail) {
 		fake_card.destroy_fail--;
 		ret = EBUSY;
@@ -453,10 +469,52 @@ static int dereg_mr(struct ibv_mr *base)
 	return ret;
 }
 
+/* ---- address handles and receive queues ---- */
+
+static struct ibv_ah *ah_new(const struct ibv_ah_attr *attr)
+{
+	assert(attr->is_global && attr->port_num == FAKE_PORT &&
+	       attr->grh.sgid_index == FAKE_GID_INDEX);
+	return object_new(sizeof(struct ibv_ah));
+}
+
+static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	(void)pd;
+	LOCKED(struct ibv_ah *, ah_new(attr));
+}
+
+static int destroy_ah(struct ibv_ah *ah)
+{
+	pthread_mutex_lock(&fake_lock);
+	object_free(ah);
+	pthread_mutex_unlock(&fake_lock);
+	return 0;
+}
+
+static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	(void)pd;
+	assert(attr->attr.max_wr);
+	LOCKED(struct ibv_srq *, object_new(sizeof(struct ibv_srq)));
+}
+
+static int destroy_srq(struct ibv_srq *srq)
+{
+	pthread_mutex_lock(&fake_lock);
+	object_free(srq);
+	pthread_mutex_unlock(&fake_lock);
+	return 0;
+}
+
+static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
+{
+	return fake_dc ? fake_dc->extended(qp) : NULL;
+}
+
 /* ---- transfers ---- */
 
-/* Finds the memory of an access, or returns NULL. */
-static char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access)
+char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access)
 {
 	for (const struct mr *mr = mrs; mr; mr = mr->next)
 		if (mr->base.pd == pd && mr->base.rkey == key)
@@ -468,8 +526,7 @@ static char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, siz
 	return NULL;
 }
 
-/* Appends a completion. */
-static void complete(struct ibv_cq *base, struct ibv_wc wc)
+void complete(struct ibv_cq *base, struct ibv_wc wc)
 {
 	struct cq *cq = (struct cq *)base;
 
@@ -626,6 +683,11 @@ const struct pst_verbs fake_verbs = {.alloc_pd = alloc_pd,
 				     .close_device = close_device,
 				     .query_port = query_port,
 				     .query_gid_table = query_gid_table,
+				     .create_ah = create_ah,
+				     .destroy_ah = destroy_ah,
+				     .create_srq = create_srq,
+				     .destroy_srq = destroy_srq,
+				     .qp_to_qp_ex = qp_to_qp_ex,
 				     .create_plain_qp = create_plain_qp,
 				     .destroy_plain_qp = destroy_plain_qp,
 				     .reg_dmabuf_mr = reg_dmabuf_mr,

@@ -26,6 +26,7 @@ struct fake_card {
 	bool silent;	       /* whether the receiver of a write with immediate data is not told */
 	uint32_t same_key;     /* key of all memory with remote access; 0: each has its own */
 	bool missing;	       /* whether there is no card */
+	bool plain;	       /* whether the card has no dynamically connected transport */
 	bool hold;	       /* whether transfers do not complete, as if the client were silent */
 	unsigned gate;	       /* number of transfers after which the next one waits; 0: no limit */
 	/* set by the card */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the fake network card share: fake_card.c and fake_cm.c. */
+/* What the files of the fake network card share: fake_card.c, fake_cm.c and fake_mlx5.c. */
 #ifndef TEST_FAKE_INSIDE_H
 #define TEST_FAKE_INSIDE_H
 
@@ -84,6 +84,21 @@ void *object_new(size_t len);
 void object_free(void *object);
 void wake(int fd);
 void unwake(int fd);
+
+/* Appends a completion. */
+void complete(struct ibv_cq *base, struct ibv_wc wc);
+/* Finds the memory of an access, or returns NULL. */
+char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access);
+/* The next number of a queue pair. */
+uint32_t qpn_next(void);
+/* Functions of the dynamically connected transport, which only tests of DC_V1 have. They return
+ * whether the queue pair is theirs. */
+struct fake_dc {
+	bool (*change)(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask, int *ret);
+	bool (*destroy)(struct ibv_qp *qp, int *ret);
+	struct ibv_qp_ex *(*extended)(struct ibv_qp *qp);
+};
+extern const struct fake_dc *fake_dc; /* NULL: none */
 
 /* The functions of the connection manager. */
 #define FAKE_DECLARE(member, symbol) extern __typeof__(symbol) fake_##member;
