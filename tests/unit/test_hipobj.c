@@ -398,6 +398,33 @@ static void refuses_wrong_requests(void **state)
 	close_sides(&s);
 }
 
+/* A PUT whose write has another cookie than its session is not taken. */
+static void refuses_another_cookie(void **state)
+{
+	static unsigned char local[4096];
+	const struct penstock_object_seg seg = {.ptr = local, .len = sizeof(local)};
+	struct sides s = {.staging_max = 0};
+	struct penstock_object_verdict verdict;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct message request, response;
+
+	(void)state;
+	open_sides(&s, false);
+	window = window_open(&s, PENSTOCK_WRITE, 0, sizeof(local));
+	assert_true(compose(window, PENSTOCK_OBJECT_PREPARE, &request) > 0);
+	for (unsigned i = 0; i < request.count; i++)
+		if (!strcmp(request.headers[i].name, "x-amz-rdma-cookie"))
+			request.headers[i].value = "00000000";
+	assert_int_equal(prepare(&s, &request, &response, &remote), 0);
+	assert_int_equal(pair(window, 200, &response, &verdict), PENSTOCK_OBJECT_DONE);
+	assert_true(compose(window, PENSTOCK_OBJECT_READY, &request) > 0);
+	assert_int_equal(ready(&s, remote, &request, PENSTOCK_WRITE, &seg, 1), -EACCES);
+	penstock_object_forget(remote);
+	assert_int_equal(penstock_object_release(window), 0);
+	close_sides(&s);
+}
+
 /* A session's card accesses memory of its own window only: the windows have different protection
  * domains, also if their keys are equal. */
 static void reaches_no_other_window(void **state)
@@ -861,6 +888,7 @@ int main(void)
 		cmocka_unit_test(moves_memory_of_a_gpu),
 		cmocka_unit_test(divides_a_put),
 		cmocka_unit_test(refuses_wrong_requests),
+		cmocka_unit_test(refuses_another_cookie),
 		cmocka_unit_test(reaches_no_other_window),
 		cmocka_unit_test(bounds_sessions),
 		cmocka_unit_test(refuses_tokens),
