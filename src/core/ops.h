@@ -83,7 +83,7 @@ struct pst_storage_facts {
 	struct pst_err why_windows;
 	/* The class that path rdma can meet for a transfer to or from a GPU through a window. */
 	enum penstock_class windows_class;
-	bool windows_only;		   /* the caller allows no other transfer */
+	bool windows_only; /* the caller allows no other transfer */
 	/* After the commit of an upload: number of parts that the server fetched through windows,
 	 * number of other parts, and why the first of these went another way. */
 	unsigned parts_far, parts_near;
