@@ -51,9 +51,9 @@
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* Time that starting a mixed chunk may take. Other lanes pass their copies to this lane meanwhile,
- * and have slots for the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots for each lane).
- */
+/* Maximum time to start a mixed chunk. Meanwhile the other lanes cannot copy, and pass their copies
+ * to this lane. Their free slots hold the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots
+ * for each lane). */
 #define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
  * WATCH_SPINS turns without a pause, then every WATCH_US. If it watches only captured requests, it
@@ -438,8 +438,8 @@ static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk
 		atomic_store_explicit(&lane->drives, st, memory_order_relaxed);
 }
 
-/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS.
- * Starting the last one, of `len` bytes, took `ns` nanoseconds. */
+/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS. To
+ * start the previous mixed chunk, which had `len` bytes, took `ns` nanoseconds. */
 static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
 {
 	uint64_t kib = (len >> 10) * MIXED_START_NS / (ns ? ns : 1);
@@ -484,7 +484,8 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 			return WORK_STALLED;
 		if (atomic_load_explicit(&lane->drives, memory_order_relaxed))
 			req_limit_mixed(req, claim.len, pst_now_ns() - from_ns);
-		/* Other lanes wait for these copies, and this lane for the slots. */
+		/* Queue the copies that other lanes have passed to this lane, and continue the
+		 * chunks whose copies another lane has made. */
 		if (lane_may_exchange(lane))
 			pst_chunks_exchange(lane);
 		if (lane->passed_count)
