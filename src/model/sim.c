@@ -8,8 +8,8 @@
  * the next link before its last byte has left the previous link. But if the next link is faster,
  * the chunk starts there only so early that the link is then busy without a pause. Otherwise a slow
  * link would also occupy the fast link behind it. The chunk's first TLP does not wait for this
- * start. The simulator remembers by how much the TLP is ahead, because the chunk starts with it on a
- * later, slower link. The TLP may reach that link before the simulator knows of the chunk. If the
+ * start. The simulator remembers by how much the TLP is ahead, because the chunk starts with it on
+ * a later, slower link. The TLP may reach that link before the simulator knows of the chunk. If the
  * link has been idle since then, the chunk's service is counted from the TLP's arrival on.
  */
 #include "sim.h"
@@ -234,8 +234,8 @@ static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 	return to > from ? to - from : 0;
 }
 
-/* Returns the time, not before `now`, at which a unit may start on the link `next` if its service on
- * the link `v` began by `early` before `now`. */
+/* Returns the time, not before `now`, at which a unit may start on the link `next` if its service
+ * on the link `v` began by `early` before `now`. */
 static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
 			     uint64_t now, uint64_t early)
 {

@@ -243,11 +243,21 @@ static void limits(void **state)
 		{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
 		{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
 		{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
-		{"pipeline", {{"path", 1}, {"order", 1}, {"size", 1e15}}, "gain-limit",
-		 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0), 1e-5},
+		{"pipeline",
+		 {{"path", 1}, {"order", 1}, {"size", 1e15}},
+		 "gain-limit",
+		 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0),
+		 1e-5},
 		/* One slow link for all streams, and links of no size. */
-		{"contention", {{"memory-gbps", 0.8}, {"duration-ms", 0}}, "stream-gbps", 0.1, 1e-9},
-		{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "total-gbps", 0.008,
+		{"contention",
+		 {{"memory-gbps", 0.8}, {"duration-ms", 0}},
+		 "stream-gbps",
+		 0.1,
+		 1e-9},
+		{"contention",
+		 {{"stream-gbps", 0.001}, {"duration-ms", 0}},
+		 "total-gbps",
+		 0.008,
 		 1e-9},
 		{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "kept-share", 1, 1e-9},
 		/* Checkpoints without failures: Young and Daly agree, and nothing is wasted. */
@@ -259,20 +269,30 @@ static void limits(void **state)
 		{"sizing", {{"window-s", 1e9}, {"daily", 0}}, "drives-for-speed", 1, 0},
 		{"sizing", {{"daily", 0}}, "drives-for-endurance", 0, 0},
 		{"cost", {{"wait-s", 0}}, "wasted-year", 0, 0},
-		{"kvcache", {{"tokens", 1}, {"lookup-ms", 0}, {"fixed-ms", 0}}, "hit-rate-pays", 0,
+		{"kvcache",
+		 {{"tokens", 1}, {"lookup-ms", 0}, {"fixed-ms", 0}},
+		 "hit-rate-pays",
+		 0,
 		 0},
 		{"kvcache", {{"prefill-tokens-s", 1e12}}, "hit-rate-pays", NAN, 0},
-		{"weights", {{"hosts", 1e6}, {"spread-gbps", 1e6}, {"store-gbps", 1e9},
-			     {"host-gbps", 1e6}, {"peer-gbps", 1e6}, {"gpu-gbps", 1e6}},
-		 "once-s", 0, 1e-3},
+		{"weights",
+		 {{"hosts", 1e6},
+		  {"spread-gbps", 1e6},
+		  {"store-gbps", 1e9},
+		  {"host-gbps", 1e6},
+		  {"peer-gbps", 1e6},
+		  {"gpu-gbps", 1e6}},
+		 "once-s",
+		 0,
+		 1e-3},
 		{"training", {{"storage-gbps", 1e9}, {"node-gbps", 1e6}}, "reached", 1, 0},
 		{"training", {{"storage-gbps", 0.001}}, "reached", 0, 1e-4},
 	};
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(rows); i++) {
-		double value = result_with(pst_model_find(rows[i].model), rows[i].set,
-					   rows[i].result);
+		double value =
+			result_with(pst_model_find(rows[i].model), rows[i].set, rows[i].result);
 		bool both_nan = isnan(value) && isnan(rows[i].wanted);
 
 		if (!both_nan && !(fabs(value - rows[i].wanted) <= rows[i].tolerance))
@@ -290,8 +310,8 @@ static void young_and_daly_agree(void **state)
 	(void)state;
 	for (double hours = 10; hours < 1e9; hours *= 10) {
 		const struct pst_model_setting set[] = {{"node-mtbf-h", hours}, {NULL, 0}};
-		double apart = fabs(result_with(m, set, "daly-min") /
-				    result_with(m, set, "young-min") - 1);
+		double apart = fabs(
+			result_with(m, set, "daly-min") / result_with(m, set, "young-min") - 1);
 
 		if (!(apart < before))
 			fail_msg("%g h: %g apart, before %g", hours, apart, before);

@@ -31,8 +31,8 @@ static void results_are_those_of_the_models(void **state)
 		assert_null(m->run(in, out, space));
 		for (unsigned k = 0; k < m->result_count; k++)
 			names[k] = m->results[k].name;
-		assert_int_equal(
-			penstock_model_run(m->name, NULL, names, values, m->result_count), 0);
+		assert_int_equal(penstock_model_run(m->name, NULL, names, values, m->result_count),
+				 0);
 		for (unsigned k = 0; k < m->result_count; k++)
 			if (memcmp(&values[k], &out[k], sizeof(out[k])) &&
 			    !(isnan(values[k]) && isnan(out[k])))
