@@ -219,85 +219,73 @@ static double result_with(const struct pst_model *m, const struct pst_model_sett
 	return out[pst_model_result_index(m, result)];
 }
 
-/* Parameters at the ends of their ranges give results whose limits are known. */
+/* Parameters at the ends of their ranges, for which a result has a known limit. */
+static const struct {
+	const char *model;
+	struct pst_model_setting set[PST_MODEL_SETTINGS];
+	const char *result;
+	double wanted, tolerance;
+} extremes[] = {
+	/* Many transfers with one registration, and one transfer of one byte. */
+	{"registration", {{"ios", 1e12}}, "efficiency-kept-gpu", 1, 1e-9},
+	{"registration", {{"ios", 1e12}}, "efficiency-kept-cpu", 1, 1e-9},
+	{"registration", {{"ios", 1e12}, {"size", 1}}, "efficiency-each", 0, 1e-5},
+	{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
+	{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
+	/* Fences that take no time, and one fence for all bytes. */
+	{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
+	{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
+	{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
+	{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
+	/* One byte at a time, and one endless request. */
+	{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
+	{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
+	{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
+	{"pipeline",
+	 {{"path", 1}, {"order", 1}, {"size", 1e15}},
+	 "gain-limit",
+	 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0),
+	 1e-5},
+	/* One slow link for all streams, and links of no size. */
+	{"contention", {{"memory-gbps", 0.8}, {"duration-ms", 0}}, "stream-gbps", 0.1, 1e-9},
+	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "total-gbps", 0.008, 1e-9},
+	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "kept-share", 1, 1e-9},
+	/* Checkpoints without failures: Young and Daly agree, and nothing is wasted. */
+	{"checkpoint", {{"node-mtbf-h", 1e12}, {"interval-min", 1e6}}, "waste", 0, 1e-5},
+	{"checkpoint", {{"node-mtbf-h", 1e12}}, "best-waste", 0, 1e-6},
+	{"checkpoint", {{"interval-min", 0.001}}, "lost-share", 1, 0.02},
+	{"checkpoint", {{"node-mtbf-h", 0.001}}, "waste", 1, 0},
+	/* Little bandwidth is needed in an endless window: capacity or wear decides. */
+	{"sizing", {{"window-s", 1e9}, {"daily", 0}}, "drives-for-speed", 1, 0},
+	{"sizing", {{"daily", 0}}, "drives-for-endurance", 0, 0},
+	{"cost", {{"wait-s", 0}}, "wasted-year", 0, 0},
+	{"kvcache", {{"tokens", 1}, {"lookup-ms", 0}, {"fixed-ms", 0}}, "hit-rate-pays", 0, 0},
+	{"kvcache", {{"prefill-tokens-s", 1e12}}, "hit-rate-pays", NAN, 0},
+	{"weights",
+	 {{"hosts", 1e6},
+	  {"spread-gbps", 1e6},
+	  {"store-gbps", 1e9},
+	  {"host-gbps", 1e6},
+	  {"peer-gbps", 1e6},
+	  {"gpu-gbps", 1e6}},
+	 "once-s",
+	 0,
+	 1e-3},
+	{"training", {{"storage-gbps", 1e9}, {"node-gbps", 1e6}}, "reached", 1, 0},
+	{"training", {{"storage-gbps", 0.001}}, "reached", 0, 1e-4},
+};
+
 static void limits(void **state)
 {
-	static const struct {
-		const char *model;
-		struct pst_model_setting set[PST_MODEL_SETTINGS];
-		const char *result;
-		double wanted, tolerance;
-	} rows[] = {
-		/* Many transfers with one registration, and one transfer of one byte. */
-		{"registration", {{"ios", 1e12}}, "efficiency-kept-gpu", 1, 1e-9},
-		{"registration", {{"ios", 1e12}}, "efficiency-kept-cpu", 1, 1e-9},
-		{"registration", {{"ios", 1e12}, {"size", 1}}, "efficiency-each", 0, 1e-5},
-		{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
-		{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
-		/* Fences that take no time, and one fence for all bytes. */
-		{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
-		{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
-		{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
-		{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
-		/* One byte at a time, and one endless request. */
-		{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
-		{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
-		{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
-		{"pipeline",
-		 {{"path", 1}, {"order", 1}, {"size", 1e15}},
-		 "gain-limit",
-		 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0),
-		 1e-5},
-		/* One slow link for all streams, and links of no size. */
-		{"contention",
-		 {{"memory-gbps", 0.8}, {"duration-ms", 0}},
-		 "stream-gbps",
-		 0.1,
-		 1e-9},
-		{"contention",
-		 {{"stream-gbps", 0.001}, {"duration-ms", 0}},
-		 "total-gbps",
-		 0.008,
-		 1e-9},
-		{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "kept-share", 1, 1e-9},
-		/* Checkpoints without failures: Young and Daly agree, and nothing is wasted. */
-		{"checkpoint", {{"node-mtbf-h", 1e12}, {"interval-min", 1e6}}, "waste", 0, 1e-5},
-		{"checkpoint", {{"node-mtbf-h", 1e12}}, "best-waste", 0, 1e-6},
-		{"checkpoint", {{"interval-min", 0.001}}, "lost-share", 1, 0.02},
-		{"checkpoint", {{"node-mtbf-h", 0.001}}, "waste", 1, 0},
-		/* Little bandwidth is needed in an endless window: capacity or wear decides. */
-		{"sizing", {{"window-s", 1e9}, {"daily", 0}}, "drives-for-speed", 1, 0},
-		{"sizing", {{"daily", 0}}, "drives-for-endurance", 0, 0},
-		{"cost", {{"wait-s", 0}}, "wasted-year", 0, 0},
-		{"kvcache",
-		 {{"tokens", 1}, {"lookup-ms", 0}, {"fixed-ms", 0}},
-		 "hit-rate-pays",
-		 0,
-		 0},
-		{"kvcache", {{"prefill-tokens-s", 1e12}}, "hit-rate-pays", NAN, 0},
-		{"weights",
-		 {{"hosts", 1e6},
-		  {"spread-gbps", 1e6},
-		  {"store-gbps", 1e9},
-		  {"host-gbps", 1e6},
-		  {"peer-gbps", 1e6},
-		  {"gpu-gbps", 1e6}},
-		 "once-s",
-		 0,
-		 1e-3},
-		{"training", {{"storage-gbps", 1e9}, {"node-gbps", 1e6}}, "reached", 1, 0},
-		{"training", {{"storage-gbps", 0.001}}, "reached", 0, 1e-4},
-	};
-
 	(void)state;
-	for (unsigned i = 0; i < COUNT(rows); i++) {
-		double value =
-			result_with(pst_model_find(rows[i].model), rows[i].set, rows[i].result);
-		bool both_nan = isnan(value) && isnan(rows[i].wanted);
+	for (unsigned i = 0; i < COUNT(extremes); i++) {
+		double value = result_with(pst_model_find(extremes[i].model), extremes[i].set,
+					   extremes[i].result);
+		bool both_nan = isnan(value) && isnan(extremes[i].wanted);
 
-		if (!both_nan && !(fabs(value - rows[i].wanted) <= rows[i].tolerance))
-			fail_msg("row %u: %s of %s is %.9g, not %.9g", i, rows[i].result,
-				 rows[i].model, value, rows[i].wanted);
+		if (!both_nan && !(fabs(value - extremes[i].wanted) <= extremes[i].tolerance))
+			fail_msg("row %u: %s of %s is %.9g, not %.9g", i, extremes[i].result,
+				 extremes[i].model, value, extremes[i].wanted);
 	}
 }
 
