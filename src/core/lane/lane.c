@@ -471,7 +471,7 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 			}
 			return WORK_DONE;
 		}
-		if (!pst_claim(req, pst_pump_lane_number(req, lane), &claim))
+		if (!pst_claim(lane, req, pst_pump_lane_number(req, lane), &claim))
 			return WORK_DONE;
 		chunk = pst_chunk_get(lane);
 		pst_chunk_claimed(chunk, req, &claim);
