@@ -826,9 +826,10 @@ struct penstock_req {
 	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
-			       * chunk of the request starts. When the chunks in flight are done,
-			       * the request fails with -ETIME, and report->bytes tells how much was
-			       * moved */
+			       * chunk of the request starts. Chunks in flight are cancelled if the
+			       * storage supports that, as objects do; the library waits for the
+			       * others. Then the request fails with -ETIME, and report->bytes tells
+			       * how much was moved */
 	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
 	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
 	 * describes names that begin with "fault". */

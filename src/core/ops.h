@@ -223,12 +223,12 @@ struct pst_storage_ops {
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
 	/* Optional, for storages whose transfers may take long. Called when the application has
-	 * cancelled the request that the transfer belongs to. The storage either completes the
-	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it
-	 * run. The function is called on the lane's thread, perhaps more than once, and
-	 * possibly after another thread has completed the transfer. So the storage must find
-	 * the transfer among those in flight before it touches the struct. The function must
-	 * never block. */
+	 * cancelled the request that the transfer belongs to, or when the request's deadline has
+	 * passed. The storage either completes the transfer early with -ECANCELED, and does not
+	 * touch its memory afterwards, or lets it run. The function is called on the lane's thread,
+	 * perhaps more than once, and possibly after another thread has completed the transfer. So
+	 * the storage must find the transfer among those in flight before it touches the struct.
+	 * The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
 	/* Allocates a window of at least `len` bytes. Not NULL if facts.windows is set. */

@@ -4,6 +4,7 @@
  *
  *	object cancel URL	reads, cancels when a byte arrives on standard input, and reports
  *				whether the memory stayed unchanged after the completion
+ *	object late URL MS	like cancel, but with a deadline after MS milliseconds
  *	object many URL N	reads N ranges of 64 KiB at random offsets, 64 at a time, and sums
  *				their bytes
  *	object fork URL		opens, forks, and lets parent and child read
@@ -26,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "penstock.h"
@@ -38,6 +40,14 @@
 static unsigned char pattern(uint64_t at)
 {
 	return (unsigned char)(at * 2654435761u >> 13 ^ at >> 20);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static int report(int64_t result)
@@ -74,8 +84,9 @@ static struct penstock_device *host(void)
 	return dev;
 }
 
-/* Reads a whole object in one request that is cancelled. */
-static int read_and_cancel(const char *url)
+/* Reads a whole object in one request that is cancelled, or has a deadline after `ms`
+ * milliseconds if `ms` is not 0. */
+static int read_and_cancel(const char *url, uint64_t ms)
 {
 	struct penstock_storage *st = open_or_exit(url, 0, 0);
 	uint64_t len = (uint64_t)penstock_storage_length(st), changed = 0;
@@ -83,7 +94,7 @@ static int read_and_cancel(const char *url)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.dev = host(), .row_len = len, .rows = 1};
 	struct penstock_done done;
-	uint64_t id;
+	uint64_t id, late_ms;
 	void *mem;
 	char byte;
 
@@ -94,15 +105,20 @@ static int read_and_cancel(const char *url)
 	req.op = PENSTOCK_READ;
 	req.segs = &seg;
 	req.seg_count = 1;
+	req.deadline_ns = ms ? now_ns() + ms * 1000000 : 0;
 	if (penstock_submit(q, &req, 1, &id) != 1)
 		return report(-1);
-	if (read(0, &byte, 1) == 1)
+	if (!ms && read(0, &byte, 1) == 1)
 		penstock_cancel(q, id);
 	if (penstock_wait(q, &done, 1, 1, -1) != 1)
 		return 2;
+	late_ms = ms ? (now_ns() - req.deadline_ns) / 1000000 : 0;
 	memset(mem, 0xee, len);
 	/* The server sends more bytes now, if the connection is still there. */
-	printf("done %" PRId64 " %s\n", done.result, penstock_why_name(done.report->why));
+	printf("done %" PRId64 " %s", done.result, penstock_why_name(done.report->why));
+	if (ms)
+		printf(" after %" PRIu64 " ms", late_ms);
+	puts("");
 	fflush(stdout);
 	if (read(0, &byte, 1) != 1)
 		return 2;
@@ -317,7 +333,9 @@ int main(int argc, char **argv)
 	uint64_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
 
 	if (!strcmp(what, "cancel"))
-		return read_and_cancel(argv[2]);
+		return read_and_cancel(argv[2], 0);
+	if (!strcmp(what, "late") && argc > 3)
+		return read_and_cancel(argv[2], n);
 	if (!strcmp(what, "many") && argc > 3)
 		return read_many(argv[2], (unsigned)n);
 	if (!strcmp(what, "fork"))
