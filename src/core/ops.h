@@ -237,9 +237,12 @@ struct pst_storage_ops {
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
-	 * current length. */
-	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
-	int (*abort)(struct penstock_storage *st, struct pst_err *err);
+	 * current length. Commit and abort end early as `opts` demand, if they wait for a server.
+	 * Core has checked these limits before the call. */
+	int (*commit)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		      struct pst_err *err);
+	int (*abort)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		     struct pst_err *err);
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
 	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the

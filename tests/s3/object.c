@@ -13,6 +13,10 @@
  *				piece), then commits; or abort, create (without replacing), or
  *				again (like create; after an error, opens the object and commits
  *				once more)
+ *	object stop URL N MS	writes N bytes and commits; if MS is 0, stops the commit when a
+ *				byte arrives on standard input, and otherwise sets a deadline after
+ *				MS milliseconds. For each further byte it commits again ('c') or
+ *				aborts ('a')
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
@@ -22,6 +26,7 @@
  * It prints the result, and exits with 0 unless the program itself is at fault.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,6 +267,48 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	return 0;
 }
 
+static volatile int stopped;
+
+static void *stop_later(void *arg)
+{
+	char byte;
+
+	if (read(0, &byte, 1) == 1)
+		__atomic_store_n(&stopped, 1, __ATOMIC_RELAXED);
+	return arg;
+}
+
+/* Prints the result of a commit or an abort, and how long after `ns` it came. */
+static void report_after(int ret, uint64_t ns)
+{
+	printf("%" PRIu64 " ms: ", ns ? (now_ns() - ns) / 1000000 : 0);
+	report(ret);
+	fflush(stdout);
+}
+
+static int write_and_stop(const char *url, uint64_t total, uint64_t ms)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+	pthread_t thread;
+	char byte;
+
+	for (uint64_t at = 0; at < total; at += PIECE)
+		if (write_piece(st, at, total))
+			return report(-1);
+	opts.stop = &stopped;
+	opts.deadline_ns = ms ? now_ns() + ms * 1000000 : 0;
+	if (!ms && pthread_create(&thread, NULL, stop_later, NULL))
+		return 2;
+	report_after(penstock_commit_with(st, &opts), opts.deadline_ns);
+	if (!ms)
+		pthread_join(thread, NULL);
+	while (read(0, &byte, 1) == 1 && byte != 'q')
+		report_after(byte == 'c' ? penstock_commit(st, 1) : penstock_abort(st), 0);
+	penstock_close(st);
+	return 0;
+}
+
 static int write_and_hold(const char *url, uint64_t total)
 {
 	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
@@ -345,6 +392,8 @@ int main(int argc, char **argv)
 	/* The first object shows that the server takes tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
+	if (!strcmp(what, "stop") && argc > 4)
+		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "hold") && argc > 3)
 		return write_and_hold(argv[2], n);
 	if (!strcmp(what, "save") && argc > 3)
