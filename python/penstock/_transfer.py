@@ -6,7 +6,9 @@ transfer. This module knows nothing about formats or object stores."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 from typing import Any, Dict, List, Optional, Sequence
 
 from ._cuda import synchronize_all
@@ -102,8 +104,33 @@ class Storage:
         return check(lib.penstock_storage_length(self._handle), self.name, has_place=False)
 
     def commit(self, durable: bool = True) -> None:
-        """Makes what was written visible under the storage's name."""
-        check(lib.penstock_commit(self._handle, int(durable)), self.name, has_place=False)
+        """Makes what was written visible under the storage's name. A server may need minutes for
+        that. If a signal handler raises an exception meanwhile, the commit is stopped."""
+        opts, stop, raised = ffi.new("struct penstock_end_opts *"), ffi.new("int *"), []
+        opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
+
+        def run() -> None:
+            try:
+                check(lib.penstock_commit_with(self._handle, opts), self.name, has_place=False)
+            except BaseException as error:
+                raised.append(error)
+
+        # Python's signal handlers run on its main thread, and only between calls of the library.
+        if threading.current_thread() is not threading.main_thread():
+            run()
+        else:
+            thread = threading.Thread(target=run, name="penstock-commit")
+            thread.start()
+            try:
+                thread.join()
+            except BaseException:
+                stop[0] = 1
+                while thread.is_alive():  # It uses the storage, which the caller may close.
+                    with contextlib.suppress(BaseException):
+                        thread.join()
+                raise
+        if raised:
+            raise raised[0]
 
     def move(self, op: int, segments: Sequence[Segment], *, exact: bool = True,
              require: str = "any", effort: str = "thrifty") -> TransferReport:

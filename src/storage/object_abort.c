@@ -65,8 +65,8 @@ static int unsure_judge(struct pst_object_upload *up, const struct penstock_end_
 		return 0;
 	default:
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
-				      "%s: a commit was stopped, and it is unknown whether the object "
-				      "exists: look for it",
+				      "%s: a commit was stopped, and it is unknown whether the "
+				      "object exists: look for it",
 				      name);
 	}
 }

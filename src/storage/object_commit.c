@@ -347,8 +347,9 @@ static int commit_stopped(const struct pst_object_upload *up, const struct pst_e
 {
 	return pst_fail_errno(err, why->code, why->why, "%s: %s during the commit; %s",
 			      up->place->url.name, why->text,
-			      up->unsure ? "the object may exist: commit again to find out, or abort"
-					 : "the object was not committed: commit again, or abort");
+			      up->unsure
+				      ? "the object may exist: commit again to find out, or abort"
+				      : "the object was not committed: commit again, or abort");
 }
 
 int pst_object_upload_commit(struct pst_object_upload *up, const struct penstock_end_opts *limits,

@@ -76,8 +76,8 @@ int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
 /* Makes a call and waits for its end, but not longer than its deadline and its limits. Returns 0 if
- * there was a response, whatever its status. But if each attempt got an error that might have passed, such as
- * 503, it returns this error. */
+ * there was a response, whatever its status. But if each attempt got an error that might have
+ * passed, such as 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

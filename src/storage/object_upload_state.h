@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an upload, which object_upload.c, object_commit.c and object_abort.c share. No other file may
- * include this header.
+ * The state of an upload, which object_upload.c, object_commit.c and object_abort.c share. No other
+ * file may include this header.
  */
 #ifndef PST_STORAGE_OBJECT_UPLOAD_STATE_H
 #define PST_STORAGE_OBJECT_UPLOAD_STATE_H

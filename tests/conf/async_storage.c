@@ -284,6 +284,7 @@ static int storage_abort(struct penstock_storage *st, const struct penstock_end_
 {
 	struct object *object = st->priv;
 
+	(void)opts;
 	(void)err;
 	object->aborted = true;
 	return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_open, penstock_open_fd, penstock_commit, penstock_abort, both with and without
- * options, penstock_close, penstock_storage_length and penstock_storage_get_info. Opening a URL tries the kinds of storage
- * in the backends' table, in order, until one accepts the URL. This file must never name a backend,
- * and no request passes through it.
+ * Implements penstock_open, penstock_open_fd, penstock_commit and penstock_abort, with and without
+ * options, penstock_close, penstock_storage_length and penstock_storage_get_info. Opening a URL
+ * tries the kinds of storage in the backends' table, in order, until one accepts the URL. This file
+ * must never name a backend, and no request passes through it.
  */
 #include "core/api/storage.h"
 
