@@ -106,28 +106,31 @@ class Storage:
     def commit(self, durable: bool = True) -> None:
         """Makes what was written visible under the storage's name. A server may need minutes for
         that. If a signal handler raises an exception meanwhile, the commit is stopped."""
-        opts, stop, raised = ffi.new("struct penstock_end_opts *"), ffi.new("int *"), []
+        raised: List[BaseException] = []
+        opts, stop = ffi.new("struct penstock_end_opts *"), ffi.new("int *")
         opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
+        ended = threading.Event()
 
         def run() -> None:
             try:
                 check(lib.penstock_commit_with(self._handle, opts), self.name, has_place=False)
             except BaseException as error:
                 raised.append(error)
+            ended.set()
 
         # Python's signal handlers run on its main thread, and only between calls of the library.
         if threading.current_thread() is not threading.main_thread():
             run()
         else:
-            thread = threading.Thread(target=run, name="penstock-commit")
-            thread.start()
+            # Thread.join of older Pythons takes a thread for ended when a handler raises.
+            threading.Thread(target=run, name="penstock-commit").start()
             try:
-                thread.join()
+                ended.wait()
             except BaseException:
                 stop[0] = 1
-                while thread.is_alive():  # It uses the storage, which the caller may close.
+                while not ended.is_set():  # The thread uses the storage.
                     with contextlib.suppress(BaseException):
-                        thread.join()
+                        ended.wait()
                 raise
         if raised:
             raise raised[0]
