@@ -225,12 +225,12 @@ struct pst_storage_ops {
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
 	/* Optional, for storages whose transfers may take long. Called when the application has
-	 * cancelled the request that the transfer belongs to. The storage either completes the
-	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it
-	 * run. The function is called on the lane's thread, perhaps more than once, and
-	 * possibly after another thread has completed the transfer. So the storage must find
-	 * the transfer among those in flight before it touches the struct. The function must
-	 * never block. */
+	 * cancelled the request that the transfer belongs to, or when the request's deadline has
+	 * passed. The storage either completes the transfer early with -ECANCELED, and does not
+	 * touch its memory afterwards, or lets it run. The function is called on the lane's thread,
+	 * perhaps more than once, and possibly after another thread has completed the transfer. So
+	 * the storage must find the transfer among those in flight before it touches the struct.
+	 * The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
 	/* Allocates a window of at least `len` bytes. Not NULL if facts.windows is set. */
@@ -239,9 +239,12 @@ struct pst_storage_ops {
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
-	 * current length. */
-	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
-	int (*abort)(struct penstock_storage *st, struct pst_err *err);
+	 * current length. Commit and abort end early as `opts` demand, if they wait for a server.
+	 * Core has checked these limits before the call. */
+	int (*commit)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		      struct pst_err *err);
+	int (*abort)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		     struct pst_err *err);
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
 	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the
