@@ -29,8 +29,6 @@
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
 
-/* A part has at least 5 MiB, except the last. */
-#define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
 /* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
  * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
@@ -79,7 +77,7 @@ static void part_free(struct part *part)
 	pst_object_call_clear(&part->call);
 	free(part->spans);
 	if (part->mem)
-		pst_object_buffer_free(part->upload, part->mem);
+		pst_object_buffer_free(part->upload, part->mem, part->mem_len);
 	free(part);
 }
 
@@ -748,7 +746,7 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	up->place = place;
 	up->length = length;
 	up->must_be_new = must_be_new;
-	up->part_bytes = PART_BYTES;
+	up->part_bytes = PST_OBJECT_PART_BYTES;
 	if (up->part_bytes < least)
 		up->part_bytes = (least + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
 	up->waiting_end = &up->waiting;

@@ -12,6 +12,8 @@
 #include "storage/object_window.h"
 
 #define PARTS_MAX 10000u /* S3's limit */
+/* Length of a part. S3 wants at least 5 MiB, except for the last part. */
+#define PST_OBJECT_PART_BYTES (8ull << 20)
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
