@@ -151,7 +151,7 @@ class StorageReader(FileSystemReader):
         refuse_object(path, "use penstock.torch.ObjectStorageReader")
 
     def file(self, name: str) -> str:
-        """Returns what the library reads a part from."""
+        """Returns the path or the URL by which the library reads a part."""
         return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:

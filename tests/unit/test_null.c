@@ -78,6 +78,8 @@ static void null_storages(void **state)
 	FAILS(penstock_open_fd, STDIN_FILENO, NULL, NULL);
 	FAILS(penstock_commit, NULL, 0);
 	FAILS(penstock_abort, NULL);
+	FAILS(penstock_commit_with, NULL, NULL);
+	FAILS(penstock_abort_with, NULL, NULL);
 	FAILS(penstock_s3_ask, NULL, &(struct penstock_s3_answer){.size = 0}, buf, LEN);
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0}, NULL, buf, LEN);
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0},
