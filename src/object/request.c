@@ -112,7 +112,7 @@ static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 
 	end->result = result;
 	end->status = (int)t->call.http.head.status;
-	end->next = t->verdict.next;
+	end->next = result < 0 ? PENSTOCK_OBJECT_ERROR : t->verdict.next;
 	if (result >= 0 && t->body) {
 		snprintf(end->transport, sizeof(end->transport), "%s", tls ? "https" : "http");
 		end->encrypted = tls;
@@ -370,6 +370,8 @@ static void transfer_result(struct pst_object_transfer *t)
 	if (get && head->status == 416 && head->has_total && head->range_total <= t->off) {
 		t->body = true;
 		t->call.http.in_len = 0;
+		t->verdict.next = PENSTOCK_OBJECT_BODY;
+		t->verdict.text[0] = '\0';
 		transfer_done(t);
 		return;
 	}
@@ -549,6 +551,7 @@ int pst_object_request_start(struct pst_object_requests *requests,
 	t->requests = requests;
 	t->target = target;
 	t->off = request->off;
+	t->verdict.next = PENSTOCK_OBJECT_ERROR;
 	t->no_body = request->flags & PENSTOCK_OBJECT_NO_BODY;
 	t->end = calloc(1, sizeof(*t->end));
 	ret = t->end ? place_find(request, &t->place, err)
