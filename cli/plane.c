@@ -113,10 +113,9 @@ static bool parse_role(struct pl_options *o)
 /* Takes an option with a text. Returns false if the option has none. */
 static bool text_option(int c, struct pl_options *o)
 {
-	const char **texts[] = {
-		[LISTEN - LISTEN] = &o->listen,	  [RDMA - LISTEN] = &o->transports,
-		[ADDRESS - LISTEN] = &o->address, [DEVICE - LISTEN] = &o->device,
-		[BUCKETS - LISTEN] = &o->buckets, [METRICS - LISTEN] = &o->metrics};
+	const char **texts[] = {[LISTEN - LISTEN] = &o->listen,	  [RDMA - LISTEN] = &o->transports,
+				[ADDRESS - LISTEN] = &o->address, [DEVICE - LISTEN] = &o->device,
+				[BUCKETS - LISTEN] = &o->buckets, [METRICS - LISTEN] = &o->metrics};
 
 	if (c < LISTEN || c > METRICS)
 		return false;
@@ -253,7 +252,8 @@ const struct command cmd_plane = {
 		"  --users LIST           users that may be tenants, beside root and the own one\n"
 		"  --buckets LIST         buckets that clients may use (default: all)\n"
 		"  --read-only            refuse to write objects\n"
-		"  --rdma LIST            transports: shm1, rc1, tcp1, ofi1 (default: all but ofi1)\n"
+		"  --rdma LIST            transports: shm1, rc1, tcp1, ofi1 (default: all but "
+		"ofi1)\n"
 		"  --address ADDRESS      address of this host at which servers reach the plane\n"
 		"  --device NAME          GPU for windows in GPU memory, such as cuda:0\n"
 		"  --server-users LIST    users whose servers may open windows by shm1\n"

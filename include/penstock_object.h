@@ -344,8 +344,8 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  * -ETIMEDOUT	the server may still write to the window: it is in CUDA memory, or the network card
  *		does not end its access. Do not use the memory. The buffer stays allocated until
  *		the process ends
- * -EBUSY	the window's request (penstock_object_start) is in flight: wait for its end, and call
- *		the function again
+ * -EBUSY	the window's request (penstock_object_start) is in flight: wait for its end, and
+ *call the function again
  *
  * If the plane of the client is gone, the function puts fresh pages in place of the window's pages
  * in host memory, and returns 0: a server may still have the old ones.
@@ -649,7 +649,7 @@ struct penstock_object_done {
 	uint64_t user;	/* value of penstock_object_move */
 	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
 	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
-	int has_crc64; /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
+	int has_crc64;		      /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
 	uint64_t crc64;
 };
 

@@ -205,7 +205,7 @@ static int request_start(struct pl_tenant *tenant, const struct pst_plane_start 
 
 static void request_count(struct pl_counts *counts, const struct penstock_object_end *end, bool put)
 {
-	enum pl_outcome outcome = end->result < 0			? PL_FAILED
+	enum pl_outcome outcome = end->result < 0		      ? PL_FAILED
 				  : end->next == PENSTOCK_OBJECT_DONE ? PL_BY_WINDOW
 								      : PL_BY_BODY;
 

@@ -64,10 +64,8 @@ static void put_requests(const struct pl_counts *c, struct pst_text *out)
 		 "Requests by operation, and by the way that the bytes moved.");
 	for (unsigned op = 0; op < 2; op++)
 		for (unsigned i = 0; i < PL_OUTCOMES; i++)
-			put(out,
-			    "penstock_plane_requests_total{operation=\"%s\",by=\"%s\"} %llu\n",
-			    ops[op], by[i],
-			    (unsigned long long)atomic_load(&c->requests[op][i]));
+			put(out, "penstock_plane_requests_total{operation=\"%s\",by=\"%s\"} %llu\n",
+			    ops[op], by[i], (unsigned long long)atomic_load(&c->requests[op][i]));
 	put_head(out, "bytes_total", "counter", "Bytes of these requests.");
 	for (unsigned op = 0; op < 2; op++)
 		for (unsigned i = 0; i < PL_FAILED; i++)

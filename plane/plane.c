@@ -78,8 +78,10 @@ static int socket_listen(struct plane *p)
 	ret = ret ? errno : 0;
 	umask(mask);
 	if (ret == EADDRINUSE) {
-		snprintf(p->why, p->why_len, "%s exists, and a process listens there, or it is no "
-					     "socket: choose another path", o->listen);
+		snprintf(p->why, p->why_len,
+			 "%s exists, and a process listens there, or it is no "
+			 "socket: choose another path",
+			 o->listen);
 		return -ret;
 	}
 	if (ret || lstat(o->listen, &p->socket) || chmod(o->listen, mode) || listen(p->fd, 128))
@@ -248,7 +250,8 @@ static void plane_stop(struct plane *p)
 	const uint64_t one = 1;
 
 	socket_close(p);
-	if (p->shared.stop >= 0 && write(p->shared.stop, &one, sizeof(one)) == (ssize_t)sizeof(one)) {
+	if (p->shared.stop >= 0 &&
+	    write(p->shared.stop, &one, sizeof(one)) == (ssize_t)sizeof(one)) {
 		tenants_join(p, true);
 		pl_metrics_close(p->metrics);
 	}

@@ -20,7 +20,7 @@
 #include "penstock_object.h"
 
 struct pl_options {
-	const char *listen; /* path of the socket */
+	const char *listen;    /* path of the socket */
 	const unsigned *users; /* users that may be tenants, beside root and the plane's own */
 	unsigned user_count;
 	bool no_clients, no_servers; /* roles that are refused */
@@ -58,19 +58,19 @@ enum pl_outcome {
 };
 
 struct pl_counts {
-	_Atomic uint64_t tenants;	      /* that are connected */
-	_Atomic uint64_t tenants_total[2];    /* clients, servers */
-	_Atomic uint64_t refused_user;	      /* connections of users that are not permitted */
-	_Atomic uint64_t refused_version;     /* HELLOs of another version, or of a refused role */
-	_Atomic uint64_t refused[PL_LIMITS];  /* questions beyond a limit */
-	_Atomic uint64_t refused_name;	      /* questions with a number that the tenant has not */
-	_Atomic uint64_t refused_policy;      /* requests for buckets that are not permitted */
-	_Atomic uint64_t malformed;	      /* tenants that sent a malformed message */
-	_Atomic uint64_t lost;		      /* tenants that ended with open windows or moves */
-	_Atomic uint64_t lost_windows;	      /* windows that were open then, and were fenced */
-	_Atomic uint64_t cut_off;	      /* releases that could not fence a server */
-	_Atomic uint64_t memory;	      /* bytes of memory that tenants share */
-	_Atomic uint64_t in_flight;	      /* requests and moves */
+	_Atomic uint64_t tenants;	     /* that are connected */
+	_Atomic uint64_t tenants_total[2];   /* clients, servers */
+	_Atomic uint64_t refused_user;	     /* connections of users that are not permitted */
+	_Atomic uint64_t refused_version;    /* HELLOs of another version, or of a refused role */
+	_Atomic uint64_t refused[PL_LIMITS]; /* questions beyond a limit */
+	_Atomic uint64_t refused_name;	     /* questions with a number that the tenant has not */
+	_Atomic uint64_t refused_policy;     /* requests for buckets that are not permitted */
+	_Atomic uint64_t malformed;	     /* tenants that sent a malformed message */
+	_Atomic uint64_t lost;		     /* tenants that ended with open windows or moves */
+	_Atomic uint64_t lost_windows;	     /* windows that were open then, and were fenced */
+	_Atomic uint64_t cut_off;	     /* releases that could not fence a server */
+	_Atomic uint64_t memory;	     /* bytes of memory that tenants share */
+	_Atomic uint64_t in_flight;	     /* requests and moves */
 	_Atomic uint64_t requests[2][PL_OUTCOMES]; /* GETs, PUTs */
 	_Atomic uint64_t bytes[2][PL_OUTCOMES];
 	_Atomic uint64_t moves[2]; /* completed, failed */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements table.h. The low 16 bits of a number are its place, so that a lookup takes one step. */
+/* Implements table.h. The low 16 bits of a number are its place, so that a lookup takes one step.
+ */
 #include "table.h"
 
 #include <errno.h>

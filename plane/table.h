@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The things of one tenant, by numbers. A number has random bits, so a tenant's number means nothing
- * in the table of another one, and a number is not used again.
+ * The things of one tenant, by numbers. A number has random bits, so a tenant's number means
+ * nothing in the table of another one, and a number is not used again.
  */
 #ifndef PLANE_TABLE_H
 #define PLANE_TABLE_H

@@ -50,8 +50,8 @@ int pl_fail_limit(struct pl_tenant *tenant, enum pl_limit limit, unsigned long l
 		  const char *what, struct pst_err *err)
 {
 	pl_count(&tenant->plane->counts.refused[limit]);
-	return pst_fail_errno(err, limit == PL_LIMIT_IN_FLIGHT ? EAGAIN : EDQUOT,
-			      PENSTOCK_WHY_FULL, "the plane permits a tenant %llu %s", max, what);
+	return pst_fail_errno(err, limit == PL_LIMIT_IN_FLIGHT ? EAGAIN : EDQUOT, PENSTOCK_WHY_FULL,
+			      "the plane permits a tenant %llu %s", max, what);
 }
 
 int pl_begin(struct pl_tenant *tenant, struct pst_err *err)
@@ -67,8 +67,7 @@ int pl_begin(struct pl_tenant *tenant, struct pst_err *err)
 	if (!atomic_load(&plane->draining))
 		return 0;
 	pl_end(tenant);
-	return pst_fail_errno(err, ESHUTDOWN, PENSTOCK_WHY_CANCELLED,
-			      "the plane is about to end");
+	return pst_fail_errno(err, ESHUTDOWN, PENSTOCK_WHY_CANCELLED, "the plane is about to end");
 }
 
 void pl_end(struct pl_tenant *tenant)

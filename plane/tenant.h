@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One tenant of a plane: a connection with its role, its memory, and what it has open. Only the
- * tenant's thread uses it. tenant.c has what both roles share; client.c and server.c have a table of
- * functions each.
+ * tenant's thread uses it. tenant.c has what both roles share; client.c and server.c have a table
+ * of functions each.
  */
 #ifndef PLANE_TENANT_H
 #define PLANE_TENANT_H
@@ -33,8 +33,8 @@ struct pl_tenant {
 /* Memory of a tenant. */
 struct pl_memory {
 	uint64_t id, len;
-	unsigned users; /* windows or moves */
-	struct pst_shared shared;	      /* of a server */
+	unsigned users;			       /* windows or moves */
+	struct pst_shared shared;	       /* of a server */
 	struct penstock_object_buffer *buffer; /* of a client, which owns the memory then */
 };
 
@@ -51,8 +51,7 @@ struct pl_role {
 	int (*handle)(struct pl_tenant *tenant, const struct pst_plane_message *message,
 		      struct pst_plane_message *answer, struct pst_err *err);
 	/* Takes memory that has been mapped. After success, it belongs to the role. */
-	int (*memory_take)(struct pl_tenant *tenant, struct pl_memory *memory,
-			   struct pst_err *err);
+	int (*memory_take)(struct pl_tenant *tenant, struct pl_memory *memory, struct pst_err *err);
 	void (*memory_free)(struct pl_tenant *tenant, struct pl_memory *memory);
 	void (*counts)(struct pl_tenant *tenant, struct pst_plane_counts *out);
 	/* Ends all operations, and fences all transfers. The memory is freed after it. */

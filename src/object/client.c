@@ -166,9 +166,8 @@ static int buffer_open(struct penstock_object_client *client, struct penstock_de
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
 	buffer->client = client;
 	dev = pst_object_device(dev);
-	ret = client->link
-		      ? pst_plane_buffer_open(client->link, dev, len, &buffer->plane, &err)
-		      : pst_wire_buffer_open(client->wire, dev, ptr, len, &buffer->wire, &err);
+	ret = client->link ? pst_plane_buffer_open(client->link, dev, len, &buffer->plane, &err)
+			   : pst_wire_buffer_open(client->wire, dev, ptr, len, &buffer->wire, &err);
 	if (ret) {
 		free(buffer);
 		return pst_err_publish(&err);
@@ -276,9 +275,9 @@ int penstock_object_window_open(struct penstock_object_buffer *buffer, enum pens
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
 	window->buffer = buffer;
 	window->op = op;
-	ret = buffer->plane ? pst_plane_window_open(buffer->plane, op, off, len, &window->plane,
-						    &err)
-			    : window_open_wire(window, off, len, &err);
+	ret = buffer->plane
+		      ? pst_plane_window_open(buffer->plane, op, off, len, &window->plane, &err)
+		      : window_open_wire(window, off, len, &err);
 	if (ret) {
 		free(window);
 		return pst_err_publish(&err);
@@ -403,8 +402,8 @@ static int start(struct penstock_object_window *window,
 	int ret;
 
 	if (!window->plane)
-		return pst_object_request_start(&window->buffer->client->requests,
-						&window->target, request, err);
+		return pst_object_request_start(&window->buffer->client->requests, &window->target,
+						request, err);
 	end = calloc(1, sizeof(*end));
 	if (!end)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");

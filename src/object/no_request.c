@@ -20,8 +20,7 @@ void pst_object_requests_close(struct pst_object_requests *requests)
 	(void)requests;
 }
 
-int pst_object_request_start(struct pst_object_requests *requests,
-			     struct pst_object_target *target,
+int pst_object_request_start(struct pst_object_requests *requests, struct pst_object_target *target,
 			     const struct penstock_object_request *request, struct pst_err *err)
 {
 	(void)requests;

@@ -91,8 +91,7 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 }
 
 /* Copies a text that fits. A text that is too long is refused. */
-static int text_put(char *out, size_t size, const char *text, const char *what,
-		    struct pst_err *err)
+static int text_put(char *out, size_t size, const char *text, const char *what, struct pst_err *err)
 {
 	size_t len = text ? strlen(text) : 0;
 

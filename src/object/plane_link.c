@@ -92,8 +92,7 @@ static struct flight *flight_find(struct pst_plane_link *link, uint64_t tag)
 static int ended(struct pst_plane_link *link, const struct pst_plane_message *m)
 {
 	bool moved = m->kind == PST_PLANE_MOVED;
-	struct flight *flight =
-		flight_find(link, moved ? m->moved.done.user : m->ended.end.user);
+	struct flight *flight = flight_find(link, moved ? m->moved.done.user : m->ended.end.user);
 
 	if (!flight || moved != (link->opts.role == PST_PLANE_SERVER))
 		return -EPROTO;
@@ -164,10 +163,9 @@ static void die(struct pst_plane_link *link, int code)
 								  .result = err.code};
 			memcpy(end->move.text, err.text, sizeof(err.text));
 		} else {
-			end->request = (struct penstock_object_end){
-				.user = flight->user,
-				.result = err.code,
-				.next = PENSTOCK_OBJECT_ERROR};
+			end->request = (struct penstock_object_end){.user = flight->user,
+								    .result = err.code,
+								    .next = PENSTOCK_OBJECT_ERROR};
 			memcpy(end->request.text, err.text, sizeof(err.text));
 		}
 		flight_end(link, flight);

@@ -54,8 +54,8 @@ static bool op_is_known(uint32_t op)
 static bool start_is_right(const struct pst_plane_start *start)
 {
 	return ENDS(start->bucket) && ENDS(start->if_match) &&
-	       start->key_len <= PST_PLANE_KEY_MAX && strnlen(start->key, sizeof(start->key)) ==
-							      start->key_len;
+	       start->key_len <= PST_PLANE_KEY_MAX &&
+	       strnlen(start->key, sizeof(start->key)) == start->key_len;
 }
 
 static bool move_is_right(const struct pst_plane_move *move)
@@ -80,8 +80,8 @@ static bool body_is_right(const struct pst_plane_message *m)
 	case PST_PLANE_FD:
 		return m->fd.slot < PST_PLANE_SLOTS;
 	case PST_PLANE_MEMORY:
-		return m->memory.cuda <= 1 && (m->memory.cuda ? m->memory.fds <= 1
-							      : m->memory.fds == 2);
+		return m->memory.cuda <= 1 &&
+		       (m->memory.cuda ? m->memory.fds <= 1 : m->memory.fds == 2);
 	case PST_PLANE_WINDOW:
 		return op_is_known(m->window.op);
 	case PST_PLANE_START:
@@ -91,8 +91,8 @@ static bool body_is_right(const struct pst_plane_message *m)
 	case PST_PLANE_MOVE:
 		return move_is_right(&m->move);
 	case PST_PLANE_ANSWER:
-		return ENDS(m->answer.transport) && ENDS(m->answer.text) &&
-		       m->answer.result <= 0 && m->answer.why < PST_WHY_COUNT;
+		return ENDS(m->answer.transport) && ENDS(m->answer.text) && m->answer.result <= 0 &&
+		       m->answer.why < PST_WHY_COUNT;
 	case PST_PLANE_COUNTS:
 		for (unsigned i = 0; i < PENSTOCK_OBJECT_TRANSPORTS_MAX; i++)
 			if (!ENDS(m->counts.transports[i]))
@@ -116,8 +116,8 @@ int pst_plane_check(const struct pst_plane_message *message, size_t len, bool fr
 	    has_fd != (message->kind == PST_PLANE_FD))
 		return -EPROTO;
 	/* HELLO has the same form in all versions, so that its sender gets an answer. */
-	if (message->kind != PST_PLANE_HELLO && (message->version < PST_PLANE_VERSION_MIN ||
-						 message->version > PST_PLANE_VERSION_MAX))
+	if (message->kind != PST_PLANE_HELLO &&
+	    (message->version < PST_PLANE_VERSION_MIN || message->version > PST_PLANE_VERSION_MAX))
 		return -EPROTO;
 	return body_is_right(message) ? 0 : -EPROTO;
 }

@@ -26,7 +26,8 @@
 /* Versions that this code speaks. A later version may change all messages but HELLO. */
 #define PST_PLANE_VERSION_MIN 1u
 #define PST_PLANE_VERSION_MAX 1u
-#define PST_PLANE_SLOTS PENSTOCK_OBJECT_SEGS_MAX /* descriptors that FD may pass for one message */
+#define PST_PLANE_SLOTS PENSTOCK_OBJECT_SEGS_MAX /* descriptors that FD may pass for one message \
+						  */
 #define PST_PLANE_KEY_MAX 1024
 #define PST_PLANE_BUCKET_MAX 255
 

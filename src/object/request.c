@@ -50,7 +50,7 @@ struct deaf {
 	const struct pst_http_endpoint *endpoint;
 };
 static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
-static struct deaf *deafs; /* never freed, like the endpoints */
+static struct deaf *deafs;				      /* never freed, like the endpoints */
 
 static void deaf_in_child(void)
 {
@@ -124,7 +124,9 @@ static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 	if (result >= 0)
 		snprintf(end->etag, sizeof(end->etag), "%s", t->call.http.head.etag);
 	snprintf(end->text, sizeof(end->text), "%s",
-		 result < 0 ? err->text : t->body ? t->verdict.text : "");
+		 result < 0 ? err->text
+		 : t->body  ? t->verdict.text
+			    : "");
 	t->target->idle(t->target);
 	t->end = NULL;
 	pthread_mutex_lock(&requests->lock);
@@ -350,8 +352,7 @@ static void transfer_done(struct pst_object_transfer *t)
 	if (ret) {
 		pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg());
 	} else if (!t->body && t->verdict.has_crc64 && !target->dev &&
-		   ~pst_crc_raw(PST_CRC64NVME, UINT64_MAX, target->mem, len) !=
-			   t->verdict.crc64) {
+		   ~pst_crc_raw(PST_CRC64NVME, UINT64_MAX, target->mem, len) != t->verdict.crc64) {
 		ret = pst_fail_errno(&t->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
 				     "the bytes in the window are not those of "
 				     "x-amz-rdma-checksum: repeat the request");
@@ -535,8 +536,7 @@ static int start_fail(struct pst_object_transfer *t, int ret)
 	return ret;
 }
 
-int pst_object_request_start(struct pst_object_requests *requests,
-			     struct pst_object_target *target,
+int pst_object_request_start(struct pst_object_requests *requests, struct pst_object_target *target,
 			     const struct penstock_object_request *request, struct pst_err *err)
 {
 	struct pst_object_transfer *t;
@@ -566,8 +566,8 @@ int pst_object_request_start(struct pst_object_requests *requests,
 	call_prepare(t, request);
 	refused = token_refused(t);
 	if (refused && t->no_body)
-		return start_fail(t, pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW, "%s",
-						    refused));
+		return start_fail(
+			t, pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW, "%s", refused));
 	if (!refused) {
 		pst_object_call_offer(&t->call, t->info.token, target->len);
 	} else {
@@ -616,8 +616,7 @@ void pst_object_requests_cancel(struct pst_object_requests *requests)
 	requests->closing = true;
 	while ((t = cancel_one(requests))) {
 		pthread_mutex_unlock(&requests->lock);
-		transfer_finish(t, pst_fail(&t->err, PENSTOCK_WHY_CANCELLED, "cancelled"),
-				&t->err);
+		transfer_finish(t, pst_fail(&t->err, PENSTOCK_WHY_CANCELLED, "cancelled"), &t->err);
 		pthread_mutex_lock(&requests->lock);
 	}
 	while (requests->count)

@@ -15,8 +15,8 @@ struct pst_object_transfer;
 
 /* The requests of a client that are in flight. */
 struct pst_object_requests {
-	pthread_mutex_t lock;	 /* taken before the lock of io/http.c */
-	pthread_cond_t none;	 /* signalled when `count` becomes 0 */
+	pthread_mutex_t lock; /* taken before the lock of io/http.c */
+	pthread_cond_t none;  /* signalled when `count` becomes 0 */
 	struct pst_object_transfer *all;
 	unsigned count;
 	bool closing;
@@ -44,8 +44,7 @@ void pst_object_requests_cancel(struct pst_object_requests *requests);
 /* Does the same, and frees what the requests share. */
 void pst_object_requests_close(struct pst_object_requests *requests);
 /* Starts a request. After success, target->idle() is called once. */
-int pst_object_request_start(struct pst_object_requests *requests,
-			     struct pst_object_target *target,
+int pst_object_request_start(struct pst_object_requests *requests, struct pst_object_target *target,
 			     const struct penstock_object_request *request, struct pst_err *err);
 
 #endif

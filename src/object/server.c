@@ -158,8 +158,8 @@ static int memory_open(struct penstock_device *dev, size_t len, struct pst_share
 	return 0;
 }
 
-int penstock_object_server_alloc(struct penstock_object_server *server,
-				 struct penstock_device *dev, size_t len, void **out)
+int penstock_object_server_alloc(struct penstock_object_server *server, struct penstock_device *dev,
+				 size_t len, void **out)
 {
 	struct pst_plane_memory_of *m;
 	struct pst_err err = {0};
@@ -240,9 +240,8 @@ int penstock_object_resolve(struct penstock_object_server *server, const char *t
 	if (!remote)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
 	remote->server = server;
-	ret = server->link
-		      ? pst_plane_resolve(server->link, token, len, &p, &remote->plane, &err)
-		      : pst_wire_resolve(server->wire, token, len, &p, &remote->wire, &err);
+	ret = server->link ? pst_plane_resolve(server->link, token, len, &p, &remote->plane, &err)
+			   : pst_wire_resolve(server->wire, token, len, &p, &remote->wire, &err);
 	if (ret) {
 		free(remote);
 		pst_err_publish(&err);
@@ -272,8 +271,8 @@ int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 
 /* Passes a move to the plane. */
 static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
-			 const struct penstock_object_seg *segs, unsigned seg_count,
-			 uint64_t user, struct pst_err *err)
+			 const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
+			 struct pst_err *err)
 {
 	struct pst_end *end = calloc(1, sizeof(*end));
 	int ret;
@@ -283,8 +282,8 @@ static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op
 	end->move.user = user;
 	/* With the lock, so that no other thread frees the memory that is looked up. */
 	pthread_mutex_lock(&remote->server->lock);
-	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories,
-			     end, err);
+	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
+			     err);
 	pthread_mutex_unlock(&remote->server->lock);
 	if (ret)
 		free(end);

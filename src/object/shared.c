@@ -32,8 +32,8 @@ static int host_map(struct pst_shared *s, struct pst_err *err)
 {
 	unsigned char *space = mmap(NULL, s->len + PST_SHARED_ALIGN, PROT_NONE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	uintptr_t at = ((uintptr_t)space + PST_SHARED_ALIGN - 1) &
-		       ~(uintptr_t)(PST_SHARED_ALIGN - 1);
+	uintptr_t at =
+		((uintptr_t)space + PST_SHARED_ALIGN - 1) & ~(uintptr_t)(PST_SHARED_ALIGN - 1);
 
 	if (space == MAP_FAILED)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
@@ -171,8 +171,8 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 				      "a server may still access the memory of the GPU");
 	fresh = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (fresh == MAP_FAILED)
-		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY,
-				      "%zu fresh bytes: %m", size);
+		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
+				      size);
 	memcpy(fresh, s->ptr + start, size);
 	/* Replaces all pages at once, so that no thread finds them missing. */
 	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==

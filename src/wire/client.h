@@ -27,8 +27,8 @@ struct pst_wire_memory {
 	int fd, read_fd;
 	struct penstock_export exported;
 };
-/* Registers such memory, so that shm1 can pass it on. After success, the buffer owns the mapping and
- * the descriptors. */
+/* Registers such memory, so that shm1 can pass it on. After success, the buffer owns the mapping
+ * and the descriptors. */
 int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
 			  struct pst_wire_buffer **out, struct pst_err *err);
 /* Ends a registration. Returns -EBUSY if a window is open. */
