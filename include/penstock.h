@@ -395,6 +395,40 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
  */
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
+/* Options of penstock_commit_with and penstock_abort_with. */
+struct penstock_end_opts {
+	size_t size;
+	int durable; /* see penstock_commit; an abort ignores it */
+	/* Time (CLOCK_MONOTONIC) after which the call waits no longer for a server; 0: none. */
+	uint64_t deadline_ns;
+	/* The call waits no longer for a server when *stop is not 0, which a signal handler or any
+	 * thread may set. NULL: nothing stops the call. */
+	const volatile int *stop;
+};
+#define PENSTOCK_END_OPTS_INIT                            \
+	{                                                 \
+		sizeof(struct penstock_end_opts), 0, 0, 0 \
+	}
+
+/*
+ * Does the same as penstock_commit, but not for longer than the options allow.
+ *
+ * st	The storage, with no request in flight.
+ * opts	The options; NULL for penstock_commit(st, 0).
+ *
+ * The commit of an object sends the last bytes, and then waits until the server has put the parts
+ * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
+ * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
+ * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
+ * options. Any thread.
+ *
+ * -ETIME	the deadline has passed
+ * -ECANCELED	*stop is not 0
+ *		and the errors of penstock_commit
+ */
+PENSTOCK_API int penstock_commit_with(struct penstock_storage *st,
+				      const struct penstock_end_opts *opts);
+
 /*
  * Removes the file that this storage's open created, unless it has been committed.
  *
@@ -407,6 +441,24 @@ PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
  * -EBUSY	a request is in flight
  */
 PENSTOCK_API int penstock_abort(struct penstock_storage *st);
+
+/*
+ * Does the same as penstock_abort, but not for longer than the options allow.
+ *
+ * st	The storage, with no request in flight.
+ * opts	The options; NULL for penstock_abort.
+ *
+ * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
+ * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
+ * again. Any thread.
+ *
+ * -EEXIST	a commit was stopped, and the object has appeared nevertheless
+ * -ETIME	the deadline has passed
+ * -ECANCELED	*stop is not 0
+ *		and the errors of penstock_abort
+ */
+PENSTOCK_API int penstock_abort_with(struct penstock_storage *st,
+				     const struct penstock_end_opts *opts);
 
 /*
  * Returns the current length of a storage in bytes, which it queries from the file system.
@@ -828,9 +880,10 @@ struct penstock_req {
 	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
-			       * chunk of the request starts. When the chunks in flight are done,
-			       * the request fails with -ETIME, and report->bytes tells how much was
-			       * moved */
+			       * chunk of the request starts. Chunks in flight are cancelled if the
+			       * storage supports that, as objects do; the library waits for the
+			       * others. Then the request fails with -ETIME, and report->bytes tells
+			       * how much was moved */
 	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
 	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
 	 * describes names that begin with "fault". */
@@ -1249,7 +1302,7 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * -E2BIG	the request has more than 1 GiB
  * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
  *		segments are on several devices; the device has no streams; or the stream is being
- *		captured into a graph, and the driver is older than CUDA 12.3 or refuses a node of
+ *		captured into a graph, and the driver is older than CUDA 11.7 or refuses a node of
  *		the graph, which the message names. After a refused node, do not launch the graph
  * -EINVAL	the stream is being captured, and `result` is NULL or the request has a deadline
  * -ENOMEM	host memory cannot be allocated or pinned; or the stream is being captured, and

@@ -225,12 +225,12 @@ struct pst_storage_ops {
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
 	/* Optional, for storages whose transfers may take long. Called when the application has
-	 * cancelled the request that the transfer belongs to. The storage either completes the
-	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it
-	 * run. The function is called on the lane's thread, perhaps more than once, and
-	 * possibly after another thread has completed the transfer. So the storage must find
-	 * the transfer among those in flight before it touches the struct. The function must
-	 * never block. */
+	 * cancelled the request that the transfer belongs to, or when the request's deadline has
+	 * passed. The storage either completes the transfer early with -ECANCELED, and does not
+	 * touch its memory afterwards, or lets it run. The function is called on the lane's thread,
+	 * perhaps more than once, and possibly after another thread has completed the transfer. So
+	 * the storage must find the transfer among those in flight before it touches the struct.
+	 * The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
 	/* Allocates a window of at least `len` bytes. Not NULL if facts.windows is set. */
@@ -239,9 +239,12 @@ struct pst_storage_ops {
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
-	 * current length. */
-	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
-	int (*abort)(struct penstock_storage *st, struct pst_err *err);
+	 * current length. Commit and abort end early as `opts` demand, if they wait for a server.
+	 * Core has checked these limits before the call. */
+	int (*commit)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		      struct pst_err *err);
+	int (*abort)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		     struct pst_err *err);
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
 	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the
@@ -544,10 +547,10 @@ struct pst_path_facts {
 	/* Minimum length of a chunk from which on this path is at least as fast as every other
 	 * path; 0 for any length. */
 	uint64_t chunk_quick;
-	/* Number of bytes that the path has pinned; NULL if it pins none. */
-	const _Atomic uint64_t *held;
-	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
-	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
+	/* Maximum number of bytes of the device's requests that the path may keep pinned; 0 if it
+	 * keeps none pinned. */
+	uint64_t held_max;
+	unsigned lanes; /* number of lanes needed for full speed; 0 if all are needed */
 	/* 0 while the path can be used; afterwards the reason (enum penstock_why) why chunks use
 	 * the plan's next path. NULL if the path never stops being usable. */
 	const _Atomic unsigned *shut;
@@ -586,6 +589,11 @@ struct pst_path_ops {
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
+	/* Optional, for a path that keeps memory pinned. Returns true if a chunk of these bytes
+	 * would have to pin memory, and the path may pin no more on this lane. The lane then uses
+	 * the plan's next path, without trying this one. */
+	bool (*full)(struct pst_lane *lane, unsigned index, const struct pst_route *route,
+		     uint64_t off, uint64_t len);
 	/* Optional. Frees the path's state for a route, which is route->path_priv[index]. */
 	void (*route_close)(struct pst_route *route, unsigned index);
 	/* Optional. Called when a storage or a device is about to close; the other argument is

@@ -423,6 +423,28 @@ static void memory_free(struct pst_wire_buffer *b)
 	free(b);
 }
 
+/* Adds a buffer to those of its client. */
+static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
+{
+	struct pst_wire_client *client = b->client;
+	int ret = 0;
+
+	pthread_mutex_lock(&client->lock);
+	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
+		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
+			       PST_WIRE_BUFFERS_MAX);
+	} else {
+		client->buffer_count++;
+		/* Two numbers: one for servers that read, and one for servers that write. */
+		client->next_buffer += 2;
+		b->id = client->next_buffer;
+		b->next = client->buffers;
+		client->buffers = b;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return ret;
+}
+
 int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
 			 size_t len, struct pst_wire_buffer **out, struct pst_err *err)
 {
@@ -447,21 +469,34 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 		memory_free(b);
 		return ret;
 	}
-	pthread_mutex_lock(&client->lock);
-	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
-		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
-			       PST_WIRE_BUFFERS_MAX);
-	} else {
-		client->buffer_count++;
-		/* Two numbers: one for servers that read, and one for servers that write. */
-		client->next_buffer += 2;
-		b->id = client->next_buffer;
-		b->next = client->buffers;
-		client->buffers = b;
-	}
-	pthread_mutex_unlock(&client->lock);
+	ret = buffer_add(b, err);
 	if (ret)
 		memory_free(b);
+	else
+		*out = b;
+	return ret;
+}
+
+int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
+			  struct pst_wire_buffer **out, struct pst_err *err)
+{
+	struct pst_wire_buffer *b = calloc(1, sizeof(*b));
+	int ret;
+
+	if (!b)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	*b = (struct pst_wire_buffer){.client = client,
+				      .dev = memory->dev,
+				      .ptr = memory->ptr,
+				      .len = memory->len,
+				      .mapped = memory->len,
+				      .fd = memory->fd,
+				      .read_fd = memory->read_fd,
+				      .exported = memory->exported,
+				      .shared = true};
+	ret = buffer_add(b, err);
+	if (ret)
+		free(b);
 	else
 		*out = b;
 	return ret;
@@ -501,6 +536,11 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
 {
 	return buffer->ptr;
+}
+
+struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer)
+{
+	return buffer->dev;
 }
 
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)

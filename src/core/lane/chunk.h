@@ -76,8 +76,8 @@ bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* ---- for lanes ---- */
 
-/* If the chunk's request was cancelled, asks the storage to cancel the chunk's transfer. Returns
- * whether it has asked. */
+/* If the chunk's request was cancelled or is past its deadline, asks the storage to cancel the
+ * chunk's transfer, if the storage can do so. Returns whether it has asked. */
 bool pst_chunk_cancel(struct pst_chunk *chunk);
 /* If the request is cancelled or past its deadline, fails the chunk, which must not have started,
  * and returns true. Else returns false, and the lane starts the chunk. */

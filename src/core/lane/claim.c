@@ -318,12 +318,14 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Returns whether the path has pinned as many bytes as it may. It keeps them pinned until their
- * storages are closed. */
-static bool path_is_full(const struct pst_path_facts *facts)
+/* Returns whether the path would have to pin memory for the first `len` bytes of `place`, but may
+ * pin no more on this lane. It keeps memory pinned until the storages are closed. */
+static bool path_is_full(const struct pst_place *place, unsigned index, uint64_t len)
 {
-	return facts->held &&
-	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
+	const struct pst_path_ops *ops = pst_paths[index];
+
+	return ops->full && place->lane &&
+	       ops->full(place->lane, index, place->span->route, place->off, len);
 }
 
 /* Returns the reason why the path cannot be used any more, or 0. */
@@ -396,7 +398,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 			}
 			continue;
 		}
-		if (path_is_full(facts) && i + 1 < count) {
+		if (i + 1 < count && path_is_full(place, index, n)) {
 			pst_req_note(req, index, PENSTOCK_WHY_HELD);
 			continue;
 		}
@@ -522,7 +524,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 	return 0;
 }
 
-bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out)
+bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, struct pst_claim *out)
 {
 	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
 	struct pst_place place;
@@ -538,6 +540,7 @@ bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out)
 	for (;;) {
 		pst_spans_find(req, pos, &place);
 		place.warm_first = warm_first(req, &place, nth);
+		place.lane = lane;
 		path = -1;
 		if (req->forced < 0
 			    ? place.span->plan->residency_matters
