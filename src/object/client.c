@@ -131,7 +131,8 @@ void penstock_object_client_close(struct penstock_object_client *client)
 {
 	struct pst_err err;
 
-	/* The client of a parent process has no thread here, so it is left alone. */
+	/* In a forked child, the client belongs to the parent, and its thread does not run. So the
+	 * client stays unchanged. */
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {

@@ -108,7 +108,8 @@ void penstock_object_server_close(struct penstock_object_server *server)
 {
 	struct pst_err err;
 
-	/* The server of a parent process has no threads here, so it is left alone. */
+	/* In a forked child, the server belongs to the parent, and its threads do not run. So the
+	 * server stays unchanged. */
 	if (!server || pst_fork_check(server->generation, &err))
 		return;
 	if (server->link) {
@@ -341,7 +342,7 @@ int penstock_object_wait(struct penstock_object_server *server, struct penstock_
 
 	if (!server || (max && !done))
 		return pst_fail_null(server ? "the array of completions" : "the server");
-	/* A wait would take the parent's event. */
+	/* In a forked child, a wait would consume an event of the parent. */
 	if (pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
 	return server->link ? take_ends(server, done, max, timeout_ms)
@@ -372,7 +373,8 @@ int penstock_object_answer_fill(struct penstock_object_answer *answer)
 {
 	if (!answer)
 		return pst_fail_null("the answer");
-	/* The headers point into the caller's struct, so it cannot be a copy of another length. */
+	/* The library stores pointers into this struct, so the caller's struct must have the full
+	 * length. */
 	if (answer->size < sizeof(*answer))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "size of the answer is not set");
 	if (pst_answer(answer))
