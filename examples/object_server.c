@@ -26,7 +26,7 @@
 
 static void *object; /* the stored object */
 static size_t object_len;
-static int plain; /* whether tokens are ignored */
+static int plain; /* whether the server ignores tokens */
 
 /* Finds a header in the request, and copies its value. Returns whether it exists. */
 static int find_header(const char *head, const char *name, char *value, size_t size)
@@ -56,7 +56,7 @@ static int receive_head(int sock, char *head, size_t size)
 	return -1;
 }
 
-/* Moves the object between its memory and the client's window. Sets answer->outcome. */
+/* Moves the bytes between the object in memory and the client's window. Sets answer->outcome. */
 static void move_object(struct penstock_object_server *server, const char *token,
 			struct penstock_object_answer *answer)
 {
@@ -72,7 +72,7 @@ static void move_object(struct penstock_object_server *server, const char *token
 	penstock_object_remote_get_info(remote, &window);
 	if (answer->op == PENSTOCK_WRITE)
 		seg.len = window.length;
-	/* If the bytes do not fit, this fails, and the request stays declined. */
+	/* If the bytes do not fit, no move starts, and answer->outcome stays "declined". */
 	if (seg.len <= OBJECT_MAX && penstock_object_move(remote, answer->op, 0, &seg, 1, 0) == 0 &&
 	    penstock_object_wait(server, &done, 1, -1) == 1) {
 		answer->outcome = done.result < 0 ? PENSTOCK_OBJECT_FAILED : PENSTOCK_OBJECT_MOVED;

@@ -77,7 +77,8 @@ struct penstock_object_client_opts {
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
 	int require_encryption;
-	/* Users whose servers may open windows by shm1, beside root and the client's own user. */
+	/* Ids of further users. Servers of these users, of root and of the client's own user may
+	 * open windows by shm1. */
 	const unsigned *users;
 	unsigned user_count;
 	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
@@ -482,9 +483,12 @@ struct penstock_object_remote;
 struct penstock_object_server_opts {
 	size_t size;
 	const char *transports; /* transports that the server accepts; NULL: all but ofi1 */
-	unsigned channels;	/* moves at the same time, 64 at most; 0: 4 */
-	unsigned moves;		/* most moves in the queue, 4096 at most; 0: 256 */
-	unsigned timeout_ms;	/* time without progress after which a move fails; 0: 10000 */
+	/* number of moves at the same time, 64 at most; 0 means 4 */
+	unsigned channels;
+	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
+	unsigned moves;
+	/* time in ms without progress after which a move fails; 0 means 10000 */
+	unsigned timeout_ms;
 	int require_encryption; /* 1: decline transports that send unencrypted bytes to another
 				 * host */
 	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
@@ -707,7 +711,7 @@ enum penstock_object_outcome {
 	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
 };
 
-/* The answer to a request. The caller sets the first five members and the checksum,
+/* The answer to a request. The caller sets the members up to `bytes`, `has_crc64` and `crc64`;
  * penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;

@@ -82,8 +82,8 @@ struct client {
 	struct penstock_object_window *window;
 	struct penstock_device *dev, *host;
 	size_t len;
-	uint64_t off; /* of the window */
-	int first;    /* first byte of the window before a move */
+	uint64_t off; /* offset of the window in the buffer */
+	int first;    /* value of the window's first byte before a move */
 };
 
 static int client_fill(struct client *c, uint64_t seed)
