@@ -201,19 +201,21 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 static bool as_json;
 
 /* Prints where the plane listens. Programs that start it wait for this line. */
-static void print_ready(const char *socket, unsigned metrics_port)
+static void print_ready(const struct pl_options *options, unsigned metrics_port)
 {
 	struct json j;
 
 	if (as_json) {
 		json_open(&j, stdout);
 		json_bool(&j, "ok", true);
-		json_text(&j, "socket", socket);
+		json_text(&j, "socket", options->listen);
 		json_int(&j, "metrics_port", metrics_port);
+		json_int(&j, "protocol", pl_version());
+		json_int(&j, "tenants_max", options->tenants_max);
 		json_close(&j);
 	} else {
 		printf("penstock: plane at ");
-		print_name(stdout, socket);
+		print_name(stdout, options->listen);
 		if (metrics_port)
 			printf(", metrics at port %u", metrics_port);
 		printf("\n");
