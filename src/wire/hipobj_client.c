@@ -23,9 +23,10 @@
 #include "wire/client.h"
 #include "wire/common.h"
 
-#define RC 1	       /* value of a token's `transport` */
-#define ARRIVE_MS 1000 /* longest wait for the card after the response says that all has arrived \
-			*/
+#define RC 1 /* value of a token's `transport` */
+#define ARRIVE_MS                                                                      \
+	1000 /* longest wait for the card after the response says that all has arrived \
+	      */
 #define PATH "/.hipobj-rc/"
 
 /* What a window has to do next. */

@@ -121,7 +121,8 @@ static int destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
-/* A channel of the library has one completion queue, which the caller knows. */
+/* The library uses one completion queue for each channel, and ignores the queue that this function
+ * could return. */
 static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
 {
 	static struct ibv_cq none;
@@ -423,7 +424,7 @@ static struct ibv_mr *reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uin
 	return mr;
 }
 
-/* The stand-in's dma-bufs are files with the memory. */
+/* The stand-in driver exports a dma-buf as a memfd. Maps it in place of the registration. */
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t len, uint64_t iova,
 				    int fd, int access)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transport hipobj-rc-v2 with a fake network card (fake_card.h): transfers with all bytes compared, wrong sessions and cookies, bounds of the
- * server, memory of the stand-in GPU, releases, and the failure of each call of the card.
- * tests/lab/rc1 tests with Soft-RoCE.
+ * Tests transport hipobj-rc-v2 with a fake network card (fake_card.h): transfers with all bytes
+ * compared, wrong sessions and cookies, bounds of the server, memory of the stand-in GPU, releases,
+ * and the failure of each call of the card. tests/lab/rc1 tests with Soft-RoCE.
  */
 #include "test.h"
 
