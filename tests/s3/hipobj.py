@@ -2,8 +2,8 @@
 """Tests hipobj-rc-v2 between s3:// and `penstock serve` over an RDMA network card, such as
 Soft-RoCE (tests/lab/rc1): objects of one part and of several, ranges, processes that are killed in
 the middle of transfers, and requests by hand that must be refused. Needs PENSTOCK_RC1_ADDRESS, the
-card's address. hipobj.py [WORD...] runs the cases whose names contain one of the words, or all. Prints
-TAP; tests/s3/gateway runs it."""
+card's address. hipobj.py [WORD...] runs the cases whose names contain one of the words, or all.
+Prints TAP; tests/s3/gateway runs it."""
 
 import os
 import random
