@@ -396,9 +396,21 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 	if (ret || pst_now_ns() < until_ns)
 		return ret;
 	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-			      "%s: the server did not serve the request within %u s, in %u "
-			      "attempts",
-			      call->place->url.name, call_seconds(call), call->http.attempts);
+			      "%s: the server did not serve the request within %u s",
+			      call->place->url.name, call_seconds(call));
+}
+
+/* Adds to the error of call_check what made the last attempt fail. */
+static int call_late(const struct pst_object_call *call, struct pst_err *err)
+{
+	size_t len = strlen(err->text);
+
+	if (err->code == -ETIMEDOUT)
+		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempts%s%s",
+			 call->http.attempts,
+			 call->http.attempts > 1 && call->http.err.text[0] ? ": " : "",
+			 call->http.attempts > 1 ? call->http.err.text : "");
+	return err->code;
 }
 
 /* Waits for a change of the wait's state, or until the call must be checked. */
@@ -425,14 +437,14 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return late; /* it had not begun */
+			return call_late(call, err); /* it had not begun */
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
 		pthread_cond_wait(&wait->changed, &wait->lock);
 	wait->ended = false;
 	pthread_mutex_unlock(&wait->lock);
-	return call->http.result == -ECANCELED ? late : 0;
+	return late && call->http.result == -ECANCELED ? call_late(call, err) : 0;
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end

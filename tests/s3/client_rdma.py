@@ -113,6 +113,23 @@ if ADDRESS != "127.0.0.1":
             both_ways(device, "rc1", 9 * MIB + 77, 2)
 
 
+def case_check():
+    """penstock check tells how the server moves the bytes, and why not otherwise."""
+    with Setup() as s:
+        s.source(5 * MIB)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for options, state, words in (("", "no", "by shm1, and a CPU copies them"),
+                                      ("?rdma-transports=tcp1", "no", "by tcp1, and a CPU copies"),
+                                      ("?rdma=off", "no", "rdma=off")):
+            done = s.run("check", "--json", "s3://data-1/key" + options)
+            same(done.returncode, 4, f"status: {done.stdout} {done.stderr}")
+            gates = json.loads(done.stdout)["gates"]
+            same(gates["s3-rdma"]["state"], state, "state")
+            true(words in gates["s3-rdma"]["seen"], gates["s3-rdma"]["seen"])
+            same((gates["objects"]["state"], gates["keys"]["state"]), ("ok", "ok"), "others")
+            true("a range of 4.2 MB" in gates["objects"]["seen"], gates["objects"]["seen"])
+
+
 def case_lengths():
     with Setup() as s:
         for count in (0, 1, 4095, 4097, MIB + 1, 8 * MIB, 8 * MIB + 1):
