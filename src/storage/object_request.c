@@ -314,7 +314,7 @@ static bool text_is_error(const struct pst_text *text)
 	}
 }
 
-static bool code_is(const char *code, const char *const *list)
+bool pst_object_code_is(const char *code, const char *const *list)
 {
 	for (; *list; list++)
 		if (!strcmp(code, *list))
@@ -337,7 +337,7 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
-	       code_is(code, passing);
+	       pst_object_code_is(code, passing);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
@@ -358,7 +358,7 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	if (call->http.head.status != 400)
 		return call->http.head.status == 501;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	return code_is(code, unknown);
+	return pst_object_code_is(code, unknown);
 }
 
 /* The wait of pst_object_call_run. */

@@ -71,6 +71,8 @@ void pst_object_call_clear(struct pst_object_call *call);
 /* Returns whether a call that has ended got an error that may pass, and can be repeated: S3 gives
  * some of them the status 400, or 200 if the answer begins before the work is done. */
 bool pst_object_call_may_pass(const struct pst_object_call *call);
+/* Returns whether the code of an error is in the list, which ends with NULL. */
+bool pst_object_code_is(const char *code, const char *const *list);
 /* Starts a call again that has ended. */
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */

@@ -19,9 +19,10 @@ struct pst_object_windows;
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err);
 /* Lets the parts go through windows. `windows` may be NULL, for the reason `why`. Called before the
- * first write. */
-void pst_object_upload_windows(struct pst_object_upload *upload, struct pst_object_windows *windows,
-			       const struct pst_err *why);
+ * first write. Returns the windows, or NULL with the reason in `why` if the upload uses none. */
+struct pst_object_windows *pst_object_upload_windows(struct pst_object_upload *upload,
+						     struct pst_object_windows *windows,
+						     struct pst_err *why);
 /* Stores in the facts how the parts have been sent. Called after the commit. */
 void pst_object_upload_facts(const struct pst_object_upload *upload,
 			     struct pst_storage_facts *facts);
