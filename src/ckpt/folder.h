@@ -67,20 +67,4 @@ struct pst_ckpt_folder {
 int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *out);
 void pst_ckpt_folder_close(struct pst_ckpt_folder *f);
 
-/* Checkpoints, sorted by time. */
-struct pst_ckpt_list {
-	int fd;	   /* the folder in which the checkpoints are */
-	bool self; /* whether that folder is itself the only checkpoint */
-	struct pst_ckpt_entry {
-		struct penstock_ckpt ckpt;
-		char *path, *name; /* `name` points into `path` */
-		char text[PENSTOCK_TEXT_MAX];
-	} * entries;
-	uint64_t count, capacity;
-};
-
-/* Finds all checkpoints of a folder, see penstock_ckpt_list. */
-int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *out);
-void pst_ckpt_list_close(struct pst_ckpt_list *list);
-
 #endif

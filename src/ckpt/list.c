@@ -12,6 +12,7 @@
 
 #include "ckpt/dir.h"
 #include "ckpt/folder.h"
+#include "ckpt/list.h"
 #include "weights/err.h"
 
 /* Adds a folder to the list. `name_len` is the length of the folder's own name at the end of its
