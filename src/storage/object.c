@@ -24,6 +24,8 @@
 
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
+#include "storage/object_abort.h"
+#include "storage/object_commit.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"

@@ -233,7 +233,7 @@ static void part_finish(struct part *part)
 }
 
 void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char out[UPLOAD_QUERY_MAX])
+			     char *out)
 {
 	struct pst_text id = {NULL, 0, 0, false};
 
