@@ -33,7 +33,7 @@ struct cp_args {
 struct block {
 	char *mem;
 	uint64_t off, len;
-	uint64_t id; /* of the request in flight; 0 if there is none */
+	uint64_t id; /* id of the request in flight; 0 if there is none */
 	bool writing;
 };
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the buffers of an upload. If its length is unknown, later parts are longer, but only an
- * object of many GiB reaches them, so the test includes the source. The buffers are never touched,
- * except their first bytes.
+ * Tests the buffers of an upload. The parts of an upload of unknown length become longer after many
+ * parts. Only an object of many GiB has such parts, so the test includes the source and takes
+ * buffers without an upload. It writes only the first bytes of the buffers.
  */
 #include "test.h"
 
 #include "../../src/storage/object_buffer.c"
 #include "../../src/storage/object_upload.c"
 
-static unsigned callocs_left; /* number of calls until one fails; 0: none fails */
+/* the call of calloc that fails, counted from the next one as 1; 0: no call fails */
+static unsigned callocs_left;
 
 void *__real_calloc(size_t count, size_t size);
 void *__wrap_calloc(size_t count, size_t size);
@@ -21,7 +22,7 @@ void *__wrap_calloc(size_t count, size_t size)
 	return __real_calloc(count, size);
 }
 
-/* Takes as many buffers as there are, while a part is on its way. */
+/* Takes buffers until the upload has no more. One part counts as in flight meanwhile. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;
@@ -56,7 +57,8 @@ static void longer_parts(void **state)
 	free(up);
 }
 
-/* Free buffers are used again while the parts have their length. */
+/* Buffers that were given back are used again as long as the length of the parts does not
+ * change. */
 static void equal_parts(void **state)
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));

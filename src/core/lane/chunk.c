@@ -400,10 +400,10 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* Returns whether the copies without a ticket shall get it only when the older copies of the queue
- * are done. They shall if all copies of the lane together have few bytes: more copies may come
+/* Returns whether the lane shall wait with the ticket for the newest copies until the queue's older
+ * copies are done. It shall if the lane's copies together have few bytes: more copies may come
  * meanwhile, and all of them then share driver calls and a ticket. If there are no older copies,
- * they must get the ticket at once, because nothing would wake the lane later. */
+ * the newest need the ticket at once, because nothing would wake the lane later. */
 static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *copyq)
 {
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
@@ -646,9 +646,9 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Finds the next path that the request's class allows for a chunk that cannot stay on its path, for
- * the reason in `why`, and counts this. Returns -1 if no path is left, if the request is cancelled
- * or has failed, or if its deadline has passed and the storage can cancel transfers. */
+/* Chooses the next path that the request's class allows for a chunk that cannot stay on its path.
+ * `why` says why it cannot. Counts a retry. Returns -1 if no path is left, if the request is
+ * cancelled or has failed, or if its deadline has passed and the storage can cancel transfers. */
 static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
 			   uint32_t *pad)
 {

@@ -69,9 +69,9 @@ void pst_chunk_direct_end(struct pst_chunk *chunk);
 int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
-/* Counts the chunk for the next path that its class allows, because its bytes have moved in the way
- * of that path, for the reason `why`. Returns false if there is no such path: the chunk's path must
- * then fail the chunk. */
+/* Changes the chunk's path to the next path that its class allows. A path calls it when the chunk's
+ * bytes have moved in the way of that next path, for the reason `why`, so that the report names the
+ * right path. Returns false if there is no such path: the caller must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* ---- for lanes ---- */
