@@ -441,7 +441,8 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return call_late(call, err); /* the call had not begun, so it has ended now */
+			/* The call had not begun, so it has ended now. */
+			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
