@@ -181,6 +181,8 @@ static void req_abandon(struct pst_request *req)
 	}
 	if (!pst_req_is_abandoned(req, &err))
 		return;
+	if (req->stage && req->flags & PENSTOCK_R_EARLY)
+		pst_stream_abandon(req);
 	pst_req_fail_unclaimed(req, &err);
 	if (req->phase == PST_PHASE_SYNC && pst_req_cancelled(req))
 		pst_req_fail_sync(req, &err);
