@@ -807,14 +807,15 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			library checks that memory, and fails with -EFAULT instead of raising
  *			a signal. This costs a system call for each piece of a segment. The
  *			library sets the flag itself if a segment names no device.
- * PENSTOCK_R_EARLY	For reads in stream order: the library may read the storage before the stream
- *			reaches the request. The caller promises that no earlier work of the stream
- *			changes these bytes. The copy to the segments stays in stream order. So the
- *			reads of one stream overlap, as the reads of a queue do. The result may be
- *			stored before the stream reaches the request, but the completion comes when
- *			the stream has passed it. The addresses row_len, off and
- *			buf_off of penstock_late must be NULL. The flag has no effect on requests
- *			that are captured into graphs, or for which too little pinned memory is free.
+ * PENSTOCK_R_EARLY	For reads in stream order: the library may read the storage before the
+ *			stream reaches the request. The caller promises that no earlier work of
+ *			the stream changes these bytes. The copy to the segments stays in stream
+ *			order. So the reads of one stream overlap, as the reads of a queue do.
+ *			The result may be stored before the stream reaches the request, but the
+ *			completion comes when the stream has passed it. The addresses row_len,
+ *			off and buf_off of penstock_late must be NULL. The flag has no effect on
+ *			requests that are captured into graphs, or for which too little pinned
+ *			memory is free.
  */
 #define PENSTOCK_R_DURABLE 0x1u
 #define PENSTOCK_R_EXACT 0x2u
