@@ -71,8 +71,10 @@ export dir device carried out
 } >"$csv"
 : >"$out/order-limits.jsonl"
 step make 40 "${core[@]}" -n 1 make
-step windows 50 bash -c "blocks --blocks 8MiB,64MiB --runtime 2 --rounds 2 --csv '$out/order-windows.csv' ${builds[*]}"
-step lanes 60 bash -c "blocks --runtime 0.5 --rounds 2 --csv '$out/order-lanes.csv' ${builds[*]}"
+step windows 50 bash -c "blocks --blocks 8MiB,64MiB --runtime 2 --rounds 2 \
+	--csv '$out/order-windows.csv' ${builds[*]}"
+step lanes 60 bash -c "blocks --runtime 0.5 --rounds 2 \
+	--csv '$out/order-lanes.csv' ${builds[*]}"
 step stream 110 "${core[@]}" -n "$reps" stream
 step beside 30 "${core[@]}" -n "$reps" stream_beside
 step small 60 "${core[@]}" -n "$reps" small
