@@ -40,9 +40,10 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 	return end > place->pos ? end - place->pos : 0;
 }
 
-/* Returns how many bytes of the request must be unclaimed for a chunk on the mixed path at position
- * `at` of the list for warm bytes. If other requests are in flight, the other lanes carry them
- * while this chunk ends, so fewer bytes are enough. */
+/* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a mixed
+ * path: the path at position `at` of the list for warm bytes. With fewer, the other lanes would be
+ * done long before this chunk. If other requests are in flight, those lanes carry these requests
+ * meanwhile, so fewer bytes are enough. */
 static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
 			    unsigned at)
 {
@@ -599,7 +600,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	/* If paths are mixed, a path before the chunk's path may not have failed. */
+	/* With mixed paths, a chunk does not begin at the first path of the list. So the paths
+	 * before its path may still work. */
 	if (next)
 		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
 	for (; i < count; i++) {

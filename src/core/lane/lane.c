@@ -51,9 +51,9 @@
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* Time that starting a mixed chunk may take. Other lanes pass their copies to this lane meanwhile,
- * and have slots for the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots for each lane).
- */
+/* Maximum time to start a mixed chunk. Meanwhile the other lanes cannot copy, and pass their copies
+ * to this lane. Their free slots hold the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots
+ * for each lane). */
 #define MIXED_START_NS 1000000u
 /* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
  * WATCH_SPINS turns without a pause, then every WATCH_US. If it watches only captured requests, it
@@ -484,8 +484,8 @@ static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk
 		atomic_store_explicit(&lane->drives, st, memory_order_relaxed);
 }
 
-/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS.
- * Starting the last one, of `len` bytes, took `ns` nanoseconds. */
+/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS. To
+ * start the previous mixed chunk, which had `len` bytes, took `ns` nanoseconds. */
 static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
 {
 	uint64_t kib = (len >> 10) * MIXED_START_NS / (ns ? ns : 1);
@@ -530,7 +530,8 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 			return WORK_STALLED;
 		if (atomic_load_explicit(&lane->drives, memory_order_relaxed))
 			req_limit_mixed(req, claim.len, pst_now_ns() - from_ns);
-		/* Other lanes wait for these copies, and this lane for the slots. */
+		/* Queue the copies that other lanes have passed to this lane, and continue the
+		 * chunks whose copies another lane has made. */
 		if (lane_may_exchange(lane))
 			pst_chunks_exchange(lane);
 		if (lane->passed_count)
@@ -653,19 +654,29 @@ static void lane_invalidate_due(struct pst_lane *lane)
 	atomic_store_explicit(&lane->invalidate_due, false, memory_order_release);
 }
 
-/* If a request of this pump was cancelled since the last call, asks storages to cancel the
- * transfers of cancelled requests, and abandons cancelled requests on the lane's lists. Returns the
- * number of these transfers and requests. */
+/* Asks storages to cancel the transfers of requests that are cancelled or past their deadline.
+ * Returns the number of these transfers. */
+static int lane_cut(struct pst_lane *lane)
+{
+	int asked = 0;
+
+	lane->cut_ns = 0; /* pst_chunk_cancel sets it for the transfers that go on */
+	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
+		asked += pst_chunk_cancel(&lane->chunks[i]);
+	return asked;
+}
+
+/* If a request of this pump was cancelled since the last call, cancels its transfers, and abandons
+ * cancelled requests on the lane's lists. Returns the number of these transfers and requests. */
 static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
-	int asked = 0;
+	int asked;
 
 	if (turn == lane->cancel_turn)
 		return 0;
 	lane->cancel_turn = turn;
-	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
-		asked += pst_chunk_cancel(&lane->chunks[i]);
+	asked = lane_cut(lane);
 	return asked + lane_abandon(lane);
 }
 
@@ -711,15 +722,22 @@ static bool lane_owner_may_go(const struct pst_lane *lane)
 		!atomic_load_explicit(lane->inflight, memory_order_relaxed));
 }
 
-/* Shortens *wait_us, so that it ends at the earliest deadline of the requests on the lane's
- * lists. */
-static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
+/* Returns the earliest deadline at which the lane has something to do; 0 if there is none. */
+static uint64_t lane_due_ns(const struct pst_lane *lane)
+{
+	uint64_t due_ns = lane->deadline_ns;
+
+	return lane->cut_ns && (!due_ns || lane->cut_ns < due_ns) ? lane->cut_ns : due_ns;
+}
+
+/* Shortens *wait_us, so that it ends at the lane's next deadline. */
+static void lane_bound_wait(uint64_t due_ns, int64_t *wait_us)
 {
 	uint64_t now = pst_now_ns();
 	int64_t left = 0;
 
-	if (lane->deadline_ns > now)
-		left = (int64_t)((lane->deadline_ns - now) / 1000) + 1;
+	if (due_ns > now)
+		left = (int64_t)((due_ns - now) / 1000) + 1;
 	if (*wait_us < 0 || left < *wait_us)
 		*wait_us = left;
 }
@@ -734,8 +752,8 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	} else if (lane->kind != PST_LANE_BORROWED && pst_spin_on(&lane->spin)) {
 		return;
 	}
-	if (lane->deadline_ns)
-		lane_bound_wait(lane, &wait_us);
+	if (lane_due_ns(lane))
+		lane_bound_wait(lane_due_ns(lane), &wait_us);
 	atomic_store_explicit(&lane->asleep, true, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
@@ -781,6 +799,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane_start_deferred(lane);
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
 		did += lane_abandon(lane);
+	if (lane->cut_ns && pst_now_ns() > lane->cut_ns)
+		did += lane_cut(lane);
 	did += lane_start_new(lane);
 	lane_set_drives(lane, NULL);
 	did += lane_grow(lane);
