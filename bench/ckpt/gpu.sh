@@ -13,6 +13,7 @@
 #   BENCH_ROUNDS  rounds of mlperf.py (10), of which BENCH_RUNS also run torch
 #   BENCH_SCALE   divides the bytes, for a quick test of this script (1)
 #   BENCH_ONLY    steps to run, such as "disk shm mlperf files parts plain" (all)
+#   CARRIED       folder made by prepare (.carry/ckpt)
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -23,7 +24,7 @@ shm=${BENCH_SHM:-/dev/shm}/penstock-ckpt.$$
 budget=${BENCH_BUDGET:-570}
 runs=${BENCH_RUNS:-3}
 scale=${BENCH_SCALE:-1}
-carried=$root/.carry/ckpt
+carried=$(realpath -m "${CARRIED:-.carry/ckpt}")
 
 mkdir -p "$out" "$dir" "$shm" || exit 1
 trap 'rm -rf "$dir" "$shm"' EXIT
