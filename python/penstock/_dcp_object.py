@@ -109,7 +109,7 @@ class _Prefix:
 
 
 class _AtPrefix:
-    """What the writer and the reader share: the place of the checkpoint is a prefix."""
+    """Base class of the writer and the reader, for which the place of a checkpoint is a prefix."""
 
     _prefix: _Prefix
 

@@ -162,7 +162,7 @@ class StorageReader(FileSystemReader):
         return os.path.isdir(self.folder)
 
     def file(self, name: str) -> str:
-        """Returns what the library reads a part from."""
+        """Returns the path or the URL by which the library reads a part."""
         return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:

@@ -349,7 +349,8 @@ class StorageWriter(FileSystemWriter):
             if not isinstance(place, Place):
                 return
             key = ("", place.total) if place.shared else (place.host, place.device)
-            nbytes = getattr(plan, "nbytes", None)  # A plan that is kept has no items.
+            # A plan that SavePlanner has kept from an earlier save has no items.
+            nbytes = getattr(plan, "nbytes", None)
             needed[key] = needed.get(key, 0) + (
                 sum(map(_item_bytes, plan.items)) if nbytes is None else nbytes)
             free[key] = min(place.free, free.get(key, place.free))

@@ -3,17 +3,20 @@
  * The commit of an upload: it makes the object appear, with one PUT or by putting the parts
  * together.
  */
-#include "storage/object_upload_state.h"
+#include "storage/object_commit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/digits.h"
+#include "core/base/end.h"
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
+#include "storage/object_upload_state.h"
 
-/* The server may need minutes to put the parts together. */
+/* Maximum wait in seconds for the reply of a server that puts the parts together, which may take
+ * minutes. */
 #define COMPLETE_PATIENCE_S 600
 
 /* Returns the length of the object. */
@@ -46,10 +49,10 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 	return 0;
 }
 
-/* Lets the server fetch an object of one part through a window. Returns 1 if the object must be
- * sent in a body instead, and otherwise what pst_object_call_run returns. */
+/* Offers an object of one part to the server through the part's window. Returns 1 if the object
+ * must be sent in a body instead, else the result of pst_object_call_run. */
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
-			 const char *sum, struct pst_err *err)
+			 const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	struct part *part = up->parts[0];
 	struct pst_object_grant grant = {.inner = NULL};
@@ -76,7 +79,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
-		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
+	call->limits = limits;
 	ret = pst_object_call_run(call, err);
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
@@ -87,7 +91,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	    pst_object_call_lacks_sums(call)) {
 		up->no_sums = true; /* the server may not know this checksum */
 		pst_object_call_clear(call);
-		return commit_window(up, call, sum, err);
+		return commit_window(up, call, limits, err);
 	}
 	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
 		return ret;
@@ -95,9 +99,11 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		up->parts_far++;
 		return 0;
 	}
-	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
+	/* If the reply to an attempt was lost or incomplete, the server may have stored the
+	 * object. */
 	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
-	/* The empty object must not keep the object from being created. */
+	/* A server that does not know tokens has stored an empty object. If the object must be new,
+	 * this empty object must not make the next request fail. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
@@ -105,17 +111,17 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	return ret ? ret : 1;
 }
 
-/* Sends an object of one part. */
-static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-		      struct pst_err *err)
+/* Sends an object of one part with a single PUT. */
+static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
+		      const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	struct part *part = up->parts[0];
 	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
 	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, iov.iov_len);
 	int sent;
 
-	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
-	sent = commit_window(up, call, sum, err);
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, up->sum);
+	sent = commit_window(up, call, limits, err);
 	if (sent <= 0)
 		return sent;
 	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
@@ -129,11 +135,13 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		if (up->must_be_new)
 			pst_object_call_header(call, "if-none-match", "*");
 		if (sums)
-			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+			pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
+		call->limits = limits;
 		ret = pst_object_call_run(call, err);
 		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
-		pst_object_call_clear(call); /* the server may not know this checksum */
+		/* sends the object again without a checksum, whose kind the server may not know */
+		pst_object_call_clear(call);
 	}
 }
 
@@ -169,17 +177,17 @@ static void complete_write(const struct pst_object_upload *up, unsigned count, s
 }
 
 /* Sends the last part, waits for all parts, and puts them together. */
-static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-			struct pst_err *err)
+static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call,
+			const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	unsigned count = pst_object_upload_part_at(up, object_length(up) - 1) + 1;
 	struct pst_text body = {NULL, 0, 0, false};
 	char query[UPLOAD_QUERY_MAX];
-	int ret = pst_object_upload_finish(up, count, err);
+	int ret = pst_object_upload_finish(up, count, limits, err);
 
 	if (ret)
 		return ret;
-	complete_write(up, count, &body, sum);
+	complete_write(up, count, &body, up->sum);
 	pst_object_upload_query(up, 0, query);
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "POST", query);
@@ -187,13 +195,16 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	call->http.out = body.at;
 	call->http.out_len = body.len;
 	call->http.patience_s = COMPLETE_PATIENCE_S;
+	call->limits = limits;
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums) {
-		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
 	} else
-		sum[0] = '\0'; /* the checksums of the parts are unknown */
+		/* sends no checksum of the object, because the checksums of the parts are
+		 * unknown */
+		up->sum[0] = '\0';
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
 	free(body.at);
@@ -201,7 +212,8 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	return ret;
 }
 
-/* Adds the 16 bytes of the MD5 digest that an ETag consists of. Returns false if it is none. */
+/* Parses an ETag that is an MD5 digest, and adds its 16 bytes to the hash. Returns false for any
+ * other ETag. */
 static bool etag_put(struct pst_hash *hash, const char *etag)
 {
 	size_t quote = etag[0] == '"';
@@ -213,8 +225,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 	return true;
 }
 
-/* Computes the ETag that most servers give the object: the MD5 digest of its bytes, or that of the
- * digests of its parts. Returns false if there is none. */
+/* Computes the ETag that most servers give to such an object: the MD5 digest of its bytes or, for
+ * several parts, of the parts' digests. Returns false if a digest is unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -239,48 +251,53 @@ static bool etag_expect(const struct pst_object_upload *up, char *out, size_t ou
 	return known && len;
 }
 
-enum identity { OURS, NOT_OURS, UNKNOWN };
-
-/* Compares the object on the server with the one that was sent. */
-static enum identity object_identify(struct pst_object_upload *up, const char *sum, char *etag,
-				     size_t etag_len)
+enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up,
+						    const struct penstock_end_opts *limits,
+						    char *etag, size_t etag_len)
 {
 	struct pst_object_call call = {0};
 	const struct pst_http_head *head = &call.http.head;
-	enum identity found = UNKNOWN;
+	enum pst_object_identity found = PST_OBJECT_UNKNOWN;
 	struct pst_err ignored;
 	char want[2 * PST_HASH_MAX + 16];
 
 	pst_object_call_init(&call, up->place, "HEAD", "");
 	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
+	call.limits = limits;
 	if (pst_object_call_run(&call, &ignored))
-		found = UNKNOWN;
+		found = PST_OBJECT_UNKNOWN;
 	else if (head->status == 404 ||
 		 (head->status == 200 && head->has_length && head->length != object_length(up)))
-		found = NOT_OURS;
-	else if (head->status == 200 && head->crc64nvme[0] && sum[0])
-		found = strcmp(head->crc64nvme, sum) ? NOT_OURS : OURS;
+		found = PST_OBJECT_NOT_OURS;
+	else if (head->status == 200 && head->crc64nvme[0] && up->sum[0])
+		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS
+							 : PST_OBJECT_OURS;
 	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
 		 !strcmp(head->etag, want))
-		found = OURS;
-	if (found == OURS)
+		found = PST_OBJECT_OURS;
+	if (found == PST_OBJECT_OURS)
 		snprintf(etag, etag_len, "%s", head->etag);
 	pst_object_call_clear(&call);
 	return found;
 }
 
 /*
- * Judges a refusal after a request of the commit whose answer was lost. That request may have
- * succeeded, and then a repetition fails, because the upload has ended or the object exists.
- * Returns 1 if the refusal is a failure of the commit.
+ * Judges an error in reply to the commit, if the reply to an earlier attempt was lost. That attempt
+ * may have succeeded, and then a repetition fails, because the upload has ended or the object
+ * exists. Returns 1 if the error means that the commit has failed.
  */
-static int refusal_judge(struct pst_object_upload *up, const char *sum, char *etag, size_t etag_len,
-			 struct pst_err *err)
+static int refusal_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			 char *etag, size_t etag_len, struct pst_err *err)
 {
-	switch (object_identify(up, sum, etag, etag_len)) {
-	case OURS:
+	int ret;
+
+	switch (pst_object_upload_identify(up, limits, etag, etag_len)) {
+	case PST_OBJECT_OURS:
 		return 0;
-	case UNKNOWN:
+	case PST_OBJECT_UNKNOWN:
+		ret = pst_end_check(limits, err);
+		if (ret)
+			return ret;
 		return pst_fail_errno(
 			err, EIO, PENSTOCK_WHY_IO_ERROR,
 			"%s: it is unknown whether the commit succeeded, because the "
@@ -291,16 +308,16 @@ static int refusal_judge(struct pst_object_upload *up, const char *sum, char *et
 	}
 }
 
-/* Judges the answer to the commit's last request. */
-static int commit_result(struct pst_object_upload *up, struct pst_object_call *call,
-			 const char *sum, char *etag, size_t etag_len, struct pst_err *err)
+/* Judges the reply to the last request of the commit. */
+static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
+			 char *etag, size_t etag_len, struct pst_err *err)
 {
 	unsigned status = call->http.head.status;
 	char code[64];
 	int ret = pst_object_call_result(call, "commit", err);
 
 	if (up->unsure && (status == 404 || status == 412)) {
-		int judged = refusal_judge(up, sum, etag, etag_len, err);
+		int judged = refusal_judge(up, call->limits, etag, etag_len, err);
 
 		if (judged <= 0)
 			return judged;
@@ -312,8 +329,8 @@ static int commit_result(struct pst_object_upload *up, struct pst_object_call *c
 				      up->place->url.name);
 	if (ret)
 		return ret;
-	/* The server begins to answer before it has put the parts together, so an error may come
-	 * after the status 200. */
+	/* The server sends the status 200 before it puts the parts together. So an error may come
+	 * in the body after it. */
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (code[0])
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -325,19 +342,30 @@ static int commit_result(struct pst_object_upload *up, struct pst_object_call *c
 	return 0;
 }
 
-/* Returns whether an object of one part shall be sent as a part. A server that does not know
- * windows then stores an empty part, which nobody sees, and not an empty object. */
+/* Returns whether an object of one part shall be sent by a multipart upload. If the server does not
+ * know tokens, it then stores an empty part, which nobody sees, instead of an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
 }
 
-int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
-			     uint64_t *length, struct pst_err *err)
+/* Says what the state is after the limits have ended a commit. */
+static int commit_stopped(const struct pst_object_upload *up, const struct pst_err *why,
+			  struct pst_err *err)
+{
+	return pst_fail_errno(err, why->code, why->why, "%s: %s during the commit; %s",
+			      up->place->url.name, why->text,
+			      up->unsure
+				      ? "the object may exist: commit again to find out, or abort"
+				      : "the object was not committed: commit again, or abort");
+}
+
+int pst_object_upload_commit(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			     char *etag, size_t etag_len, uint64_t *length, struct pst_err *err)
 {
 	struct pst_object_call *call = calloc(1, sizeof(*call));
-	char sum[17] = "";
 	int ret = call ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	struct pst_err why;
 
 	pthread_mutex_lock(&up->lock);
 	if (!ret && up->err.code) {
@@ -353,15 +381,17 @@ int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t et
 	}
 	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag ||
 	    needs_parts(up))
-		ret = commit_parts(up, call, sum, err);
+		ret = commit_parts(up, call, limits, err);
 	else
-		ret = commit_put(up, call, sum, err);
+		ret = commit_put(up, call, limits, err);
 	if (call->http.attempts > 1 || (ret && call->http.attempts))
 		up->unsure = true;
 	if (!ret)
-		ret = commit_result(up, call, sum, etag, etag_len, err);
+		ret = commit_result(up, call, etag, etag_len, err);
 	pst_object_call_clear(call);
 	free(call);
+	if (ret && pst_end_check(limits, &why) == ret)
+		return commit_stopped(up, &why, err);
 	if (ret)
 		return ret;
 	up->ended = true;
