@@ -14,6 +14,7 @@
 
 #include "ckpt/dir.h"
 #include "ckpt/folder.h"
+#include "ckpt/list.h"
 #include "weights/err.h"
 
 /* End of the names of lock files. A save holds such a lock while it writes into a folder. */

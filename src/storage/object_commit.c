@@ -3,7 +3,7 @@
  * The commit of an upload: it makes the object appear, with one PUT or by putting the parts
  * together.
  */
-#include "storage/object_upload_state.h"
+#include "storage/object_commit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include "core/base/end.h"
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
+#include "storage/object_upload_state.h"
 
 /* Maximum wait in seconds for the reply of a server that puts the parts together, which may take
  * minutes. */

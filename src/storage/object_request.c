@@ -404,7 +404,7 @@ static bool text_is_error(const struct pst_text *text)
 	}
 }
 
-static bool code_is(const char *code, const char *const *list)
+bool pst_object_code_is(const char *code, const char *const *list)
 {
 	for (; *list; list++)
 		if (!strcmp(code, *list))
@@ -427,7 +427,7 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
-	       code_is(code, passing);
+	       pst_object_code_is(code, passing);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
@@ -448,7 +448,7 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	if (call->http.head.status != 400)
 		return call->http.head.status == 501;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	return code_is(code, unknown);
+	return pst_object_code_is(code, unknown);
 }
 
 /* State of a thread that waits in pst_object_call_run. */
@@ -486,9 +486,21 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 	if (ret || pst_now_ns() < until_ns)
 		return ret;
 	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-			      "%s: the server did not serve the request within %u s, in %u "
-			      "attempts",
-			      call->place->url.name, call_seconds(call), call->http.attempts);
+			      "%s: the server did not serve the request within %u s",
+			      call->place->url.name, call_seconds(call));
+}
+
+/* Adds to the error of call_check what made the last attempt fail. */
+static int call_late(const struct pst_object_call *call, struct pst_err *err)
+{
+	size_t len = strlen(err->text);
+
+	if (err->code == -ETIMEDOUT)
+		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempts%s%s",
+			 call->http.attempts,
+			 call->http.attempts > 1 && call->http.err.text[0] ? ": " : "",
+			 call->http.attempts > 1 ? call->http.err.text : "");
+	return err->code;
 }
 
 /* Waits for a change of the wait's state, or until the call must be checked. */
@@ -515,14 +527,15 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return late; /* the call had not begun, so it has ended now */
+			/* The call had not begun, so it has ended now. */
+			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
 		pthread_cond_wait(&wait->changed, &wait->lock);
 	wait->ended = false;
 	pthread_mutex_unlock(&wait->lock);
-	return call->http.result == -ECANCELED ? late : 0;
+	return late && call->http.result == -ECANCELED ? call_late(call, err) : 0;
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end

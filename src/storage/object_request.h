@@ -109,6 +109,8 @@ void pst_object_call_clear(struct pst_object_call *call);
  * gives some of these errors the status 400, or 200 if it begins to respond before the work is
  * done. */
 bool pst_object_call_may_pass(const struct pst_object_call *call);
+/* Returns whether the code of an error is in the list, which ends with NULL. */
+bool pst_object_code_is(const char *code, const char *const *list);
 /* Starts a call that has ended again. */
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */

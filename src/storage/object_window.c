@@ -200,7 +200,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 	for (windows = all; windows; windows = windows->next)
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
-	if (windows && is_shut(windows)) {
+	/* A pause ends while the storage is open, so the storage has its windows. */
+	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
 	}
@@ -434,12 +435,8 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	static const char *const codes[] = {"BadDigest", "InvalidRequest", "InvalidDigest",
 					    "XAmzContentChecksumMismatch", NULL};
 
-	if (grant->op != PENSTOCK_WRITE || head->status != 400 || head->rdma_reply[0] || !error)
-		return false;
-	for (unsigned i = 0; codes[i]; i++)
-		if (!strcmp(error, codes[i]))
-			return true;
-	return false;
+	return grant->op == PENSTOCK_WRITE && head->status == 400 && !head->rdma_reply[0] &&
+	       error && pst_object_code_is(error, codes);
 }
 
 /* Notes what the verdict tells about the server, and returns its `next`. */
