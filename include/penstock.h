@@ -420,11 +420,10 @@ struct penstock_end_opts {
  * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
  * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
  * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
- * options. Any thread.
+ * options. The other errors are those of penstock_commit. Any thread.
  *
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
- *		and the errors of penstock_commit
  */
 PENSTOCK_API int penstock_commit_with(struct penstock_storage *st,
 				      const struct penstock_end_opts *opts);
@@ -450,12 +449,11 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  *
  * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
  * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
- * again. Any thread.
+ * again. The other errors are those of penstock_abort. Any thread.
  *
  * -EEXIST	a commit was stopped, and the object has appeared nevertheless
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
- *		and the errors of penstock_abort
  */
 PENSTOCK_API int penstock_abort_with(struct penstock_storage *st,
 				     const struct penstock_end_opts *opts);

@@ -13,6 +13,8 @@
  *				piece), then commits; or abort, create (without replacing), or
  *				again (like create; after an error, opens the object and commits
  *				once more)
+ *	object wait URL N MS	writes N bytes in one request with a deadline after MS
+ *				milliseconds, and then aborts
  *	object stop URL N MS	writes N bytes and commits; if MS is 0, stops the commit when a
  *				byte arrives on standard input, and otherwise sets a deadline after
  *				MS milliseconds. For each further byte it commits again ('c') or
@@ -269,6 +271,31 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	return 0;
 }
 
+static int write_and_wait(const char *url, uint64_t total, uint64_t ms)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	struct penstock_report done = PENSTOCK_REPORT_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host(), .row_len = total, .rows = 1};
+	int64_t ret;
+
+	if (penstock_alloc(seg.dev, total, &seg.buf))
+		return 2;
+	req.storage = st;
+	req.op = PENSTOCK_WRITE;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.deadline_ns = now_ns() + ms * 1000000;
+	ret = penstock_transfer(&req, &done);
+	printf("done %" PRId64 " %s after %" PRIu64 " ms\n", ret, penstock_why_name(done.why),
+	       (now_ns() - req.deadline_ns) / 1000000);
+	fflush(stdout);
+	memset(seg.buf, 0, total);
+	report(penstock_abort(st));
+	penstock_close(st);
+	return 0;
+}
+
 static volatile int stopped;
 
 static void *stop_later(void *arg)
@@ -394,6 +421,8 @@ int main(int argc, char **argv)
 	/* The first object has shown that the server accepts tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
+	if (!strcmp(what, "wait") && argc > 4)
+		return write_and_wait(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "stop") && argc > 4)
 		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "hold") && argc > 3)
