@@ -319,6 +319,9 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
+	/* A READY names the range that it moves, and its answer has the status 200. */
+	if (call->exchange)
+		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
 		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
 				   "the server ignores ranges (it answered 200, not 206)");
@@ -579,7 +582,7 @@ static int object_fill(struct pst_io *io)
 			free(read);
 			return ret;
 		}
-		pst_object_call_offer(&read->call, pst_object_grant_token(&read->grant), left);
+		pst_object_grant_offer(&read->grant, &read->call);
 	}
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;

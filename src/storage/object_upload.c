@@ -337,7 +337,7 @@ static int part_offer(struct part *part, struct pst_err *err)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
 	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
 					part->len, &why)) {
-		pst_object_call_offer(&part->call, pst_object_grant_token(&part->grant), part->len);
+		pst_object_grant_offer(&part->grant, &part->call);
 		return 0;
 	}
 	return pst_object_upload_near(up, &why, err);

@@ -227,16 +227,7 @@ static int run_wait(struct run *r, struct pst_err *err)
 /* Copies a slot's bytes between the server's memory and the staging memory. */
 static int slot_copy(struct run *r, const struct slot *s, bool gather, struct pst_err *err)
 {
-	for (uint32_t done = 0; done < s->len;) {
-		struct penstock_object_seg seg =
-			pst_wire_seg_at(r->move, s->at + done, s->len - done);
-		int ret = pst_wire_seg_copy(r->channel, &seg, NULL, s->mem + done, gather, err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
+	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
 /* Starts the transfer of the bytes at `at`. */
