@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements rdma.h. The worker (pool.c) that runs a request waits for its move. One more thread
- * takes the completions of all moves and wakes the workers. Only a part of the workers wait at a
- * time, so that clients that do not answer cannot stop the gateway; further tokens are declined.
+ * Implements rdma.h. The worker thread (pool.c) that runs a request waits for the request's move.
+ * Another thread takes the completions of all moves and wakes the workers. Only some of the workers
+ * may wait at a time, so that clients that do not answer cannot stop the gateway. Further tokens
+ * are then declined.
  */
 #include "rdma.h"
 
@@ -20,15 +21,15 @@
 #include "s3/crc.h"
 #include "xml_write.h"
 
-#define PIECE (4u << 20) /* bytes of a PUT that are in memory at a time */
+#define PIECE (4u << 20) /* maximum number of bytes of a PUT that are in memory at a time */
 #define CHANNELS 8
 #define TIMEOUT_MS 5000
 #define BATCH 16
 
-/* The end of a move. */
+/* The result of a move. */
 struct moved {
 	int64_t result; /* number of bytes, or a negative errno */
-	bool has_crc64; /* whether the transport computed the CRC-64/NVME of the bytes */
+	bool has_crc64; /* the transport has computed the CRC-64/NVME of the bytes */
 	uint64_t crc64;
 };
 
@@ -42,20 +43,22 @@ struct ticket {
 struct gw_rdma {
 	pthread_t thread;
 	bool running;
-	struct penstock_device *device; /* NULL: none */
+	/* device that accesses windows in memory of GPUs; NULL for none */
+	struct penstock_device *device;
 	int stop;			/* eventfd */
 	unsigned active_max;
-	/* The server as the thread knows it: gw_rdma_cancel ends the thread before it closes the
+	/* The server that the thread polls. gw_rdma_cancel ends the thread before it closes the
 	 * server. */
 	struct penstock_object_server *polled;
 
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
-	struct ticket *tickets;		       /* moves that are not complete */
-	unsigned active;		       /* their number */
+	struct ticket *tickets;		       /* list of the moves that are not complete */
+	unsigned active;		       /* length of this list */
 };
 
-/* Ends a move, with the lock. The ticket may be gone afterwards. */
+/* Stores the result of a move and wakes its worker. Called with the lock. The worker may then
+ * remove the ticket. */
 static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, struct moved moved)
 {
 	struct ticket **at = &rdma->tickets;
@@ -93,7 +96,7 @@ static void *rdma_run(void *arg)
 	}
 }
 
-/* Tells the metrics the names of the transports. */
+/* Passes the names of the transports to the metrics. */
 static void name_transports(const struct penstock_object_server *server, struct gw_metrics *metrics)
 {
 	struct penstock_object_server_info info = {.size = sizeof(info)};
@@ -180,7 +183,7 @@ void gw_rdma_close(struct gw_rdma *rdma)
 
 /* ---- one move ---- */
 
-/* Counts bytes that have moved. */
+/* Adds the bytes of a move to the metrics. */
 static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 {
 	struct penstock_object_remote_info info = {.size = sizeof(info)};
@@ -192,7 +195,7 @@ static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
 }
 
-/* Adds a piece to the request's CRC. The pieces of an object move in their order. */
+/* Adds a piece to the CRC of the request's bytes. The pieces move in the order of their offsets. */
 static void count_crc(struct gw_request *req, uint64_t off, const struct moved *moved)
 {
 	uint64_t before = off ? req->crc64 : 0;
@@ -201,7 +204,8 @@ static void count_crc(struct gw_request *req, uint64_t off, const struct moved *
 	req->crc64 = pst_crc_shift(PST_CRC64NVME, before, (uint64_t)moved->result) ^ moved->crc64;
 }
 
-/* Moves a piece and waits. Returns its length or a negative errno. */
+/* Moves a piece between the window and memory, and waits. Returns the piece's length or a negative
+ * errno. */
 static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 		    const struct penstock_object_seg *seg)
 {
@@ -209,8 +213,8 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	struct ticket ticket = {.moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
-	/* The wait ends: the server half fails a move at its deadline, and gw_rdma_cancel fails all
-	 * moves. */
+	/* This wait always ends: the server half fails a move at its deadline, and gw_rdma_cancel
+	 * fails all moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && rdma->active < rdma->active_max)
@@ -223,7 +227,7 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	pthread_mutex_unlock(&rdma->lock);
 	while (!ret && sem_wait(&ticket.done))
 		;
-	/* The thread that has posted may still be inside sem_post, with the lock. */
+	/* The thread that called sem_post holds the lock, and may still be inside sem_post. */
 	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
 	pthread_mutex_unlock(&rdma->lock);
@@ -244,7 +248,7 @@ int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, v
 	return move(req, op, at, &seg);
 }
 
-/* Adds the headers of an outcome to the reply. */
+/* Adds the headers for the outcome of a move to the reply. */
 static void put_headers(struct gw_request *req, enum penstock_op op,
 			enum penstock_object_outcome outcome, uint64_t bytes, bool ranged)
 {
@@ -262,7 +266,8 @@ static void put_headers(struct gw_request *req, enum penstock_op op,
 		gw_header_add(req, answer.headers[i].name, answer.headers[i].value);
 }
 
-/* Resolves the token. Returns 0, -EOPNOTSUPP if it is declined, or -EBADMSG. */
+/* Checks the request's token. Returns 0 if the gateway can serve it, -EOPNOTSUPP if it declines the
+ * token, or -EBADMSG. */
 static int token_resolve(struct gw_request *req)
 {
 	const char *token = gw_header(req, "x-amz-rdma-token");
@@ -314,7 +319,7 @@ enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint
 		return GW_RDMA_BODY;
 	if (!gw_rdma_check_read(req))
 		return GW_RDMA_FAILED;
-	/* A window that is too short is declined as a whole (-ERANGE). */
+	/* If the window is too short, no byte moves, and the token is declined (-ERANGE). */
 	if (req->remote && !strcmp(req->http->method, "GET"))
 		moved = move(req, PENSTOCK_READ, 0, &seg);
 	if (moved >= 0)
@@ -326,7 +331,8 @@ enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint
 
 /* ---- PUT ---- */
 
-/* Answers that nothing is stored, and that the client shall send a body. */
+/* Fills the reply to a PUT whose token is declined: nothing is stored, and the client shall send
+ * the bytes in a body. */
 static void put_decline(struct gw_request *req)
 {
 	struct pst_text *out;

@@ -1302,7 +1302,7 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * -E2BIG	the request has more than 1 GiB
  * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
  *		segments are on several devices; the device has no streams; or the stream is being
- *		captured into a graph, and the driver is older than CUDA 12.3 or refuses a node of
+ *		captured into a graph, and the driver is older than CUDA 11.7 or refuses a node of
  *		the graph, which the message names. After a refused node, do not launch the graph
  * -EINVAL	the stream is being captured, and `result` is NULL or the request has a deadline
  * -ENOMEM	host memory cannot be allocated or pinned; or the stream is being captured, and

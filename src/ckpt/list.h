@@ -7,11 +7,12 @@
 
 /* Checkpoints, sorted by time. */
 struct pst_ckpt_list {
-	int fd;	   /* the folder in which the checkpoints are */
-	bool self; /* whether that folder is itself the only checkpoint */
+	const char *name;	 /* the caller's name of the folder */
+	struct pst_ckpt_dir dir; /* the folder in which the checkpoints are */
+	bool self;		 /* whether that folder is itself the only checkpoint */
 	struct pst_ckpt_entry {
 		struct penstock_ckpt ckpt;
-		char *path, *name; /* `name` points into `path` */
+		char *path, *name; /* its path, and the name of its folder in the list's folder */
 		char text[PENSTOCK_TEXT_MAX];
 	} * entries;
 	uint64_t count, capacity;

@@ -19,6 +19,10 @@
 
 /* End of the names of lock files. A save holds such a lock while it writes into a folder. */
 #define SAVE_LOCK ".penstock-saving"
+/* How often, in seconds, a running save shows in an object store that it runs, and after how many
+ * seconds without such a sign it is dead. The same numbers are in _object_lock.py. */
+#define BEAT_S 2u
+#define LEASE_S 20u
 
 struct prune {
 	struct pst_ckpt_list list;
@@ -41,18 +45,18 @@ static int remove_target(const struct pst_ckpt_folder *f, const char *name)
 	struct pst_ckpt_folder there;
 	int ret;
 
-	if (!pst_part_link(f->fd, name, target))
+	if (!pst_part_link(&f->dir, name, target))
 		return 0;
 	slash = strrchr(target, '/');
 	*slash = '\0';
-	ret = pst_ckpt_folder_open(AT_FDCWD, target, target, &there);
+	ret = pst_ckpt_folder_open(NULL, target, target, &there);
 	if (ret)
 		return ret == -ENOENT || ret == -ENOTDIR ? 0 : ret;
 	for (uint64_t i = 0; i < there.count && !ret; i++)
 		ret = there.files[i].kind == PST_FILE_MARKER ||
 		      there.files[i].kind == PST_FILE_RANK_MARKER ||
 		      there.files[i].kind == PST_FILE_MANIFEST;
-	if (!ret && unlinkat(there.fd, name, 0) && errno != ENOENT)
+	if (!ret && unlinkat(there.dir.fd, name, 0) && errno != ENOENT)
 		ret = pst_weights_fail_errno(errno, target, name, PST_NO_OFF, "cannot remove: %m");
 	pst_ckpt_folder_close(&there);
 	if (!ret)
@@ -68,7 +72,9 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 
 	if (ret)
 		return ret;
-	if (!unlinkat(f->fd, file->name, 0) || errno == ENOENT)
+	if (f->dir.remote)
+		return pst_objects_remove(&f->dir.objects, file->name);
+	if (!unlinkat(f->dir.fd, file->name, 0) || errno == ENOENT)
 		return 0;
 	return pst_weights_fail_errno(errno, f->ckpt.path, file->name, PST_NO_OFF,
 				      "cannot remove: %m");
@@ -90,6 +96,16 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 	return ret;
 }
 
+/* Removes the lock that a killed job has left. */
+static int remove_lock(void *user, const char *name)
+{
+	const struct pst_ckpt_folder *f = user;
+
+	if (!strstr(name, SAVE_LOCK))
+		return 0;
+	return remove_file(f, &(struct pst_ckpt_file){.name = (char *)(uintptr_t)name});
+}
+
 /* Removes a checkpoint: first its markers, then its other files, then its folder if it is empty.
  * Syncs after the markers, so that a power cut leaves no marker without its parts. */
 static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
@@ -97,12 +113,15 @@ static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry 
 {
 	int ret = remove_files(f, true);
 
-	if (!ret && fsync(f->fd) && errno != EINVAL)
+	if (!ret && !f->dir.remote && fsync(f->dir.fd) && errno != EINVAL)
 		/* EINVAL means that the file system cannot sync a folder. */
 		ret = pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF, "cannot sync: %m");
 	if (!ret)
 		ret = remove_files(f, false);
-	if (ret || p->list.self || !unlinkat(p->list.fd, e->name, AT_REMOVEDIR))
+	if (!ret)
+		ret = pst_ckpt_dir_names(&f->dir, remove_lock, (void *)(uintptr_t)f);
+	if (ret || p->list.self || f->dir.remote ||
+	    !unlinkat(p->list.dir.fd, e->name, AT_REMOVEDIR))
 		return ret;
 	/* If the folder still has other files, it stays. */
 	return errno == ENOTEMPTY || errno == EEXIST || errno == ENOENT
@@ -143,7 +162,7 @@ static int lock_is_held(void *user, const struct dirent *e)
 
 	if (!end || strcmp(end, SAVE_LOCK) != 0)
 		return 0;
-	fd = openat(f->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	fd = openat(f->dir.fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
 		return !pst_ckpt_error_is_ours(-errno)
 			       ? 0
@@ -154,12 +173,62 @@ static int lock_is_held(void *user, const struct dirent *e)
 	return held;
 }
 
+/* What the objects of locks below a prefix look like: a sum of their ETags and times, and the
+ * newest time. */
+struct beats {
+	uint64_t sum;
+	int64_t newest_ns;
+};
+
+static int add_beat(void *user, const struct pst_listed *object)
+{
+	struct beats *b = user;
+
+	if (!strstr(object->key, SAVE_LOCK))
+		return 0;
+	b->sum += object->tag ^ (uint64_t)object->time_ns ^ 1;
+	if (object->time_ns > b->newest_ns)
+		b->newest_ns = object->time_ns;
+	return 0;
+}
+
+/* Returns the time of the newest checkpoint of a list, by the clock of the store. */
+static int64_t newest_time(const struct pst_ckpt_list *list)
+{
+	return list->count ? list->entries[list->count - 1].ckpt.saved_ns : 0;
+}
+
+/* Returns 1 if a save may be writing below a prefix, 0 if not, or a negative errno. A save whose
+ * process runs replaces an object of its lock every BEAT_S seconds. A lock is dead if the store has
+ * a checkpoint that is newer by LEASE_S seconds. With PENSTOCK_PRUNE_NEWEST, the function watches
+ * the lock for so long. */
+static int beat_is_seen(const struct prune *p, const struct pst_objects *objects)
+{
+	struct beats first = {.sum = 0}, now;
+	int ret = pst_objects_each(objects, add_beat, &first);
+
+	if (ret || !first.sum ||
+	    newest_time(&p->list) - first.newest_ns > (LEASE_S + 1) * INT64_C(1000000000))
+		return ret;
+	if (!(p->flags & PENSTOCK_PRUNE_NEWEST))
+		return 1;
+	for (unsigned waited = 0; !ret && waited < LEASE_S; waited += BEAT_S) {
+		sleep(BEAT_S);
+		now = (struct beats){.sum = 0};
+		ret = pst_objects_each(objects, add_beat, &now);
+		if (!ret && now.sum != first.sum)
+			return 1;
+	}
+	return ret;
+}
+
 /* Returns 1 if a save is writing into the folder, 0 if not, or a negative errno. A save holds the
  * lock .penstock-saving. If each rank saves for itself, rank N holds the lock
  * __N.penstock-saving. */
-static int save_runs(struct pst_ckpt_folder *f)
+static int save_runs(const struct prune *p, struct pst_ckpt_folder *f)
 {
-	return pst_ckpt_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
+	return f->dir.remote ? beat_is_seen(p, &f->dir.objects)
+			     : pst_ckpt_dir_each(&f->dir, lock_is_held, f);
 }
 
 /* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
@@ -176,8 +245,8 @@ static bool is_being_replaced(const struct pst_ckpt_folder *f)
 static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
 		      struct pst_ckpt_folder *f)
 {
-	int ret = p->list.self ? pst_ckpt_folder_open(AT_FDCWD, e->path, e->path, f)
-			       : pst_ckpt_folder_open(p->list.fd, e->name, e->path, f);
+	int ret = p->list.self ? pst_ckpt_folder_open(NULL, p->list.name, e->path, f)
+			       : pst_ckpt_folder_open(&p->list.dir, e->name, e->path, f);
 
 	if (ret == -ENOENT)
 		return 1;
@@ -195,7 +264,7 @@ static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bo
 
 	if (ret)
 		return ret < 0 ? ret : 0;
-	ret = save_runs(&f);
+	ret = save_runs(p, &f);
 	if (ret || (whole && is_being_replaced(&f) && !(p->flags & PENSTOCK_PRUNE_NEWEST))) {
 		ret = ret < 0 ? ret : 0;
 	} else if (!whole) {

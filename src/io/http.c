@@ -67,7 +67,7 @@ struct reactor {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
-static unsigned inflight; /* number of calls that are on a connection */
+static unsigned inflight; /* number of calls that reactors have, without the delayed ones */
 /* List of the endpoints that have waiting calls. An endpoint whose last waiting call was cancelled
  * stays on the list for a while. */
 static struct pst_http_endpoint *queue, **queue_end = &queue;

@@ -15,7 +15,8 @@
 #include "storage/object_sum.h"
 #include "storage/object_upload_state.h"
 
-/* The server may need minutes to put the parts together. */
+/* Maximum wait in seconds for the reply of a server that puts the parts together, which may take
+ * minutes. */
 #define COMPLETE_PATIENCE_S 600
 
 /* Returns the length of the object. */
@@ -48,8 +49,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 	return 0;
 }
 
-/* Lets the server fetch an object of one part through a window. Returns 1 if the object must be
- * sent in a body instead, and otherwise what pst_object_call_run returns. */
+/* Offers an object of one part to the server through the part's window. Returns 1 if the object
+ * must be sent in a body instead, else the result of pst_object_call_run. */
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
 			 const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -98,9 +99,11 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		up->parts_far++;
 		return 0;
 	}
-	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
+	/* If the reply to an attempt was lost or incomplete, the server may have stored the
+	 * object. */
 	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
-	/* The empty object must not keep the object from being created. */
+	/* A server that does not know tokens has stored an empty object. If the object must be new,
+	 * this empty object must not make the next request fail. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
@@ -108,7 +111,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	return ret ? ret : 1;
 }
 
-/* Sends an object of one part. */
+/* Sends an object of one part with a single PUT. */
 static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
 		      const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -137,7 +140,8 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		ret = pst_object_call_run(call, err);
 		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
-		pst_object_call_clear(call); /* the server may not know this checksum */
+		/* sends the object again without a checksum, whose kind the server may not know */
+		pst_object_call_clear(call);
 	}
 }
 
@@ -198,7 +202,9 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
 	} else
-		up->sum[0] = '\0'; /* the checksums of the parts are unknown */
+		/* sends no checksum of the object, because the checksums of the parts are
+		 * unknown */
+		up->sum[0] = '\0';
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
 	free(body.at);
@@ -206,7 +212,8 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	return ret;
 }
 
-/* Adds the 16 bytes of the MD5 digest that an ETag consists of. Returns false if it is none. */
+/* Parses an ETag that is an MD5 digest, and adds its 16 bytes to the hash. Returns false for any
+ * other ETag. */
 static bool etag_put(struct pst_hash *hash, const char *etag)
 {
 	size_t quote = etag[0] == '"';
@@ -218,8 +225,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 	return true;
 }
 
-/* Computes the ETag that most servers give the object: the MD5 digest of its bytes, or that of the
- * digests of its parts. Returns false if there is none. */
+/* Computes the ETag that most servers give to such an object: the MD5 digest of its bytes or, for
+ * several parts, of the parts' digests. Returns false if a digest is unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -275,9 +282,9 @@ enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up
 }
 
 /*
- * Judges a refusal after a request of the commit whose answer was lost. That request may have
- * succeeded, and then a repetition fails, because the upload has ended or the object exists.
- * Returns 1 if the refusal is a failure of the commit.
+ * Judges an error in reply to the commit, if the reply to an earlier attempt was lost. That attempt
+ * may have succeeded, and then a repetition fails, because the upload has ended or the object
+ * exists. Returns 1 if the error means that the commit has failed.
  */
 static int refusal_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 			 char *etag, size_t etag_len, struct pst_err *err)
@@ -301,7 +308,7 @@ static int refusal_judge(struct pst_object_upload *up, const struct penstock_end
 	}
 }
 
-/* Judges the answer to the commit's last request. */
+/* Judges the reply to the last request of the commit. */
 static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
 			 char *etag, size_t etag_len, struct pst_err *err)
 {
@@ -322,8 +329,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 				      up->place->url.name);
 	if (ret)
 		return ret;
-	/* The server begins to answer before it has put the parts together, so an error may come
-	 * after the status 200. */
+	/* The server sends the status 200 before it puts the parts together. So an error may come
+	 * in the body after it. */
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (code[0])
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -335,8 +342,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 	return 0;
 }
 
-/* Returns whether an object of one part shall be sent as a part. A server that does not know
- * windows then stores an empty part, which nobody sees, and not an empty object. */
+/* Returns whether an object of one part shall be sent by a multipart upload. If the server does not
+ * know tokens, it then stores an empty part, which nobody sees, instead of an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);

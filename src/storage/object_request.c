@@ -20,16 +20,18 @@
 /* Maximum number of repetitions after an error of pst_object_call_may_pass. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
-/* Patience of calls that have none, and time for the waits between attempts. */
+/* Defaults in seconds: maximum wait for the head of a response, and time for the pauses between
+ * attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
-/* Lowest speed at which a server is expected to move bytes through a window, in bytes per second.
- */
+/* Minimum speed in bytes per second at which a server is expected to move bytes through a
+ * window. */
 #define BESIDE_SLOW (1u << 20)
 
 /* ---- the place ---- */
 
-/* Sets the server from the endpoint's URL, or from the region. */
+/* Sets the server's name and port from the endpoint's URL or, without an endpoint, from the
+ * region. */
 static int server_find(struct pst_object_place *place, struct pst_err *err)
 {
 	const struct pst_object_url *url = &place->url;
@@ -43,9 +45,10 @@ static int server_find(struct pst_object_place *place, struct pst_err *err)
 	return pst_object_server_parse(endpoint, &place->server, err);
 }
 
-/* A bucket's name with a dot does not match the wildcard of a server's certificate, and an IP
- * address has no subdomains. An endpoint with a port is most likely a server of one's own, whose
- * name has no subdomains either. */
+/* Returns whether the bucket is in the path and not in the server's name, unless the URL decides
+ * it. A bucket's name with a dot does not match the wildcard in a server's certificate. An IP
+ * address has no subdomains. An endpoint with a port is usually a private server, whose name has no
+ * subdomains either. */
 static bool uses_path_style(const struct pst_object_place *place)
 {
 	if (place->url.path_style >= 0)
@@ -54,7 +57,7 @@ static bool uses_path_style(const struct pst_object_place *place)
 	       strchr(place->url.bucket, '.');
 }
 
-/* Sets host, path and endpoint from the URL and the settings. */
+/* Sets the server, the host, the path and the HTTP endpoint from the URL and the settings. */
 static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 {
 	struct pst_object_server *server = &place->server;
@@ -109,7 +112,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 	ret = pst_s3_settings_read(out->url.profile[0] ? out->url.profile : NULL, &out->settings,
 				   why, sizeof(why));
 	if (ret && (out->url.presigned || out->url.anonymous))
-		ret = 0; /* these need no keys */
+		ret = 0; /* anonymous and presigned requests need no keys */
 	if (ret) {
 		pst_fail_errno(err, ret, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %.150s", out->url.name,
 			       why);
@@ -236,7 +239,7 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
 }
 
-/* Returns whether a later repetition of the request may succeed. */
+/* Returns whether the status is one of an error that may pass, so that a repetition can succeed. */
 static bool status_is_passing(unsigned status)
 {
 	return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
@@ -247,7 +250,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
-	/* With a token, 500 may mean that the transfer failed, which the body tells. */
+	/* With a token, the status 500 may mean that the transfer has failed. Only the body shows
+	 * whether it does. */
 	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
@@ -333,7 +337,7 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	     call->http.head.status != 500))
 		return false;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	/* Without a token, object_judge has the request repeated. */
+	/* For a request without a token, object_judge has already repeated the call. */
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
@@ -361,7 +365,7 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	return code_is(code, unknown);
 }
 
-/* The wait of pst_object_call_run. */
+/* State of a thread that waits in pst_object_call_run. */
 struct wait {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -378,7 +382,7 @@ static void wait_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&wait->lock);
 }
 
-/* Returns the longest time of a call with all its repetitions. */
+/* Returns the maximum time in seconds that a call with all its repetitions may take. */
 static unsigned call_seconds(const struct pst_object_call *call)
 {
 	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
@@ -425,7 +429,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return late; /* it had not begun */
+			return late; /* the call had not begun, so it has ended now */
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
@@ -452,7 +456,8 @@ static int repeat_wait(const struct pst_object_call *call, struct wait *wait, ui
 	return ret;
 }
 
-/* Waits for the end of a call that has been started, and repeats it after an error that passes. */
+/* Waits for the end of a call that has been started. Repeats the call after an error that may
+ * pass. */
 static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
 {
 	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;
@@ -493,7 +498,8 @@ int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 
 /* ---- errors ---- */
 
-/* Replaces an escape at the start of `text`, and returns its length, or 1 if there is none. */
+/* Decodes an XML escape at the start of `text` and stores the character in *out. Returns the
+ * escape's length, or 1 if there is no escape. */
 static size_t xml_unescape(const char *text, char *out)
 {
 	static const struct {
@@ -519,7 +525,8 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 
 	out[0] = '\0';
 	snprintf(tag, sizeof(tag), "<%s>", name);
-	/* A text ends with a NUL, and bytes after an earlier NUL are not XML. */
+	/* The text ends with a NUL. If its bytes contain a NUL themselves, the rest is not XML and
+	 * is ignored. */
 	at = body->at && body->len ? strstr(body->at, tag) : NULL;
 	if (!at)
 		return;
@@ -535,7 +542,7 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 	out[len] = '\0';
 }
 
-/* Returns what to do about a response, or "". */
+/* Writes advice on what to do about the error in a response, or "" if there is none. */
 static void advice_write(const struct pst_object_call *call, const char *code, char *out,
 			 size_t out_len)
 {

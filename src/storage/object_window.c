@@ -2,7 +2,8 @@
 /*
  * Implements object_window.h. The client of the data plane (src/wire/client.h) has a thread and
  * listens for servers, so all endpoints that are reached from one address of this host share one
- * client. Clients and states of endpoints stay until the process ends, like endpoints.
+ * client. Clients, and what is known of each endpoint, stay until the process ends, as endpoints
+ * do.
  */
 #include "storage/object_window.h"
 
@@ -39,15 +40,17 @@ struct pst_object_windows {
 	struct pst_object_windows *next;
 	const struct pst_http_endpoint *endpoint;
 	const struct hub *hub;
-	_Atomic unsigned shut;	   /* 0, or the reason why the server gets no tokens */
-	_Atomic uint64_t again_ns; /* until this time; 0 for the rest of the process */
+	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
+	_Atomic unsigned shut;
+	/* time until which it gets none; 0 for the rest of the process */
+	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved the bytes of a PUT */
 	struct pst_err why;    /* protected by the lock */
 };
 
 struct object_window {
-	struct pst_window window; /* the first member */
+	struct pst_window window; /* must be the first member */
 	struct pst_wire_buffer *buffer;
 };
 
@@ -55,7 +58,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists, 
 static struct hub *hubs;
 static struct pst_object_windows *all;
 
-/* The clients are the parent's: the child has none of their threads. */
+/* Forgets the parent's clients in a forked child, which has none of their threads. */
 static void windows_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -70,8 +73,8 @@ __attribute__((constructor)) static void windows_watch_fork(void)
 
 /* ---- where the server is ---- */
 
-/* Returns a socket that is bound to an address of the server, or -1 if none of the addresses of
- * this family is one of this host, which alone can be bound. */
+/* Returns a socket that is bound to an address of the server, or -1. A socket can only be bound to
+ * addresses of this host. So success shows that the server is on this host. */
 static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 {
 	struct sockaddr_storage address;
@@ -96,7 +99,7 @@ static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 	return -1;
 }
 
-/* Returns a socket that is connected to the server's first address, or -1. Nothing is sent. */
+/* Returns a socket that is connected to the server's first address, or -1. Sends nothing. */
 static int socket_there(struct pst_http_endpoint *endpoint)
 {
 	struct sockaddr_storage address;
@@ -112,9 +115,9 @@ static int socket_there(struct pst_http_endpoint *endpoint)
 	return -1;
 }
 
-/* Stores the address of this host at which the server reaches it. Returns whether the server is on
- * this host, or -errno. "localhost" has addresses of both families, and most servers listen at that
- * of IPv4. */
+/* Stores the address of this host at which the server can reach it. Returns 1 if the server is on
+ * this host, 0 if not, or -errno. "localhost" has addresses of IPv4 and IPv6, and most servers
+ * listen at that of IPv4. */
 static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
 			 struct pst_err *err)
 {
@@ -141,7 +144,7 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 	return here;
 }
 
-/* Finds a client, or opens one. Called with the lock. */
+/* Finds the client with these settings, or opens one. Called with the lock. */
 static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
 				  struct pst_err *err)
 {
@@ -173,8 +176,8 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	return hub;
 }
 
-/* Returns whether the server gets no tokens, and ends the pause if its time is over. Called with
- * the lock. */
+/* Returns whether the server gets no tokens at this time. If its pause is over, ends the pause.
+ * Called with the lock. */
 static bool is_shut(struct pst_object_windows *windows)
 {
 	uint64_t again_ns = atomic_load(&windows->again_ns);
@@ -187,7 +190,7 @@ static bool is_shut(struct pst_object_windows *windows)
 	return atomic_load(&windows->shut);
 }
 
-/* Finds or makes the state of an endpoint. Called with the lock. */
+/* Finds the state of an endpoint, or makes it. Called with the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
 {
@@ -264,7 +267,8 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 
 /* ---- what responses tell about the server ---- */
 
-/* Lets the server get no more tokens, or none for a pause. */
+/* Makes the server get no more tokens: for PAUSE_NS if `pause` is true, else for the rest of the
+ * process. */
 static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
 {
 	enum penstock_why why = pause ? PENSTOCK_WHY_DECLINED : PENSTOCK_WHY_NO_WINDOW;
@@ -332,7 +336,8 @@ int pst_object_window_open(struct pst_object_windows *windows, size_t len, struc
 	ret = pst_wire_buffer_open(windows->hub->client, NULL, NULL, len, &own->buffer, err);
 	if (ret) {
 		free(own);
-		/* -EAGAIN would be repeated, but nobody may close a buffer meanwhile. */
+		/* A lane would repeat the call after -EAGAIN, but perhaps no buffer is ever
+		 * closed. */
 		return ret == -EAGAIN ? pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
 						       "there are too many windows")
 				      : ret;
@@ -379,13 +384,9 @@ const char *pst_object_grant_token(const struct pst_object_grant *grant)
 	return info.token;
 }
 
-/* The texts of a response's headers. */
-struct texts {
-	char length[24], range[80];
-};
-
-static unsigned headers_fill(const struct pst_http_head *head, struct texts *texts,
-			     struct penstock_object_header *out)
+unsigned pst_object_reply_fill(const struct pst_http_head *head,
+			       struct pst_object_reply_texts *texts,
+			       struct penstock_object_header *out)
 {
 	unsigned count = 0;
 
@@ -420,8 +421,8 @@ static unsigned headers_fill(const struct pst_http_head *head, struct texts *tex
 	return count;
 }
 
-/* Notes that the server has moved bytes. A server may take tokens of GETs only, so these do not
- * tell what it makes of a PUT. */
+/* Records that the server has moved bytes through a window. For a PUT, this shows that the server
+ * knows tokens of PUTs; a GET does not show it. */
 static void answered(struct pst_object_windows *windows, enum penstock_op op)
 {
 	atomic_store(&windows->declines, 0);
@@ -429,8 +430,9 @@ static void answered(struct pst_object_windows *windows, enum penstock_op op)
 		atomic_store(&windows->answered, true);
 }
 
-/* Returns whether a server that ignores the token of a PUT has compared the checksum of the window
- * with its empty body. A server that knows tokens gives this answer if bytes were damaged. */
+/* Returns whether the error in the response is a wrong checksum that a server without tokens
+ * reports: it has compared the window's checksum with the empty body. A server that knows tokens
+ * reports the same error if bytes were damaged. */
 static bool is_body_checked(const struct pst_object_grant *grant, const struct pst_http_head *head,
 			    const char *error)
 {
@@ -451,14 +453,14 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 {
 	struct pst_object_windows *windows = grant->windows;
 	const struct pst_http_head *head = &call->http.head;
-	struct penstock_object_header headers[6];
+	struct penstock_object_header headers[PST_OBJECT_REPLY_HEADERS];
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
-	struct texts texts;
+	struct pst_object_reply_texts texts;
 
 	grant->judged = call;
 	reply.status = (int)head->status;
 	reply.headers = headers;
-	reply.header_count = headers_fill(head, &texts, headers);
+	reply.header_count = pst_object_reply_fill(head, &texts, headers);
 	reply.error = error;
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;
@@ -494,7 +496,8 @@ void pst_object_grant_wait(struct pst_object_grant *grant)
 	struct object_window *own = (struct object_window *)grant->window;
 
 	grant->err.code = 0;
-	/* The response tells the end of one transfer. A lost attempt may have begun another. */
+	/* The response shows only that the transfer of the last attempt has ended. A lost attempt
+	 * may have begun another transfer, so the release must wait for the server. */
 	if (grant->judged && grant->judged->http.attempts > 1)
 		pst_wire_unsettle(grant->inner);
 	grant->result = pst_wire_release(grant->inner, &grant->err);
@@ -536,6 +539,6 @@ void pst_object_grant_release(struct pst_object_grant *grant,
 		pthread_detach(thread);
 		return;
 	}
-	/* If no thread can be started, this one waits. */
+	/* If no thread can be started, the calling thread waits. */
 	release_run(grant);
 }

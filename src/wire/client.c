@@ -64,7 +64,7 @@ bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant
 	return live;
 }
 
-/* Ends one use of a grant, with the lock. */
+/* Ends one access to the memory of a grant's window. Called with the lock. */
 static void grant_unuse(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
 	if (!--grant->users && !grant->live)
@@ -87,8 +87,9 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 		grant_unuse(conn->client, grant);
 }
 
-/* Appends a slot to the list of free slots. The list is first in, first out, so that a late
- * transfer is recognised as such for as long as possible. */
+/* Appends a grant to the end of the list of free grants, whose first element is used next. So a
+ * released grant keeps its id for as long as possible, and a transfer that comes too late is
+ * recognised. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
 {
 	g->next = NULL;
@@ -103,8 +104,9 @@ static int cut_fail(struct pst_err *err)
 			      "are lost, and it has no new ones; use a new buffer");
 }
 
-/* Takes a free slot, gives it a number that no earlier window had, and adds it to the windows of
- * the buffer. The slot refuses all transfers until it is live. Returns NULL if there is none. */
+/* Takes a free grant, gives it an id that no earlier window had, and adds it to the windows of the
+ * buffer. The grant refuses all transfers until its member `live` is set. Returns NULL if none is
+ * free. */
 static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 					const unsigned char cap[PST_TOKEN_CAP], struct pst_err *err)
 {
@@ -177,7 +179,7 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	g = slot_take(buffer, cap, err);
 	if (!g)
 		return err->code;
-	/* Until the slot is live, no other thread reads these members. */
+	/* Until `live` is set, no other thread reads these members. */
 	g->op = op;
 	g->off = off;
 	g->len = len;
@@ -217,13 +219,13 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-/* Compares the window with the server's checksum. */
+/* Computes the CRC of the window's bytes, and compares it with the CRC in the server's response. */
 static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
 	const struct pst_wire_buffer *b = grant->buffer;
 	const char *reason = NULL;
 
-	/* The transports that are checked have no windows in memory of a GPU. */
+	/* The transports whose bytes are checked here have no windows in memory of a GPU. */
 	if (!verdict->has_crc64 || b->dev) {
 		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
 		verdict->remember = 1;
@@ -268,7 +270,8 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 	pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
-	/* A server finds an error of the request itself before the first byte moves. */
+	/* With a status of 4xx, the server refuses the request itself. It does so before the first
+	 * byte moves. */
 	atomic_store(&grant->settled,
 		     verdict->next == PENSTOCK_OBJECT_DONE ||
 			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
@@ -284,7 +287,7 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 	return grant->ops->dma;
 }
 
-/* Closes the window to further transfers, with the lock. */
+/* Refuses further transfers of the window. Called with the lock. */
 static void grant_close(struct pst_wire_grant *grant)
 {
 	if (grant->live && grant->users && grant->ops->revoke)
@@ -312,10 +315,12 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	bool lost;
 	int ret = 0, unbound = 0;
 
-	/* The sockets are the parent's: a message on them would end a transfer of the parent. */
+	/* In a forked child, the sockets belong to the parent. A message on them would end a
+	 * transfer of the parent. */
 	if (pst_fork_check(client->generation, &(struct pst_err){0}))
 		return 0;
-	/* Without the lock: it may take the time of a system call for each page. */
+	/* The lock is not held here, because this call may take the time of a system call for each
+	 * page. */
 	if (grant->bound && grant->ops->unbind(grant, err))
 		unbound = -ETIMEDOUT;
 	grant->bound = NULL;
@@ -332,10 +337,12 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		atomic_fetch_add(&client->counts.cut_off, 1);
 		ret = grant->ops->cut(grant, err);
 	}
-	/* A server may have written to pages that the cut of another window has replaced. */
+	/* If a server was cut off from another window of the buffer, pages of the buffer were
+	 * replaced. The server of this window may have written to the old pages. */
 	if (lost && !ret)
 		ret = cut_fail(err);
-	/* The slot keeps id and capability, so that a late transfer is known as such. */
+	/* The free grant keeps its id and capability, so that a transfer that comes too late is
+	 * recognised. */
 	grant->buffer->windows--;
 	slot_return(client, grant);
 	pthread_mutex_unlock(&client->lock);
@@ -357,8 +364,9 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
 	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
 	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* The seals promise a server that the memory does not shrink, which would kill it. By the
-	 * mode, another user's server cannot open its descriptor again, for writing. */
+	/* Because of the seals, the memory cannot shrink; an access beyond its end would kill a
+	 * server. Because of the file mode, a server of another user cannot open the descriptor
+	 * again for writing. */
 	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
 	    fcntl(b->fd, F_ADD_SEALS, seals) ||
 	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
@@ -368,18 +376,19 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return -ENOMEM;
 	}
 	b->ptr = (unsigned char *)at;
-	/* Returns the address space before and after the memory. */
+	/* Unmaps the address space before and after the memory. */
 	if (b->ptr > space)
 		munmap(space, (size_t)(b->ptr - space));
 	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
-	/* Advice: a failure changes nothing but the speed. A forked child must not be able to
-	 * write to the window, so without MADV_DONTFORK the memory is not used. */
+	/* Without huge pages, only the speed is lower. But a forked child must never write to the
+	 * window, so the memory is not used if MADV_DONTFORK fails. */
 	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
 	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
 		munmap(b->ptr, b->mapped);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
 	}
-	/* A server that only reads gets a descriptor with which it cannot write. */
+	/* A server that only reads the window gets this descriptor, which does not permit
+	 * writes. */
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", b->fd);
 	b->read_fd = open(name, O_RDONLY | O_CLOEXEC);
 	b->shared = b->read_fd >= 0;
@@ -401,15 +410,15 @@ static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 	if (ret)
 		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
 	b->ptr = ptr;
-	/* Memory that the driver cannot share is used by other transports. */
+	/* If the driver cannot share the memory, shm1 cannot be used, but other transports can. */
 	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
 	return 0;
 }
 
 static void memory_free(struct pst_wire_buffer *b)
 {
-	/* A server that was not fenced may still copy, even if its connection has ended. Memory
-	 * that is freed would be given to somebody else, so it is never freed. */
+	/* A server that was not fenced may still copy, even if its connection has ended. If the
+	 * memory were freed, other code could get it. So it is never freed. */
 	if (b->mapped && b->ptr && b->dev && !b->stuck)
 		b->client->devices->free(b->dev, b->ptr);
 	else if (b->mapped && b->ptr && !b->dev)
@@ -421,6 +430,29 @@ static void memory_free(struct pst_wire_buffer *b)
 	if (b->exported.fd >= 0)
 		close(b->exported.fd);
 	free(b);
+}
+
+/* Adds a buffer to those of its client. */
+static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
+{
+	struct pst_wire_client *client = b->client;
+	int ret = 0;
+
+	pthread_mutex_lock(&client->lock);
+	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
+		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
+			       PST_WIRE_BUFFERS_MAX);
+	} else {
+		client->buffer_count++;
+		/* Each buffer has two ids: one for servers that read, and one for servers that
+		 * write. */
+		client->next_buffer += 2;
+		b->id = client->next_buffer;
+		b->next = client->buffers;
+		client->buffers = b;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return ret;
 }
 
 int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
@@ -447,21 +479,34 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 		memory_free(b);
 		return ret;
 	}
-	pthread_mutex_lock(&client->lock);
-	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
-		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
-			       PST_WIRE_BUFFERS_MAX);
-	} else {
-		client->buffer_count++;
-		/* Two numbers: one for servers that read, and one for servers that write. */
-		client->next_buffer += 2;
-		b->id = client->next_buffer;
-		b->next = client->buffers;
-		client->buffers = b;
-	}
-	pthread_mutex_unlock(&client->lock);
+	ret = buffer_add(b, err);
 	if (ret)
 		memory_free(b);
+	else
+		*out = b;
+	return ret;
+}
+
+int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
+			  struct pst_wire_buffer **out, struct pst_err *err)
+{
+	struct pst_wire_buffer *b = calloc(1, sizeof(*b));
+	int ret;
+
+	if (!b)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	*b = (struct pst_wire_buffer){.client = client,
+				      .dev = memory->dev,
+				      .ptr = memory->ptr,
+				      .len = memory->len,
+				      .mapped = memory->len,
+				      .fd = memory->fd,
+				      .read_fd = memory->read_fd,
+				      .exported = memory->exported,
+				      .shared = true};
+	ret = buffer_add(b, err);
+	if (ret)
+		free(b);
 	else
 		*out = b;
 	return ret;
@@ -501,6 +546,11 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
 {
 	return buffer->ptr;
+}
+
+struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer)
+{
+	return buffer->dev;
 }
 
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)
@@ -543,8 +593,9 @@ static void conn_close(struct pst_wire_conn *conn)
 	free(conn);
 }
 
-/* Makes room for a connection: shuts down the one that has been idle for the longest time, so that
- * connections that send nothing cannot lock out servers. epoll then reports its end. */
+/* Shuts down the connection that has been idle for the longest time, to make room for a new
+ * connection. So connections that send nothing cannot lock out servers. epoll then reports the end
+ * of the connection. */
 static void conn_evict(struct pst_wire_client *client)
 {
 	struct pst_wire_conn *oldest = NULL;
@@ -594,8 +645,8 @@ static void listener_event(struct pst_wire_client *client, struct pst_wire_liste
 		conn_accept(client, listener);
 }
 
-/* Moves the bytes of transports that need it. Returns the longest time to wait in ms; -1: no
- * limit. */
+/* Calls the function progress of each transport that has one. Returns the maximum time in ms to
+ * wait for events; -1 if there is no limit. */
 static int listeners_progress(struct pst_wire_client *client)
 {
 	int wait = -1;
@@ -640,7 +691,8 @@ static void *client_run(void *arg)
 
 /* ---- open and close ---- */
 
-/* One transport of pst_wire_each; an error is kept, because others may be left. */
+/* Argument of listener_open. An error of one transport is kept in `err`, because other transports
+ * may work. */
 struct opening {
 	struct pst_wire_client *client;
 	struct pst_err *err;
@@ -714,7 +766,7 @@ static int client_slots(struct pst_wire_client *c, struct pst_err *err)
 	return 0;
 }
 
-/* Copies the options. The strings of the caller are used only during the open. */
+/* Copies the caller's options. The client does not keep the caller's strings after the open. */
 static int client_options(struct pst_wire_client *c, const struct penstock_object_client_opts *opts,
 			  struct pst_err *err)
 {
@@ -786,7 +838,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 
 	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
-	/* A caller may have left windows open. */
+	/* The caller may have left windows open, so end their registrations. */
 	for (unsigned i = 0; c->grants && i < SLOTS; i++)
 		if (c->grants[i].bound)
 			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});

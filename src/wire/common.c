@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements common.h: random bytes, the host's hash, the clock, copies between devices, and waits
- * of a channel. No function keeps state.
+ * Implements common.h: random bytes, the hash of the host, the clock, copies between devices, and
+ * the waits of a server's thread. No function keeps state.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,8 +31,8 @@ int pst_wire_random(void *out, size_t len, struct pst_err *err)
 	return 0;
 }
 
-/* FNV-1a with 128 bits. The boot id is no secret; the hash only makes it unequal to what other
- * programs publish. */
+/* Computes FNV-1a with 128 bits of the text "penstock" and the boot id. The boot id is no secret.
+ * The text makes the hash differ from hashes of the boot id that other programs publish. */
 int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err)
 {
 	const unsigned __int128 prime = ((unsigned __int128)1 << 88) + 0x13b;
@@ -169,7 +169,7 @@ int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short event
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
 	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
 
-	/* The time limit begins anew with each byte, but the deadline does not. */
+	/* Each byte that moves starts the time limit again. The deadline of the move stays. */
 	if (until > channel->deadline_ms)
 		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {
@@ -223,7 +223,8 @@ struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uin
 	return (struct penstock_object_seg){0};
 }
 
-/* Reads or writes all bytes of a range of a file. */
+/* Reads the range of a file that a segment describes into memory, or writes memory to it. Moves all
+ * bytes or fails. */
 static int file_io(const struct penstock_object_seg *seg, char *mem, uint64_t len, bool read_file,
 		   struct pst_err *err)
 {

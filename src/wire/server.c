@@ -57,7 +57,7 @@ static const struct pst_wire_server_ops *ops_for(const struct pst_wire_server *s
 	return NULL;
 }
 
-/* Decides whether a well-formed token is served. */
+/* Decides whether the server serves a well-formed token. Returns 0 or -errno. */
 static int token_admit(const struct pst_wire_server *server, const struct pst_token *token,
 		       const struct penstock_object_peer *peer, struct pst_err *err)
 {
@@ -77,7 +77,7 @@ int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t l
 	struct pst_wire_remote *remote;
 	struct pst_token parsed;
 
-	/* The message must not contain the token, which has a capability. */
+	/* The message must not contain the token, because the token contains the capability. */
 	if (pst_token_parse(token, len, &parsed)) {
 		atomic_fetch_add(&server->malformed, 1);
 		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -112,7 +112,7 @@ void pst_wire_remote_info(const struct pst_wire_remote *remote,
 
 /* ---- submitting moves and taking completions ---- */
 
-/* Adds up the lengths of the segments. */
+/* Checks the segments of a move, and adds up their lengths. */
 static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 		      const struct penstock_object_seg *segs, unsigned seg_count, uint64_t *len,
 		      struct pst_err *err)
@@ -143,7 +143,7 @@ static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len
 {
 	uint64_t s = len / server->opts.rate_min;
 
-	/* So the sum does not overflow. This longest time is millions of years. */
+	/* This limit keeps the sum from overflowing. It is millions of years. */
 	if (s > UINT64_MAX / 4096)
 		s = UINT64_MAX / 4096;
 	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
@@ -200,7 +200,7 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
-	/* With the lock, so that `done` is readable exactly while the list has completions. */
+	/* The lock is held, so that `done` is readable exactly while the list has completions. */
 	if (!server->finished)
 		signal_event(server->done);
 	*server->finished_end = move;
@@ -231,7 +231,7 @@ static unsigned take_finished(struct pst_wire_server *server, struct penstock_ob
 	}
 	if (!server->finished) {
 		server->finished_end = &server->finished;
-		/* Clears the event; EAGAIN means that there was none. */
+		/* Clears the event. EAGAIN means that there was none. */
 		if (read(server->done, &events, sizeof(events)) < 0)
 			events = 0;
 	}
@@ -271,7 +271,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	if (*at) {
 		*at = peer->next;
 		channel->peer_count--;
-		/* A close(2) is not enough: a forked child may have the descriptor, too. */
+		/* close(2) alone is not enough, because a forked child may have the descriptor,
+		 * too. */
 		epoll_ctl(channel->epoll, EPOLL_CTL_DEL, peer->fd, NULL);
 	}
 	peer->ops->close(channel, peer);
@@ -280,7 +281,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	free(peer);
 }
 
-/* Finds the channel's connection to the owner of the window, and puts it at the front. */
+/* Finds the channel's connection to the client that has the window, and moves it to the front of
+ * the list. */
 static struct pst_wire_peer *peer_find(struct pst_wire_channel *channel,
 				       const struct pst_wire_remote *remote)
 {
@@ -329,8 +331,8 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 	return 0;
 }
 
-/* Carries out a move. A kept connection may have been closed by a client that has restarted, so the
- * move is tried again over a new one. That is safe: the bytes of both tries are the same. */
+/* Carries out a move. If a client has restarted, a kept connection is closed, and the move is tried
+ * again over a new connection. That does no harm, because both attempts move the same bytes. */
 static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *move)
 {
 	const struct pst_wire_remote *remote = move->remote;
@@ -402,8 +404,8 @@ static void *channel_run(void *arg)
 			else if (peer->ops->idle(channel, peer) < 0)
 				peer_close(channel, peer);
 		}
-		/* After the loop, because a move may close connections that have events. Another
-		 * channel may have taken the move. */
+		/* This comes after the loop, because a move may close connections for which the
+		 * loop has events. The read fails if another channel has taken the move. */
 		if (!has_job || read(server->jobs, &job, sizeof(job)) != sizeof(job))
 			continue;
 		move = queue_take(server);
@@ -417,7 +419,7 @@ static void *channel_run(void *arg)
 static int channel_open(struct pst_wire_server *server, struct pst_wire_channel *channel,
 			struct pst_err *err)
 {
-	/* EPOLLEXCLUSIVE: a new move wakes up one of the idle channels, and not all of them. */
+	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel instead of all. */
 	struct epoll_event job = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = &server->jobs};
 	struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
 	int code;
@@ -478,7 +480,7 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 	    s->opts.timeout_ms > INT32_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "more than %u channels or %u moves", CHANNELS_MAX, MOVES_MAX);
-	/* Without the hash, the server declines shm1. */
+	/* If the hash of the host is unknown, the server declines tokens of shm1. */
 	s->has_host = !pst_wire_host(s->host, &ignored);
 	return pst_wire_each(opts->transports, transport_add, s, err);
 }

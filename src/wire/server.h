@@ -19,7 +19,7 @@ void pst_wire_forget(struct pst_wire_remote *remote);
 int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t off,
 		  const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
 		  struct pst_err *err);
-/* Takes completed moves. Waits for the first one for `timeout_ms`; -1: without limit. */
+/* Takes completed moves. Waits up to `timeout_ms` for the first of them; -1 means no limit. */
 int pst_wire_wait(struct pst_wire_server *server, struct penstock_object_done *done, unsigned max,
 		  int timeout_ms);
 int pst_wire_fd(struct pst_wire_server *server);

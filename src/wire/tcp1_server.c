@@ -18,10 +18,9 @@
 #include "wire/tcp1.h"
 #include "wire/common.h"
 
-#define WRITES_MAX                                                                             \
-	64	    /* most WRITEs without an answer: their replies fit in the socket's buffer \
-		     */
-#define READS_MAX 4 /* most READs without an answer */
+/* Maximum number of WRITEs without a reply. So many replies fit in the socket's buffer. */
+#define WRITES_MAX 64
+#define READS_MAX 4 /* maximum number of READs without a reply */
 
 struct tcp1_peer {
 	struct pst_wire_peer peer;
@@ -103,7 +102,7 @@ static int receive_reply(struct pst_wire_channel *channel, int fd, uint64_t seq,
 
 /* ---- moves ---- */
 
-/* Length of the command for the bytes at `at`. */
+/* Returns the length of the command for the bytes at offset `at` of the move. */
 static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 {
 	uint64_t left = move->len - at;
@@ -111,8 +110,8 @@ static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 	return (uint32_t)(left < PST_TCP1_FRAME_MAX ? left : PST_TCP1_FRAME_MAX);
 }
 
-/* Returns the address of the frame's bytes: in the server's memory if it is one piece of host
- * memory, else NULL. */
+/* Returns the address of a frame's bytes (those of one command) if they are contiguous in the
+ * server's host memory, else NULL. */
 static unsigned char *frame_at(const struct pst_wire_move *move, uint64_t at, uint32_t len)
 {
 	struct penstock_object_seg seg = pst_wire_seg_at(move, at, len);
@@ -120,7 +119,7 @@ static unsigned char *frame_at(const struct pst_wire_move *move, uint64_t at, ui
 	return !seg.dev && !seg.has_fd && seg.len == len ? seg.ptr : NULL;
 }
 
-/* Copies between the server's memory and the staging memory. */
+/* Copies the bytes of a frame between the server's memory and the staging memory. */
 static int frame_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
 		      uint64_t at, uint32_t len, bool gather, struct pst_err *err)
 {
@@ -155,7 +154,7 @@ static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return send_all(channel, t->peer.fd, iov, err);
 }
 
-/* Begins a piece of a move. */
+/* Checks before each frame that the move may go on. */
 static int piece_begin(const struct pst_wire_channel *channel, struct pst_err *err)
 {
 	int ret = pst_wire_check(channel);
@@ -197,7 +196,7 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return 0;
 }
 
-/* Receives the answer to the READ of the bytes at `at`. */
+/* Receives the reply to the READ of the bytes at offset `at`, and the bytes. */
 static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uint64_t seq,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {
@@ -261,7 +260,7 @@ static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_rem
 	return pst_wire_same_place(&t->at, &remote->token.tcp.at);
 }
 
-/* Connects within the server's time limit. Returns 0 or -errno. */
+/* Connects to the client within the server's time limit. Returns 0 or -errno. */
 static int dial(struct pst_wire_channel *channel, int fd, const struct pst_token *token)
 {
 	struct sockaddr_storage at;
@@ -309,7 +308,8 @@ static int tcp1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 {
 	(void)channel;
 	(void)peer;
-	/* A client sends nothing between two moves, so its end was closed or it is broken. */
+	/* Between two moves a client sends nothing. So the connection has ended, or the client does
+	 * not follow the protocol. */
 	return -EPIPE;
 }
 

@@ -7,9 +7,9 @@
 
 #include "wire/transports.h"
 
-/* shm1 first: its bytes are copied once, and stay on the host. Then rc1, whose bytes the network
- * card copies. ofi1 is used only if it is named: loading libfabric takes time, and changes the
- * process, for example its signal handlers. */
+/* shm1 comes first: its bytes are copied only once and stay on the host. Then comes rc1, whose
+ * bytes the network card moves. ofi1 is used only if the options name it, because to load libfabric
+ * takes time and changes the process, for example its signal handlers. */
 const struct pst_wire_transport pst_wire_transports[] = {
 	{&pst_shm1_client, &pst_shm1_server},
 	{&pst_rc1_client, &pst_rc1_server},

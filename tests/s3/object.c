@@ -119,7 +119,8 @@ static int read_and_cancel(const char *url, uint64_t ms)
 		return 2;
 	late_ms = ms ? (now_ns() - req.deadline_ns) / 1000000 : 0;
 	memset(mem, 0xee, len);
-	/* The server sends more bytes now, if the connection is still there. */
+	/* When the test reads this line, its server sends more bytes if the connection is still
+	 * open. */
 	printf("done %" PRId64 " %s", done.result, penstock_why_name(done.report->why));
 	if (ms)
 		printf(" after %" PRIu64 " ms", late_ms);
@@ -255,7 +256,8 @@ static int write_object(const char *url, uint64_t total, const char *how)
 		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
 	if (ret && again) {
 		printf("again: ");
-		penstock_close(open_or_exit(url, 0, 0)); /* lets the server see the failure */
+		/* opens and closes the object between the two commits */
+		penstock_close(open_or_exit(url, 0, 0));
 		ret = penstock_commit(st, 1);
 	}
 	if (!ret && !strcmp(how, "abort"))
@@ -389,7 +391,7 @@ int main(int argc, char **argv)
 		return fork_and_read(argv[2]);
 	if (!strcmp(what, "write") && argc > 4)
 		return write_object(argv[2], n, argv[4]);
-	/* The first object shows that the server takes tokens. */
+	/* The first object has shown that the server accepts tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
 	if (!strcmp(what, "stop") && argc > 4)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests when a server of objects gets no more tokens: for good after it has ignored one, and for a
- * minute after many declines in a row. It includes the source, and sets the clock of the pause by
- * its member.
+ * Tests when the client stops sending tokens to a server: for the rest of the process after the
+ * server has ignored a token, and for a minute after it has declined many tokens in a row. The test
+ * includes the source, and changes the end of the pause directly.
  */
 #include "test.h"
 
@@ -15,7 +15,8 @@
 static const struct pst_wire_client_ops transport;
 static struct pst_wire_grant inner = {.ops = &transport};
 
-/* Lets a GET of the window get this header x-amz-rdma-reply, and returns what is next. */
+/* Judges a response to a GET whose header x-amz-rdma-reply is `reply`. Returns the next step of the
+ * request. */
 static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
 {
 	struct pst_object_grant grant = {.windows = windows,
@@ -56,12 +57,13 @@ static void declines(void **state)
 	struct pst_object_windows windows = {.endpoint = &endpoint};
 
 	(void)state;
-	/* An answer in between begins the count again. */
+	/* A response that uses the token resets the count of declines. */
 	for (unsigned i = 1; i < 2 * DECLINES_MAX; i++)
 		assert_int_equal(answer(&windows, i == DECLINES_MAX ? "206" : "501"),
 				 i == DECLINES_MAX ? PENSTOCK_OBJECT_DONE : PENSTOCK_OBJECT_BODY);
 	expect_shut(&windows, PENSTOCK_WHY_NONE);
-	assert_false(pst_object_windows_answered(&windows)); /* that was no PUT */
+	/* only responses to PUT requests count here */
+	assert_false(pst_object_windows_answered(&windows));
 	answer(&windows, "501");
 	expect_shut(&windows, PENSTOCK_WHY_DECLINED);
 	assert_true(pst_object_windows_decline(&windows));

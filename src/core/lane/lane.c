@@ -403,6 +403,28 @@ static uint64_t req_chunks_left(const struct pst_request *req, const struct pst_
 	return limit > next ? (limit - next + least - 1) / least : 0;
 }
 
+/* Returns the lane of the pump with the least load, except those whose bits are set in `taken`. Of
+ * several idle lanes it is the next one after `lane`: it gets the most requests, so it has slept
+ * for the shortest time. */
+static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t taken)
+{
+	struct pst_pump *pump = lane->pump;
+	struct pst_lane *best = NULL;
+	unsigned least = UINT32_MAX;
+
+	for (unsigned i = 1; i < pump->lane_count && least; i++) {
+		struct pst_lane *other = &pump->lanes[(lane->index + i) % pump->lane_count];
+		unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed) +
+				atomic_load_explicit(&other->busy_seen, memory_order_relaxed);
+
+		if ((taken >> other->index & 1) || (best && load >= least))
+			continue;
+		best = other;
+		least = load;
+	}
+	return best;
+}
+
 /* Passes the request to as many other lanes as the path of its first chunk needs for full speed,
  * but to at most one for each chunk that is left: to wake seven lanes takes 23 us, in which a lane
  * copies 200 KiB (H200). With effort balanced, at most three quarters of the pump's lanes share a
@@ -412,7 +434,8 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	struct pst_request *req = chunk->req;
 	struct pst_pump *pump = req->pump;
 	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1, most;
-	uint64_t left;
+	uint64_t left, taken = 0;
+	bool few;
 
 	if (lane->kind != PST_LANE_PUMP || lanes == 1)
 		return;
@@ -423,14 +446,19 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	most = pump->lane_count * 3 / 4 > 2 ? pump->lane_count * 3 / 4 : 2;
 	if (req->effort == PENSTOCK_BALANCED && lanes > most)
 		lanes = most;
-	if (lanes > 1 + left)
+	few = lanes > 1 + left;
+	if (few)
 		lanes = 1 + (unsigned)left;
 	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= lanes ||
 	    !atomic_compare_exchange_strong(&req->spread, &one, lanes))
 		return;
 	for (unsigned i = 1; i < lanes; i++) {
-		struct pst_lane *other = &pump->lanes[(lane->index + i) % pump->lane_count];
+		/* If paths are mixed, the lanes after this one have the first mixed path. Such a
+		 * request has more chunks than the pump has lanes. */
+		struct pst_lane *other = few ? lane_least_load(lane, taken)
+					     : &pump->lanes[(lane->index + i) % pump->lane_count];
 
+		taken |= (uint64_t)1 << other->index;
 		pst_inbox_push(other, pst_inbox_entry(other, req));
 	}
 }
