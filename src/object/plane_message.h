@@ -130,8 +130,9 @@ struct pst_plane_move {
 struct pst_plane_answer {
 	int32_t result; /* 0 or a negative errno */
 	uint32_t why;	/* enum penstock_why */
-	uint64_t id;	/* for MEMORY, WINDOW and RESOLVE: number of the new object */
-	uint64_t len;	/* RESOLVE: length of the window */
+	/* number of the new object, in answers to MEMORY, WINDOW and RESOLVE */
+	uint64_t id;
+	uint64_t len; /* RESOLVE: length of the window */
 	uint32_t encrypted, on_host;
 	/* for RELEASE: 1 if a server may still access the pages, so that the tenant must replace
 	 * them */

@@ -42,7 +42,7 @@ struct pst_object_windows {
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
 	_Atomic unsigned shut;
-	/* time until which it gets none; 0 for the rest of the process */
+	/* time until which the server gets no tokens; 0: for the rest of the process */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved the bytes of a PUT */

@@ -633,8 +633,9 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
-/* Starts, fails or finishes one request that the lane watches, if it is time. Returns whether the
- * lane shall drop the request. Adds 1 to *did if the request has started or failed. */
+/* Starts, fails or finishes one request that the lane watches, if the request is ready for that.
+ * Returns whether the lane shall drop the request. Adds 1 to *did if the request has started or
+ * failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
 		       int *did)
 {
