@@ -42,7 +42,7 @@ struct pl_options {
 	/* ADDRESS:PORT at which metrics are served; NULL: no metrics */
 	const char *metrics;
 	/* Called once when the plane has begun to listen. */
-	void (*ready)(const char *socket, unsigned metrics_port);
+	void (*ready)(const struct pl_options *options, unsigned metrics_port);
 };
 
 enum pl_limit {
@@ -106,6 +106,8 @@ static inline void pl_count(_Atomic uint64_t *count)
 	atomic_fetch_add(count, 1);
 }
 
+/* Returns the version of the protocol. */
+unsigned pl_version(void);
 /* Serves tenants until SIGTERM or SIGINT. Returns 0, or -errno with a sentence in `why`. */
 int pl_serve(const struct pl_options *options, char *why, size_t why_len);
 

@@ -3,11 +3,13 @@
  * The end of an upload without a commit, by an abort or a close. This file asks the server to
  * remove the parts. Otherwise the server would keep them forever, and charge for them.
  */
-#include "storage/object_upload_state.h"
+#include "storage/object_abort.h"
 
 #include <stdlib.h>
 
 #include "core/base/log.h"
+#include "storage/object_commit.h"
+#include "storage/object_upload_state.h"
 
 /* Maximum time in seconds for an abort. A server that does not answer must not keep the program
  * from exiting. */

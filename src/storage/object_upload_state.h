@@ -96,35 +96,4 @@ struct pst_object_upload {
 	struct pst_err why_near; /* why the first of those parts was sent in a body */
 };
 
-/* Returns the index of the part that has the byte at `off`. */
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out);
-/* Writes the query of a request of the multipart upload. `number` is the part that the request is
- * about, or 0 if it is about the whole upload. */
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char out[UPLOAD_QUERY_MAX]);
-
-/* Counts a part that is sent in a body although the upload has windows. Returns 0, or -errno with
- * the error in `err` if the caller allows only windows. */
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err);
-/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
-int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
-			     const struct penstock_end_opts *limits, struct pst_err *err);
-
-/* Cancels all requests, and waits for their ends. */
-void pst_object_upload_stop(struct pst_object_upload *up);
-/* Frees a stopped upload. */
-void pst_object_upload_free(struct pst_object_upload *up);
-
-enum pst_object_identity { PST_OBJECT_OURS, PST_OBJECT_NOT_OURS, PST_OBJECT_UNKNOWN };
-
-/* Compares the object on the server with the one that was sent. If it is the same, stores its ETag.
- */
-enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up,
-						    const struct penstock_end_opts *limits,
-						    char *etag, size_t etag_len);
-
 #endif
