@@ -191,8 +191,9 @@ struct pst_io {
 	struct iovec *iov; /* the storage may change the entries */
 	unsigned iov_count;
 	int64_t result; /* number of bytes (less than `len` only at the storage's end), or -errno */
-	const char *engine; /* name of the engine that carried it; static */
-	/* Why no better engine carried it, if the storage knows that. */
+	/* name of the engine that carried the transfer; a static string */
+	const char *engine;
+	/* Why no better engine carried the transfer, if the storage knows the reason. */
 	enum penstock_why engine_why;
 	/* For a fill into a window: the window, which begins at the transfer's memory and into
 	 * which the server may write the bytes itself. Else NULL. */

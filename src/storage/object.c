@@ -672,7 +672,8 @@ static int object_sync(struct pst_io *io)
 			      "PENSTOCK_R_DURABLE");
 }
 
-/* An object store answers only when the object is durable, so opts->durable has no effect. */
+/* An object store responds to the commit only when the object is durable, so opts->durable has no
+ * effect. */
 static int object_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
 			 struct pst_err *err)
 {

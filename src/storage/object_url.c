@@ -180,7 +180,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	}
 	if (ok)
 		return 0;
-	if (!strcmp(name, "endpoint")) /* it may contain a password */
+	/* the value is not printed, because it may contain a password */
+	if (!strcmp(name, "endpoint"))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: the endpoint is too long",
 				url->name);
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,

@@ -32,7 +32,7 @@ enum pst_object_rdma {
 
 struct pst_object_url {
 	bool presigned;
-	/* for s3:// */
+	/* members for s3:// URLs */
 	char bucket[256];
 	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
 	size_t key_len;
@@ -41,8 +41,9 @@ struct pst_object_url {
 	bool anonymous, insecure;
 	unsigned timeout_s; /* 0 if it is not given */
 	enum pst_object_rdma rdma;
-	char transports[65]; /* of windows; "" if it is not given */
-	/* for a presigned URL */
+	/* transports that windows may use; "" if the option is not given */
+	char transports[65];
+	/* members for presigned URLs */
 	struct pst_object_server server;
 	char *target; /* path and query as they are sent; freed by pst_object_url_clear */
 	/* The URL without its query, which may contain a signature, for messages. */

@@ -43,7 +43,7 @@ struct pst_object_windows {
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
 	_Atomic unsigned shut;
-	/* time until which it gets none; 0 for the rest of the process */
+	/* time until which the server gets no tokens; 0: for the rest of the process */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved the bytes of a PUT */
@@ -117,8 +117,8 @@ static int socket_there(struct pst_http_endpoint *endpoint)
 }
 
 /* Stores the address of this host at which the server can reach it. Returns 1 if the server is on
- * this host, 0 if not, or -errno. "localhost" has addresses of IPv4 and IPv6, and most servers
- * listen at that of IPv4. */
+ * this host, 0 if it is on another host, or -errno. "localhost" has an IPv4 and an IPv6 address,
+ * and most servers listen only on the IPv4 address. So this function tries IPv4 first. */
 static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
 			 struct pst_err *err)
 {
@@ -167,7 +167,7 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	opts.address = hub->address;
 	opts.transports = hub->transports[0] ? hub->transports : NULL;
 	opts.require_encryption = encrypt;
-	/* These windows are host memory, so the client needs no functions for devices. */
+	/* Clients for windows in host memory need no functions for devices. */
 	if (pst_wire_client_open(&opts, NULL, &hub->client, err)) {
 		free(hub);
 		return NULL;
@@ -177,8 +177,8 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	return hub;
 }
 
-/* Returns whether the server gets no tokens at this time. If its pause is over, ends the pause.
- * Called with the lock. */
+/* Returns whether the server currently gets no tokens. If its pause is over, ends the pause. The
+ * caller holds the lock. */
 static bool is_shut(struct pst_object_windows *windows)
 {
 	uint64_t again_ns = atomic_load(&windows->again_ns);
@@ -269,7 +269,7 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 
 /* ---- what responses tell about the server ---- */
 
-/* Makes the server get no more tokens: for PAUSE_NS if `pause` is true, else for the rest of the
+/* Stops sending tokens to the server: for PAUSE_NS if `pause` is true, else for the rest of the
  * process. */
 static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
 {

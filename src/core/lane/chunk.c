@@ -177,9 +177,9 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Returns the error if the storage shall cancel the chunk's transfers: the request is cancelled or
- * past its deadline, and the storage can cancel. Returns 0 otherwise. A sync is cancelled by the
- * caller only, because a deadline has no effect on a request whose bytes are written. */
+/* Returns an error if the storage must cancel the chunk's transfers: the storage can cancel, and
+ * the request is cancelled or its deadline has passed. Otherwise returns 0. Only the caller can
+ * cancel a sync, because a deadline has no effect on a request whose bytes are already written. */
 static int chunk_is_cut(const struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_io *io = &chunk->io;
