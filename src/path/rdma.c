@@ -1,28 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path rdma: the far side of a storage writes the bytes of a read into a window, which is host
- * memory of the lane, and the device copies them from there. Of a write, the far side reads the
- * bytes out of a window that the storage fills. The storage and its transports decide how the far
- * side accesses the window, and report whether a CPU copies the bytes. The lane starts the chunks.
+ * Path rdma: the far side of a storage writes the bytes of a read into a window, which is memory of
+ * the lane, and the device copies them from there. Of a write, the far side reads the bytes out of
+ * a window that the storage fills. The storage and its transports decide how the far side accesses
+ * the window, and report whether a CPU copies the bytes. The lane starts the chunks.
  *
  * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. They are pinned for its device like its ring. A storage returns a window only after the
- * far side has lost its access, so a window can be used again at once.
+ * closes. A storage returns a window only after the far side has lost its access, so a window can
+ * be used again at once.
+ *
+ * If the far side can access the memory of the lane's device, windows are there. Otherwise, they
+ * are host memory, which is pinned for the device like the lane's ring. A window is never the
+ * memory of a segment: the driver shares whole allocations only, so the far side would get access
+ * to all memory of the caller's allocation. The copy within the device takes a few microseconds.
+ *
+ * A copy within the device waits in a queue behind streams that wait for requests
+ * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
+ * wait for requests, chunks use windows in host memory.
  */
 #include "path/rdma.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/base/clock.h"
 #include "core/base/device_sync.h"
 #include "core/base/log.h"
 #include "core/lane/chunk.h"
 #include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "core/request/plan.h"
+#include "core/request/spans.h"
 #include "path/slotted.h"
 
 #define WINDOWS 4 /* windows of a lane */
+/* Windows of a lane in its device's memory, and their length. A server copies page cache to a GPU
+ * without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes, 128 MiB are in
+ * flight, which is 2.4 ms of a copy engine's time. */
+#define DEVICE_WINDOWS 2
+#define DEVICE_CHUNK (8u << 20)
+/* After the far side has refused a window in the device's memory, a lane offers windows in host
+ * memory only for this time. */
+#define REFUSED_NS 5000000000u
 /* Length of a chunk, and of the first chunks, if the storage has no preference. */
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_FIRST (1u << 20)
@@ -35,6 +55,16 @@ struct place {
 
 struct rdma_lane {
 	struct place places[WINDOWS];
+	/* The far side `refused_by` has refused a window of the device at this time; 0: none */
+	uint64_t refused_ns;
+	const void *refused_by;
+};
+
+/* What a chunk needs. */
+struct need {
+	struct penstock_storage *st;
+	struct penstock_device *dev; /* NULL: host memory */
+	size_t len;
 };
 
 /* ---- the lane's windows ---- */
@@ -44,32 +74,38 @@ struct rdma_lane {
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
+	bool syncs = place->pinned || place->window->dev;
 
-	if (place->pinned && wait)
+	if (syncs && wait)
 		pst_device_sync_await(dev);
-	else if (place->pinned && !pst_device_sync_begin(dev))
+	else if (syncs && !pst_device_sync_begin(dev))
 		return false;
-	if (place->pinned) {
+	if (place->pinned)
 		dev->ops->host_unregister(dev, place->window->mem, NULL);
-		pst_device_sync_end(dev);
-	}
 	place->pinned = false;
 	place->window->close(place->window);
 	place->window = NULL;
+	if (syncs)
+		pst_device_sync_end(dev);
 	return true;
 }
 
-static int place_fill(const struct pst_lane *lane, struct place *place, struct penstock_storage *st,
+static int place_fill(const struct pst_lane *lane, struct place *place, const struct need *need,
 		      struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
-	size_t len = st->facts.chunk_best ? st->facts.chunk_best : CHUNK_MAX;
+	size_t len = need->st->facts.chunk_best ? need->st->facts.chunk_best : CHUNK_MAX;
 	struct pst_err reason;
-	int ret = st->ops->window_open(st, len, &place->window, err);
+	int ret;
 
+	/* A borrowed lane carries short requests only. */
+	if (need->dev && lane->kind != PST_LANE_BORROWED)
+		len = DEVICE_CHUNK;
+	ret = need->st->ops->window_open(need->st, need->dev, need->len > len ? need->len : len,
+					 &place->window, err);
 	if (ret)
 		return ret;
-	if (!dev->ops->host_register)
+	if (need->dev || !dev->ops->host_register)
 		return 0;
 	place->pinned = !dev->ops->host_register(dev, place->window->mem, place->window->len, false,
 						 &reason);
@@ -79,22 +115,28 @@ static int place_fill(const struct pst_lane *lane, struct place *place, struct p
 	return 0;
 }
 
+static bool place_suits(const struct place *place, const struct need *need)
+{
+	return place->window && place->window->kind == need->st->facts.windows &&
+	       place->window->dev == need->dev && place->window->len >= need->len;
+}
+
 /* Returns the place for a chunk: one with a window that the storage can use, or else an empty one,
  * or else any that is not in use. Counts the places in use. */
 static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
-				const void *kind, unsigned *busy)
+				const struct need *need, unsigned *busy)
 {
 	struct place *found = NULL;
 
 	*busy = 0;
-	for (unsigned i = 0; i < WINDOWS; i++) {
+	for (unsigned i = 0; i < (need->dev ? DEVICE_WINDOWS : WINDOWS); i++) {
 		struct place *place = &state->places[i];
 
 		*busy += place->busy;
 		if (place->busy || (place->window && atomic_load(&place->window->spoiled) &&
 				    !place_clear(lane, place, false)))
 			continue;
-		if (place->window && place->window->kind == kind)
+		if (place_suits(place, need))
 			return place;
 		if (!found || (found->window && !place->window))
 			found = place;
@@ -104,15 +146,14 @@ static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *s
 
 /* Takes a place and makes sure that it has a window. Returns -EAGAIN if all windows are in use; the
  * lane tries again when a chunk has completed. */
-static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
-		      struct penstock_storage *st, struct place **out, struct pst_err *err)
+static int place_take(const struct pst_lane *lane, struct rdma_lane *state, const struct need *need,
+		      struct place **out, struct pst_err *err)
 {
 	unsigned busy;
-	struct place *place = place_find(lane, state, st->facts.windows, &busy);
+	struct place *place = place_find(lane, state, need, &busy);
 	int ret = 0;
 
-	if (place && place->window && place->window->kind != st->facts.windows &&
-	    !place_clear(lane, place, false))
+	if (place && place->window && !place_suits(place, need) && !place_clear(lane, place, false))
 		place = NULL;
 	if (!place)
 		return busy ? -EAGAIN
@@ -120,7 +161,7 @@ static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
 					     "the lane's windows are pinned while a stream waits "
 					     "for a request");
 	if (!place->window)
-		ret = place_fill(lane, place, st, err);
+		ret = place_fill(lane, place, need, err);
 	if (ret)
 		return ret;
 	place->busy = true;
@@ -147,13 +188,47 @@ static void rdma_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* ---- a chunk ---- */
+/* ---- the probe ---- */
+
+/* Finds out whether windows can be in the device's memory. Stores the reason if not; its code is 0
+ * if nobody would expect it. */
+static bool device_probe(const struct pst_route *route, struct pst_err *why)
+{
+	struct penstock_device *dev = route->dev;
+
+	why->code = 0;
+	if (dev->facts.cpu_addressable || route->op == PENSTOCK_WRITE)
+		return false;
+	if (!dev->ops->export_memory) {
+		pst_fail(why, PENSTOCK_WHY_UNSUPPORTED, "%s shares no memory", dev->name);
+		return false;
+	}
+	return !route->st->ops->windows_reach(route->st, dev, why);
+}
+
+/* Describes why the class is lower than it could be, and where the windows are. */
+static void describe(const struct pst_route *route, const struct pst_path_facts *facts,
+		     const struct pst_err *why, struct pst_err *err)
+{
+	bool cpu = route->st->facts.windows_class < PENSTOCK_NO_CPU_COPY;
+
+	if (!cpu && !why->code)
+		return;
+	pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "%s%s%s%s%.120s",
+		 cpu ? "a CPU copies the bytes of the transports that are open (no NIC does)" : "",
+		 cpu && (why->code || facts->device_windows) ? "; " : "",
+		 why->code		 ? "windows in host memory: "
+		 : facts->device_windows ? "windows in the memory of "
+					 : "",
+		 "", why->code ? why->text : facts->device_windows ? route->dev->name : "");
+}
 
 static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	const struct pst_pump *pump = atomic_load(&route->dev->pump);
+	struct pst_err why;
 
 	if (!st->windows) {
 		if (st->why_windows.code)
@@ -169,12 +244,15 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 		return err->code;
 	}
 	facts->class_ = route->dev->facts.cpu_addressable ? PENSTOCK_ANY : st->windows_class;
-	if (st->windows_class < PENSTOCK_NO_CPU_COPY)
-		pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
-			 "a CPU copies the bytes of the transports that are open (no NIC does)");
+	facts->device_windows = device_probe(route, &why);
+	describe(route, facts, &why, err);
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
+	if (facts->device_windows) {
+		facts->chunk_max = DEVICE_CHUNK;
+		facts->chunk_first = 0;
+	}
 	/* The bytes of a write pass through a slot into the storage's own window. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)
@@ -184,6 +262,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->shut = st->windows_shut;
 	return 0;
 }
+
+/* ---- a chunk ---- */
 
 static void rdma_copied(struct pst_chunk *chunk, int result)
 {
@@ -202,12 +282,49 @@ static void rdma_fail(struct pst_chunk *chunk, const struct pst_err *err)
 	pst_chunk_done(chunk, err->code);
 }
 
+/* Starts the chunk again with a window in host memory, because the far side has refused one in the
+ * device's memory. */
+static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
+	struct place *place = chunk->priv;
+
+	place->busy = false;
+	state->refused_ns = pst_now_ns();
+	state->refused_by = place->window->kind;
+	pst_chunk_again(chunk, why);
+}
+
+/* Queues the copies of a chunk whose window is in the device's memory. */
+static void rdma_copy_within(struct pst_chunk *chunk, const struct place *place)
+{
+	struct penstock_device *dev = chunk->lane->pump->dev;
+	struct pst_err busy;
+
+	/* A stream that began to wait before the copy is queued could hold it up. */
+	if (!pst_device_sync_begin(dev)) {
+		pst_fail_errno(&busy, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
+			       "a stream waits for a request, and may hold up copies within %s",
+			       dev->name);
+		rdma_refused(chunk, &busy);
+		return;
+	}
+	chunk->copy_within = true;
+	pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+	pst_device_sync_end(dev);
+}
+
 static void rdma_filled(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	const struct place *place = chunk->priv;
+	bool on_device = place->window->dev;
 
 	chunk->engine = io->engine;
+	if (io->result == -EOPNOTSUPP && on_device) {
+		rdma_refused(chunk, &io->err);
+		return;
+	}
 	if (io->result < 0) {
 		rdma_fail(chunk, &io->err);
 		return;
@@ -219,25 +336,61 @@ static void rdma_filled(struct pst_io *io)
 		return;
 	}
 	chunk->moved = (uint64_t)io->result < chunk->len ? (uint64_t)io->result : chunk->len;
-	chunk->dram_laid += chunk->moved;
+	if (!on_device)
+		chunk->dram_laid += chunk->moved;
 	if (!io->by_dma)
 		chunk->cpu_copied += chunk->moved;
-	if (!chunk->moved) {
+	if (!chunk->moved)
 		rdma_copied(chunk, 0);
-		return;
-	}
-	pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+	else if (on_device)
+		rdma_copy_within(chunk, place);
+	else
+		pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+}
+
+static int part_is_elsewhere(void *arg, const struct pst_part *part)
+{
+	return part->dev != arg;
+}
+
+/* Returns the device for the chunk's window, or NULL for host memory. */
+static struct penstock_device *window_device(const struct pst_chunk *chunk,
+					     const struct rdma_lane *state)
+{
+	const struct pst_request *req = chunk->req;
+	struct penstock_device *dev = chunk->lane->pump->dev;
+
+	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev ||
+	    atomic_load_explicit(&dev->streams_waiting, memory_order_relaxed) ||
+	    (state->refused_ns && state->refused_by == chunk->route->st->facts.windows &&
+	     pst_now_ns() - state->refused_ns < REFUSED_NS))
+		return NULL;
+	/* The segments of a request may be in the memory of several devices. */
+	return pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->len,
+			      part_is_elsewhere, dev)
+		       ? NULL
+		       : dev;
 }
 
 static int rdma_start(struct pst_chunk *chunk)
 {
 	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
+	struct need need = {chunk->route->st, NULL, chunk->len};
 	struct place *place;
 	int ret;
 
 	if (chunk->route->op == PENSTOCK_WRITE)
 		return pst_bounce_start_plain(chunk, PST_IO_FAR);
-	ret = place_take(chunk->lane, state, chunk->route->st, &place, &chunk->err);
+	need.dev = window_device(chunk, state);
+	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
+	if (ret && ret != -EAGAIN && need.dev) {
+		/* For example, the device's memory is used up. */
+		state->refused_ns = pst_now_ns();
+		state->refused_by = need.st->facts.windows;
+		pst_chunk_note(chunk, &chunk->err);
+		need.dev = NULL;
+		ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
+	}
 	if (ret)
 		return ret;
 	chunk->priv = place;

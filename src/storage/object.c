@@ -24,6 +24,7 @@
 
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
+#include "storage/object_reach.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"
@@ -605,12 +606,26 @@ static void object_cancel(struct pst_io *io)
 	pst_io_done(io, -ECANCELED);
 }
 
-static int object_window_open(struct penstock_storage *st, size_t len, struct pst_window **out,
-			      struct pst_err *err)
+static int object_window_open(struct penstock_storage *st, struct penstock_device *dev, size_t len,
+			      struct pst_window **out, struct pst_err *err)
 {
 	struct pst_object *object = st->priv;
 
-	return pst_object_window_open(object->windows, len, out, err);
+	return pst_object_window_open(object->windows, dev, len, out, err);
+}
+
+static int object_windows_reach(struct penstock_storage *st, struct penstock_device *dev,
+				struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	if (object->upload || !object->length)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
+	if (object->sum.pieces)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+				"the object has a checksum, which the CPU compares with the bytes");
+	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
+				object->length, object->windows, dev, err);
 }
 
 /* ---- writes ---- */
@@ -686,6 +701,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.sync = object_sync,
 	.cancel = object_cancel,
 	.window_open = object_window_open,
+	.windows_reach = object_windows_reach,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

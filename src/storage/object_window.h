@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows for the servers of objects (S3 over RDMA). A window is host memory that a server reads
- * and writes itself, by the transports of src/wire. A request with the window's token lets the
- * server move the bytes instead of sending a body. Called by object.c and the files of uploads.
+ * Windows for the servers of objects (S3 over RDMA). A window is memory of the host or of a device
+ * that a server reads and writes itself, by the transports of src/wire. A request with the window's
+ * token lets the server move the bytes instead of sending a body. Called by object.c and the files
+ * of uploads.
  *
  * All windows of an endpoint have one state: whether the server takes tokens. A server that does
  * not know them gets none any more, for the rest of the process. One that has declined many gets
- * none for a minute.
+ * none for a minute. Besides, the state has for each device whether the server can access its
+ * memory. What a server answers to such a window does not change the state of the others.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
@@ -34,9 +36,17 @@ bool pst_object_windows_decline(const struct pst_object_windows *windows);
 /* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
 
-/* Allocates a window. */
-int pst_object_window_open(struct pst_object_windows *windows, size_t len, struct pst_window **out,
-			   struct pst_err *err);
+/* Allocates a window in the memory of `dev`, or in host memory if `dev` is NULL. */
+int pst_object_window_open(struct pst_object_windows *windows, struct penstock_device *dev,
+			   size_t len, struct pst_window **out, struct pst_err *err);
+
+/* Returns whether the server can access windows in the memory of `dev`: 1 or 0 by its last answer,
+ * with the reason in `why` if it is 0; -EAGAIN if this is unknown, and must be tested. */
+int pst_object_windows_reach(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_err *why);
+/* Notes the result of a test. `why` is NULL if the server can access the memory. */
+void pst_object_windows_tested(struct pst_object_windows *windows,
+			       const struct penstock_device *dev, const struct pst_err *why);
 
 /* The use of a window by one request. */
 struct pst_object_grant {
@@ -62,7 +72,8 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 /* Returns the token of an open grant. */
 const char *pst_object_grant_token(const struct pst_object_grant *grant);
 /* Judges the response to the call, whose token belongs to the grant, and notes what it tells about
- * the server. `error` is the code in the body, or NULL if the body has not arrived. */
+ * the server. `error` is the code in the body, or NULL if the body has not arrived. The body of a
+ * response cannot go to memory of a device, so the verdict is never BODY for such a window. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);

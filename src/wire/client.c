@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,12 +143,17 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 
 	for (unsigned i = 0; i < c->listener_count; i++) {
 		g->listener = &c->listeners[i];
-		if (!g->listener->ops->fits(g->buffer, g->off))
+		if ((g->buffer->direct && !g->listener->ops->direct) ||
+		    !g->listener->ops->fits(g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
 			return 0;
 	}
+	if (!ret && g->buffer->direct)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"no transport of this client accesses the GPU's memory: shm1 needs "
+				"a driver that exports memory, rc1 a network card");
 	return ret ? ret
 		   : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 			      "no transport can serve the range: shm1 needs memory of "
@@ -301,9 +307,85 @@ bool pst_wire_revoke(struct pst_wire_grant *grant)
 		return true;
 	pthread_mutex_lock(&client->lock);
 	grant_close(grant);
-	idle = !grant->users;
+	idle = !grant->users && !grant->buffer->holder_count;
 	pthread_mutex_unlock(&client->lock);
 	return idle;
+}
+
+/* ---- servers that have lost their connections ---- */
+
+void pst_wire_buffer_hold(struct pst_wire_buffer *buffer, int pidfd)
+{
+	if (buffer->holder_count < PST_WIRE_HOLDERS_MAX) {
+		buffer->holders[buffer->holder_count++] = pidfd;
+		return;
+	}
+	/* One process that is not watched is enough to keep the memory. */
+	if (pidfd >= 0)
+		close(pidfd);
+	if (buffer->holders[0] >= 0)
+		close(buffer->holders[0]);
+	buffer->holders[0] = -1;
+}
+
+/* Waits until the processes have ended, at most until `until_ms`. When the pidfd of a process is
+ * readable, the kernel has closed all its descriptors, and the GPU's driver has ended its work. */
+static bool holders_gone(const int *holders, unsigned count, uint64_t until_ms)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct pollfd fd = {holders[i], POLLIN, 0};
+		int n;
+
+		do {
+			uint64_t now = pst_wire_now_ms();
+
+			n = holders[i] < 0 ? 0
+					   : poll(&fd, 1, until_ms > now ? (int)(until_ms - now)
+									 : 0);
+		} while (n < 0 && errno == EINTR);
+		if (n <= 0)
+			return false;
+	}
+	return true;
+}
+
+/* Forgets the first `count` holders, which have ended, with the lock. */
+static void holders_forget(struct pst_wire_buffer *buffer, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		close(buffer->holders[i]);
+	buffer->holder_count -= count;
+	memmove(buffer->holders, buffer->holders + count,
+		buffer->holder_count * sizeof(buffer->holders[0]));
+}
+
+/* Waits for servers that have died in the middle of a transfer to or from memory of a GPU. Called
+ * with the lock, which it releases meanwhile. */
+static int wait_for_holders(struct pst_wire_client *client, struct pst_wire_buffer *buffer,
+			    struct pst_err *err)
+{
+	int holders[PST_WIRE_HOLDERS_MAX];
+	const unsigned count = buffer->holder_count;
+	bool gone;
+
+	if (!count || buffer->stuck)
+		return 0;
+	/* The window that is released keeps the buffer open, and holders are only appended. */
+	memcpy(holders, buffer->holders, sizeof(holders));
+	pthread_mutex_unlock(&client->lock);
+	gone = holders_gone(holders, count, pst_wire_now_ms() + client->opts.fence_ms);
+	pthread_mutex_lock(&client->lock);
+	if (buffer->stuck)
+		return 0;
+	if (gone && buffer->holder_count == count) {
+		holders_forget(buffer, count);
+		return 0;
+	}
+	buffer->stuck = buffer->cut = true;
+	atomic_fetch_add(&client->counts.stuck, 1);
+	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+			      "a server has gone in the middle of a transfer, but its process has "
+			      "not ended, and may still access the memory");
 }
 
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
@@ -332,6 +414,8 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		atomic_fetch_add(&client->counts.cut_off, 1);
 		ret = grant->ops->cut(grant, err);
 	}
+	if (!ret && !lost)
+		ret = wait_for_holders(client, grant->buffer, err);
 	/* A server may have written to pages that the cut of another window has replaced. */
 	if (lost && !ret)
 		ret = cut_fail(err);
@@ -420,6 +504,9 @@ static void memory_free(struct pst_wire_buffer *b)
 		close(b->read_fd);
 	if (b->exported.fd >= 0)
 		close(b->exported.fd);
+	for (unsigned i = 0; i < b->holder_count; i++)
+		if (b->holders[i] >= 0)
+			close(b->holders[i]);
 	free(b);
 }
 
@@ -467,10 +554,42 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 	return ret;
 }
 
+/* Removes a buffer from the client's list, and tells servers, with the lock. */
+static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer *buffer)
+{
+	struct pst_wire_buffer **at = &client->buffers;
+
+	while (*at != buffer)
+		at = &(*at)->next;
+	*at = buffer->next;
+	client->buffer_count--;
+	client->retired_count -= buffer->retired;
+	for (unsigned i = 0; i < client->listener_count; i++)
+		if (client->listeners[i].ops->drop)
+			client->listeners[i].ops->drop(buffer);
+}
+
+/* Takes a retired buffer whose servers have all ended off the list, or returns NULL. */
+static struct pst_wire_buffer *retired_take(struct pst_wire_client *client)
+{
+	struct pst_wire_buffer *b;
+
+	pthread_mutex_lock(&client->lock);
+	b = client->retired_count ? client->buffers : NULL;
+	while (b && !(b->retired && b->holder_count && holders_gone(b->holders, b->holder_count, 0)))
+		b = b->next;
+	if (b)
+		buffer_unlist(client, b);
+	pthread_mutex_unlock(&client->lock);
+	if (b)
+		b->stuck = false;
+	return b;
+}
+
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
-	struct pst_wire_buffer **at = &client->buffers;
+	struct pst_wire_buffer *old;
 	unsigned windows;
 	bool stuck;
 
@@ -479,15 +598,12 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 	pthread_mutex_lock(&client->lock);
 	windows = buffer->windows;
 	stuck = buffer->stuck;
-	if (!windows && !stuck) {
-		while (*at != buffer)
-			at = &(*at)->next;
-		*at = buffer->next;
-		client->buffer_count--;
-		for (unsigned i = 0; i < client->listener_count; i++)
-			if (client->listeners[i].ops->drop)
-				client->listeners[i].ops->drop(buffer);
+	if (!windows && stuck && !buffer->retired) {
+		buffer->retired = true;
+		client->retired_count++;
 	}
+	if (!windows && !stuck)
+		buffer_unlist(client, buffer);
 	pthread_mutex_unlock(&client->lock);
 	if (windows)
 		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -495,7 +611,14 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 				      windows);
 	if (!stuck)
 		memory_free(buffer);
+	while ((old = retired_take(client)))
+		memory_free(old);
 	return 0;
+}
+
+void pst_wire_buffer_direct(struct pst_wire_buffer *buffer)
+{
+	buffer->direct = true;
 }
 
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
@@ -532,6 +655,8 @@ static void conn_close(struct pst_wire_conn *conn)
 	struct pst_wire_conn **at = &client->conns;
 
 	pthread_mutex_lock(&client->lock);
+	if (conn->grant && conn->ops->lost)
+		conn->ops->lost(conn);
 	pst_wire_conn_ungrant(conn);
 	while (*at != conn)
 		at = &(*at)->next;

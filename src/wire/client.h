@@ -21,6 +21,9 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 /* Ends a registration. Returns -EBUSY if a window is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
+/* Makes windows of the buffer, which is memory of a GPU, use only transports that access this
+ * memory without a copy in host memory. Called before its first window is opened. */
+void pst_wire_buffer_direct(struct pst_wire_buffer *buffer);
 /* Returns whether a release has cut off a server, so that the buffer has no more windows. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */
@@ -57,6 +60,9 @@ bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
 /* Drops the grant of a connection, with the lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
+/* Notes that a server may access the buffer's memory until its process ends, with the lock. Takes
+ * over the pidfd, which is -1 if the process cannot be watched. */
+void pst_wire_buffer_hold(struct pst_wire_buffer *buffer, int pidfd);
 /* Changes the events that a connection waits for. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);
 

@@ -28,6 +28,7 @@
 #define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
 #define PST_WIRE_ALIGN (2u << 20) /* alignment and granule of allocated memory */
 #define PST_WIRE_PAGE 4096u
+#define PST_WIRE_HOLDERS_MAX 16 /* most servers of a buffer that the client watches */
 
 /* ---- client ---- */
 
@@ -45,8 +46,15 @@ struct pst_wire_buffer {
 			     * for reading only; -1: none */
 	struct penstock_export exported; /* of allocated memory of a GPU */
 	bool shared;			 /* whether shm1 can pass the memory to a server */
+	bool direct; /* its windows use only transports that access the memory of `dev` */
 	bool cut;   /* whether a server was cut off: no window opens any more */
 	bool stuck; /* whether a server that was not fenced may access the memory */
+	/* Memory of a GPU cannot be taken away from a server. These are the pidfds of servers that
+	 * have lost their connections in the middle of a transfer: when such a process has ended,
+	 * it accesses the memory no more. -1: a process that cannot be watched. */
+	int holders[PST_WIRE_HOLDERS_MAX];
+	unsigned holder_count;
+	bool retired; /* closed by its owner while a server may access the memory */
 	uint64_t id;
 	unsigned windows; /* open windows */
 };
@@ -101,7 +109,7 @@ struct pst_wire_client {
 	struct pst_wire_conn *conns;
 	unsigned conn_count;
 	struct pst_wire_buffer *buffers;
-	unsigned buffer_count;
+	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
 	struct pst_wire_grant *free, **free_end; /* list of free slots */
@@ -125,6 +133,7 @@ struct pst_wire_client_ops {
 	bool named;   /* whether it is used only if the options name it */
 	bool checked; /* whether bytes count as moved only if the response has their CRC */
 	bool dma;     /* no CPU copies the bytes, on this host or on the server's */
+	bool direct;  /* it accesses memory of a GPU without a copy in host memory */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -151,6 +160,8 @@ struct pst_wire_client_ops {
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
+	/* With the lock: the connection ends while it has a window open. May be NULL. */
+	void (*lost)(struct pst_wire_conn *conn);
 	/* Frees what the connection has besides its descriptor. */
 	void (*close)(struct pst_wire_conn *conn);
 	/* With the lock: tells servers that the window is closed; may be NULL. */
