@@ -190,37 +190,27 @@ static void rdma_lane_close(struct pst_lane *lane, unsigned index)
 
 /* ---- the probe ---- */
 
-/* Finds out whether windows can be in the device's memory. Stores the reason if not; its code is 0
- * if nobody would expect it. */
-static bool device_probe(const struct pst_route *route, struct pst_err *why)
+/* Finds out whether windows can be in the device's memory. */
+static void device_probe(const struct pst_route *route, struct pst_path_facts *facts)
 {
 	struct penstock_device *dev = route->dev;
+	struct pst_err why;
+	int ret;
 
-	why->code = 0;
 	if (dev->facts.cpu_addressable || route->op == PENSTOCK_WRITE)
-		return false;
-	if (!dev->ops->export_memory) {
-		pst_fail(why, PENSTOCK_WHY_UNSUPPORTED, "%s shares no memory", dev->name);
-		return false;
-	}
-	return !route->st->ops->windows_reach(route->st, dev, why);
-}
-
-/* Describes why the class is lower than it could be, and where the windows are. */
-static void describe(const struct pst_route *route, const struct pst_path_facts *facts,
-		     const struct pst_err *why, struct pst_err *err)
-{
-	bool cpu = route->st->facts.windows_class < PENSTOCK_NO_CPU_COPY;
-
-	if (!cpu && !why->code)
 		return;
-	pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "%s%s%s%s%.120s",
-		 cpu ? "a CPU copies the bytes of the transports that are open (no NIC does)" : "",
-		 cpu && (why->code || facts->device_windows) ? "; " : "",
-		 why->code		 ? "windows in host memory: "
-		 : facts->device_windows ? "windows in the memory of "
-					 : "",
-		 "", why->code ? why->text : facts->device_windows ? route->dev->name : "");
+	ret = dev->ops->export_memory
+		      ? route->st->ops->windows_reach(route->st, dev, &why)
+		      : pst_fail(&why, PENSTOCK_WHY_UNSUPPORTED, "%s shares no memory", dev->name);
+	if (ret) {
+		snprintf(facts->note, sizeof(facts->note), "windows in host memory: %.150s",
+			 why.text);
+		return;
+	}
+	snprintf(facts->note, sizeof(facts->note), "windows in the memory of %s", dev->name);
+	facts->device_windows = true;
+	facts->chunk_max = DEVICE_CHUNK;
+	facts->chunk_first = 0;
 }
 
 static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
@@ -228,7 +218,6 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	const struct pst_pump *pump = atomic_load(&route->dev->pump);
-	struct pst_err why;
 
 	if (!st->windows) {
 		if (st->why_windows.code)
@@ -244,15 +233,13 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 		return err->code;
 	}
 	facts->class_ = route->dev->facts.cpu_addressable ? PENSTOCK_ANY : st->windows_class;
-	facts->device_windows = device_probe(route, &why);
-	describe(route, facts, &why, err);
+	if (st->windows_class < PENSTOCK_NO_CPU_COPY)
+		pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+			 "a CPU copies the bytes of the transports that are open (no NIC does)");
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
-	if (facts->device_windows) {
-		facts->chunk_max = DEVICE_CHUNK;
-		facts->chunk_first = 0;
-	}
+	device_probe(route, facts);
 	/* The bytes of a write pass through a slot into the storage's own window. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)

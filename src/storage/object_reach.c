@@ -49,8 +49,12 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	if (!ret && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 		test->next = pst_object_grant_judge(&test->grant, call, code);
-		ret = pst_object_grant_why(&test->grant, err);
+		ret = -EOPNOTSUPP;
 	}
+	if (ret && test->grant.judged)
+		pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
+			       "%.100s (penstock serve needs --device with this GPU)",
+			       test->grant.verdict.text);
 	pst_object_grant_wait(&test->grant);
 	if (!ret && test->grant.result) {
 		*err = test->grant.err;

@@ -372,9 +372,14 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 			reach->why = *why;
 	}
 	pthread_mutex_unlock(&lock);
-	if (why)
-		pst_log(PST_LOG_INFO, "object", "%s: windows in host memory, not in %s: %s",
-			windows->endpoint->host, dev->name, why->text);
+	if (why) {
+		char note[PENSTOCK_TEXT_MAX + 160];
+
+		snprintf(note, sizeof(note), "%.60s: windows in host memory, not in %s: %s",
+			 windows->endpoint->host, dev->name, why->text);
+		penstock_stats_note(note);
+		pst_log(PST_LOG_INFO, "object", "%s", note);
+	}
 }
 
 /* ---- memory ---- */
