@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/holders.h"
 #include "wire/transports.h"
 
 #define SLOTS PENSTOCK_OBJECT_WINDOWS_MAX
@@ -312,82 +312,6 @@ bool pst_wire_revoke(struct pst_wire_grant *grant)
 	return idle;
 }
 
-/* ---- servers that have lost their connections ---- */
-
-void pst_wire_buffer_hold(struct pst_wire_buffer *buffer, int pidfd)
-{
-	if (buffer->holder_count < PST_WIRE_HOLDERS_MAX) {
-		buffer->holders[buffer->holder_count++] = pidfd;
-		return;
-	}
-	/* One process that is not watched is enough to keep the memory. */
-	if (pidfd >= 0)
-		close(pidfd);
-	if (buffer->holders[0] >= 0)
-		close(buffer->holders[0]);
-	buffer->holders[0] = -1;
-}
-
-/* Waits until the processes have ended, at most until `until_ms`. When the pidfd of a process is
- * readable, the kernel has closed all its descriptors, and the GPU's driver has ended its work. */
-static bool holders_gone(const int *holders, unsigned count, uint64_t until_ms)
-{
-	for (unsigned i = 0; i < count; i++) {
-		struct pollfd fd = {holders[i], POLLIN, 0};
-		int n;
-
-		do {
-			uint64_t now = pst_wire_now_ms();
-
-			n = holders[i] < 0 ? 0
-					   : poll(&fd, 1, until_ms > now ? (int)(until_ms - now)
-									 : 0);
-		} while (n < 0 && errno == EINTR);
-		if (n <= 0)
-			return false;
-	}
-	return true;
-}
-
-/* Forgets the first `count` holders, which have ended, with the lock. */
-static void holders_forget(struct pst_wire_buffer *buffer, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		close(buffer->holders[i]);
-	buffer->holder_count -= count;
-	memmove(buffer->holders, buffer->holders + count,
-		buffer->holder_count * sizeof(buffer->holders[0]));
-}
-
-/* Waits for servers that have died in the middle of a transfer to or from memory of a GPU. Called
- * with the lock, which it releases meanwhile. */
-static int wait_for_holders(struct pst_wire_client *client, struct pst_wire_buffer *buffer,
-			    struct pst_err *err)
-{
-	int holders[PST_WIRE_HOLDERS_MAX];
-	const unsigned count = buffer->holder_count;
-	bool gone;
-
-	if (!count || buffer->stuck)
-		return 0;
-	/* The window that is released keeps the buffer open, and holders are only appended. */
-	memcpy(holders, buffer->holders, sizeof(holders));
-	pthread_mutex_unlock(&client->lock);
-	gone = holders_gone(holders, count, pst_wire_now_ms() + client->opts.fence_ms);
-	pthread_mutex_lock(&client->lock);
-	if (buffer->stuck)
-		return 0;
-	if (gone && buffer->holder_count == count) {
-		holders_forget(buffer, count);
-		return 0;
-	}
-	buffer->stuck = buffer->cut = true;
-	atomic_fetch_add(&client->counts.stuck, 1);
-	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-			      "a server has gone in the middle of a transfer, but its process has "
-			      "not ended, and may still access the memory");
-}
-
 int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
@@ -415,7 +339,7 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		ret = grant->ops->cut(grant, err);
 	}
 	if (!ret && !lost)
-		ret = wait_for_holders(client, grant->buffer, err);
+		ret = pst_wire_holders_wait(grant->buffer, err);
 	/* A server may have written to pages that the cut of another window has replaced. */
 	if (lost && !ret)
 		ret = cut_fail(err);
@@ -504,9 +428,7 @@ static void memory_free(struct pst_wire_buffer *b)
 		close(b->read_fd);
 	if (b->exported.fd >= 0)
 		close(b->exported.fd);
-	for (unsigned i = 0; i < b->holder_count; i++)
-		if (b->holders[i] >= 0)
-			close(b->holders[i]);
+	pst_wire_holders_close(b);
 	free(b);
 }
 
@@ -576,7 +498,7 @@ static struct pst_wire_buffer *retired_take(struct pst_wire_client *client)
 
 	pthread_mutex_lock(&client->lock);
 	b = client->retired_count ? client->buffers : NULL;
-	while (b && !(b->retired && b->holder_count && holders_gone(b->holders, b->holder_count, 0)))
+	while (b && !(b->retired && pst_wire_holders_gone(b)))
 		b = b->next;
 	if (b)
 		buffer_unlist(client, b);

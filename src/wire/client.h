@@ -60,9 +60,6 @@ bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
 /* Drops the grant of a connection, with the lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
-/* Notes that a server may access the buffer's memory until its process ends, with the lock. Takes
- * over the pidfd, which is -1 if the process cannot be watched. */
-void pst_wire_buffer_hold(struct pst_wire_buffer *buffer, int pidfd);
 /* Changes the events that a connection waits for. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);
 

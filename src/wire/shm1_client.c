@@ -19,6 +19,7 @@
 #include "wire/shm1.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/holders.h"
 
 struct shm1_conn {
 	struct pst_wire_conn conn;
@@ -171,7 +172,7 @@ static void lost(struct pst_wire_conn *conn)
 
 	if (!conn->grant->buffer->dev)
 		return;
-	pst_wire_buffer_hold(conn->grant->buffer, own->watched ? own->pidfd : -1);
+	pst_wire_holders_add(conn->grant->buffer, own->watched ? own->pidfd : -1);
 	own->watched = false;
 }
 

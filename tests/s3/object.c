@@ -294,7 +294,7 @@ static int read_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
-/* Prints what a read has done: the result, the bytes of two paths, and the number of wrong bytes. */
+/* Prints what a read has done: the result, the bytes of two paths, and the count of wrong bytes. */
 static void report_read(int64_t result, const struct penstock_report *report, const char *found,
 			const char *expected, size_t len)
 {
