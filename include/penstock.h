@@ -124,6 +124,7 @@ struct penstock_device_opts;
  *			wait for an answer. Default: 10 and 30
  *	insecure	1: the server's certificate is not checked. By default it must be signed
  *			by a CA of the system, or by one in the file AWS_CA_BUNDLE
+ *	unchecked	1: a checksum of the whole object is not compared
  *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
  *			it is on another host; require: nothing else is allowed. Default:
  *			PENSTOCK_RDMA, or auto
@@ -142,7 +143,9 @@ struct penstock_device_opts;
  * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
  * and windows of this process, see penstock_object.h. If it does not answer so, the bytes go by
  * HTTP: the report has the reason, and penstock_storage_info the number of parts. A server that
- * ignores a token gets no more tokens from this process.
+ * ignores a token gets no more tokens from this process. For reads into a GPU, windows are in the
+ * GPU's memory if a server on this host can access it (penstock serve --device), and the object
+ * has no checksum that the library compares.
  *
  * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
  * the device more lanes or a longer ring (struct penstock_device_opts).

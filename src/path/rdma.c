@@ -55,9 +55,11 @@ struct place {
 
 struct rdma_lane {
 	struct place places[WINDOWS];
-	/* The far side `refused_by` has refused a window of the device at this time; 0: none */
+	/* The time at which the far side `refused_by` has refused a window of the device, or no
+	 * such window could be opened; 0: none. */
 	uint64_t refused_ns;
 	const void *refused_by;
+	enum penstock_why refused_why;
 };
 
 /* What a chunk needs. */
@@ -269,6 +271,14 @@ static void rdma_fail(struct pst_chunk *chunk, const struct pst_err *err)
 	pst_chunk_done(chunk, err->code);
 }
 
+/* Lets the lane's next chunks use windows in host memory. */
+static void refused(struct rdma_lane *state, const void *by, const struct pst_err *why)
+{
+	state->refused_ns = pst_now_ns();
+	state->refused_by = by;
+	state->refused_why = why->why;
+}
+
 /* Starts the chunk again with a window in host memory, because the far side has refused one in the
  * device's memory. */
 static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
@@ -277,8 +287,7 @@ static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
 	struct place *place = chunk->priv;
 
 	place->busy = false;
-	state->refused_ns = pst_now_ns();
-	state->refused_by = place->window->kind;
+	refused(state, place->window->kind, why);
 	pst_chunk_again(chunk, why);
 }
 
@@ -344,14 +353,20 @@ static int part_is_elsewhere(void *arg, const struct pst_part *part)
 static struct penstock_device *window_device(const struct pst_chunk *chunk,
 					     const struct rdma_lane *state)
 {
-	const struct pst_request *req = chunk->req;
+	struct pst_request *req = chunk->req;
 	struct penstock_device *dev = chunk->lane->pump->dev;
 
-	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev ||
-	    atomic_load_explicit(&dev->streams_waiting, memory_order_relaxed) ||
-	    (state->refused_ns && state->refused_by == chunk->route->st->facts.windows &&
-	     pst_now_ns() - state->refused_ns < REFUSED_NS))
+	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev)
 		return NULL;
+	if (state->refused_ns && state->refused_by == chunk->route->st->facts.windows &&
+	    pst_now_ns() - state->refused_ns < REFUSED_NS) {
+		pst_req_note(req, chunk->path, state->refused_why);
+		return NULL;
+	}
+	if (atomic_load_explicit(&dev->streams_waiting, memory_order_relaxed)) {
+		pst_req_note(req, chunk->path, PENSTOCK_WHY_STREAM_ORDER);
+		return NULL;
+	}
 	/* The segments of a request may be in the memory of several devices. */
 	return pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->len,
 			      part_is_elsewhere, dev)
@@ -372,9 +387,9 @@ static int rdma_start(struct pst_chunk *chunk)
 	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
 	if (ret && ret != -EAGAIN && need.dev) {
 		/* For example, the device's memory is used up. */
-		state->refused_ns = pst_now_ns();
-		state->refused_by = need.st->facts.windows;
+		refused(state, need.st->facts.windows, &chunk->err);
 		pst_chunk_note(chunk, &chunk->err);
+		chunk->err.code = 0;
 		need.dev = NULL;
 		ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
 	}

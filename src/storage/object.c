@@ -103,7 +103,7 @@ static int object_take(struct pst_object *object, const struct pst_object_call *
 				      name);
 	}
 	memcpy(object->etag, h->etag, sizeof(object->etag));
-	if (head)
+	if (head && !object->place.url.unchecked)
 		pst_object_sum_open(&object->sum, h, object->length);
 	return 0;
 }
@@ -219,6 +219,8 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		check = object->sum.kind == PST_HASH_CRC64NVME
 				? "checked by CRC64NVME when all of it is read"
 				: "checked by CRC32C when all of it is read";
+	else if (object->place.url.unchecked)
+		check = "unchecked, as the URL asks";
 	else if (!object->etag[0])
 		check = "unchecked, and without an ETag changes go unnoticed";
 	snprintf(facts->text, sizeof(facts->text), "object at %s://%.100s, %s",
@@ -623,7 +625,8 @@ static int object_windows_reach(struct penstock_storage *st, struct penstock_dev
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
 	if (object->sum.pieces)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
-				"the object has a checksum, which the CPU compares with the bytes");
+				"the object has a checksum, which the CPU compares with the bytes "
+				"(add unchecked=1 to the URL to compare none)");
 	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
 				object->length, object->windows, dev, err);
 }

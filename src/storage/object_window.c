@@ -268,7 +268,9 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 		facts->why_windows = *why;
 		return;
 	}
-	facts->windows = windows->hub->client;
+	/* A server that has had access to a window may still see it when it is used again. So
+	 * windows of one server are not used for another. */
+	facts->windows = windows;
 	facts->windows_class =
 		pst_wire_client_is_dma(windows->hub->client) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 	facts->windows_shut = &windows->shut;
@@ -415,7 +417,7 @@ int pst_object_window_open(struct pst_object_windows *windows, struct penstock_d
 	own->window.mem = pst_wire_buffer_ptr(own->buffer);
 	own->window.len = len;
 	own->window.dev = dev;
-	own->window.kind = windows->hub->client;
+	own->window.kind = windows;
 	own->window.close = window_close;
 	*out = &own->window;
 	return 0;

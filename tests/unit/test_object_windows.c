@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests when a server of objects gets no more tokens: for good after it has ignored one, and for a
- * minute after many declines in a row. It includes the source, and sets the clock of the pause by
- * its member.
+ * minute after many declines in a row. What it answers to windows in the memory of a device does
+ * not count. It includes the source, and sets the clocks of pauses by their members.
  */
 #include "test.h"
 
@@ -14,11 +14,16 @@
 
 static const struct pst_wire_client_ops transport;
 static struct pst_wire_grant inner = {.ops = &transport};
+static struct penstock_device device = {.name = "test:0", .serial = 7};
+static struct pst_window window, device_window = {.dev = &device};
 
-/* Lets a GET of the window get this header x-amz-rdma-reply, and returns what is next. */
-static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+/* Lets a GET of the window get these headers, and returns what is next. */
+static enum penstock_object_next answer_to(struct pst_object_windows *windows,
+					   struct pst_window *to, const char *reply,
+					   const char *checksum)
 {
 	struct pst_object_grant grant = {.windows = windows,
+					 .window = to,
 					 .inner = &inner,
 					 .op = PENSTOCK_READ,
 					 .len = LEN,
@@ -36,7 +41,14 @@ static enum penstock_object_next answer(struct pst_object_windows *windows, cons
 	snprintf(head->rdma_reply, sizeof(head->rdma_reply), "%s", reply);
 	if (!head->length)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
+	snprintf(head->rdma_checksum, sizeof(head->rdma_checksum), "%s", checksum);
 	return pst_object_grant_judge(&grant, &call, NULL);
+}
+
+/* Lets a GET of a window in host memory get this header x-amz-rdma-reply. */
+static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+{
+	return answer_to(windows, &window, reply, "");
 }
 
 static void expect_shut(struct pst_object_windows *windows, enum penstock_why why)
@@ -82,11 +94,53 @@ static void ignored(void **state)
 	assert_int_equal(windows.again_ns, 0);
 }
 
+/* The bytes must come through another window, whatever the reason. */
+static void device_windows(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+
+	(void)state;
+	assert_int_equal(answer_to(&windows, &device_window, "206", ""), PENSTOCK_OBJECT_DONE);
+	assert_int_equal(answer_to(&windows, &device_window, "206", "CRC64NVME AAAAAAAAAAA="),
+			 PENSTOCK_OBJECT_RESEND);
+	for (unsigned i = 0; i < 2 * DECLINES_MAX; i++)
+		assert_int_equal(answer_to(&windows, &device_window, i & 1 ? "501" : "", ""),
+				 PENSTOCK_OBJECT_RESEND);
+	expect_shut(&windows, PENSTOCK_WHY_NONE);
+	assert_false(pst_object_windows_decline(&windows));
+}
+
+static void reached_devices(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+	struct penstock_device other = {.name = "test:1", .serial = 8};
+	struct pst_err why, found;
+
+	(void)state;
+	pst_fail(&why, PENSTOCK_WHY_DECLINED, "no");
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	pst_object_windows_tested(&windows, &device, &why);
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 0);
+	assert_string_equal(found.text, "no");
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), -EAGAIN);
+	/* A server that was asked a minute ago is asked again. */
+	windows.reaches->asked_ns -= REACH_NS;
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	pst_object_windows_tested(&windows, &device, NULL);
+	windows.reaches->asked_ns -= REACH_NS;
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 1);
+	free(windows.reaches);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(declines),
 		cmocka_unit_test(ignored),
+		cmocka_unit_test(device_windows),
+		cmocka_unit_test(reached_devices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
