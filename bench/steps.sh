@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# steps.sh: functions for the scripts that measure on a machine with a GPU. They write a log,
-# run steps with a time limit, and print the facts of the machine. bench/gpu.sh,
-# bench/weights/gpu.sh, bench/weights/gpus.sh and bench/shim/run source this file, with these
-# variables set:
+# steps.sh: functions for the scripts that measure on a machine with a GPU. They write a log, run
+# steps with a time limit, and print the facts of the machine. bench/gpu.sh, bench/ckpt/gpu.sh,
+# bench/deepspeed/gpu.sh, bench/weights/gpu.sh, bench/weights/gpus.sh and bench/shim/run source this
+# file, with these variables set:
 #
 #   log         log file, which is emptied at the start
 #   budget      seconds for all steps

@@ -16,6 +16,6 @@
 #include "verify.h"
 
 extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_load, cmd_bench, cmd_topo,
-	cmd_stats, cmd_run, cmd_gdsio, cmd_ckpt, cmd_model, cmd_serve;
+	cmd_stats, cmd_run, cmd_gdsio, cmd_ckpt, cmd_model, cmd_serve, cmd_plane;
 
 #endif

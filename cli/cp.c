@@ -33,7 +33,7 @@ struct cp_args {
 struct block {
 	char *mem;
 	uint64_t off, len;
-	uint64_t id; /* of the request in flight; 0 if there is none */
+	uint64_t id; /* id of the request in flight; 0 if there is none */
 	bool writing;
 };
 
@@ -617,16 +617,28 @@ static void copy_verify(struct copy *c)
 	c->from_drive = v.from_drive;
 }
 
+static void copy_commit(struct copy *c)
+{
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+
+	opts.durable = c->a->durable || c->a->verify;
+	opts.stop = &stop_signal;
+	c->committed = !c->temp;
+	if (!penstock_commit_with(c->to, &opts)) {
+		parts_note(c);
+	} else if (stop_signal && penstock_errwhy() == PENSTOCK_WHY_CANCELLED) {
+		c->failed = true;
+		c->code = stop_text(c->text, sizeof(c->text));
+	} else {
+		copy_fail_lib(c, EXIT_FAILED, NULL);
+	}
+}
+
 static void copy_finish(struct copy *c)
 {
 	penstock_queue_close(c->q);
-	if (c->to && !c->failed) {
-		c->committed = !c->temp;
-		if (penstock_commit(c->to, c->a->durable || c->a->verify))
-			copy_fail_lib(c, EXIT_FAILED, NULL);
-		else
-			parts_note(c);
-	}
+	if (c->to && !c->failed)
+		copy_commit(c);
 	if (c->failed)
 		abort_storage(c->to);
 	if (c->failed)

@@ -116,7 +116,7 @@ static bool mount_source(unsigned long long id, char *source, size_t len)
 	while (f && !found && getline(&line, &room, f) > 0) {
 		if (strtoull(line, NULL, 10) != id || !(at = strstr(line, " - ")))
 			continue;
-		/* " - TYPE SOURCE OPTIONS" */
+		/* the rest of the line is " - TYPE SOURCE OPTIONS" */
 		at = strchr(at + 3, ' ');
 		found = at && snprintf(source, len, "%.*s", (int)strcspn(at + 1, " "), at + 1) > 0;
 	}

@@ -13,7 +13,8 @@
 
 static const struct command *const commands[] = {
 	&cmd_check, &cmd_explain, &cmd_cp,  &cmd_load,	&cmd_ckpt,  &cmd_bench,
-	&cmd_topo,  &cmd_stats,	  &cmd_run, &cmd_gdsio, &cmd_model, &cmd_serve, NULL,
+	&cmd_topo,  &cmd_stats,	  &cmd_run, &cmd_gdsio, &cmd_model, &cmd_serve, &cmd_plane,
+	NULL,
 };
 
 static void print_help(FILE *f)

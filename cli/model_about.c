@@ -143,7 +143,11 @@ static void result_help(FILE *f, const struct pst_model_result *r)
 {
 	char text[1024];
 
-	fprintf(f, "  %s%s%s%s\n", r->name, *r->unit ? " [" : "", r->unit, *r->unit ? "]" : "");
+	if (r->choices)
+		fprintf(f, "  %s %s\n", r->name, r->choices);
+	else
+		fprintf(f, "  %s%s%s%s\n", r->name, *r->unit ? " [" : "", r->unit,
+			*r->unit ? "]" : "");
 	snprintf(text, sizeof(text), "%s = %s (%s)", r->about, r->formula, r->source);
 	words_print(f, text);
 }

@@ -15,7 +15,8 @@ struct model_measure {
 	char path[16];	     /* name of the path as penstock bench prints it; "": unknown */
 	/* Bytes of all paths together, and of the path that carried the most; 0: unknown. */
 	double bytes, path_bytes;
-	double dram_passes; /* bytes laid down in host memory for each byte; 0: unknown or none */
+	/* bytes written to host memory for each byte that was delivered; 0: unknown or none */
+	double dram_passes;
 };
 
 struct model_measures {

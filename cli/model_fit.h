@@ -8,9 +8,9 @@
 
 /*
  * Fits parameters of a model to measurements, and prints them with the errors. `free_text` lists
- * the parameters to fit, separated by commas; if it is NULL, the usual parameters of the model
- * are fitted. All others keep their values in r->in. Measurements of the model `pipeline` are
- * fitted for each path on their own. Returns 0 or an exit code.
+ * the parameters to fit, separated by commas; if it is NULL, the usual parameters of the model are
+ * fitted. All others keep their values in r->in. The model `pipeline` is fitted to the measurements
+ * of each path separately. Returns 0 or an exit code.
  */
 int model_calibrate(const struct model_run *r, const struct model_measures *data,
 		    const char *free_text, bool json);

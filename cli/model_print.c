@@ -22,7 +22,7 @@ static void rule_print(const char *title)
 	printf("%s\n", title);
 }
 
-/* Returns the unit to print: nothing for a number without a unit. */
+/* Returns the unit as it is printed: "" for a number without a unit. */
 static const char *unit_text(const char *unit)
 {
 	return !strcmp(unit, "count") || !strcmp(unit, "ratio") ? "" : unit;

@@ -8,7 +8,7 @@
 
 #include "args.h"
 #include "model_json.h"
-#include "size.h"
+#include "planner/value.h"
 
 #define WORD_MAX 128
 
@@ -41,34 +41,7 @@ static bool value_wrong(const struct pst_model_param *p, const char *option, con
 bool model_value_parse(const struct pst_model_param *p, const char *option, const char *text,
 		       double *out)
 {
-	uint64_t bytes;
-	const char *rest;
-	char *end;
-	double value;
-
-	if (p->choices) {
-		int index = pst_model_choice_index(p->choices, text);
-
-		if (index < 0)
-			return value_wrong(p, option, text);
-		*out = index;
-		return true;
-	}
-	value = strtod(text, &end);
-	if (end == text)
-		return value_wrong(p, option, text);
-	if (*end && !strcmp(p->unit, "bytes")) {
-		rest = pst_size_parse(text, &bytes);
-		if (!rest || *rest)
-			return value_wrong(p, option, text);
-		value = (double)bytes;
-	} else if (*end) {
-		return value_wrong(p, option, text);
-	}
-	if (!pst_model_check(p, value))
-		return value_wrong(p, option, text);
-	*out = value;
-	return true;
+	return pst_model_value_parse(p, text, out) || value_wrong(p, option, text);
 }
 
 const char *model_value_text(double value, const char *choices, char *buf, size_t len)

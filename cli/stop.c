@@ -11,33 +11,39 @@
 
 #include "args.h"
 
-/* A second signal within this number of seconds counts as a repetition of the first. */
+/* A signal within this number of seconds counts as a repetition of the one before. */
 #define TWICE_S 2
 
 volatile sig_atomic_t stop_signal;
 
-static volatile sig_atomic_t stop_signal_s; /* monotonic time of the first signal, in seconds */
+static volatile sig_atomic_t stop_signal_s; /* monotonic time of the last signal, in seconds */
+static volatile sig_atomic_t aborting;	    /* the command removes incomplete output */
+static volatile sig_atomic_t abort_stop;    /* a signal came meanwhile */
 
 /*
  * Records the first signal. A second signal that comes later than TWICE_S ends the process at
- * once, even if the command hangs. A second signal within TWICE_S is ignored, because
- * timeout(1) sends each signal twice: to its child and to the child's process group. A terminal
- * does the same together with a shell that forwards the signal. Such a pair of signals must not
- * prevent the removal of incomplete output.
+ * once, even if the command hangs. But if the command is removing incomplete output, the second
+ * signal ends only this, so that the command can tell what remains. A signal within TWICE_S is
+ * ignored, because timeout(1) sends each signal twice: to its child and to the child's process
+ * group. A terminal does the same together with a shell that forwards the signal. Such a pair of
+ * signals must not prevent the removal of incomplete output.
  */
 static void signal_record(int signal)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (stop_signal && now.tv_sec - stop_signal_s >= TWICE_S) {
+	if (stop_signal && now.tv_sec - stop_signal_s < TWICE_S)
+		return;
+	if (stop_signal && (!aborting || abort_stop)) {
 		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
 		raise(signal); /* the signal ends the process when this handler returns */
 	}
-	if (!stop_signal) {
-		stop_signal_s = (sig_atomic_t)now.tv_sec;
+	if (stop_signal)
+		abort_stop = 1;
+	else
 		stop_signal = signal;
-	}
+	stop_signal_s = (sig_atomic_t)now.tv_sec;
 }
 
 void catch_signals(void)
@@ -62,6 +68,11 @@ int stop_text(char *text, size_t len)
 
 void abort_storage(struct penstock_storage *st)
 {
-	if (st && penstock_abort(st))
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+
+	opts.stop = &abort_stop;
+	aborting = 1;
+	if (st && penstock_abort_with(st, &opts))
 		fail(EXIT_FAILED, "%s", penstock_errmsg());
+	aborting = 0;
 }

@@ -53,8 +53,8 @@ static void receive(struct response *r)
 	}
 }
 
-/* Sends a request, with a body unless `body` is NULL, and receives the response. Returns 0 if there
- * is a connection. */
+/* Sends a request and receives the head of the response. `body` is NULL if the request has no body.
+ * Returns 0, or -1 if there is no connection. */
 static int request(const char *method, const struct penstock_object_header *headers, int count,
 		   const char *body, size_t len, struct response *r)
 {
@@ -82,8 +82,8 @@ static int request(const char *method, const struct penstock_object_header *head
 	return 0;
 }
 
-/* Moves `len` bytes between the buffer and the object. Returns how: the name of a transport,
- * "HTTP", or NULL after an error. */
+/* Moves `len` bytes between the buffer and the object. Returns the name of the transport, or "HTTP"
+ * if they moved as a body, or NULL after an error. */
 static const char *move(struct penstock_object_buffer *buffer, enum penstock_op op, uint64_t off,
 			size_t len)
 {
@@ -104,7 +104,7 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 		return NULL;
 	r.reply.expect = len;
 	penstock_object_judge(window, &r.reply, &verdict);
-	/* Only after the release may the memory be used for a body, or for anything else. */
+	/* The memory may be used for a body, or for anything else, only after the release. */
 	if (penstock_object_release(window) < 0)
 		verdict.next = PENSTOCK_OBJECT_ERROR;
 	if (verdict.next == PENSTOCK_OBJECT_DONE)
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
 	}
 	port = (int)strtol(argv[1], NULL, 10);
 	rewind(file);
-	second = (len + 4095) / 4096 * 4096; /* the second half begins with a page */
+	second = (len + 4095) / 4096 * 4096; /* the second half begins at a page boundary */
 	if (penstock_object_client_open(NULL, &client) < 0 ||
 	    penstock_object_alloc(client, NULL, (size_t)(second + len), &buffer) < 0) {
 		fprintf(stderr, "object_client: %s\n", penstock_errmsg());

@@ -5,10 +5,11 @@
  * they are the body of the request or the response. A real server also checks the signature of the
  * request, which must cover x-amz-rdma-token.
  *
- * *	object_server REQUESTS [plain]
+ * *	object_server REQUESTS [plain|SOCKET]
  *
  * Prints the port that it listens on, serves this number of requests, and exits. With "plain", it
- * ignores tokens, as a server does that knows nothing of RDMA.
+ * ignores tokens, as a server does that knows nothing of RDMA. With the path of a plane's socket,
+ * the process `penstock plane` moves the bytes, and holds the network card.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,9 +24,9 @@
 
 #define OBJECT_MAX (64u << 20)
 
-static char *object; /* the stored object */
+static void *object; /* the stored object */
 static size_t object_len;
-static int plain; /* whether tokens are ignored */
+static int plain; /* whether the server ignores tokens */
 
 /* Finds a header in the request, and copies its value. Returns whether it exists. */
 static int find_header(const char *head, const char *name, char *value, size_t size)
@@ -55,7 +56,7 @@ static int receive_head(int sock, char *head, size_t size)
 	return -1;
 }
 
-/* Moves the object between its memory and the client's window. Sets answer->outcome. */
+/* Moves the bytes between the object in memory and the client's window. Sets answer->outcome. */
 static void move_object(struct penstock_object_server *server, const char *token,
 			struct penstock_object_answer *answer)
 {
@@ -71,7 +72,7 @@ static void move_object(struct penstock_object_server *server, const char *token
 	penstock_object_remote_get_info(remote, &window);
 	if (answer->op == PENSTOCK_WRITE)
 		seg.len = window.length;
-	/* If the bytes do not fit, this fails, and the request stays declined. */
+	/* If the bytes do not fit, no move starts, and answer->outcome stays "declined". */
 	if (seg.len <= OBJECT_MAX && penstock_object_move(remote, answer->op, 0, &seg, 1, 0) == 0 &&
 	    penstock_object_wait(server, &done, 1, -1) == 1) {
 		answer->outcome = done.result < 0 ? PENSTOCK_OBJECT_FAILED : PENSTOCK_OBJECT_MOVED;
@@ -116,6 +117,7 @@ static void serve(struct penstock_object_server *server, int sock)
 
 int main(int argc, char **argv)
 {
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
 	struct penstock_object_server *server;
 	struct sockaddr_in at = {0};
 	socklen_t len = sizeof(at);
@@ -123,8 +125,11 @@ int main(int argc, char **argv)
 
 	at.sin_family = AF_INET;
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	object = malloc(OBJECT_MAX);
-	if (argc < 2 || !object || penstock_object_server_open(NULL, &server) < 0) {
+	plain = argc > 2 && !strcmp(argv[2], "plain");
+	opts.plane = argc > 2 && !plain ? argv[2] : NULL;
+	/* A plane can move only memory that the library has allocated. */
+	if (argc < 2 || penstock_object_server_open(&opts, &server) < 0 ||
+	    penstock_object_server_alloc(server, NULL, OBJECT_MAX, &object) < 0) {
 		fprintf(stderr, "object_server: %s\n",
 			argc < 2 ? "give the number of requests" : penstock_errmsg());
 		return 1;
@@ -134,12 +139,11 @@ int main(int argc, char **argv)
 		perror("object_server");
 		return 1;
 	}
-	plain = argc > 2;
 	printf("%u\n", ntohs(at.sin_port));
 	fflush(stdout);
 	for (long left = strtol(argv[1], NULL, 10); left > 0; left--)
 		serve(server, accept(listener, NULL, NULL));
+	penstock_object_server_free(server, object);
 	penstock_object_server_close(server);
-	free(object);
 	return 0;
 }

@@ -87,7 +87,8 @@ static void put_bytes(struct pst_text *out, const char *name, const char *bytes,
 	free(text.at);
 }
 
-/* Appends those parameters of the query that cannot be a part of a signature, of any version. */
+/* Appends the parameters of the query, except those that can belong to a signature of any
+ * version. */
 static void put_query(struct pst_text *out, const char *query)
 {
 	static const char *const names[] = {"acl",
@@ -170,7 +171,7 @@ void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, 
 	put_bytes(&line, "agent", agent ? agent : "", agent ? strnlen(agent, 200) : 0);
 	pst_text_put_str(&line, "}\n");
 	pthread_rwlock_rdlock(&log->lock);
-	/* A line that is lost, as on a full disk, must not fail the request. */
+	/* If a line is lost, for example because the disk is full, the request must not fail. */
 	if (!line.failed && write(log->fd, line.at, line.len) < 0)
 		(void)errno;
 	pthread_rwlock_unlock(&log->lock);

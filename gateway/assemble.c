@@ -14,20 +14,23 @@
 #include "stored.h"
 #include "sums.h"
 
-#define PART_MIN (5u << 20) /* shortest part but the last, in bytes */
-#define PART_LIST_MAX 4000  /* longest list of parts' lengths or checksums in the metadata */
+#define PART_MIN (5u << 20) /* minimum length in bytes of each part except the last */
+/* maximum length of the text with the parts' lengths, and of the text with their checksums */
+#define PART_LIST_MAX 4000
 
 /* An assembly in progress. */
 struct work {
 	struct gw_request *req;
 	struct gw_upload *upload;
-	struct pst_hash *md5; /* of the parts' MD5 digests; NULL if a part has none */
-	struct pst_hash *sum; /* of the parts' checksums */
+	/* MD5 of the parts' MD5 digests; NULL if a part has no digest */
+	struct pst_hash *md5;
+	/* hash of the parts' checksums; NULL if the object has no such checksum */
+	struct pst_hash *sum;
 	enum pst_hash_kind sum_kind;
 	bool full; /* whether the checksum is that of the whole object */
 	uint64_t crc, at;
 	struct gw_partlist_writer lens;
-	struct pst_text sums; /* checksums of the parts, with commas */
+	struct pst_text sums; /* checksums of the parts, separated by commas */
 };
 
 /* Adds a part's checksum to the object's. Returns false if the part has none. */
@@ -52,7 +55,7 @@ static bool sum_add(struct work *w, const char *sum, uint64_t len)
 	return true;
 }
 
-/* Checks a part against the request. Returns false after it has filled the reply. */
+/* Checks a part against the request. On an error, fills the reply and returns false. */
 static bool part_check(struct work *w, const struct gw_assembly_part *want,
 		       const struct gw_object *part, bool last)
 {
@@ -114,8 +117,8 @@ static bool parts_copy(struct work *w, struct gw_assembly *a)
 	return true;
 }
 
-/* Writes the checksum of the object, and compares it with that of the request. Returns false after
- * it has filled the reply. */
+/* Computes the checksum of the object, and compares it with the checksum that the request
+ * announces. On an error, fills the reply and returns false. */
 static bool sum_finish(struct work *w, struct gw_assembly *a)
 {
 	unsigned char bytes[PST_HASH_MAX];
@@ -139,7 +142,7 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 	return true;
 }
 
-/* Collects the object's metadata. Returns false after it has filled the reply. */
+/* Collects the object's metadata. On an error, fills the reply and returns false. */
 static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
 {
 	unsigned char digest[PST_HASH_MAX];
@@ -204,7 +207,8 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 		ret = gw_draft_finish(store, draft, &a->meta);
 		ok = !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 	}
-	/* The object and the upload may have changed during the copy. */
+	/* The object may have been replaced during the copy, and another request may have completed
+	 * or aborted the upload. */
 	a->gone = a->gone || (ok && !gw_upload_exists(upload));
 	ok = ok && !a->gone && gw_condition_store(req, &exclusive);
 	if (ok) {

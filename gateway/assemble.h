@@ -13,19 +13,21 @@
 struct gw_assembly_part {
 	unsigned number;
 	char etag[GW_ETAG_MAX];
-	char sum[64]; /* checksum, or "" */
+	/* checksum that the request states, in base64; "" if it states none */
+	char sum[64];
 };
 
 struct gw_assembly {
 	struct gw_assembly_part parts[GW_PARTS_MAX];
 	unsigned count;
-	char etag[GW_ETAG_MAX]; /* of the object */
-	struct gw_meta meta;	/* of the object */
-	bool gone; /* whether the upload was completed or aborted meanwhile; there is no reply */
+	char etag[GW_ETAG_MAX]; /* ETag of the new object */
+	struct gw_meta meta;	/* metadata of the new object */
+	/* another request has completed or aborted the upload; the reply is not filled */
+	bool gone;
 };
 
-/* Checks the parts and stores the object. Returns false after it has filled the reply or has set
- * `gone`. The upload is locked. */
+/* Checks the parts and stores the object. The caller has locked the upload. Returns false on an
+ * error, after it has filled the reply, or has set `gone`. */
 bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *id,
 		 struct gw_assembly *assembly);
 

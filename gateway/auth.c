@@ -8,8 +8,8 @@
 
 #include "route.h"
 
-/* Returns whether the request has a header twice that the gateway acts on. Another server on the
- * way could act on the other value. */
+/* Returns whether a header on which the gateway acts occurs twice. A proxy or server on the way
+ * could have acted on the other value. */
 static bool has_double_header(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
@@ -36,7 +36,8 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 
 	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
 		error = GW_AuthorizationQueryParametersError;
-	/* Clients such as s3cmd sign again for the region that the element Region names. */
+	/* Some clients, such as s3cmd, then sign the request again, for the region that the element
+	 * Region of the error names. */
 	if (result == PST_SIGV4_WRONG_REGION)
 		req->hint = req->server->region;
 	if (result == PST_SIGV4_WRONG_REGION)

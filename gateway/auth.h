@@ -10,7 +10,7 @@
 
 /* Returns true and sets the request's identity, or returns false after it has filled the reply. */
 bool gw_auth(struct gw_request *req);
-/* Returns whether the request's key may read a bucket, for the source of a copy. */
+/* Returns whether the request's access key may read a bucket. Used for the source of a copy. */
 bool gw_auth_may_read(const struct gw_request *req, const char *bucket);
 
 #endif

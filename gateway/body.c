@@ -22,7 +22,8 @@ static bool is_base64_of(const char *text, size_t len)
 	       pst_base64_parse(text, strlen(text), bytes, sizeof(bytes)) == (long)len;
 }
 
-/* Finds the checksum that the request announces in a header or for the trailers. */
+/* Finds the checksum of the body: its value in a header, or the announcement that a trailer will
+ * have it. */
 static bool sum_begin(struct gw_request *req)
 {
 	static const char prefix[] = "x-amz-checksum-";
@@ -41,7 +42,8 @@ static bool sum_begin(struct gw_request *req)
 			continue;
 		kind = gw_sum_kind(header->name + strlen(prefix));
 		if (kind == PST_HASH_KINDS)
-			continue; /* x-amz-checksum-mode and -algorithm and -type */
+			/* this is x-amz-checksum-mode, -algorithm or -type, which is no checksum */
+			continue;
 		if (body->sum_kind != PST_HASH_KINDS)
 			return gw_fail(req, GW_InvalidRequest,
 				       "Expecting a single x-amz-checksum- header. Multiple "
@@ -76,7 +78,8 @@ static bool sum_begin(struct gw_request *req)
 	return true;
 }
 
-/* Finds the digests that the request announces. */
+/* Reads the header Content-MD5. Begins to compute the MD5 digest of the body if this header or the
+ * ETag needs it. */
 static bool digests_begin(struct gw_request *req)
 {
 	const char *md5 = gw_header(req, "content-md5");
@@ -87,11 +90,11 @@ static bool digests_begin(struct gw_request *req)
 			return gw_fail(req, GW_InvalidDigest, NULL) == 0;
 		body->has_md5_want = true;
 	}
-	/* An object that comes by RDMA has an opaque ETag, so that no CPU reads all its bytes
-	 * for the digest. */
+	/* An object whose bytes come by RDMA has an opaque ETag. For an MD5 digest, the CPU would
+	 * have to read all its bytes. */
 	if (md5 || (body->kind == GW_BODY_FILE && req->server->md5 && !req->remote)) {
 		body->md5_hash = pst_hash_open(PST_HASH_MD5);
-		/* Without MD5, as in FIPS mode, the ETag is opaque. */
+		/* If MD5 is not available, as in FIPS mode, the ETag is opaque. */
 		if (!body->md5_hash && md5)
 			return gw_fail(req, GW_NotImplemented, "MD5 is not available.") == 0;
 	}
@@ -133,7 +136,7 @@ static bool length_parse(const char *text, uint64_t *out)
 	return true;
 }
 
-/* Finds the length of the decoded body. */
+/* Finds the length that the decoded body must have. */
 static bool length_begin(struct gw_request *req)
 {
 	const char *length = gw_header(req, "content-length");
@@ -174,7 +177,8 @@ bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind)
 	return !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 }
 
-/* Takes bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply. */
+/* Appends bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply
+ * with an error. */
 static int text_put(struct gw_request *req, const char *bytes, size_t len)
 {
 	struct gw_body *body = &req->body;
@@ -201,7 +205,8 @@ void gw_body_note(struct gw_request *req, const char *bytes, size_t len)
 	body->got += len;
 }
 
-/* Takes bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply. */
+/* Handles bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply with an
+ * error. */
 static int decoded_put(void *user, const char *bytes, size_t len)
 {
 	struct gw_request *req = user;
@@ -254,7 +259,7 @@ bool gw_body_put(struct gw_request *req, const char *bytes, size_t len)
 	return !ret || fail_chunked(req, ret);
 }
 
-/* Compares the checksum with that of the header or the trailer. */
+/* Compares the computed checksum of the body with that in the header or the trailer. */
 static bool sum_end(struct gw_request *req)
 {
 	struct gw_body *body = &req->body;

@@ -14,10 +14,12 @@
 #include "s3/hash.h"
 #include "store.h"
 
-/* Longest body that is kept in memory: a list of keys or parts, and any other document. */
+/* Maximum length of a body that is kept in memory: of a list of keys or parts, and of any other
+ * document. */
 #define GW_BODY_LIST_MAX (4u << 20)
 #define GW_BODY_TEXT_MAX (64u << 10)
-#define GW_BODY_ALL_MAX (64u << 20) /* limit for all requests together */
+/* maximum number of bytes of all such bodies together */
+#define GW_BODY_ALL_MAX (64u << 20)
 
 struct gw_request;
 struct pst_chunked;
@@ -26,10 +28,10 @@ enum gw_body_kind { GW_BODY_NONE, GW_BODY_TEXT, GW_BODY_FILE, GW_BODY_STREAM };
 
 struct gw_body {
 	enum gw_body_kind kind;
-	struct gw_draft draft; /* of kind FILE */
-	struct pst_text text;  /* of kind TEXT */
+	struct gw_draft draft; /* for kind FILE: the file that receives the body */
+	struct pst_text text;  /* for kind TEXT: the body */
 	uint64_t want, got;    /* length of the decoded body: expected, received */
-	uint64_t max;	       /* of the decoded body */
+	uint64_t max;	       /* maximum length of the decoded body */
 	bool want_known;
 	char md5[33]; /* hex digits; "" if it was not computed */
 	/* The checksum, in base64, and its kind; PST_HASH_KINDS if there is none. */
@@ -43,18 +45,21 @@ struct gw_body {
 	char sha256_want[65];
 	unsigned char md5_want[16];
 	bool has_md5_want, sum_in_trailer;
-	uint64_t reserved; /* bytes that count in the server's `text_bytes` */
+	/* number of bytes that this body has added to the server's `text_bytes` */
+	uint64_t reserved;
 	char sum_want[48];
 };
 
-/* Prepares for the body by the request's headers. Returns false after it has filled the reply with
- * an error. */
+/* Prepares to receive the body that the request's headers announce. On an error, fills the reply
+ * and returns false. */
 bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind);
-/* Takes a piece. Returns false after it has filled the reply with an error. */
+/* Handles the next piece of the body as it came from the network. On an error, fills the reply and
+ * returns false. */
 bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
-/* Takes a piece of an object that is already where it belongs: only hashes and counts it. */
+/* Handles a piece of a body that came by RDMA and is already in its file: only hashes and counts
+ * it. */
 void gw_body_note(struct gw_request *req, const char *bytes, size_t len);
-/* Checks the body as a whole. Returns false after it has filled the reply with an error. */
+/* Checks the body as a whole. On an error, fills the reply and returns false. */
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);
 

@@ -46,7 +46,8 @@ unsigned gw_condition_check(const struct gw_request *req, const char *prefix,
 	const char *none = condition_header(req, prefix, "if-none-match");
 	const char *since = condition_header(req, prefix, "if-modified-since");
 	const char *unless = condition_header(req, prefix, "if-unmodified-since");
-	/* 304 is for reading only; a copy that is not made fails with 412. */
+	/* 304 is an answer to GET and HEAD only. If a condition on the source of a copy fails, the
+	 * answer is 412. */
 	unsigned unchanged = *prefix ? 412 : 304;
 	time_t when;
 

@@ -16,7 +16,7 @@ unsigned gw_condition_check(const struct gw_request *req, const char *prefix,
 /* Returns whether a list of ETags such as '"a", "b"' or "*" contains an ETag. */
 bool gw_etag_matches(const char *list, const char *etag);
 /* Checks the conditions of a request that stores an object. Sets *exclusive if the object must not
- * exist yet. Returns false after it has filled the reply. */
+ * exist yet. If a condition fails, fills the reply and returns false. */
 bool gw_condition_store(struct gw_request *req, bool *exclusive);
 
 #endif

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #define BUFFER (1u << 20)
-#define PIECE (64u << 20) /* most bytes that the kernel copies between two checks of `stop` */
+/* maximum number of bytes that the kernel copies between two checks of `stop` */
+#define PIECE (64u << 20)
 
 static int copy_through_memory(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
 			       const struct gw_draft *draft, uint64_t to, struct pst_hash *md5,
@@ -56,7 +57,9 @@ int gw_copy(const atomic_bool *stop, int fd, uint64_t from, uint64_t len,
 		if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
 			return -errno;
 		if (n <= 0)
-			break; /* the file systems cannot copy inside the kernel */
+			/* the file systems do not support copies inside the kernel, so copy through
+			 * memory */
+			break;
 		from += (uint64_t)n;
 		to += (uint64_t)n;
 		len -= (uint64_t)n;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies bytes of a file into a draft, by the kernel (which may share blocks) or, if a hash of the
- * bytes is wanted, through memory. Called by op_copy.c and op_multipart.c.
+ * Copies bytes of a file into a draft (a file that is being written). The kernel copies them, and
+ * may share blocks instead. If a hash of the bytes is wanted, they are copied through memory.
+ * Called by op_copy.c and op_multipart.c.
  */
 #ifndef GW_COPY_H
 #define GW_COPY_H

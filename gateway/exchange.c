@@ -18,8 +18,8 @@
 
 #define CONNECT_MS 5000
 #define CONNECT_TRIES 3
-/* A connection that was idle for longer is not used. Most servers close idle connections after more
- * than 5 s. */
+/* A connection that has been idle for longer is not used again. Most servers close idle connections
+ * after more than 5 s, so the upstream has probably not closed it at this time. */
 #define IDLE_NS 4000000000u
 #define INTERIM_MAX 8 /* maximum number of interim replies (1xx) */
 
@@ -28,7 +28,7 @@ struct gw_link {
 	int fd;
 	struct pst_tls *tls;
 	uint64_t idle_since;
-	char bytes[PST_HTTP_HEAD_MAX]; /* bytes that have arrived and are not yet used */
+	char bytes[PST_HTTP_HEAD_MAX]; /* bytes that have arrived and are not used yet */
 	size_t len;
 };
 
@@ -38,9 +38,11 @@ struct exchange {
 	struct gw_stream *stream;
 	const struct gw_exchange_request *request;
 	struct gw_link *link;
-	unsigned tries, address; /* number of attempts to connect, index of the next address */
-	bool reused;		 /* the connection has served a request before */
-	size_t staged;		 /* bytes of a window at the start of the ring */
+	/* number of attempts to connect; index of the address that the next attempt uses */
+	unsigned tries, address;
+	bool reused; /* the connection has carried a request before */
+	/* bytes that were moved from the window to the start of the ring */
+	size_t staged;
 };
 
 struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned timeout_s,
@@ -79,7 +81,8 @@ void gw_links_close(struct gw_links *links)
 
 /* ---- connections ---- */
 
-/* Waits for a socket. Returns the events, -ETIMEDOUT or another errno. */
+/* Waits until one of the events occurs on a socket. Returns the events that have occurred,
+ * -ETIMEDOUT or another negative errno. */
 static int wait_for(int fd, short events, unsigned ms)
 {
 	struct pollfd p = {fd, events, 0};
@@ -98,7 +101,7 @@ static int tls_wait(struct gw_link *link, unsigned ms)
 	return ret < 0 ? ret : 0;
 }
 
-/* Connects to one of the addresses. */
+/* Connects to the upstream, by one of its addresses. */
 static int link_connect(struct exchange *x, struct gw_link *link)
 {
 	struct pst_http_endpoint *endpoint = x->links->endpoint;
@@ -134,7 +137,7 @@ static int link_connect(struct exchange *x, struct gw_link *link)
 	return ret;
 }
 
-/* Takes an idle connection that the upstream has not closed. */
+/* Returns an idle connection that the upstream has not closed, or NULL. */
 static struct gw_link *link_take(struct gw_links *links)
 {
 	struct gw_link *link = NULL;
@@ -173,7 +176,7 @@ static void link_drop(struct exchange *x)
 	x->link = NULL;
 }
 
-/* Gets a connection. `fresh` says that it must be a new one. */
+/* Gets a connection: an idle one, or a new one if `fresh` is true or none is idle. */
 static int link_get(struct exchange *x, bool fresh)
 {
 	int ret = -EHOSTUNREACH;
@@ -198,7 +201,8 @@ static int link_get(struct exchange *x, bool fresh)
 	return ret;
 }
 
-/* Sends bytes. Returns 0, 1 if the upstream has replied before it took all of them, or an errno. */
+/* Sends bytes. Returns 0, 1 if the upstream has replied before it received all of them, or a
+ * negative errno. */
 static int link_write(struct exchange *x, const char *bytes, size_t len)
 {
 	struct gw_link *link = x->link;
@@ -234,7 +238,8 @@ static int link_write(struct exchange *x, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Receives bytes. Returns 0 at the end of the connection. */
+/* Receives bytes. Returns their number, 0 if the upstream has closed the connection, or a negative
+ * errno. */
 static ssize_t link_read(struct exchange *x, char *bytes, size_t len)
 {
 	struct gw_link *link = x->link;
@@ -260,7 +265,7 @@ static ssize_t link_read(struct exchange *x, char *bytes, size_t len)
 
 /* ---- the request ---- */
 
-/* Sends a long body. Bytes that are sent leave the ring. */
+/* Sends a body that is longer than the ring. Bytes that are sent leave the ring. */
 static int body_send(struct exchange *x)
 {
 	const char *bytes;
@@ -276,8 +281,8 @@ static int body_send(struct exchange *x)
 	return (int)n;
 }
 
-/* Moves the next bytes of a body from its window to the start of the ring. If they are the last
- * ones, the body must be right. Returns false after it has noted the error. */
+/* Moves the next bytes of a body from the client's window to the start of the ring. With the last
+ * bytes, also checks the whole body. Stores the error and returns false if one of the two fails. */
 static bool window_stage(struct exchange *x, uint64_t at)
 {
 	struct gw_window *window = x->request->window;
@@ -294,7 +299,7 @@ static bool window_stage(struct exchange *x, uint64_t at)
 	return !window->error;
 }
 
-/* Sends a body out of a window. Its first bytes are in the ring. */
+/* Sends a body that the client's window has. Its first bytes are in the ring already. */
 static int window_send(struct exchange *x)
 {
 	uint64_t at = 0;
@@ -310,8 +315,8 @@ static int window_send(struct exchange *x)
 	}
 }
 
-/* Sends head and body. A body that is in the ring as a whole stays there, so that the request can
- * be repeated. */
+/* Sends the head and the body of the request. A body that fits in the ring stays there, so that the
+ * request can be repeated. */
 static int request_send(struct exchange *x)
 {
 	const struct gw_exchange_request *request = x->request;
@@ -328,8 +333,8 @@ static int request_send(struct exchange *x)
 
 /* ---- the reply ---- */
 
-/* Returns whether a header belongs to the connection, and not to the reply. The headers of RDMA say
- * what this gateway has done. */
+/* Returns whether a header of the upstream's reply must not be passed to the client: it describes
+ * the connection to the upstream, or a transfer by RDMA, which this gateway makes itself. */
 static bool is_hop(const char *name, size_t len)
 {
 	static const char *const names[] = {
@@ -344,7 +349,7 @@ static bool is_hop(const char *name, size_t len)
 	return len >= strlen(rdma) && !strncasecmp(rdma, name, strlen(rdma));
 }
 
-/* Collects the headers of a head that pst_http_head_parse has accepted. */
+/* Appends the headers of the reply to `out`. pst_http_head_parse has accepted the head. */
 static void headers_collect(struct pst_text *out, const char *head, size_t len)
 {
 	const char *at = memchr(head, '\n', len), *end = head + len;
@@ -381,7 +386,8 @@ static int head_read(struct exchange *x, struct pst_http_head *head)
 		if (len < 0)
 			return (int)len;
 		if (len > 0 && head->status >= 200) {
-			x->stream->headers.len = 0; /* those of a reply that is repeated */
+			/* drop the headers of the reply to an earlier attempt */
+			x->stream->headers.len = 0;
 			headers_collect(&x->stream->headers, link->bytes, (size_t)len);
 			link->len -= (size_t)len;
 			memmove(link->bytes, link->bytes + len, link->len);
@@ -401,7 +407,7 @@ static int head_read(struct exchange *x, struct pst_http_head *head)
 	}
 }
 
-/* Puts bytes into the ring. */
+/* Appends bytes of the reply's body to the ring, from which the client's connection takes them. */
 static int bytes_pass(struct exchange *x, const char *bytes, size_t len)
 {
 	while (len) {
@@ -421,7 +427,7 @@ static int bytes_pass(struct exchange *x, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Reads bytes of a body that is not chunked. */
+/* Reads bytes of a body that is not chunked: first those that arrived together with the head. */
 static ssize_t body_read(struct exchange *x, char *bytes, size_t len)
 {
 	struct gw_link *link = x->link;
@@ -435,7 +441,8 @@ static ssize_t body_read(struct exchange *x, char *bytes, size_t len)
 	return (ssize_t)len;
 }
 
-/* Passes the `left` last bytes of a body with a length, or a body that ends with the connection. */
+/* Passes on the last `left` bytes of a body whose length is known, or the rest of a body that ends
+ * with the connection. */
 static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint64_t left)
 {
 	while (left) {
@@ -452,9 +459,10 @@ static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint
 	return 0;
 }
 
-/* Moves a body of `*left` bytes to its window, with the ring as staging. If the first move fails,
- * its bytes stay in the ring for the client. `left` receives the number of bytes that have not been
- * read. Returns 0, -EAGAIN if a later move has failed, so that bytes are missing, or -EPIPE. */
+/* Moves a reply's body of *left bytes into the client's window, piece by piece through the ring. If
+ * the first move fails, its bytes stay in the ring, and the client gets the body by HTTP. `left`
+ * receives the number of bytes that have not been read. Returns 0, -EAGAIN if a later move has
+ * failed, so that the request must be repeated, or -EPIPE. */
 static int window_fill(struct exchange *x, uint64_t *left)
 {
 	const uint64_t length = *left;
@@ -478,7 +486,9 @@ static int window_fill(struct exchange *x, uint64_t *left)
 		if (moved < 0) {
 			window->error = (int)moved;
 			if (at) {
-				window->error = -EPIPE; /* not declined */
+				/* -EPIPE says that the move has failed; the window was not
+				 * declined */
+				window->error = -EPIPE;
 				return -EAGAIN;
 			}
 			gw_stream_filled(x->stream, have);
@@ -493,13 +503,13 @@ static int window_fill(struct exchange *x, uint64_t *left)
 	return 0;
 }
 
-/* Returns whether a reply's body goes to a window. */
+/* Returns whether the reply's body shall be moved into the client's window. */
 static bool window_takes(struct gw_window *window, const struct pst_http_head *head)
 {
 	if (!window || window->reads || window->error ||
 	    (head->status != 200 && head->status != 206))
 		return false;
-	/* A body whose length is not known, or that is longer than the window. */
+	/* The length of the body is not known, or the window is too short for it. */
 	if (head->chunked || !head->has_length || head->length > window->length)
 		window->error = -ERANGE;
 	return !window->error;
@@ -537,14 +547,15 @@ static int chunks_pass(struct exchange *x)
 
 static void exchange_fail(struct exchange *x, enum gw_stream_failure failure)
 {
-	/* If the client has closed its connection, the upstream has not failed. */
+	/* If the client has closed its connection, do not count this as a failure of the
+	 * upstream. */
 	if (gw_stream_socket(x->stream, -1) && failure != GW_STREAM_NO_BODY)
 		atomic_fetch_add(&x->links->metrics->upstream_failed[failure - 1], 1);
 	gw_stream_reply(x->stream, failure);
 }
 
-/* Publishes the head, passes the body, and keeps or closes the connection. Returns false if the
- * request has to be repeated. */
+/* Passes the reply to the client: first its head, then its body. Then keeps the connection to the
+ * upstream, or closes it. Returns false if the request must be repeated. */
 static bool reply_pass(struct exchange *x, const struct pst_http_head *head, bool whole)
 {
 	bool no_body = x->request->no_body || head->status == 204 || head->status == 304;
@@ -569,7 +580,8 @@ static bool reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 		if (x->request->window->complete)
 			s->length = 0;
 	}
-	/* If the whole reply is here, the connection is free before the client's next request. */
+	/* If the whole reply has arrived, release the connection before the client learns of the
+	 * reply. The client's next request can then use it. */
 	arrived = no_body || (s->has_length && left <= x->link->len);
 	if (!arrived)
 		gw_stream_reply(s, GW_STREAM_NONE);
@@ -590,7 +602,8 @@ static bool reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 	return true;
 }
 
-/* Sends the request and passes the reply. Returns false if the request has to be repeated. */
+/* Sends the request and passes the reply to the client. Returns false if the request must be
+ * repeated. */
 static bool exchange_run(struct exchange *x)
 {
 	/* A long body cannot be sent again, and the upstream may close an idle connection at any
@@ -611,8 +624,8 @@ static bool exchange_run(struct exchange *x)
 		ret = sent < 0 ? sent : head_read(x, &reply);
 		if (!ret)
 			return reply_pass(x, &reply, sent == 0);
-		/* The upstream may have closed the idle connection at the moment of the request.
-		 * Only then is the request repeated. */
+		/* The upstream may have closed the idle connection while the request was on its
+		 * way. Repeat the request only in this case. */
 		if (!x->reused || ret == -ETIMEDOUT || ret == -ECANCELED || x->link->len)
 			break;
 		link_drop(x);
@@ -630,12 +643,14 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream,
 {
 	struct exchange x = {.links = links, .stream = stream, .request = request};
 
-	/* Nothing reaches the upstream before the window has shown that it can be read. */
+	/* Send nothing to the upstream before the first bytes of the window have been read: the
+	 * token may be invalid. */
 	if (request->window && request->window->reads && !window_stage(&x, 0)) {
 		exchange_fail(&x, GW_STREAM_NO_BODY);
 		return;
 	}
-	/* At most twice: after a failed move, the body of the reply goes into the stream. */
+	/* This loop runs at most twice. If a move to the window has failed, the second run passes
+	 * the reply's body through the ring to the client. */
 	while (!exchange_run(&x))
 		;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One request to the upstream and its reply, on a thread that may block: connects, sends the head
- * and the body out of a stream, and puts the reply into the stream. A window of the client's memory
- * (rdma.h) can stand for one of the bodies; the memory of the stream is then the staging.
- * Connections stay open between requests. Called by upstream.c. Every wait has a limit, and a
- * cancelled stream ends it.
+ * and the body out of a stream, and puts the reply into the stream. Instead of one of the two
+ * bodies, a window of the client's memory (rdma.h) can be read or written; its bytes then pass
+ * through the memory of the stream. Connections stay open between requests. Called by upstream.c.
+ * Every wait has a limit, and a cancelled stream ends it.
  */
 #ifndef GW_EXCHANGE_H
 #define GW_EXCHANGE_H
@@ -36,26 +36,27 @@ struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned time
 /* Closes the idle connections. No exchange is in progress. NULL is allowed. */
 void gw_links_close(struct gw_links *links);
 
-/* A window of the client's memory, which stands for a body. The exchange calls its functions on its
- * own thread, before it publishes the reply; they may block. */
+/* A window of the client's memory, which is read or written instead of one of the two bodies. The
+ * exchange calls its functions on its own thread, before it publishes the reply; they may block. */
 struct gw_window {
-	bool reads; /* the window has the request's body; otherwise it gets the reply's body */
+	/* true: the window has the request's body; false: it receives the reply's body */
+	bool reads;
 	uint64_t length;
 	/* Moves bytes between the window and memory. Returns their number or a negative errno. */
 	int64_t (*move)(void *owner, uint64_t at, char *bytes, size_t len);
-	/* Called after the last byte of the request's body has moved, and before it leaves.
-	 * Returns whether the body is right. */
+	/* Called when the last bytes of the request's body have been read from the window, and
+	 * before they are sent. Returns whether the body's length and digests are right. */
 	bool (*check)(void *owner);
 	void *owner;
 	/* Set by the exchange. */
 	bool complete;	/* the whole body of the reply is in the window */
-	uint64_t moved; /* its length */
+	uint64_t moved; /* number of bytes of the reply in the window */
 	int error;	/* negative errno of the move that failed, or 0 */
 };
 
 /* A request to the upstream. */
 struct gw_exchange_request {
-	const char *head; /* with the empty line */
+	const char *head; /* request line and headers, with the empty line at their end */
 	size_t head_len;
 	bool no_body;		  /* the reply has no body, as after HEAD */
 	struct gw_window *window; /* NULL: both bodies are in the stream */

@@ -19,9 +19,10 @@
 #include "common/dir.h"
 #include "keypath.h"
 
-/* Folders younger than this may have been made by a gateway or a program that did not sync them. */
+/* Maximum age of a folder whose entry may not be on the drive: the gateway or program that made the
+ * folder may have stopped before it synced the parent. */
 #define YOUNG_S 600
-/* A path has at most as many folders as a key has bytes. */
+/* Maximum depth of the folders of a key: each has at least one byte of the key. */
 #define DEPTH_MAX (GW_KEY_MAX + 8)
 
 int gw_open_beneath(int dir, const char *path, int flags)
@@ -34,7 +35,7 @@ int gw_open_beneath(int dir, const char *path, int flags)
 	do {
 		fd = syscall(SYS_openat2, dir, path, &how, sizeof(how));
 	} while (fd < 0 && (errno == EINTR || errno == EAGAIN));
-	/* treats a symbolic link as a missing file */
+	/* a symbolic link counts as a missing file */
 	return fd < 0 ? (errno == ELOOP ? -ENOENT : -errno) : (int)fd;
 }
 
@@ -65,8 +66,8 @@ int gw_folder_settle(int dir, int tmp)
 	name[len] = '\0';
 	if (strchr(name, '/'))
 		return -EIO;
-	/* Each step may already have been made by another gateway. EEXIST: the object has been
-	 * replaced since the folder exists. */
+	/* Each step may already have been made by another gateway. EEXIST means that an object with
+	 * this key has been stored since the folder exists; it replaces the moved object. */
 	if (linkat(tmp, name, dir, GW_SELF, 0) && errno != EEXIST && errno != ENOENT)
 		return -errno;
 	if (fsync(dir))
@@ -92,8 +93,8 @@ static int lock_folders(int tmp, int kind)
 	do {
 		ret = flock(fd, kind);
 	} while (ret && errno == EINTR);
-	/* A failure is ignored: file systems without locks have no RENAME_EXCHANGE either, which a
-	 * replacement needs. */
+	/* Ignores a failure. A file system without locks has no RENAME_EXCHANGE either, without
+	 * which no file is replaced. */
 	return fd;
 }
 
@@ -117,8 +118,9 @@ static int exchange(int parent, const char *name, int tmp, const char *place)
 	return ret;
 }
 
-/* Replaces the file of an object by a folder with the object. Returns 0, also if the name is no
- * file any more, or a negative errno: -ENOTSUP if the file system cannot exchange two names. */
+/* Replaces the file of an object by a folder that contains the object. Returns 0, also if another
+ * gateway has done so meanwhile, or a negative errno: -ENOTSUP if the file system cannot exchange
+ * two names. */
 static int replace_by_folder(int parent, const char *name, int tmp)
 {
 	char place[64];
@@ -150,7 +152,7 @@ static int replace_by_folder(int parent, const char *name, int tmp)
 	return ret == -ENOENT ? 0 : ret;
 }
 
-/* Makes a folder. Returns 0, also if there is one, or a negative errno. */
+/* Makes a folder. Returns 0 if it has made it or if it exists, else a negative errno. */
 static int folder_add(int parent, const char *name, int tmp)
 {
 	int lock = lock_folders(tmp, LOCK_SH), ret = 0;
@@ -264,7 +266,7 @@ void gw_folder_prune(int bucket, const char *path)
 	}
 }
 
-/* A folder that is emptied, and the number of folders above it. */
+/* A folder from which empty folders are removed, and its depth beneath the first folder. */
 struct emptying {
 	int dir;
 	unsigned depth;

@@ -14,7 +14,7 @@
 #include "route.h"
 #include "upstream.h"
 
-/* Opens the request's bucket. Returns false after it has filled the reply. */
+/* Opens the request's bucket. On an error, fills the reply and returns false. */
 static bool bucket_open(struct gw_request *req)
 {
 	if (!req->bucket || req->op->no_bucket)
@@ -35,8 +35,8 @@ static bool has_body(const struct gw_http_request *http)
 	return gw_http_header(http, "transfer-encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* Returns whether the request may take long, so that a worker runs it. A request with a token waits
- * for its transfer. */
+/* Returns whether a worker thread shall run the request, because it may take long. A request with a
+ * token is one of these, because it waits for its transfer. */
 static bool is_long(const struct gw_request *req)
 {
 	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token");
@@ -105,7 +105,8 @@ static void front_end(void *owner, struct gw_http_request *http)
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
 	(void)owner;
-	/* A request with a stream waits for the upstream without a worker. */
+	/* A request with a stream needs no worker: the thread of its exchange waits for the
+	 * upstream. */
 	return !http->stream && is_long(http->user);
 }
 
@@ -164,7 +165,7 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 	http->reply.status = 200;
 }
 
-/* Answers whether the gateway can do its work. */
+/* Replies whether the gateway can do its work. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
 	bool gone = !front->server.upstream &&

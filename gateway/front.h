@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions that handle the requests of both HTTP servers: those to S3, and those for metrics
- * and health on the second port. serve.c starts the servers with them.
+ * The functions that handle the requests of both HTTP servers: one server for S3, and one for
+ * metrics and health on a second port. serve.c passes these functions to the servers when it starts
+ * them.
  */
 #ifndef GW_FRONT_H
 #define GW_FRONT_H

@@ -20,10 +20,12 @@
 #include "stream.h"
 #include "watch.h"
 
-/* Memory of a connection: half of it holds a request's head or a piece of a body. Longer pieces
- * cost fewer calls of pwrite(), but libmicrohttpd clears the memory after each request. */
+/* Memory of a connection: half of it holds a request's head or a piece of a body. With more memory,
+ * pieces would be longer and cost fewer calls of pwrite(). But libmicrohttpd clears all of it after
+ * each request. */
 #define CONNECTION_MEMORY (128u << 10)
-/* A walk through a bucket needs about 300 bytes for each level of its folders. */
+/* Stack of each thread. A walk through a bucket needs about 300 bytes of it for each level of
+ * folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
 /* Maximum length of a body that one system call sends together with the headers. */
@@ -89,7 +91,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 	return req;
 }
 
-/* The headers of a request while they are collected. */
+/* The state of a request's headers while they are being collected. */
 struct collect {
 	struct gw_http_request *req;
 	size_t bytes, names;
@@ -144,7 +146,8 @@ static bool headers_collect(struct MHD_Connection *connection, struct gw_http_re
 	return true;
 }
 
-/* Reads a short body into memory. If that fails, it stays in its file. */
+/* Reads a short body from its file into memory, so that it is sent together with the headers. If
+ * that fails, the body is sent from the file. */
 static void body_read(struct gw_reply *reply)
 {
 	char *bytes = malloc(reply->len);
@@ -167,7 +170,8 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
 	ssize_t n = gw_stream_take(req->stream, bytes, len);
 
 	(void)pos;
-	/* The watch ends slow clients. While the upstream sends nothing, no client is slow. */
+	/* The watch (watch.c) ends the connections of slow clients. While the upstream sends
+	 * nothing, the client is not to blame, so its time does not count. */
 	if (req->waits != (n == 0))
 		gw_watch_phase(req->watched, n ? GW_PHASE_REPLY : GW_PHASE_WORK);
 	req->waits = n == 0;
@@ -185,7 +189,7 @@ static struct MHD_Response *stream_response(struct gw_http_request *req)
 	return MHD_create_response_from_callback(len, GW_STREAM_BLOCK, stream_read, req, NULL);
 }
 
-/* Replaces a reply that is incomplete because memory was missing. */
+/* Replaces an incomplete reply by an error. A reply is incomplete if memory for it was missing. */
 static void reply_refuse(struct gw_reply *reply)
 {
 	if (reply->fd >= 0)
@@ -254,9 +258,10 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	return ret;
 }
 
-/* Returns whether the reply waits until the body has arrived. libmicrohttpd closes the connection
- * after an earlier reply, even if there is no body. So only a refused request gets its reply
- * earlier, if its body is long or the client has not begun to send it. */
+/* Returns whether the reply is sent only when the whole body has arrived. If the reply is sent
+ * earlier, libmicrohttpd closes the connection afterwards, even if there is no body. So only
+ * refused requests are answered earlier, and only if the body is long or the client has not begun
+ * to send it. */
 static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
@@ -278,11 +283,12 @@ static void stream_resume(void *connection)
 	MHD_resume_connection(connection);
 }
 
-/* Takes a piece of a body into a stream, as far as there is room. */
+/* Copies a piece of a body into the request's stream, as far as it has room. */
 static void stream_take(struct gw_http *http, struct gw_http_request *req, const char *data,
 			size_t *len)
 {
-	/* The time in which the client had to wait does not count against its rate. */
+	/* While the stream was full, the client could not send. So this time does not count against
+	 * its minimum rate. */
 	if (req->waits)
 		gw_watch_phase(req->watched, GW_PHASE_BODY);
 	req->waits = false;
@@ -352,7 +358,8 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	return reply_send(http, connection, req);
 }
 
-/* Ends a request on a worker's thread. The reply is sent by the connection's own thread. */
+/* Runs the end of a request on a worker's thread. The connection's own thread then sends the
+ * reply. */
 static void request_work(struct gw_job *job)
 {
 	struct gw_http_request *req =
@@ -360,7 +367,7 @@ static void request_work(struct gw_job *job)
 	struct MHD_Connection *connection = req->connection;
 
 	req->http->calls->end(req->http->owner, req);
-	/* The connection's thread may free the request at once. */
+	/* As soon as the connection is resumed, its thread may free the request. */
 	MHD_resume_connection(connection);
 }
 
@@ -443,8 +450,9 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	atomic_fetch_sub(&http->requests, 1);
 }
 
-/* Called by libmicrohttpd before it takes a connection. libmicrohttpd's own limit counts for each
- * thread, and a thread at its limit no longer answers some of its connections (version 0.9.75). */
+/* Called by libmicrohttpd before it accepts a connection. Refuses it if all threads of this server
+ * together have too many. libmicrohttpd's own limit does not serve: it counts for each thread, and
+ * a thread at its limit no longer answers some of its connections (version 0.9.75). */
 static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
 {
 	struct gw_http *http = cls;
@@ -472,7 +480,8 @@ static void connection_change(void *cls, struct MHD_Connection *connection, void
 	}
 }
 
-/* Leaves escapes as they are: request.c decodes the target. */
+/* Called by libmicrohttpd to decode escapes; changes nothing, because request.c decodes the
+ * target. */
 static size_t no_unescape(void *cls, struct MHD_Connection *connection, char *text)
 {
 	(void)cls;
@@ -484,7 +493,7 @@ static void message_take(void *cls, const char *fmt, va_list args)
 {
 	struct gw_http *http = cls;
 
-	/* Later messages are about mistakes of clients, which the access log records. */
+	/* After the start, messages are about mistakes of clients, which the access log records. */
 	if (http->starting)
 		vsnprintf(http->message, sizeof(http->message), fmt, args);
 }

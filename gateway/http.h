@@ -25,13 +25,15 @@ struct gw_stream;
 /* The answer to a request. The owner of the request fills it. */
 struct gw_reply {
 	unsigned status;
-	struct pst_text headers; /* names and values, each with a NUL */
+	struct pst_text headers; /* each header is a name, a NUL, a value and a NUL */
 	struct pst_text body;	 /* used if `fd` is -1 */
 	int fd;			 /* file with the body, or -1; the server closes it */
 	uint64_t at, len;	 /* range of the file */
 	bool close;		 /* whether to end the connection afterwards */
-	bool streams;		 /* whether the request's stream has the body */
-	bool has_len;		 /* whether `len` is the length of such a body */
+	bool streams;		 /* the body comes from the request's stream */
+	/* for a body from the stream: `len` is its length; otherwise its end is not known in
+	 * advance */
+	bool has_len;
 };
 
 /* A request and its reply. */
@@ -40,21 +42,25 @@ struct gw_http_request {
 	char *target; /* as on the wire: path, and query after a '?' */
 	struct pst_header headers[PST_SIGV4_HEADERS_MAX]; /* names in lower case */
 	unsigned header_count;
-	char *header_names; /* memory of the names */
+	char *header_names; /* memory that contains the names of the headers */
 	char remote[64];    /* address of the client */
 	uint64_t started_ns, body_len;
-	bool refused; /* whether the server itself has refused the request */
+	/* the server itself has refused the request, because it breaks a limit */
+	bool refused;
 	struct gw_reply reply;
 	void *user; /* state of the caller's functions */
 	/* Ring for the bodies of request and reply; NULL: none. head() sets it, and done() may free
 	 * it. */
 	struct gw_stream *stream;
-	bool answers; /* set by end(): it has filled no reply, because the stream will have one */
+	/* set by end() if it has not filled the reply: the upstream's reply will come through the
+	 * stream */
+	bool answers;
 	/* used by http.c only */
 	unsigned state;
 	bool too_long, completed;
-	bool waits;	   /* the body waits for room in the stream */
-	uint64_t sent_len; /* bytes of the reply out of the stream */
+	bool waits; /* the body waits for free memory in the stream */
+	/* number of bytes of the stream that were sent as the reply's body */
+	uint64_t sent_len;
 	uint64_t discarded;
 	struct gw_watched *watched;
 	struct gw_job job;
@@ -75,7 +81,7 @@ struct gw_http_calls {
 	/* The reply has arrived in the stream of a request. Fills the reply with its status and
 	 * headers. */
 	void (*answer)(void *owner, struct gw_http_request *req);
-	/* Returns whether end() may take long; it is then called from a thread of its own. */
+	/* Returns whether end() may take long. A worker thread then calls it. */
 	bool (*is_long)(void *owner, struct gw_http_request *req);
 	/* The reply has been sent (`complete`), or the connection has ended before. Frees
 	 * req->user. Also called for refused requests. */
@@ -100,7 +106,7 @@ bool gw_http_has_tls(void);
 int gw_http_listen(const char *address, char *why, size_t why_len);
 /* Starts a server. Returns NULL with a text in `why` if it cannot. */
 struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
-/* Takes no more connections. Replies then end their connections. */
+/* Accepts no more connections, and closes each connection after its next reply. */
 void gw_http_quiesce(struct gw_http *http);
 /* Returns the number of open connections. */
 unsigned gw_http_connections(const struct gw_http *http);

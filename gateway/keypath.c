@@ -35,7 +35,7 @@ static void path_put_long(struct path *p, const char *part, size_t len)
 	path_put(p, part, len);
 }
 
-/* Returns the length of the name of a component that is not too long. */
+/* Returns the length of the file name of a component that fits in one name. */
 static size_t name_len(const char *part, size_t len)
 {
 	return len && part[0] == '%' ? len + 2 : len;
@@ -82,7 +82,7 @@ int gw_keypath(const char *key, size_t len, char out[GW_PATH_MAX])
 	return (int)p.len;
 }
 
-/* Finds the part of a name in a folder %+BYTES. */
+/* Parses a file name in a folder %+BYTES: finds the part of the component that it stands for. */
 static enum gw_name_kind parse_inside(const char *name, size_t len, const char *before,
 				      size_t inside, char *part, size_t *part_len)
 {
@@ -94,7 +94,8 @@ static enum gw_name_kind parse_inside(const char *name, size_t len, const char *
 	*part_len = bytes;
 	if (name[1] == '+')
 		return bytes == GW_LONG_PIECE ? GW_NAME_PIECE : GW_NAME_NONE;
-	/* A component that is short enough for one name has that name only. */
+	/* A component that fits in one file name must not be split, so such a name stands for no
+	 * key. */
 	return name_len(before, inside + bytes) > GW_NAME_MAX ? GW_NAME_WHOLE : GW_NAME_NONE;
 }
 

@@ -61,7 +61,8 @@ static int section_begin(void *user, const char *name)
 	return more[keys->count++].name ? 0 : -ENOMEM;
 }
 
-/* Returns where the text of a setting belongs, or NULL. */
+/* Returns the address of the member that holds a setting's text, or NULL if there is no such
+ * setting. */
 static char **setting_text(struct entry *e, const char *name)
 {
 	if (!strcmp(name, "secret"))

@@ -27,7 +27,8 @@ struct gw_key {
 	const char *buckets; /* as in the file */
 	bool write;
 	const char *upstream_key, *upstream_secret; /* NULL if there are none */
-	/* Keys of the day, of both secrets; NULL if there is no memory for them. */
+	/* caches of the signing keys of both secrets (sigv4.h); NULL if there is no memory for
+	 * them */
 	struct pst_sigv4_day *day, *upstream_day;
 };
 
@@ -35,14 +36,14 @@ struct gw_key {
  * Returns NULL with a text in `why` if the file is refused or malformed. The caller holds the
  * result. */
 struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len);
-/* Holds the keys once more, or releases them. The last release overwrites and frees them. NULL is
+/* Adds a reference to the keys, or drops one. The last drop overwrites and frees them. NULL is
  * allowed. */
 struct gw_keys *gw_keys_hold(struct gw_keys *keys);
 void gw_keys_release(struct gw_keys *keys);
 
 /* Returns the key with a name, or NULL. */
 const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
-/* Returns the first key without keys for the upstream, or NULL. */
+/* Returns the first access key in the file that has no keys for the upstream, or NULL. */
 const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);
 /* Returns whether a key may use a bucket. */
 bool gw_key_allows(const struct gw_key *key, const char *bucket);

@@ -59,7 +59,7 @@ static void stat_text(const struct stat *st, char out[80])
 		 st->st_mtim.tv_nsec);
 }
 
-/* Writes the name of the record outside of a file. */
+/* Writes the name of a file's record for the case that it is not in an extended attribute. */
 static void record_name(const struct stat *st, char out[96])
 {
 	snprintf(out, 96, "%llx-%llx-%lx", (unsigned long long)st->st_ino,
@@ -100,7 +100,7 @@ static int write_all(int fd, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Stores a record in a file of its own. It gets its name when it is complete and synced. */
+/* Stores a record in a separate file. The file gets its name when it is complete and synced. */
 static int record_store(const struct pst_text *record, const struct stat *st, int meta_dir)
 {
 	char name[96], temp[104];
@@ -197,7 +197,8 @@ static bool record_parse(struct gw_meta *meta, char *text, size_t len, const str
 		if (!value)
 			return false;
 		*value++ = '\0';
-		/* The decoded text is never longer, so it is written over the encoded text. */
+		/* A decoded text is never longer than the encoded text, so it can overwrite that
+		 * text. */
 		name_len = pst_uri_parse(line, strlen(line), false, line);
 		value_len = pst_uri_parse(value, strlen(value), false, value);
 		if (name_len < 0 || value_len < 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The metadata of an object or a part: ETag, headers, user metadata and checksums, as names with
- * values. They are in the extended attribute user.penstock.object of the object's file. Where a
- * file system has no extended attributes, or no room for them, they are in a file of their own in
- * the store's folder `meta`, whose name contains the inode and the time of the object's file.
- * A record also has the file's length and time: after a POSIX program has changed the file, the
- * record no longer applies. Called by store.c and by the operations.
+ * values. They are in the extended attribute user.penstock.object of the object's file. If the file
+ * system has no extended attributes, or too little room for them, they are in a separate file in
+ * the store's folder `meta`. The name of this file contains the inode and the time of the object's
+ * file. A record also contains the length and the time of the object's file. If a POSIX program
+ * changes that file, the record is no longer valid. Called by store.c and by the operations.
  */
 #ifndef GW_META_H
 #define GW_META_H
@@ -23,8 +23,8 @@ struct gw_meta {
 	struct pst_text items; /* names and values, each with a NUL */
 };
 
-/* Appends a name with its value. Names that are no HTTP header are internal: "etag", "parts",
- * "sums", "upload". */
+/* Appends a name with its value. A name is an HTTP header or one of the internal names "etag",
+ * "parts", "sums" and "upload". */
 void gw_meta_add(struct gw_meta *meta, const char *name, const char *value);
 /* Returns the first value with this name, or NULL. */
 const char *gw_meta_get(const struct gw_meta *meta, const char *name);
@@ -32,14 +32,14 @@ const char *gw_meta_get(const struct gw_meta *meta, const char *name);
 bool gw_meta_next(const struct gw_meta *meta, size_t *at, const char **name, const char **value);
 void gw_meta_close(struct gw_meta *meta);
 
-/* Writes the record of the open file `fd`, which has its final length. `meta_dir` is the folder
- * for records outside of the file. Returns 0 or a negative errno. */
+/* Writes the record of the open file `fd`, to which no more bytes will be written. `meta_dir` is
+ * the folder for records that are not in extended attributes. Returns 0 or a negative errno. */
 int gw_meta_store(const struct gw_meta *meta, int fd, int meta_dir);
 /* Reads the record of a file; `st` is its state. Without a valid record, the only item is an ETag
  * made of the file's inode, length and time. Returns 0 or a negative errno. */
 int gw_meta_load(struct gw_meta *meta, int fd, int meta_dir, const struct stat *st);
-/* Removes a record outside of the file, if there is one. `st` is the state of the file that was
- * removed or replaced. */
+/* Removes the record of a file from the folder `meta`, if it is there. `st` is the state of the
+ * file, which has been removed or replaced. */
 void gw_meta_remove(int meta_dir, const struct stat *st);
 
 #endif

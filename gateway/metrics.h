@@ -24,24 +24,27 @@ struct gw_metrics {
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
-	atomic_ullong rdma_failed;	   /* requests whose transfer by RDMA failed */
-	/* the transports of RDMA, which are constant once requests are served, and the bytes by
-	 * transport and direction (in, out) */
+	/* requests with an RDMA token whose transfer failed */
+	atomic_ullong rdma_failed;
+	/* names of the transports of RDMA, set before requests are served, and bytes by transport
+	 * and direction (in, out) */
 	const char *rdma_names[GW_TRANSPORTS_MAX];
 	atomic_ullong rdma_bytes[GW_TRANSPORTS_MAX][2];
 	/* the upstream: bytes by direction (out, in), replies by the first digit of the status,
 	 * failures by reason (refused, timeout, lost) */
 	atomic_ullong upstream_bytes[2], upstream_replies[6], upstream_failed[3];
-	atomic_ullong buffer_bytes;   /* memory that is staging now */
-	atomic_ullong buffer_refused; /* requests that got none */
+	/* bytes of memory that are in use for staging at this time */
+	atomic_ullong buffer_bytes;
+	/* requests that were refused because too little staging memory was free */
+	atomic_ullong buffer_refused;
 	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
 };
 
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
 		      uint64_t out, uint64_t duration_ns);
-/* Writes all counters but those of the upstream's replies.
- * `op_name` returns the name of an operation. */
+/* Writes all counters except those of the upstream's replies. `op_name` returns the name of an
+ * operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out);

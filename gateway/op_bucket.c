@@ -26,7 +26,8 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Appends a bucket of ListBuckets. Returns 0, also if it has been removed, or a negative errno. */
+/* Appends the entry of a bucket to the reply to ListBuckets. Returns 0, also if the bucket has been
+ * removed meanwhile, or a negative errno. */
 static int put_bucket(struct gw_request *req, struct pst_text *out, const char *name)
 {
 	struct statx_timestamp t;
@@ -208,7 +209,7 @@ void gw_op_location(struct gw_request *req)
 	const char *region = region_of(req);
 
 	pst_text_put_str(out, "<LocationConstraint" GW_XML_SPACE ">");
-	/* S3 leaves the text empty for its oldest region. */
+	/* For its oldest region, us-east-1, S3 leaves the text empty. */
 	if (strcmp(region, "us-east-1") != 0)
 		gw_xml_text(out, region, strlen(region));
 	pst_text_put_str(out, "</LocationConstraint>");
@@ -262,7 +263,8 @@ void gw_op_put_acl(struct gw_request *req)
 
 	if (!object_exists(req))
 		return;
-	/* Rights come from the file of access keys, so an ACL cannot grant any. */
+	/* The file of access keys alone grants rights. So the only ACL that can be set is the one
+	 * that grants no others. */
 	if (!acl || strcmp(acl, "private") != 0)
 		gw_fail(req, GW_NotImplemented, "The only ACL is private.");
 	else

@@ -22,14 +22,14 @@
 
 /* The source of a copy. */
 struct source {
-	char *memory; /* memory of the names */
+	char *memory; /* memory that contains the names below */
 	const char *bucket, *key;
 	size_t key_len;
 	struct gw_object object;
 };
 
-/* Finds bucket and key in the header x-amz-copy-source. Returns false after it has filled the
- * reply. */
+/* Finds bucket and key in the header x-amz-copy-source. On an error, fills the reply and returns
+ * false. */
 static bool source_parse(struct gw_request *req, struct source *source)
 {
 	const char *text = gw_header(req, "x-amz-copy-source"), *version;
@@ -57,8 +57,8 @@ static bool source_parse(struct gw_request *req, struct source *source)
 	return true;
 }
 
-/* Opens the source, and checks rights and conditions. Returns false after it has filled the
- * reply. */
+/* Opens the source, and checks rights and conditions. On an error, fills the reply and returns
+ * false. */
 static bool source_open(struct gw_request *req, struct source *source)
 {
 	int bucket, ret;
@@ -98,7 +98,7 @@ bool gw_check_copy(struct gw_request *req)
 	return gw_stored_check(req) && gw_condition_store(req, &exclusive);
 }
 
-/* The hashes of a copy. */
+/* The hashes that are computed during a copy. */
 struct hashes {
 	struct pst_hash *md5, *sum;
 	enum pst_hash_kind sum_kind;
@@ -215,7 +215,7 @@ static void copy_object(struct gw_request *req, struct source *source)
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))
 		ret = -errno;
-	/* The object may have changed during the copy. */
+	/* The object that the copy replaces may have changed meanwhile. */
 	if (!ret && !gw_condition_store(req, &exclusive)) {
 		gw_meta_close(&meta);
 		return;
@@ -252,7 +252,8 @@ void gw_op_copy(struct gw_request *req)
 	source_close(&source);
 }
 
-/* Finds the range of the source for a part. Returns false after it has filled the reply. */
+/* Finds the range of the source that UploadPartCopy asks for. On an error, fills the reply and
+ * returns false. */
 static bool part_range(struct gw_request *req, const struct source *source, uint64_t *at,
 		       uint64_t *len)
 {

@@ -33,7 +33,7 @@ struct listing {
 	struct pst_text entries, prefixes;
 };
 
-/* Appends a key or a part of it. */
+/* Appends an element with a key, or with a part of a key. */
 static void put_key(struct listing *l, struct pst_text *out, const char *name, const char *key,
 		    size_t len)
 {
@@ -55,7 +55,7 @@ static void put_owner(struct pst_text *out)
 			 "<Owner><ID>penstock</ID><DisplayName>penstock</DisplayName></Owner>");
 }
 
-/* Appends the kind of an object's checksum. */
+/* Appends the elements with the kind of an object's checksum. */
 static void put_algorithm(struct pst_text *out, const struct gw_meta *meta)
 {
 	const char *type = gw_meta_get(meta, "x-amz-checksum-type");
@@ -124,7 +124,7 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	return 1;
 }
 
-/* Takes an object of the walk. */
+/* Handles one object that the walk has found. */
 static int list_object(void *user, const char *key, size_t len, int dir, const char *path)
 {
 	struct listing *l = user;
@@ -156,7 +156,7 @@ static int list_object(void *user, const char *key, size_t len, int dir, const c
 	return 0;
 }
 
-/* Finds the key after which the listing begins. Returns false after it has filled the reply. */
+/* Finds the key after which the listing begins. On an error, fills the reply and returns false. */
 static bool listing_start(struct listing *l, char *token)
 {
 	struct gw_request *req = l->req;
@@ -179,7 +179,7 @@ static bool listing_start(struct listing *l, char *token)
 		l->walk.after = after->value;
 		l->walk.after_len = after->value_len;
 	}
-	/* A listing that ended with a common prefix goes on after all keys with this prefix. */
+	/* If the last page ended with a common prefix, skip all keys with this prefix. */
 	if (!l->walk.after || !l->delimiter_len || l->walk.after_len <= l->walk.prefix_len ||
 	    l->walk.after_len > GW_KEY_MAX)
 		return true;

@@ -29,7 +29,7 @@ static const char *upload_id(const struct gw_request *req)
 	return id ? id : "";
 }
 
-/* Opens the request's upload. Returns false after it has filled the reply. */
+/* Opens the request's upload. On an error, fills the reply and returns false. */
 static bool upload_open(struct gw_request *req, struct gw_upload *upload)
 {
 	int ret =
@@ -210,7 +210,8 @@ static void reply_completed(struct gw_request *req, const char *etag, const stru
 	pst_text_put_str(out, "</CompleteMultipartUploadResult>");
 }
 
-/* Answers a repeated request, whose first reply was lost. Returns whether it was one. */
+/* Answers a repeated CompleteMultipartUpload whose first reply was lost, although the upload was
+ * completed. Returns whether it was such a request. */
 static bool complete_again(struct gw_request *req)
 {
 	struct gw_object object;
@@ -237,7 +238,8 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* The object may be complete, and its gateway was killed before it removed the upload. */
+	/* An earlier request may have completed the object. A gateway that was killed may not have
+	 * removed the upload afterwards. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
@@ -287,7 +289,8 @@ void gw_op_abort(struct gw_request *req)
 
 /* ---- ListParts ---- */
 
-/* Appends a part. Returns 0, also if the part has been removed, or a negative errno. */
+/* Appends a part to the reply to ListParts. Returns 0, also if the part has been removed meanwhile,
+ * or a negative errno. */
 static int put_part(struct gw_request *req, const struct gw_upload *upload, unsigned number,
 		    struct pst_text *out)
 {
@@ -311,7 +314,8 @@ static int put_part(struct gw_request *req, const struct gw_upload *upload, unsi
 	return 0;
 }
 
-/* Marks the number of a part in an array of GW_PARTS_MAX + 1 elements. */
+/* Called for each file of an upload. If the file is a part, marks its number in an array of
+ * GW_PARTS_MAX + 1 elements. */
 static int part_find(void *user, const struct dirent *entry)
 {
 	unsigned long n = strtoul(entry->d_name, NULL, 10);
@@ -341,7 +345,7 @@ void gw_op_list_parts(struct gw_request *req)
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
 	    (ret = pst_dir_each(upload.dir, part_find, has, NULL))) {
-		/* Has no effect if the reply already has an error. */
+		/* If the reply has an error already, this call does not change it. */
 		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
 		free(has);
@@ -477,7 +481,8 @@ static void put_name(const struct upload_listing *l, struct pst_text *out, const
 	pst_text_put_str(out, ">");
 }
 
-/* Returns whether an upload comes after the markers. */
+/* Returns whether an upload comes after the markers that the request states, the end of the
+ * previous page. */
 static bool is_after(const struct upload_listing *l, const struct listed *u)
 {
 	int order = strcmp(u->key, l->key_marker);

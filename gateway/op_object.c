@@ -21,11 +21,12 @@
 /* The range of an object that a request asks for. */
 struct part {
 	uint64_t at, len;
-	bool partial;	/* whether the reply is 206 */
-	unsigned parts; /* number of the object's parts if the request names one of them; 0 */
+	bool partial; /* whether the reply is 206 */
+	/* number of parts of the object if the request names a part; otherwise 0 */
+	unsigned parts;
 };
 
-/* Opens the request's object. Returns false after it has filled the reply. */
+/* Opens the request's object. On an error, fills the reply and returns false. */
 static bool object_open(struct gw_request *req, struct gw_object *object)
 {
 	const char *version = gw_param(req, "versionId");
@@ -41,8 +42,8 @@ static bool object_open(struct gw_request *req, struct gw_object *object)
 	return !ret;
 }
 
-/* Finds the part with a number in the item "parts", which lists the lengths of all parts. Returns
- * false if there is no such part. */
+/* Finds part `number` of an object. The item "parts" of its metadata has the lengths of all parts.
+ * Returns false if there is no such part. */
 static bool part_find(const struct gw_object *object, int64_t number, struct part *part)
 {
 	const char *list = gw_meta_get(&object->meta, "parts");
@@ -65,7 +66,7 @@ static bool part_find(const struct gw_object *object, int64_t number, struct par
 	return part->partial;
 }
 
-/* Finds the range that the request asks for. Returns false after it has filled the reply. */
+/* Finds the range that the request asks for. On an error, fills the reply and returns false. */
 static bool part_choose(struct gw_request *req, const struct gw_object *object, struct part *part)
 {
 	const char *range = gw_header(req, "range"), *if_range = gw_header(req, "if-range");
@@ -101,8 +102,8 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 	}
 }
 
-/* Adds the headers that were stored with the object, or the values that the request gives in their
- * place. */
+/* Adds the headers that are stored with the object. If the request states another value for one of
+ * them, adds that value instead. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
 	static const char *const overrides[] = {
@@ -234,7 +235,8 @@ struct deletion {
 	struct gw_request *req;
 	char *keys[DELETE_MAX];
 	size_t lens[DELETE_MAX];
-	char *etags[DELETE_MAX]; /* ETags that the objects must have; NULL: any */
+	/* for each object: ETag that it must have, or NULL if the request states none */
+	char *etags[DELETE_MAX];
 	bool other_version[DELETE_MAX], unsupported[DELETE_MAX];
 	unsigned count;
 	bool quiet;
@@ -247,7 +249,8 @@ static int deletion_begin(void *user, const char *path)
 
 	if (!strncmp(path, object, strlen(object))) {
 		path += strlen(object);
-		/* An unknown element, such as Size, may be a condition. */
+		/* An element that this function does not know, such as Size, may be a condition.
+		 * Such an entry is refused. */
 		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
 		    strcmp(path, "ETag") != 0)
 			d->unsupported[d->count - 1] = true;
@@ -287,8 +290,8 @@ static int deletion_end(void *user, const char *path, const char *text, size_t l
 	return 0;
 }
 
-/* Compares an object's ETag with that of an entry. Returns 0 or a negative errno; sets *error if
- * they differ or if there is no object. */
+/* Compares the ETag of the object with the ETag that entry `i` states. Sets *error if they differ
+ * or if there is no object. Returns 0 or a negative errno. */
 static int deletion_compare(const struct deletion *d, unsigned i, enum gw_error *error)
 {
 	struct gw_object object;
@@ -391,7 +394,7 @@ static bool attribute_wanted(const char *list, const char *name)
 	return false;
 }
 
-/* Returns whether a list has only names of attributes, and at least one. */
+/* Returns whether the list is not empty and contains only known names of attributes. */
 static bool attributes_known(const char *list)
 {
 	static const char *const names[] = {"ETag", "Checksum", "ObjectParts", "StorageClass",
@@ -430,7 +433,8 @@ static void put_checksum(struct pst_text *out, const struct gw_meta *meta)
 	free(sums.at);
 }
 
-/* Appends the checksum of a part. The item "sums" has the checksums of all parts, with commas. */
+/* Appends the checksum of a part. The item "sums" of the metadata has the checksums of all parts,
+ * separated by commas. */
 static void put_part_sum(struct pst_text *out, const struct gw_meta *meta, unsigned long number)
 {
 	const char *list = gw_meta_get(meta, "sums");

@@ -21,7 +21,7 @@ void gw_op_put(struct gw_request *req)
 	bool exclusive;
 	int ret;
 
-	/* The object may have changed while the body arrived. */
+	/* The stored object may have changed while the body arrived. */
 	if (!gw_condition_store(req, &exclusive))
 		return;
 	gw_stored_etag(req, etag);
@@ -33,7 +33,7 @@ void gw_op_put(struct gw_request *req)
 		gw_header_add(req, "x-amz-checksum-type", "FULL_OBJECT");
 	}
 	ret = gw_draft_finish(store, &req->body.draft, &meta);
-	/* The object may have changed during the sync. */
+	/* The stored object may have changed while the draft was synced. */
 	if (!ret && !gw_condition_store(req, &exclusive)) {
 		gw_meta_close(&meta);
 		return;

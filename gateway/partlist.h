@@ -11,7 +11,8 @@
 
 #include "common/text.h"
 
-/* `at` is the text at first; the other members are 0. */
+/* A position in such a text. At first, `at` is the start of the text, and the other members are
+ * 0. */
 struct gw_partlist {
 	const char *at;
 	uint64_t len;
@@ -21,7 +22,7 @@ struct gw_partlist {
 /* Finds the next part's length. Returns false after the last part. */
 bool gw_partlist_next(struct gw_partlist *list, uint64_t *len);
 
-/* A list that is being written. All members are 0 at first. */
+/* The state while such a text is being written. All members are 0 at first. */
 struct gw_partlist_writer {
 	struct pst_text text;
 	uint64_t len;
@@ -29,7 +30,7 @@ struct gw_partlist_writer {
 };
 
 void gw_partlist_add(struct gw_partlist_writer *writer, uint64_t len);
-/* Writes the last part. The owner frees writer->text.at. */
+/* Writes the last part's length. The caller then frees writer->text.at. */
 void gw_partlist_end(struct gw_partlist_writer *writer);
 
 #endif

@@ -8,7 +8,7 @@
 #include "common/thread.h"
 
 struct gw_pool {
-	pthread_mutex_t lock; /* protects all that follows but the threads */
+	pthread_mutex_t lock; /* protects all members below except the threads */
 	pthread_cond_t wake;
 	struct gw_job *first, **last;
 	bool stop;

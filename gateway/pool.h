@@ -20,8 +20,8 @@ struct gw_job {
 struct gw_pool *gw_pool_start(unsigned threads);
 /* Adds a job. Returns false if the pool is about to stop; the caller then runs the job itself. */
 bool gw_pool_add(struct gw_pool *pool, struct gw_job *job);
-/* Runs all jobs that were added, and ends the threads. First, the caller makes the jobs end soon:
- * serve.c by `stopping` in server.h and by gw_rdma_cancel. NULL is allowed. */
+/* Runs all jobs that were added, and ends the threads. Before this call, the caller must make the
+ * jobs end soon: serve.c sets `stopping` (server.h) and calls gw_rdma_cancel. NULL is allowed. */
 void gw_pool_stop(struct gw_pool *pool);
 /* Frees a pool that has stopped. NULL is allowed. */
 void gw_pool_free(struct gw_pool *pool);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parses digits. Returns what follows them, or NULL if there are none. */
+/* Parses decimal digits. Returns the text after them, or NULL if there are none. */
 static const char *digits(const char *text, uint64_t *out)
 {
 	size_t len = strspn(text, "0123456789");

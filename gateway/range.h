@@ -9,9 +9,11 @@
 #include <stdint.h>
 
 enum gw_range {
-	GW_RANGE_NONE, /* no range, or one that is ignored: several ranges, another unit */
+	/* the header has no range, or one that is ignored: several ranges, or a unit other than
+	 * bytes */
+	GW_RANGE_NONE,
 	GW_RANGE_OK,
-	GW_RANGE_BEYOND, /* the range begins beyond the end */
+	GW_RANGE_BEYOND, /* the range begins after the last byte of the object */
 };
 
 /* Finds the range of `size` bytes that a header asks for; NULL is no range. */

@@ -22,10 +22,11 @@ struct repair {
 	time_t now;
 	uint64_t lease_s, upload_lease_s;
 	struct gw_repair_result *result;
-	int unsettled; /* negative errno if a move to %self may be incomplete; 0 */
+	/* negative errno if a move of an object to %self may be incomplete; 0 if none is */
+	int unsettled;
 };
 
-/* A folder whose entries are repaired. */
+/* A folder whose entries are being repaired. */
 struct visit {
 	struct repair *r;
 	int dir;
@@ -53,7 +54,7 @@ static int each(int dir, struct repair *r,
 
 static bool is_older(const struct repair *r, const struct stat *st, uint64_t lease_s)
 {
-	/* The change time also counts: it is when a file got its name. */
+	/* The change time counts, too: a rename or a link changes it. */
 	time_t last =
 		st->st_mtim.tv_sec > st->st_ctim.tv_sec ? st->st_mtim.tv_sec : st->st_ctim.tv_sec;
 
@@ -73,7 +74,7 @@ static bool is_locked(int dir, const char *name)
 	return locked;
 }
 
-/* Removes a draft, or the folder of a replacement that was not made. */
+/* Removes a draft, or a folder that a crashed gateway made to replace a file but did not use. */
 static int draft_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	int inner;
@@ -95,7 +96,7 @@ static int draft_repair(struct repair *r, int dir, const char *name, const struc
 	return 0;
 }
 
-/* The latest time of change of a folder and its files. */
+/* The latest change time that was found so far in a folder. */
 struct newest {
 	int dir;
 	time_t time;
@@ -143,10 +144,10 @@ static int upload_repair(struct repair *r, int dir, const char *name, const stru
 		return 0;
 	}
 	ret = newest(upload, &last);
-	/* Without its file "upload", the folder is what an interrupted removal has left. */
+	/* If the file "upload" is missing, an interrupted removal has left the folder. */
 	whole = fstatat(upload, "upload", &file, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 	close(upload);
-	/* An upload whose age is not known is kept. */
+	/* Keeps an upload whose age cannot be determined. */
 	if (ret || r->now - last <= (time_t)(whole ? r->upload_lease_s : r->lease_s))
 		r->result->kept++;
 	else if (!gw_upload_remove(&r->store, repaired_bucket, name))
@@ -167,8 +168,8 @@ static int uploads_repair(struct repair *r, int dir, const char *name, const str
 	return ret;
 }
 
-/* Completes moves of objects to %self beneath a folder. A failure is noted, and the other folders
- * are still visited. */
+/* Completes the moves of objects to %self in the folders beneath a folder. If one fails, notes the
+ * failure and continues with the other folders. */
 static int moves_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	char target[8];
@@ -200,8 +201,8 @@ static int bucket_repair(struct repair *r, int dir, const char *name, const stru
 	return gw_bucket_name_ok(name) ? moves_repair(r, dir, name, st) : 0;
 }
 
-/* Removes a record of metadata whose object is gone. All objects' inodes would have to be known to
- * tell which records are in use, so only unfinished records are removed. */
+/* Removes an unfinished record of metadata. Complete records stay, even if their object is gone: to
+ * find those, one would have to know the inodes of all objects. */
 static int record_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	size_t len = strlen(name);
@@ -223,8 +224,9 @@ int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 	memset(result, 0, sizeof(*result));
 	if (ret)
 		return ret;
-	/* Moves first: a file that is about to become %self looks like a draft. If a move may be
-	 * left to complete, a draft may be the only name of an object, and no draft is removed. */
+	/* Moves come first, because a file that is about to become %self looks like a draft. If a
+	 * move may be incomplete, a draft may be the only name of an object. Then no draft is
+	 * removed. */
 	ret = each(r.store.root, &r, bucket_repair);
 	if (!ret && !r.unsettled)
 		ret = each(r.store.tmp, &r, draft_repair);

@@ -54,7 +54,7 @@ void gw_header_etag(struct gw_request *req, const char *etag)
 	gw_header_add(req, "ETag", quoted);
 }
 
-/* Forgets what has been put into the reply. */
+/* Removes everything that has been put into the reply. */
 static void reply_reset(struct gw_reply *reply)
 {
 	if (reply->fd >= 0)
@@ -220,7 +220,8 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 	return n > max ? max : n;
 }
 
-/* Finds the bucket in the request's host. Returns its length, or 0. */
+/* Finds the name of the bucket in the header Host. Returns the name's length, or 0 if the host
+ * names no bucket. */
 static size_t host_bucket(const char *host, const char *domain)
 {
 	size_t len, suffix;
@@ -269,7 +270,7 @@ static bool params_parse(struct gw_request *req, char **memory)
 	return true;
 }
 
-/* Finds bucket and key in the path. */
+/* Finds the bucket and the key in the path of the target. */
 static bool path_parse(struct gw_request *req, const char *domain, char **memory)
 {
 	const char *host = gw_header(req, "host"), *path = req->path + 1, *slash;
@@ -286,7 +287,9 @@ static bool path_parse(struct gw_request *req, const char *domain, char **memory
 		slash = strchr(path, '/');
 		len = slash ? (size_t)(slash - path) : strlen(path);
 		if (!len)
-			return !slash; /* "/" is the service, "//..." is nothing */
+			/* the path "/" names the service; a path that begins with "//" names
+			 * nothing */
+			return !slash;
 		if (decode(memory, path, len, false, &req->bucket) < 0)
 			return false;
 	}
@@ -313,7 +316,7 @@ bool gw_request_parse(struct gw_request *req, const char *domain)
 	}
 	query = strchr(target, '?');
 	req->path = strndup(target, query ? (size_t)(query - target) : strlen(target));
-	/* The decoded texts are not longer than the encoded ones; each has a NUL. */
+	/* A decoded text is not longer than the encoded text. Each decoded text ends with a NUL. */
 	req->memory = memory = malloc(2 * strlen(target) + (host ? strlen(host) : 0) + 16);
 	if (!req->path || !memory) {
 		gw_fail(req, GW_SlowDown, NULL);

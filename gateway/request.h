@@ -30,15 +30,15 @@ struct passage;
 struct gw_request {
 	struct gw_server *server;
 	struct gw_http_request *http;
-	char id[17];	    /* in the header x-amz-request-id */
-	char *path;	    /* as on the wire, without the query */
-	const char *query;  /* as on the wire; "" if there is none */
+	char id[17];	    /* value of the header x-amz-request-id */
+	char *path;	    /* path of the target, not decoded */
+	const char *query;  /* query of the target, not decoded; "" if there is none */
 	const char *bucket; /* decoded; NULL for requests to the service */
 	const char *key;    /* decoded; NULL for requests to a bucket */
 	size_t key_len;
 	struct gw_param params[GW_PARAMS_MAX];
 	unsigned param_count;
-	char *memory; /* of bucket, key and parameters */
+	char *memory; /* memory that contains bucket, key and parameters */
 	const struct gw_op *op;
 	unsigned op_number;
 	/* set by auth.c */
@@ -47,20 +47,22 @@ struct gw_request {
 	struct pst_sigv4_claim *claim;
 	int bucket_fd; /* -1 if the bucket is not open */
 	struct gw_body body;
-	struct passage *passage; /* to the upstream; NULL if there is none */
-	void *state; /* of the operation; freed with free() */
-	/* Window of the client's memory that stands for the body of the request or of the reply;
-	 * NULL if there is none. Set by rdma.c. */
+	/* the request's way to the upstream; NULL if it does not go there */
+	struct passage *passage;
+	void *state; /* state of the operation; gw_request_close frees it with free() */
+	/* Window of the client's memory from which the request's body is read, or into which the
+	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
 	bool has_crc64; /* whether the transport has computed `crc64` */
-	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved */
+	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved by RDMA */
 	enum gw_error error;
-	const char *hint; /* region for the reply with an error; NULL for none */
+	/* for the reply with an error: region for which the client shall sign; NULL for none */
+	const char *hint;
 	bool failed;
 };
 
-/* Finds bucket, key and parameters. `domain` is the suffix of hosts that name a bucket, or NULL.
- * Returns false after it has filled the reply with an error. */
+/* Finds bucket, key and parameters in the target and in the header Host. `domain` is the suffix of
+ * hosts that name a bucket, or NULL. On an error, fills the reply and returns false. */
 bool gw_request_parse(struct gw_request *req, const char *domain);
 /* Frees the request. Its body has been closed. */
 void gw_request_close(struct gw_request *req);
@@ -78,10 +80,10 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 /* Fills the reply with an error. Returns -1. `fmt` is NULL for the default message. */
 int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Fills the reply with the error for an errno (negative or positive). `what` is the error for
- * ENOENT. */
+/* Fills the reply with the error for an errno (negative or positive). `what` is the error that
+ * stands for ENOENT. */
 int gw_fail_errno(struct gw_request *req, int code, enum gw_error what);
-/* Begins a reply with XML; the caller appends to the result. */
+/* Begins a reply with an XML document. Returns the text to which the caller appends. */
 struct pst_text *gw_reply_xml(struct gw_request *req, unsigned status);
 void gw_reply_empty(struct gw_request *req, unsigned status);
 void gw_header_add(struct gw_request *req, const char *name, const char *value);

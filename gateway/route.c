@@ -12,8 +12,9 @@
 #include "op_object.h"
 #include "op_put.h"
 
-/* Parameters that select an operation. With any of them, an operation that the table does not have
- * is not implemented. Requests that change anything may have no other parameters either. */
+/* Parameters that select an operation. If a request has such a parameter, and the table below has
+ * no matching operation, the reply is NotImplemented. Requests that change anything may have no
+ * unknown parameters either. */
 static const char *const subs[] = {
 	"accelerate",	"acl",
 	"analytics",	"attributes",
@@ -41,7 +42,7 @@ static const char *const subs[] = {
 #define NONE GW_BODY_NONE
 #define COPY "x-amz-copy-source"
 
-/* Rows with more conditions come first. */
+/* The first row that matches is used, so rows with more conditions come first. */
 static const struct gw_op ops[] = {
 	{"ListBuckets", "GET", GW_SERVICE, .run = gw_op_list_buckets},
 
@@ -107,7 +108,7 @@ static const struct gw_op ops[] = {
 #define OP_COUNT (sizeof(ops) / sizeof(ops[0]))
 _Static_assert(OP_COUNT < GW_OPS_MAX, "metrics.h has too few operations");
 
-/* Returns whether the query has a parameter of the list `subs` other than those of an operation. */
+/* Returns whether the query has a parameter of the list `subs` that the operation does not use. */
 static bool has_other_sub(const struct gw_request *req, const struct gw_op *op)
 {
 	for (unsigned i = 0; i < sizeof(subs) / sizeof(subs[0]); i++)
@@ -122,9 +123,10 @@ static bool is_reading(const struct gw_request *req)
 	return !strcmp(req->http->method, "GET") || !strcmp(req->http->method, "HEAD");
 }
 
-/* Returns whether the query has a parameter that an operation does not know. A sub-resource that
- * is newer than this table must not become a change of the object or the bucket itself. S3 ignores
- * parameters that begin with "x-"; those of signatures are among them. */
+/* Returns whether the query has a parameter that the operation does not know. Such a parameter may
+ * name a sub-resource that is newer than this table. The request must then not change the object or
+ * the bucket itself. Parameters that begin with "x-" are allowed: S3 ignores them, and those of
+ * signatures are among them. */
 static bool has_unknown(const struct gw_request *req, const struct gw_op *op)
 {
 	for (unsigned i = 0; i < req->param_count; i++) {
@@ -150,7 +152,8 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 	return !has_other_sub(req, op) && (is_reading(req) || !has_unknown(req, op));
 }
 
-/* Operations that only the upstream knows. GET and HEAD change nothing. */
+/* Operations that only the upstream implements: requests with GET or HEAD, which change nothing,
+ * and all others. */
 static const struct gw_op other_read = {"none", .body = GW_BODY_TEXT};
 static const struct gw_op other_write = {"none", .body = GW_BODY_TEXT, .write = true};
 
@@ -163,7 +166,8 @@ static bool op_find(struct gw_request *req)
 	for (unsigned i = 0; i < OP_COUNT; i++)
 		if (op_matches(req, &ops[i], level)) {
 			req->op = &ops[i];
-			/* Rows with one name count as one operation. */
+			/* Rows with the same name are one operation, and have the number of the
+			 * first of these rows. */
 			for (req->op_number = 0;
 			     strcmp(ops[req->op_number].name, ops[i].name) != 0;)
 				req->op_number++;

@@ -14,20 +14,23 @@ struct gw_op {
 	const char *name; /* as in the API reference */
 	const char *method;
 	enum gw_level level;
-	const char *sub;    /* parameter that selects the operation, such as "uploads"; or NULL */
-	const char *sub2;   /* second such parameter, or NULL */
-	const char *header; /* header that selects it, or NULL */
+	/* parameter that must be in the query, such as "uploads"; NULL for none */
+	const char *sub;
+	const char *sub2;   /* second parameter that must be in the query; NULL for none */
+	const char *header; /* header that the request must have; NULL for none */
 	enum gw_body_kind body;
-	bool write;	/* whether the key must allow writing */
+	/* the operation changes objects or buckets, so the key must allow writing */
+	bool write;
 	bool no_bucket; /* whether the bucket need not exist */
-	/* Checks the request before its body is read; NULL if there is nothing to check. Returns
-	 * false after it has filled the reply. */
+	/* Checks the request before its body is read; NULL if there is nothing to check. On an
+	 * error, fills the reply and returns false. */
 	bool (*check)(struct gw_request *req);
 	/* Runs the operation after its body has been checked, and fills the reply. */
 	void (*run)(struct gw_request *req);
 };
 
-/* Chooses req->op. Returns false after it has filled the reply with an error. */
+/* Chooses req->op by method, path and parameters. On an error, fills the reply and returns
+ * false. */
 bool gw_route(struct gw_request *req);
 /* Chooses req->op for the upstream: an operation that is not in the table is passed through, too.
  */

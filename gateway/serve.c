@@ -24,7 +24,8 @@
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
 #define METRICS_CONNECTIONS 64
-/* Maximum number of servers that have an old certificate and still have connections. */
+/* Maximum number of servers that were started with an older certificate and still have
+ * connections. */
 #define OLD_MAX 8
 
 struct gateway {
@@ -40,7 +41,8 @@ struct gateway {
 
 /* ---- certificates ---- */
 
-/* Reads a file of certificates or a key. A key must not be readable by other users. */
+/* Reads a file in PEM form: certificates, or a key if `secret` is true. Refuses a key that other
+ * users can read. */
 static char *pem_read(const char *path, bool secret, char *why, size_t why_len)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -75,7 +77,7 @@ static void pem_free(char *text)
 	free(text);
 }
 
-/* Starts the server of S3 with the certificate that is in the files. */
+/* Starts the HTTP server for S3 with the current content of the certificate's files. */
 static struct gw_http *http_start(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
@@ -101,7 +103,7 @@ static struct gw_http *http_start(struct gateway *g)
 	http.key = key;
 	if (!o->cert || key)
 		started = gw_http_start(&http, g->why, g->why_len);
-	/* libmicrohttpd has copied them. */
+	/* libmicrohttpd has copied both texts. */
 	pem_free(cert);
 	pem_free(key);
 	return started;
@@ -116,18 +118,19 @@ static unsigned port_of(int fd)
 
 	if (fd < 0 || getsockname(fd, (struct sockaddr *)&address, &len))
 		return 0;
-	/* The port is at the same place in the addresses of both protocols. */
+	/* sockaddr_in and sockaddr_in6 have the port at the same place. */
 	return ntohs(address.sin6_port);
 }
 
-/* Allows as many open files as the connections may need. */
+/* Raises the limit of open files as far as the connections may need. */
 static void raise_file_limit(void)
 {
 	struct rlimit limit;
 
 	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
 		limit.rlim_cur = limit.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &limit); /* then the old limit applies */
+		/* if this fails, the old limit remains */
+		(void)setrlimit(RLIMIT_NOFILE, &limit);
 	}
 }
 
@@ -152,7 +155,7 @@ static int metrics_start(struct gateway *g)
 	return g->metrics ? 0 : -EIO;
 }
 
-/* Opens the folder that has the objects, or the other server that has them. */
+/* Opens the folder with the objects, or the connection to the upstream that has them. */
 static int objects_open(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
@@ -261,7 +264,8 @@ static void keys_reload(struct gateway *g)
 	gw_keys_release(old);
 }
 
-/* Stops servers with an old certificate that have no more requests. */
+/* Stops servers with an older certificate that have no more connections, or all of them if `all` is
+ * true. */
 static void old_stop(struct gateway *g, bool all)
 {
 	unsigned kept = 0;
@@ -274,8 +278,8 @@ static void old_stop(struct gateway *g, bool all)
 	g->old_count = kept;
 }
 
-/* Starts a server with the new certificate on the same socket. The old one keeps its connections.
- */
+/* Starts a server with the new certificate on the same socket. The server with the old certificate
+ * keeps its connections. */
 static void certificate_reload(struct gateway *g)
 {
 	struct gw_http *http;
@@ -296,8 +300,8 @@ static void certificate_reload(struct gateway *g)
 	atomic_store(&g->front.http, http);
 }
 
-/* Waits for a signal. Meanwhile, stops servers with an old certificate whose last connection has
- * ended. Returns -1 if the wait was interrupted. */
+/* Waits for a signal. Meanwhile, stops servers with an older certificate whose last connection has
+ * ended. Returns the signal, or -1 if the wait was interrupted. */
 static int signal_wait(struct gateway *g, const sigset_t *signals)
 {
 	const struct timespec step = {.tv_sec = 1};
@@ -323,7 +327,8 @@ static unsigned requests_left(const struct gateway *g)
 	return count;
 }
 
-/* Lets requests in flight end. A second signal, or the time limit, ends them. */
+/* Waits until the requests in flight have ended, but not longer than the time limit. A second
+ * signal ends the wait, too. */
 static void drain(struct gateway *g, const sigset_t *signals)
 {
 	const uint64_t until = pst_now_ns() + g->options->drain_s * UINT64_C(1000000000);
@@ -344,9 +349,11 @@ static void gateway_stop(struct gateway *g)
 	struct gw_server *server = &g->front.server;
 
 	atomic_store(&server->stopping, true);
-	/* First, because workers wait for moves, and the servers wait for their workers. */
+	/* This must come first, because workers wait for moves, and the servers wait for their
+	 * workers. */
 	gw_rdma_cancel(server->rdma);
-	/* Its threads resume the connections that wait for it. */
+	/* This must come before the servers stop, because its threads resume the connections that
+	 * wait for the upstream. */
 	gw_upstream_stop(server->upstream);
 	old_stop(g, true);
 	atomic_store(&g->front.http, NULL);
@@ -384,7 +391,7 @@ int gw_serve(const struct gw_options *options, char *why, size_t why_len)
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGHUP);
-	/* All threads inherit the mask, so that only this thread takes the signals. */
+	/* Threads inherit the mask of blocked signals. So only this thread receives the signals. */
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	ret = gateway_start(g);
 	if (!ret) {

@@ -11,21 +11,27 @@
 #include <stdint.h>
 
 struct gw_options {
-	const char *root;	   /* folder with the objects; or */
-	const char *upstream;	   /* URL of the server that has them */
-	const char *listen, *keys; /* required */
-	const char *metrics;	   /* ADDRESS:PORT of the metrics; NULL for none */
-	const char *region;	   /* NULL accepts any */
-	const char *domain;	   /* NULL: path-style only */
-	const char *cert, *key;	   /* files in PEM form; NULL without TLS */
-	const char *access_log;	   /* file; "-" is standard output; NULL for none */
-	const char *rdma;	   /* transports of RDMA; "none"; NULL: all */
-	const char *device;	   /* GPU through which windows of GPUs are accessed; NULL: none */
+	const char *root; /* folder with the objects; NULL if `upstream` is set */
+	/* URL of the server that has the objects; NULL if `root` is set */
+	const char *upstream;
+	/* address and port to listen on; file of access keys; both required */
+	const char *listen, *keys;
+	const char *metrics; /* ADDRESS:PORT of the metrics; NULL for none */
+	const char *region;  /* region that signatures must name; NULL accepts any */
+	/* suffix of hosts that name a bucket; NULL if only the path names the bucket */
+	const char *domain;
+	const char *cert, *key; /* files in PEM form; NULL without TLS */
+	const char *access_log; /* file; "-" is standard output; NULL for none */
+	/* transports of RDMA, separated by commas; "none"; NULL for all */
+	const char *rdma;
+	/* GPU through which the windows in memory of GPUs are accessed; NULL for none */
+	const char *device;
 	bool no_md5;
 	unsigned threads, connections_max, connections_per_address_max;
 	unsigned timeout_s, rate_min, drain_s;
 	uint64_t body_max;
-	uint64_t buffer_memory; /* of all requests to the upstream together */
+	/* maximum staging memory in bytes for all requests to the upstream together */
+	uint64_t buffer_memory;
 	/* Called when the gateway accepts connections, with its port. */
 	void (*ready)(unsigned port, unsigned metrics_port);
 	/* Called with messages to the operator. */

@@ -17,20 +17,21 @@
 
 struct gw_server {
 	struct gw_store store;
-	const char *region;	   /* region that signatures must name; NULL accepts any */
-	const char *domain;	   /* suffix of hosts that name a bucket; NULL: path-style only */
-	bool md5;		   /* whether a single PUT has its MD5 digest as ETag */
+	const char *region; /* region that signatures must name; NULL accepts any */
+	const char *domain; /* suffix of hosts that name a bucket; NULL: path-style only */
+	/* the ETag of an object that one PUT stores is its MD5 digest */
+	bool md5;
 	uint64_t body_max;	   /* longest body of an object or a part */
 	atomic_ullong text_bytes;  /* bytes of all bodies that are kept in memory */
 	pthread_mutex_t keys_lock; /* protects `keys` */
 	struct gw_keys *keys;
 	struct gw_metrics metrics;
-	struct gw_access_log *log; /* NULL if there is none */
+	struct gw_access_log *log; /* NULL if no access log is written */
 	struct gw_rdma *rdma;	   /* server half of S3 over RDMA */
-	/* Server to which requests are passed; NULL: `store` has the objects. */
+	/* Server to which requests are passed through; NULL if `store` has the objects. */
 	struct gw_upstream *upstream;
-	/* Set when the time of the drain is over: requests that have not begun are refused, and
-	 * copies end with -ECANCELED. */
+	/* Set when the drain has reached its time limit: requests that have not begun are then
+	 * refused, and copies end with -ECANCELED. */
 	atomic_bool stopping;
 };
 

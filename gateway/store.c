@@ -12,7 +12,7 @@
 #include "folder.h"
 #include "keypath.h"
 
-/* Maximum number of attempts to name a draft while other gateways change its folders. */
+/* Maximum number of attempts to give a draft its name while other gateways change the folders. */
 #define ATTEMPTS 200
 /* After each block of this length in bytes, the kernel begins to write a draft to the drive, so
  * that fsync() has less to write. */
@@ -31,7 +31,8 @@ static int open_own(int dir, const char *name, mode_t mode)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Returns whether files without a name work here: they need the file system and /proc. */
+/* Returns whether the store can use files without a name: the file system must support them, and
+ * /proc must be mounted. */
 static bool can_be_unnamed(const struct gw_store *store)
 {
 	struct gw_draft draft = {
@@ -277,7 +278,8 @@ int gw_draft_open(const struct gw_store *store, struct gw_draft *draft)
 	draft->fd = openat(store->tmp, draft->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (draft->fd < 0)
 		return -errno;
-	/* Tells `serve --repair` that the draft is in use. A failure only costs this hint. */
+	/* The lock shows `serve --repair` that the draft is in use. If it fails, nothing else is
+	 * lost. */
 	(void)flock(draft->fd, LOCK_SH | LOCK_NB);
 	return 0;
 }
@@ -297,7 +299,7 @@ int gw_draft_write(const struct gw_draft *draft, const char *bytes, size_t len, 
 			at += (uint64_t)n;
 		}
 	}
-	/* Only a hint, so its failure does not matter. */
+	/* The call is only a hint to the kernel, so its failure does not matter. */
 	if (to > from)
 		(void)sync_file_range(draft->fd, (off64_t)from, (off64_t)(to - from),
 				      SYNC_FILE_RANGE_WRITE);
@@ -333,8 +335,8 @@ static bool is_folder(int dir, const char *name)
 	return !fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode);
 }
 
-/* Gives a draft its name, only if the name is free. Returns 0, -EEXIST, -EISDIR or another negative
- * errno. */
+/* Gives a draft its name if no other file has it. Returns 0, -EEXIST, -EISDIR if a folder has the
+ * name, or another negative errno. */
 static int put_new(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name)
 {
 	int ret = draft_link(store, draft, dir, name);
@@ -348,7 +350,7 @@ static int put_new(const struct gw_store *store, struct gw_draft *draft, int dir
 	return ret;
 }
 
-/* Gives a draft its name, in place of a file that has the name. */
+/* Gives a draft its name, and replaces a file that has the name. */
 static int put_over(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name)
 {
 	struct stat old;
@@ -361,7 +363,7 @@ static int put_over(const struct gw_store *store, struct gw_draft *draft, int di
 		ret = put_new(store, draft, dir, name);
 		if (ret != -EEXIST)
 			return ret;
-		/* rename(2) needs a file that has a name. */
+		/* rename(2) needs a source with a name, so first give the draft a unique name. */
 		gw_unique_name(unique);
 		ret = draft_link(store, draft, store->tmp, unique);
 		if (ret)
@@ -377,7 +379,8 @@ static int put_over(const struct gw_store *store, struct gw_draft *draft, int di
 	return 0;
 }
 
-/* Gives a draft its name in a folder, or the name %self in the folder that has the name. */
+/* Gives a draft its name in a folder. If a folder has this name, the draft becomes %self in that
+ * folder. */
 static int put(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name,
 	       bool exclusive)
 {
@@ -415,7 +418,8 @@ int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int b
 		return ret;
 	slash = strrchr(path, '/');
 	ret = -EAGAIN;
-	/* -ENOENT, -EAGAIN: another gateway has removed a folder that was empty */
+	/* -ENOENT and -EAGAIN mean that another gateway has just removed a folder because it was
+	 * empty. */
 	for (unsigned i = 0; i < ATTEMPTS && (ret == -EAGAIN || ret == -ENOENT); i++) {
 		int dir = gw_folder_make(bucket, store->tmp, path, store->sync);
 

@@ -62,17 +62,19 @@ struct gw_object {
 int gw_object_open(const struct gw_store *store, int bucket, const char *key, size_t len,
 		   struct gw_object *out);
 void gw_object_close(struct gw_object *object);
-/* Opens the object of a folder's own name. Returns the descriptor or a negative errno. */
+/* Opens the file of the object whose key is the name of the folder `dir`. Returns the descriptor or
+ * a negative errno. */
 int gw_self_open(const struct gw_store *store, int dir);
 /* Removes an object and folders that become empty. Returns 0, -ENOENT or another negative errno. */
 int gw_object_remove(const struct gw_store *store, int bucket, const char *key, size_t len);
 
 /* ---- drafts ---- */
 
-/* A file that has no place in a bucket yet. `fd` is -1 at first. */
+/* A file that is being written and has no name in a bucket yet. `fd` is -1 at first. */
 struct gw_draft {
 	int fd;
-	char name[64]; /* its name in the folder `tmp`, or "" if it has none */
+	/* name of the file in the folder `tmp`; "" if the file has no name */
+	char name[64];
 };
 
 int gw_draft_open(const struct gw_store *store, struct gw_draft *draft);
@@ -81,13 +83,12 @@ int gw_draft_write(const struct gw_draft *draft, const char *bytes, size_t len, 
 /* Stores the metadata and syncs the draft. Returns 0 or a negative errno. */
 int gw_draft_finish(const struct gw_store *store, const struct gw_draft *draft,
 		    const struct gw_meta *meta);
-/* Gives a finished draft its place as an object, syncs the folders and closes the draft. With
- * `exclusive`, an object with this key must not exist yet: else the result is -EEXIST. Returns 0
- * or a negative errno. */
+/* Makes a finished draft the object with this key, syncs the folders and closes the draft. With
+ * `exclusive`, returns -EEXIST if there is such an object. Returns 0 or another negative errno. */
 int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int bucket,
 		     const char *key, size_t len, bool exclusive);
-/* Gives a finished draft a name in a folder, in place of a file that has the name, and closes it.
- */
+/* Gives a finished draft a name in a folder, replaces a file that has the name, and closes the
+ * draft. */
 int gw_draft_place(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name);
 /* Closes a draft and removes its file if it has not been published. */
 void gw_draft_close(const struct gw_store *store, struct gw_draft *draft);

@@ -19,7 +19,7 @@ static bool begins(const char *text, const char *begin)
 	return !strncmp(text, begin, strlen(begin));
 }
 
-/* Returns whether a header asks for something that the gateway does not have. */
+/* Returns whether a header asks for a feature that the gateway does not have. */
 static bool is_beyond(const struct pst_header *header)
 {
 	static const char *const names[] = {

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A suspended connection goes on when a quarter of the ring is free or full, so that its thread is
- * not woken for each piece. */
+/* Number of bytes of the ring that must be free, or filled, before a suspended connection is
+ * resumed. With fewer, its thread would be woken for each piece. */
 #define STEP (GW_STREAM_RING / 4)
 
 struct gw_stream *gw_stream_open(uint64_t want, void (*freed)(void *owner), void *owner)
@@ -66,14 +66,16 @@ void gw_stream_release(struct gw_stream *s)
 		return;
 	freed = s->freed;
 	owner = s->owner;
-	/* First, the owner takes the stream off its list, so that no other thread finds it. */
+	/* The owner first takes the stream off its list, so that no other thread can find it when
+	 * its memory is freed. */
 	freed(owner);
 	gw_stream_discard(s);
 }
 
 /* ---- the connection; all functions run on its thread ---- */
 
-/* Suspends the connection. The lock is held, so that the exchange cannot resume it before. */
+/* Suspends the connection. The lock is held, so that the exchange cannot resume the connection
+ * before it is suspended. */
 static void park(struct gw_stream *s)
 {
 	s->parked = true;

@@ -24,7 +24,7 @@ int gw_uploads_open(const struct gw_store *store, const char *bucket)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Opens the folder of a bucket's uploads, and makes it if it is missing. */
+/* Opens the folder that contains a bucket's uploads, and makes it if it is missing. */
 static int uploads_make(const struct gw_store *store, const char *bucket)
 {
 	if (mkdirat(store->multipart, bucket, 0700) && errno != EEXIST)
@@ -152,13 +152,14 @@ int gw_upload_lock(struct gw_upload *upload)
 	do {
 		ret = flock(upload->lock, LOCK_EX);
 	} while (ret && errno == EINTR);
-	/* A file system without locks gets none: gw_upload_exists() then finds most cases. */
+	/* If the file system has no locks, the upload is not locked; gw_upload_exists() then
+	 * detects most conflicts. */
 	if (ret && errno != ENOSYS && errno != EOPNOTSUPP && errno != ENOLCK && errno != EINVAL)
 		return -errno;
 	return gw_upload_exists(upload) ? 0 : -ENOENT;
 }
 
-/* A folder of parts that is removed. */
+/* A folder of parts that is being removed. */
 struct removal {
 	const struct gw_store *store;
 	int dir;
@@ -175,7 +176,8 @@ static int file_remove(void *user, const struct dirent *entry)
 	return 0;
 }
 
-/* Removes the files in a folder. The file "upload" goes first: without it, there is no upload. */
+/* Removes the files in the folder of an upload. The file "upload" goes first: without it, the
+ * upload does not exist. */
 static int files_remove(const struct gw_store *store, int dir)
 {
 	struct removal r = {store, dir};
@@ -196,14 +198,15 @@ int gw_upload_remove(const struct gw_store *store, const char *bucket, const cha
 	ret = dir < 0 ? -errno : files_remove(store, dir);
 	if (dir >= 0)
 		close(dir);
-	/* ENOTEMPTY: a part has arrived meanwhile. The next repair removes it. */
+	/* ENOTEMPTY means that a part has arrived meanwhile. `penstock serve --repair` removes it
+	 * later. */
 	if (!ret && unlinkat(uploads, id, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY)
 		ret = -errno;
 	close(uploads);
 	return ret;
 }
 
-/* A bucket whose uploads are removed. */
+/* A bucket whose uploads are being removed. */
 struct uploads_removal {
 	const struct gw_store *store;
 	const char *bucket;

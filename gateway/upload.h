@@ -23,14 +23,15 @@ struct gw_upload {
 /* Begins an upload. `meta` has the object's headers. Returns 0 or a negative errno. */
 int gw_upload_make(const struct gw_store *store, const char *bucket, const char *key,
 		   struct gw_meta *meta, char id[GW_UPLOAD_ID]);
-/* Opens an upload. `key` may be NULL for any key. Returns 0, -ENOENT or another negative errno;
- * `out` may be closed in all cases. */
+/* Opens an upload. If `key` is not NULL, the upload must be for this key. Returns 0, -ENOENT or
+ * another negative errno; after an error, gw_upload_close may be called, too. */
 int gw_upload_open(const struct gw_store *store, const char *bucket, const char *id,
 		   const char *key, struct gw_upload *out);
 void gw_upload_close(struct gw_upload *upload);
-/* Locks an upload until it is closed, so that one request at a time completes it, also of several
- * gateways if the file system has locks (flock). Waits. Returns 0, -ENOENT if the upload has been
- * removed meanwhile, or another negative errno. */
+/* Locks an upload until it is closed, and waits for the lock. So only one request at a time
+ * completes the upload, even if several gateways work on the store, provided that the file system
+ * has locks (flock). Returns 0, -ENOENT if the upload has been removed meanwhile, or another
+ * negative errno. */
 int gw_upload_lock(struct gw_upload *upload);
 /* Returns whether an upload still exists: whether it has not been completed or aborted. */
 bool gw_upload_exists(const struct gw_upload *upload);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the upstream, see upstream.h. Each request has a stream (stream.h) and one thread for
- * its exchange (exchange.h). The limit of memory is the limit of streams, and there are as many
- * threads, so that no request waits for another one.
+ * its exchange (exchange.h). The limit of memory determines the maximum number of streams. There
+ * are as many threads, so that no request waits for another.
  */
 #include "upstream.h"
 
@@ -26,34 +26,38 @@
 #include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
-/* The server half of RDMA has a queue of 256 moves. */
+/* Maximum number of requests whose bytes move by RDMA at a time. The server half of RDMA has a
+ * queue of 256 moves. */
 #define WINDOWS_MAX 128
 
 struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
 	struct pst_s3_settings settings; /* default keys, and the region */
-	struct pst_sigv4_day *day;	 /* of the settings' secret; NULL if there is no memory */
+	/* cache of signing keys for the default secret; NULL if there is no memory for it */
+	struct pst_sigv4_day *day;
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
 	struct gw_pool *pool;
 	pthread_mutex_t lock; /* protects all that follows */
 	bool stopping;
 	unsigned streams, streams_max;
-	unsigned windows, windows_max; /* passages with a window of RDMA */
-	struct passage *first;	       /* all passages */
+	/* number and maximum number of passages that use a window of RDMA */
+	unsigned windows, windows_max;
+	struct passage *first; /* all passages */
 	struct gw_metrics *metrics;
 };
 
-/* A request for the upstream. The connection and the exchange hold it through the stream. */
+/* A request on its way to the upstream. The stream refers to it as long as the connection or the
+ * exchange holds the stream. */
 struct passage {
 	struct passage *next, **prev; /* in the list of all */
 	struct gw_upstream *upstream;
 	struct gw_stream *stream;
 	struct gw_job job;
-	struct pst_text head; /* of the request */
+	struct pst_text head; /* head of the request that the upstream receives */
 	bool no_body;	      /* the reply has no body */
 	bool started;
-	bool has_window; /* `window` stands for the body of the request or of the reply */
+	bool has_window; /* one of the two bodies is in a window of the client's memory */
 	struct gw_window window;
 };
 
@@ -67,7 +71,7 @@ static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_optio
 	struct pst_err err;
 
 	if (pst_object_server_parse(o->url, &server, &err)) {
-		/* The URL could contain a password. */
+		/* Do not print the URL: it could contain a password. */
 		snprintf(why, why_len,
 			 "--upstream needs http://HOST[:PORT] or https://HOST[:PORT] without a "
 			 "path and without a user");
@@ -92,7 +96,8 @@ static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_optio
 			 GW_STREAM_COST >> 10);
 		return false;
 	}
-	/* So clients that do not answer cannot take all the staging. */
+	/* At most half of the streams may use a window, so that clients that do not answer cannot
+	 * take all the staging memory. */
 	u->windows_max = u->streams_max > 1 ? u->streams_max / 2 : 1;
 	if (u->windows_max > WINDOWS_MAX)
 		u->windows_max = WINDOWS_MAX;
@@ -187,8 +192,8 @@ static void passage_free(void *owner)
 	free(p);
 }
 
-/* Reserves memory for a passage. Returns NULL if there is none. `window` asks for a window; there
- * may be too many of them. */
+/* Reserves memory for a passage. Returns NULL if there is too little, or if `window` is true and
+ * too many passages use a window. */
 static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool window)
 {
 	struct passage *p = calloc(1, sizeof(*p));
@@ -217,7 +222,7 @@ static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool w
 	return p;
 }
 
-/* Runs on a thread of the pool. */
+/* Runs the exchange of a passage, on a thread of the pool. */
 static void passage_run(struct gw_job *job)
 {
 	struct passage *p = (struct passage *)((char *)job - offsetof(struct passage, job));
@@ -260,14 +265,15 @@ static bool header_passes(const struct gw_request *req, const char *name)
 	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
 		if (!strcmp(name, ours[i]))
 			return false;
-	/* The upstream gets a checksum of a trailer only if it is known before the body. */
+	/* The upstream gets the checksum in a header, so it must be known before the body. A
+	 * checksum in a trailer is known only if the whole body has arrived. */
 	if (!strcmp(name, "x-amz-sdk-checksum-algorithm") && req->body.sum_in_trailer)
 		return req->body.sum[0] != '\0';
 	return starts(name, "x-amz-") && !starts(name, "x-amz-rdma-");
 }
 
-/* Appends path and query. They are encoded again, so that the upstream cannot read another bucket
- * or key in them than the gateway has checked. */
+/* Appends path and query, decoded and encoded again. So the upstream finds the same bucket and key
+ * in them that the gateway has checked. */
 static void put_path(const struct gw_request *req, struct pst_text *out)
 {
 	pst_text_put_str(out, "/");
@@ -317,7 +323,8 @@ static void head_add(struct head *h, const char *name, const char *value)
 		h->headers[h->count++] = (struct pst_header){name, value};
 }
 
-/* Collects the headers that are signed, and then the others. Returns the number of the first. */
+/* Collects the headers of the request to the upstream: first those that the signature covers, then
+ * the others. Returns the number of those that it covers. */
 static unsigned head_collect(struct gw_request *req, struct head *h, const char *token)
 {
 	const struct gw_http_request *http = req->http;
@@ -350,7 +357,7 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 	return is_signed;
 }
 
-/* Returns whether a header has a byte that ends a line. */
+/* Returns whether a header has a control character, which could end a line. */
 static bool has_control(const struct head *h)
 {
 	for (unsigned i = 0; i < h->count; i++)
@@ -388,7 +395,8 @@ static void head_write(const struct gw_request *req, const struct head *h, struc
 	pst_text_put_str(out, "\r\n\r\n");
 }
 
-/* Writes the head with the upstream's signature. Returns false after it has filled the reply. */
+/* Writes the head of the request to the upstream, signed with the upstream's keys. On an error,
+ * fills the reply and returns false. */
 static bool head_make(struct gw_request *req, struct pst_text *out)
 {
 	const struct pst_s3_settings *settings = &req->server->upstream->settings;
@@ -431,7 +439,7 @@ static bool head_make(struct gw_request *req, struct pst_text *out)
 
 /* ---- rights ---- */
 
-/* Checks the source of a copy. */
+/* Checks that the access key may read the source of a copy. */
 static bool source_check(struct gw_request *req)
 {
 	const char *text = gw_header(req, "x-amz-copy-source");
@@ -462,7 +470,8 @@ static bool source_check(struct gw_request *req)
 
 static bool rights_check(struct gw_request *req)
 {
-	/* A proxy in front of the upstream could take such a name for a part of a path. */
+	/* A proxy in front of the upstream could resolve such a name as a part of a path, and so
+	 * reach another bucket. */
 	if (req->bucket &&
 	    (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") || strchr(req->bucket, '/')))
 		return gw_fail(req, GW_InvalidURI, NULL) == 0;
@@ -476,8 +485,8 @@ static bool rights_check(struct gw_request *req)
 
 /* ---- windows of S3 over RDMA ---- */
 
-/* The functions of a window run on the thread of the exchange. Meanwhile the connection is
- * suspended, so that the request stays. */
+/* The next functions access the window of a passage, on the thread of its exchange. Meanwhile the
+ * connection is suspended, so that the request is not freed. */
 
 static int64_t window_read(void *owner, uint64_t at, char *bytes, size_t len)
 {
@@ -498,7 +507,8 @@ static bool window_check(void *owner)
 	return gw_body_end(owner);
 }
 
-/* Finds the window of a request's token. Returns false after it has filled the reply. */
+/* Finds the window that the request's token describes. On an error, fills the reply and returns
+ * false. */
 static bool window_find(struct gw_request *req, bool stores)
 {
 	bool reads = !strcmp(req->op->name, "GetObject");
@@ -508,7 +518,7 @@ static bool window_find(struct gw_request *req, bool stores)
 	return (!reads && strcmp(req->op->name, "HeadObject") != 0) || gw_rdma_check_read(req);
 }
 
-/* Prepares the window of a passage. Returns false after it has filled the reply. */
+/* Prepares the window of a passage. On an error, fills the reply and returns false. */
 static bool window_begin(struct gw_request *req, bool stores)
 {
 	struct passage *p = req->passage;
@@ -566,7 +576,7 @@ bool gw_upstream_begin(struct gw_request *req)
 	req->http->stream = req->passage->stream;
 	if (window && !window_begin(req, stores))
 		return false;
-	/* An exchange with a window starts when the connection waits for the reply. */
+	/* If the passage has a window, the exchange starts in gw_upstream_end. */
 	if (req->passage->has_window)
 		return true;
 	return req->body.want <= GW_STREAM_WHOLE || passage_start(req);

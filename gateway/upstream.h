@@ -2,7 +2,8 @@
 /*
  * Passes requests through to another S3 server, the upstream: signs them with the upstream's keys
  * and returns its replies. A request reaches it only after auth.c has accepted it. A body with the
- * encoding aws-chunked goes on decoded. Called by front.c. No secret may appear in a message.
+ * encoding aws-chunked is decoded before it is passed on. Called by front.c. No secret may appear
+ * in a message.
  */
 #ifndef GW_UPSTREAM_H
 #define GW_UPSTREAM_H
@@ -39,15 +40,15 @@ void gw_upstream_stop(struct gw_upstream *upstream);
 /* Frees an upstream that has stopped and has no more requests. NULL is allowed. */
 void gw_upstream_close(struct gw_upstream *upstream);
 
-/* Prepares to pass a request through, before its body. Returns false after it has filled the
- * reply. */
+/* Prepares to pass a request through, when its head has arrived. On an error, fills the reply and
+ * returns false. */
 bool gw_upstream_begin(struct gw_request *req);
-/* Passes the end of the body, which has arrived. Returns false after it has filled the reply with
- * an error. */
+/* Called when the whole body has arrived: checks it and lets the upstream have its last bytes. On
+ * an error, fills the reply and returns false. */
 bool gw_upstream_end(struct gw_request *req);
 /* Fills the reply with that of the upstream. */
 void gw_upstream_answer(struct gw_request *req);
-/* Ends the request, complete or not. */
+/* Ends the passage of the request, whether it is complete or not. */
 void gw_upstream_done(struct gw_request *req);
 
 #endif

@@ -12,7 +12,8 @@
 #include "common/dir.h"
 #include "folder.h"
 
-/* Number of entries of a folder that are kept, in order; twice as many while they are collected. */
+/* Maximum number of entries of a folder that are kept at a time, in order. Twice as many are kept
+ * while they are being collected. */
 #define PAGE 1024
 
 enum entry_kind { ENTRY_FILE, ENTRY_SELF, ENTRY_FOLDER };
@@ -24,15 +25,15 @@ struct entry {
 	enum entry_kind kind;
 };
 
-/* The next entries of a folder. */
+/* A page: the next entries of a folder, at most PAGE. */
 struct page {
 	struct gw_walk *walk;
-	const char *key; /* what the keys of all entries begin with */
+	const char *key; /* bytes with which the keys of all entries begin */
 	size_t key_len;
 	const struct entry *after; /* entry after which the page begins; NULL for the first page */
 	struct entry *entries;
 	unsigned count;
-	bool more; /* whether entries were left out */
+	bool more; /* the folder has more entries after this page */
 };
 
 static int compare_bytes(const char *a, size_t a_len, const char *b, size_t b_len)
@@ -73,7 +74,7 @@ static void entry_free(struct entry *entry)
 	free(entry->path);
 }
 
-/* Keeps the first entries of a page that is full. */
+/* Drops the last entries of a full page, so that it keeps the first PAGE entries. */
 static void page_shrink(struct page *page)
 {
 	qsort(page->entries, page->count, sizeof(*page->entries), compare_entries);
@@ -127,7 +128,7 @@ static int type_of(int dir, const struct dirent *entry)
 	return S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
 }
 
-/* A folder whose entries are collected. */
+/* A folder whose entries are being collected. */
 struct collecting {
 	struct page *page;
 	int dir;
@@ -139,7 +140,7 @@ struct collecting {
 static int page_collect(struct page *page, int dir, const char *path, const char *before,
 			size_t inside);
 
-/* Adds what a folder's entry stands for. */
+/* Adds the object or the folder for which a folder's entry stands. */
 static int page_add_name(void *user, const struct dirent *entry)
 {
 	const struct collecting *c = user;
@@ -189,7 +190,7 @@ static int page_collect(struct page *page, int dir, const char *path, const char
 	return ret == -ENOENT && failed ? 0 : ret;
 }
 
-/* Returns 1 if a path is a file's or a link's, 0 if not, or a negative errno. */
+/* Returns 1 if a path leads to a file or a symbolic link, 0 if not, or a negative errno. */
 static int is_file(int dir, const char *path)
 {
 	struct stat st;
@@ -199,8 +200,8 @@ static int is_file(int dir, const char *path)
 	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
 }
 
-/* Returns 1 if a folder has an object of its own name, 0 if not, or a negative errno. Writes the
- * path of the object's file. */
+/* Writes the path of the object whose key is the folder's name. Returns 1 if there is such an
+ * object, 0 if not, or a negative errno. */
 static int has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
 {
 	int ret;
@@ -219,13 +220,14 @@ static int has_self(const struct gw_walk *walk, int dir, const char *path, char 
 		ret = gw_folder_settle(inner, walk->store->tmp);
 		close(inner);
 	}
-	/* Without %moving, another gateway may have completed the move meanwhile. */
+	/* If %moving is missing, another gateway may have completed the move meanwhile, so look for
+	 * %self once more. */
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
 	return ret < 0 ? ret : is_file(dir, self);
 }
 
-/* Takes the object of a folder's own name, if there is one. Not inlined: a long path must not be on
- * the stack of each folder of a deep tree. */
+/* Reports the object whose key is the folder's name, if there is one. The function is not inlined,
+ * because a deep tree would then have a long path on the stack for each level. */
 __attribute__((noinline)) static int walk_self(struct gw_walk *walk, int dir, const char *key,
 					       size_t len, const char *path)
 {

@@ -15,20 +15,20 @@
 
 struct gw_walk {
 	const struct gw_store *store;
-	const char *prefix; /* begin of all keys */
+	const char *prefix; /* bytes with which all keys must begin */
 	size_t prefix_len;
 	const char *after; /* key that all keys must be greater than; NULL for none */
 	size_t after_len;
-	/* Keys with this begin are skipped; object() may set it. */
+	/* Keys that begin with these bytes are skipped. object() may change the member. */
 	char skip[GW_KEY_MAX + 8];
 	size_t skip_len;
-	/* Takes an object: `path` leads from `dir` to its file. A result other than 0 ends the
-	 * walk. */
+	/* Called for each object; `path` leads from the folder `dir` to the object's file. A result
+	 * other than 0 ends the walk. */
 	int (*object)(void *user, const char *key, size_t len, int dir, const char *path);
 	void *user;
 };
 
-/* Walks. Returns 0, object()'s result, or a negative errno. */
+/* Walks through a bucket. Returns 0, object()'s result, or a negative errno. */
 int gw_walk(struct gw_walk *walk, int bucket);
 
 #endif

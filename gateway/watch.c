@@ -19,13 +19,14 @@
 struct gw_watched {
 	struct gw_watched *next, **prev;
 	int fd;
-	/* Start of the phase in seconds, times PHASES, plus the phase. Atomic, so that the threads
-	 * of the HTTP server need no lock. */
+	/* Time in seconds at which the phase began, times PHASES, plus the phase. One atomic member
+	 * has both, so that the threads of the HTTP server need no lock. */
 	_Atomic uint64_t state;
 	/* used by the watching thread only */
-	uint64_t seen;	/* `state` for which the window below is */
-	time_t since;	/* start of the current window */
-	uint64_t moved; /* bytes that the connection had moved at its start */
+	uint64_t seen; /* value of `state` to which the window below belongs */
+	time_t since;  /* start of the current window */
+	/* number of bytes that the connection had moved when the window began */
+	uint64_t moved;
 	bool ended;
 };
 
@@ -57,7 +58,8 @@ static uint64_t moved(int fd)
 	return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
-/* Returns whether a connection is too slow; begins its next window if it is not. */
+/* Returns whether a connection is too slow. If it is not and its window is over, begins the next
+ * window. */
 static bool is_slow(const struct gw_watch *watch, struct gw_watched *w, time_t now)
 {
 	uint64_t state = atomic_load(&w->state), bytes;

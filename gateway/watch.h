@@ -11,14 +11,16 @@ struct gw_watch;
 struct gw_watched;
 
 enum gw_phase {
-	GW_PHASE_HEAD,	/* no request, or a part of a request's head */
+	/* there is no request, or only a part of a request's head has arrived */
+	GW_PHASE_HEAD,
 	GW_PHASE_BODY,	/* the client sends a body */
 	GW_PHASE_WORK,	/* the server works; no limit */
 	GW_PHASE_REPLY, /* the client receives the reply */
 };
 
-/* Starts the thread. In phase HEAD, a connection ends after `head_s` seconds; in the phases BODY
- * and REPLY, if it moves fewer than `rate_min` bytes a second in `window_s` seconds. */
+/* Starts the thread. In phase HEAD, a connection is ended after `head_s` seconds. In the phases
+ * BODY and REPLY, it is ended if it moves fewer than `rate_min` bytes a second during `window_s`
+ * seconds. */
 struct gw_watch *gw_watch_start(unsigned head_s, unsigned window_s, unsigned rate_min);
 void gw_watch_stop(struct gw_watch *watch);
 

@@ -141,11 +141,11 @@ struct penstock_device_opts;
  * penstock_storage_info.text says whether the object is checked.
  *
  * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
- * and windows of this process, see penstock_object.h. If it does not answer so, the bytes go by
- * HTTP: the report has the reason, and penstock_storage_info the number of parts. A server that
- * ignores a token gets no more tokens from this process. For reads into a GPU, windows are in the
- * GPU's memory if a server on this host can access it (penstock serve --device), and the object
- * has no checksum that the library compares.
+ * and windows of this process, see penstock_object.h. If the server does not do so, the bytes go by
+ * HTTP. The report then has the reason, and penstock_storage_info has the number of parts that went
+ * by HTTP. A server that ignores a token gets no more tokens from this process. For reads into a
+ * GPU, windows are in the GPU's memory if a server on this host can access it (penstock serve
+ * --device), and the object has no checksum that the library compares.
  *
  * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
  * the device more lanes or a longer ring (struct penstock_device_opts).
@@ -154,7 +154,8 @@ struct penstock_device_opts;
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
  * object must not exist, also at the commit. opts->length chooses the length of the parts; without
  * it, parts become longer with their number. The object can be read only after the commit. A
- * process that is killed before leaves parts on the server, which need a lifecycle rule there.
+ * process that is killed before the commit leaves parts on the server. A lifecycle rule of the
+ * bucket can remove them.
  *
  * Any thread. May block. Errors, among others:
  *
@@ -318,7 +319,7 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *			renamed before the commit, the commit fails. If the name is a symbolic
  *			link to a file, the link is replaced, not its target. A block device,
  *			or a link to one, is written in place. Any other kind of file is
- *			refused. Of an object, the commit replaces the whole.
+ *			refused. For an object, the commit replaces the whole object.
  * PENSTOCK_O_IMMUTABLE	Promises that nobody changes the bytes while the storage is open. The
  *			library may then keep the page cache registered after a read.
  * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
@@ -397,6 +398,40 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
  */
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
+/* Options of penstock_commit_with and penstock_abort_with. */
+struct penstock_end_opts {
+	size_t size;
+	int durable; /* see penstock_commit; an abort ignores it */
+	/* Time (CLOCK_MONOTONIC) after which the call waits no longer for a server; 0: none. */
+	uint64_t deadline_ns;
+	/* The call waits no longer for a server when *stop is not 0, which a signal handler or any
+	 * thread may set. NULL: nothing stops the call. */
+	const volatile int *stop;
+};
+#define PENSTOCK_END_OPTS_INIT                            \
+	{                                                 \
+		sizeof(struct penstock_end_opts), 0, 0, 0 \
+	}
+
+/*
+ * Does the same as penstock_commit, but not for longer than the options allow.
+ *
+ * st	The storage, with no request in flight.
+ * opts	The options; NULL for penstock_commit(st, 0).
+ *
+ * The commit of an object sends the last bytes, and then waits until the server has put the parts
+ * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
+ * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
+ * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
+ * options. Any thread.
+ *
+ * -ETIME	the deadline has passed
+ * -ECANCELED	*stop is not 0
+ *		and the errors of penstock_commit
+ */
+PENSTOCK_API int penstock_commit_with(struct penstock_storage *st,
+				      const struct penstock_end_opts *opts);
+
 /*
  * Removes the file that this storage's open created, unless it has been committed.
  *
@@ -409,6 +444,24 @@ PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
  * -EBUSY	a request is in flight
  */
 PENSTOCK_API int penstock_abort(struct penstock_storage *st);
+
+/*
+ * Does the same as penstock_abort, but not for longer than the options allow.
+ *
+ * st	The storage, with no request in flight.
+ * opts	The options; NULL for penstock_abort.
+ *
+ * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
+ * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
+ * again. Any thread.
+ *
+ * -EEXIST	a commit was stopped, and the object has appeared nevertheless
+ * -ETIME	the deadline has passed
+ * -ECANCELED	*stop is not 0
+ *		and the errors of penstock_abort
+ */
+PENSTOCK_API int penstock_abort_with(struct penstock_storage *st,
+				     const struct penstock_end_opts *opts);
 
 /*
  * Returns the current length of a storage in bytes, which it queries from the file system.
@@ -432,9 +485,9 @@ struct penstock_storage_info {
 	unsigned drive_count; /* number of drives that store the bytes; 0 if unknown */
 	uint64_t version;     /* hash of the ETag that an object had when the storage was opened;
 			       * 0 if there is none. Equal numbers mean equal bytes. */
-	/* After the commit of an object for which S3 over RDMA is open: number of its parts that
-	 * the server fetched itself, number of those that went by HTTP, and the reason of the
-	 * first one that did; NULL if none did. */
+	/* After the commit of an object that was written by S3 over RDMA: number of parts that the
+	 * server fetched itself, number of parts that went by HTTP, and why the first of these went
+	 * by HTTP; NULL if none did. */
 	unsigned parts_rdma, parts_http;
 	const char *parts_why;
 };
@@ -459,8 +512,9 @@ struct penstock_s3_question {
 			     * with the options that penstock_open has */
 	const char *method; /* "HEAD", "GET", "PUT" or "DELETE"; the request has no body */
 	const char *query;  /* percent-encoded parameters; NULL if there are none */
-	const char *const *headers; /* names, in lower case, and values of at most 4 more headers
-				     * by turns, and then NULL; NULL if there are none */
+	/* at most 4 more headers: the name of each in lower case, then its value; NULL ends the
+	 * list. NULL if there are none */
+	const char *const *headers;
 };
 
 /* The answer of a server. The caller sets `size`, and the library sets all other members. */
@@ -488,7 +542,7 @@ struct penstock_s3_answer {
  * -E2BIG	the body is longer than `body_max`
  * -EINVAL	the URL, the method, the query or a header cannot be used
  * -EOPNOTSUPP	this build has no objects
- * -EIO		and other errors of a server, and of the way to it
+ * -EIO		and other errors of the server, and of the connection to it
  */
 PENSTOCK_API int64_t penstock_s3_ask(const struct penstock_s3_question *ask,
 				     struct penstock_s3_answer *answer, void *body,
@@ -829,9 +883,10 @@ struct penstock_req {
 	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
-			       * chunk of the request starts. When the chunks in flight are done,
-			       * the request fails with -ETIME, and report->bytes tells how much was
-			       * moved */
+			       * chunk of the request starts. Chunks in flight are cancelled if the
+			       * storage supports that, as objects do; the library waits for the
+			       * others. Then the request fails with -ETIME, and report->bytes tells
+			       * how much was moved */
 	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
 	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
 	 * describes names that begin with "fault". */
@@ -1250,7 +1305,7 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * -E2BIG	the request has more than 1 GiB
  * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
  *		segments are on several devices; the device has no streams; or the stream is being
- *		captured into a graph, and the driver is older than CUDA 12.3 or refuses a node of
+ *		captured into a graph, and the driver is older than CUDA 11.7 or refuses a node of
  *		the graph, which the message names. After a refused node, do not launch the graph
  * -EINVAL	the stream is being captured, and `result` is NULL or the request has a deadline
  * -ENOMEM	host memory cannot be allocated or pinned; or the stream is being captured, and

@@ -28,6 +28,12 @@
  * and writes the client's memory through the client's card. "tcp1" works between any two hosts.
  * "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of rc1, tcp1 and
  * ofi1 are not encrypted.
+ *
+ * A plane is another process (`penstock plane`) that holds the network card, and for clients also
+ * the keys of the object store. The option `plane` of a client or a server names its socket. The
+ * calls are then the same, but the plane carries them out, and this process has only its windows.
+ * The client sends no HTTP requests of its own then: penstock_object_start lets the plane GET or
+ * PUT an object. Without a plane, penstock_object_start does this in the calling process.
  */
 #ifndef PENSTOCK_OBJECT_H
 #define PENSTOCK_OBJECT_H
@@ -43,6 +49,7 @@ extern "C" {
 #define PENSTOCK_OBJECT_SEGS_MAX 32	 /* most segments of a move */
 #define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* most windows of a client */
 #define PENSTOCK_OBJECT_TRANSPORTS_MAX 8 /* most transports of a client or a server */
+#define PENSTOCK_OBJECT_REQUESTS_MAX 256 /* most requests of a client in flight */
 
 /* A header of HTTP. Names are compared without regard to case. */
 struct penstock_object_header {
@@ -70,7 +77,8 @@ struct penstock_object_client_opts {
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
 	int require_encryption;
-	/* Users whose servers may open windows by shm1, beside root and the client's own user. */
+	/* Ids of further users. Servers of these users, of root and of the client's own user may
+	 * open windows by shm1. */
 	const unsigned *users;
 	unsigned user_count;
 	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
@@ -79,10 +87,16 @@ struct penstock_object_client_opts {
 	 * "verbs;ofi_rxm". NULL: the environment variable PENSTOCK_OFI_PROVIDER, or else the first
 	 * of "tcp", "net" and "tcp;ofi_rxm" that libfabric has */
 	const char *ofi_provider;
+	/* Path of the socket of a plane. The plane then chooses transports, address, port, users,
+	 * fence_ms and provider, and these options must have their defaults. NULL: no plane */
+	const char *plane;
+	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
+	unsigned plane_ms;
 };
-#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                       \
-	{                                                                                      \
-		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL \
+#define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                        \
+	{                                                                                       \
+		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL, \
+			NULL, 0                                                                 \
 	}
 
 /*
@@ -99,6 +113,9 @@ struct penstock_object_client_opts {
  * -ENODEV	opts->transports names rc1, and this machine has no RDMA network card
  * -EOPNOTSUPP	no transport is left, for example because opts->require_encryption is 1, or
  *		opts->transports names ofi1, and libfabric does not have the provider
+ * -ECONNREFUSED and other errors of connect(2): no plane listens at opts->plane
+ * -EACCES	the plane does not serve this user
+ * -EAGAIN	the plane has as many tenants as it may have
  */
 PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 					     struct penstock_object_client **out);
@@ -128,6 +145,7 @@ PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *cl
  *
  * -ENOMEM	there is not enough memory
  * -EAGAIN	the client has 1024 buffers
+ * -EDQUOT	the plane permits no more buffers or bytes
  */
 PENSTOCK_API int penstock_object_alloc(struct penstock_object_client *client,
 				       struct penstock_device *dev, size_t len,
@@ -146,6 +164,7 @@ PENSTOCK_API int penstock_object_alloc(struct penstock_object_client *client,
  * Any thread.
  *
  * -EAGAIN	the client has 1024 buffers
+ * -EOPNOTSUPP	the client has a plane, which can only use memory of penstock_object_alloc
  */
 PENSTOCK_API int penstock_object_register(struct penstock_object_client *client,
 					  struct penstock_device *dev, void *ptr, size_t len,
@@ -191,6 +210,7 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  *		the memory of the GPU
  * -ENOMEM	rc1 cannot pin the memory: RLIMIT_MEMLOCK is too low
  * -EIO		a release has cut off a server from the buffer (see penstock_object_release)
+ * -EDQUOT	the plane permits no more windows
  */
 PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buffer,
 					     enum penstock_op op, uint64_t off, uint64_t len,
@@ -200,7 +220,7 @@ PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buff
 struct penstock_object_window_info {
 	size_t size;
 	const char *transport; /* name of the transport, such as "tcp1" */
-	const char *token;     /* value of the header x-amz-rdma-token */
+	const char *token;     /* value of the header x-amz-rdma-token; "" with a plane */
 	int encrypted;	       /* 1: the transport encrypts the bytes */
 	int on_host;	       /* 1: the bytes do not leave the host */
 };
@@ -228,6 +248,7 @@ PENSTOCK_API int penstock_object_window_get_info(const struct penstock_object_wi
  * encoding and no trailers. Returns the number of headers. Any thread.
  *
  * -E2BIG	`max` is too small
+ * -EOPNOTSUPP	the client has a plane, which keeps the token: use penstock_object_start
  */
 PENSTOCK_API int penstock_object_headers(const struct penstock_object_window *window,
 					 struct penstock_object_header *headers, unsigned max);
@@ -295,6 +316,7 @@ struct penstock_object_verdict {
  * Any thread.
  *
  * -EINVAL	reply->size or verdict->size is not set
+ * -EOPNOTSUPP	the client has a plane, which judges the responses: use penstock_object_start
  */
 PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *window,
 				       const struct penstock_object_reply *reply,
@@ -323,8 +345,106 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  * -ETIMEDOUT	the server may still write to the window: it is in CUDA memory, or the network card
  *		does not end its access. Do not use the memory. The buffer stays allocated until
  *		the process ends
+ * -EBUSY	the window's request (penstock_object_start) is in flight: wait for its end, and
+ *call the function again
+ *
+ * If the plane of the client is gone, the function puts fresh pages in place of the window's pages
+ * in host memory, and returns 0: a server may still have the old ones.
  */
 PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
+
+/* ---- client: requests that the library or a plane sends ----------------------- */
+
+/* Do not move the bytes as bodies of HTTP if the server does not move them through the window. */
+#define PENSTOCK_OBJECT_NO_BODY 1u
+/* PENSTOCK_WRITE: fail with -EEXIST if there is an object with this key. */
+#define PENSTOCK_OBJECT_NO_REPLACE 2u
+
+/* A GET or a PUT, for penstock_object_start. */
+struct penstock_object_request {
+	size_t size;
+	const char *bucket;
+	const char *key; /* not percent-encoded */
+	/* PENSTOCK_READ: offset of the first byte in the object. The request asks for as many
+	 * bytes as the window has. PENSTOCK_WRITE: 0 */
+	uint64_t off;
+	const char *if_match; /* PENSTOCK_READ: ETag that the object must have; NULL: any */
+	unsigned flags;	      /* PENSTOCK_OBJECT_NO_BODY, PENSTOCK_OBJECT_NO_REPLACE */
+	uint64_t user;	      /* value for the completion */
+};
+#define PENSTOCK_OBJECT_REQUEST_INIT                                              \
+	{                                                                         \
+		sizeof(struct penstock_object_request), NULL, NULL, 0, NULL, 0, 0 \
+	}
+
+/*
+ * Starts a GET (window of PENSTOCK_READ) or a PUT (window of PENSTOCK_WRITE) of an object, and
+ * returns. The bytes move through the window if the server can, and as a body if it cannot.
+ *
+ * window	the window. It has one request in flight at most
+ * request	the request. It is copied
+ *
+ * The endpoint and the keys are those of s3:// URLs: the process that sends the request, which is
+ * the plane if the client has one, finds them in its environment (AWS_ENDPOINT_URL,
+ * AWS_ACCESS_KEY_ID, PENSTOCK_RDMA and so on) and in its files in ~/.aws. If the endpoint's URL
+ * begins with https, transports that send unencrypted bytes to another host are not used.
+ *
+ * If the call succeeds, the request completes exactly once. Any thread. May block, because the name
+ * of the endpoint may have to be looked up.
+ *
+ * -EINVAL	the names are not valid, or the window has no bytes
+ * -EBUSY	the window has a request in flight
+ * -EAGAIN	the client has PENSTOCK_OBJECT_REQUESTS_MAX requests in flight, or as many as its
+ *		plane permits
+ * -EOPNOTSUPP	request->flags forbids a body, and the server gets no token; or this build has no
+ *		libssl
+ * -EACCES	there are no keys; or the plane does not permit the bucket or the operation
+ * -ECONNRESET	the plane is gone
+ */
+PENSTOCK_API int penstock_object_start(struct penstock_object_window *window,
+				       const struct penstock_object_request *request);
+
+/* A completed request. */
+struct penstock_object_end {
+	uint64_t user; /* value of penstock_object_start */
+	/* Number of bytes, or a negative errno, see penstock_object_client_wait. A GET has fewer
+	 * bytes than its window if the object ends before. */
+	int64_t result;
+	/* Decision about the request with the token, see penstock_object_judge. BODY: the bytes
+	 * came as the body of the response. RESEND: the bytes moved as a body, without a token. */
+	enum penstock_object_next next;
+	int status;	    /* status of the last response; 0: none */
+	char transport[16]; /* what moved the bytes, such as "shm1" or "https"; "" after an error */
+	int encrypted;	    /* 1: the bytes were encrypted on their way */
+	int on_host;	    /* 1: the bytes did not leave the host */
+	char etag[256];	    /* ETag of the object; "": unknown */
+	/* Why the bytes did not move through the window, or why the request failed; or "" */
+	char text[PENSTOCK_TEXT_MAX];
+};
+
+/*
+ * Takes completed requests. Waits for the first one.
+ *
+ * client	the client
+ * ends		receives the completions
+ * max		length of the array
+ * timeout_ms	time to wait for the first completion; -1: no limit; 0: do not wait
+ *
+ * Returns the number of completions; 0 after the time. Results below 0: -ENOENT, there is no such
+ * object; -EACCES, the server has refused the keys; -EEXIST and -ESTALE, a condition of the
+ * request is not met; -EOPNOTSUPP, the server did not move the bytes through the window, and
+ * request->flags forbids a body; -EBADMSG, the bytes were damaged; -ECONNRESET, the plane is gone;
+ * and others. One thread at a time. May block.
+ */
+PENSTOCK_API int penstock_object_client_wait(struct penstock_object_client *client,
+					     struct penstock_object_end *ends, unsigned max,
+					     int timeout_ms);
+
+/*
+ * Returns a descriptor that is readable while completions of requests wait. Use it with poll(2) or
+ * epoll(7) only. The client owns it. Any thread.
+ */
+PENSTOCK_API int penstock_object_client_fd(struct penstock_object_client *client);
 
 /* Counters of a client. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_client_info {
@@ -363,9 +483,12 @@ struct penstock_object_remote;
 struct penstock_object_server_opts {
 	size_t size;
 	const char *transports; /* transports that the server accepts; NULL: all but ofi1 */
-	unsigned channels;	/* moves at the same time, 64 at most; 0: 4 */
-	unsigned moves;		/* most moves in the queue, 4096 at most; 0: 256 */
-	unsigned timeout_ms;	/* time without progress after which a move fails; 0: 10000 */
+	/* number of moves at the same time, 64 at most; 0 means 4 */
+	unsigned channels;
+	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
+	unsigned moves;
+	/* time in ms without progress after which a move fails; 0 means 10000 */
+	unsigned timeout_ms;
 	int require_encryption; /* 1: decline transports that send unencrypted bytes to another
 				 * host */
 	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
@@ -374,10 +497,15 @@ struct penstock_object_server_opts {
 	 * not complete timeout_ms plus its length divided by this rate after the call that queued
 	 * it, even if it makes progress. */
 	unsigned rate_min;
+	/* Path of the socket of a plane. The plane then chooses transports, channels, times and
+	 * device, and these options must have their defaults. NULL: no plane */
+	const char *plane;
+	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
+	unsigned plane_ms;
 };
-#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                              \
-	{                                                                             \
-		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0 \
+#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                       \
+	{                                                                                      \
+		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0, NULL, 0 \
 	}
 
 /*
@@ -390,6 +518,7 @@ struct penstock_object_server_opts {
  *
  * -EINVAL	a transport is unknown
  * -E2BIG	a number exceeds its limit
+ * -ECONNREFUSED and others: as for penstock_object_client_open, if opts->plane names no plane
  */
 PENSTOCK_API int penstock_object_server_open(const struct penstock_object_server_opts *opts,
 					     struct penstock_object_server **out);
@@ -402,6 +531,34 @@ PENSTOCK_API int penstock_object_server_open(const struct penstock_object_server
  * Any thread. May block.
  */
 PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *server);
+
+/*
+ * Allocates memory for moves. A server without a plane can also move other memory; a plane can
+ * access only this memory, and files.
+ *
+ * server	the server
+ * dev		the device; NULL stands for host memory
+ * len		number of bytes, more than 0; rounded up to a multiple of 2 MiB
+ * out		receives the address. Free it with penstock_object_server_free
+ *
+ * Any thread. May block.
+ *
+ * -ENOMEM	there is not enough memory
+ * -EDQUOT	the plane permits no more memory
+ */
+PENSTOCK_API int penstock_object_server_alloc(struct penstock_object_server *server,
+					      struct penstock_device *dev, size_t len, void **out);
+
+/*
+ * Frees memory of penstock_object_server_alloc. No move of the memory may be in flight.
+ *
+ * server	the server
+ * ptr		the address, or NULL
+ *
+ * Memory that is not freed is freed with the server. Any thread. -EINVAL: the server has no such
+ * memory.
+ */
+PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *server, void *ptr);
 
 /* The sender of a token, as the server knows it from the HTTP connection. */
 struct penstock_object_peer {
@@ -483,7 +640,9 @@ struct penstock_object_seg {
  * If the call succeeds, it completes exactly once. Any thread.
  *
  * -ERANGE	the bytes do not fit into the window: decline, and never move a part
- * -EAGAIN	opts->moves are in flight: take completions first
+ * -EAGAIN	opts->moves are in flight, or as many as the plane permits: take completions first
+ * -EINVAL	a piece is not in memory of penstock_object_server_alloc, and the server has a plane
+ * -ECONNRESET	the plane is gone
  */
 PENSTOCK_API int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op op,
 				      uint64_t off, const struct penstock_object_seg *segs,
@@ -494,7 +653,7 @@ struct penstock_object_done {
 	uint64_t user;	/* value of penstock_object_move */
 	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
 	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
-	int has_crc64; /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
+	int has_crc64;		      /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
 	uint64_t crc64;
 };
 
@@ -507,8 +666,8 @@ struct penstock_object_done {
  *
  * Returns their number. Results below 0: -EOPNOTSUPP, the client cannot be reached, and no byte
  * has moved; -EACCES, the client has refused the token; -ERANGE, range or direction do not fit
- * the client's window; -EBADMSG, the bytes were damaged; -ETIMEDOUT, no progress; -EPIPE and
- * others, the connection ended. One thread at a time.
+ * the client's window; -EBADMSG, the bytes were damaged; -ETIMEDOUT, no progress; -ECONNRESET, the
+ * plane is gone; -EPIPE and others, the connection ended. One thread at a time.
  */
 PENSTOCK_API int penstock_object_poll(struct penstock_object_server *server,
 				      struct penstock_object_done *done, unsigned max);
@@ -552,7 +711,7 @@ enum penstock_object_outcome {
 	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
 };
 
-/* The answer to a request. The caller sets the first five members and the checksum,
+/* The answer to a request. The caller sets the members up to `bytes`, `has_crc64` and `crc64`;
  * penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;

@@ -10,8 +10,8 @@
 
 #include "gateway/keypath.h"
 
-/* Writes the key of a path. Returns its length, or -1 if a name of the path is no part of a key, or
- * would lead out of its folder. */
+/* Writes the key of the object that a path names. Returns the key's length. Returns -1 if a name in
+ * the path cannot belong to a key, or would lead out of its folder. */
 static inline long gateway_key(const char *path, char out[GW_PATH_MAX])
 {
 	char before[GW_PATH_MAX], name[GW_PATH_MAX];

@@ -7,7 +7,7 @@
 # logs, the CSV and the tables go to $OUT (bench/results). Exits with 0 if both parts passed.
 #
 #   BENCH_DIR     folder on the drive to measure (/var/tmp); needs 12 GB
-#   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (3)
+#   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (8)
 #   BENCH_LAYERS  layers of its model (8)          BENCH_ONLY    "client zero3" (both)
 #   CARRIED       folder made by prepare (.carry/deepspeed)
 set -uo pipefail
@@ -18,14 +18,13 @@ out=$(realpath -m "${OUT:-bench/results}")
 carried=$(realpath -m "${CARRIED:-.carry/deepspeed}")
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/penstock-deepspeed.XXXXXX") || exit 1
 budget=${BENCH_BUDGET:-290}
-only=" ${BENCH_ONLY:-client zero3} "
 mkdir -p "$out"
 trap 'rm -rf "$work"' EXIT
-# Everything is printed, and kept in the log.
-exec > >(tee "$out/deepspeed.log") 2>&1
+log=$out/deepspeed.log
+shown=yes
+. bench/steps.sh
 
-say() { echo "==== $* ($SECONDS s)"; }
-left() { echo $((budget - SECONDS > 5 ? budget - SECONDS : 5)); }
+left() { echo $((budget - (SECONDS - started) > 5 ? budget - (SECONDS - started) : 5)); }
 
 # first FILE...: prints the first of the files that exists.
 first() {
@@ -71,13 +70,9 @@ make_cuda_home() {
 }
 
 {
-	date -u
-	uname -a
-	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-	df -T "$work" | tail -1
-	echo "commit: $(cat "$carried/commit")"
+	machine "$work" "$carried/commit"
 	cat "$carried/tests/revision"
-} 2>&1
+} 2>&1 | tee -a "$log"
 
 # ---- DeepSpeed and what it needs ----
 site=$work/site
@@ -85,27 +80,27 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DS_ACCELERATOR=cuda MAX_JOBS
 pip=(python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir
 	--disable-pip-version-check --root-user-action=ignore --target "$site")
 for wheel in "$carried"/whl/*.whl; do
-	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING
+	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING | tee -a "$log"
 done
 export PYTHONPATH=$site
 # The installation of the source package runs DeepSpeed's setup.py. If it fails, the unpacked
 # package works too, without the record of the operations that its maker had compiled.
 if ! timeout 60 "${pip[@]}" --no-build-isolation "$carried"/deepspeed-*.tar.gz \
 	>"$work/pip.log" 2>&1; then
-	tail -3 "$work/pip.log"
+	tail -3 "$work/pip.log" | tee -a "$log"
 	tar -C "$work" -xzf "$carried"/deepspeed-*.tar.gz
 	mv "$work"/deepspeed-0*/deepspeed "$site/"
 	rm -f "$site/deepspeed/git_version_info_installed.py"
 fi
-make_cuda_home "$work/cuda"
+make_cuda_home "$work/cuda" | tee -a "$log"
 export CUDA_HOME=$work/cuda CPATH=$work/cuda/include LIBRARY_PATH=$work/cuda/lib64
 export LD_LIBRARY_PATH=$work/cuda/run${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export TORCH_EXTENSIONS_DIR=$work/ops PENSTOCK=$carried/prefix/bin/penstock
 export PENSTOCK_CLIENT_DIR=$work PENSTOCK_DEEPSPEED=$carried
 # DeepSpeed reads these for optional features, and torch for its list of GPU architectures.
 export TORCH_CUDA_ARCH_LIST=9.0
-"$PENSTOCK" --version
-say "DeepSpeed installed"
+"$PENSTOCK" --version | tee -a "$log"
+say "DeepSpeed is installed"
 
 # ---- its operations, all at the same time ----
 build() { # BUILDER: builds and loads one operation
@@ -122,34 +117,36 @@ os._exit(0)" >"$log" 2>&1 || {
 	}
 }
 for builder in GDSBuilder AsyncIOBuilder CPUAdamBuilder UtilsBuilder; do
-	build "$builder" &
+	build "$builder" >"$work/built-$builder" &
+	builders+=($!)
 done
-wait %1 %2 %3 %4
-say "operations built: $(echo "$work"/ops/*/*/*.so "$work"/ops/*/*.so | tr ' ' '\n' |
-	grep -v '\*' | sed 's,.*/,,' | tr '\n' ' ')"
+wait "${builders[@]}"
+cat "$work"/built-* | tee -a "$log"
+say "operations built: $(find "$work/ops" -name '*.so' -printf '%f ')"
 
+# ---- its own test, and the step ----
 status=0
-if [[ $only == *" client "* ]]; then
-	timeout "$(left)" tests/clients/run --out "$out" --limit 120 deepspeed || status=1
-	mv "$out/clients.csv" "$out/deepspeed-clients.csv"
-	mv "$out/clients.md" "$out/deepspeed-clients.md"
-	mv "$out/clients.log" "$work/clients.log"
-	tail -40 "$work/clients.log"
-	say "GDS operation and its own test, exit status $status"
-fi
-if [[ $only == *" zero3 "* ]]; then
-	timeout -s INT -k 30 "$(left)" python3 bench/deepspeed/zero3.py --dir "$work" \
-		--logs "$work" --penstock "$PENSTOCK" --rounds "${BENCH_ROUNDS:-3}" \
-		--layers "${BENCH_LAYERS:-8}" --csv "$out/deepspeed.csv" --save \
-		>"$out/deepspeed.md" || status=1
-	cat "$out/deepspeed.md"
-	for name in gds gds-optimizer; do
-		echo "-- the drop-in's log of $name:"
-		grep -c . "$work/cufile-$name.log"
-		grep -E " by path | ERROR " "$work/cufile-$name.log" | head -4
+if wanted client; then
+	step client 120 tests/clients/run --out "$work" --limit 110 deepspeed || status=1
+	for name in clients.csv clients.md; do
+		mv "$work/$name" "$out/deepspeed-$name"
 	done
-	tail -n 4 "$work"/zero3-*.log
-	say "zero3, exit status $status"
+	tail -40 "$work/clients.log" | tee -a "$log"
+fi
+if wanted zero3; then
+	# The last 50 s are for the last round and for the writers.
+	step zero3 "$(left)" timeout -s INT -k 20 "$(($(left) - 20))" \
+		python3 bench/deepspeed/zero3.py --dir "$work" --logs "$work" \
+		--penstock "$PENSTOCK" --variants aio,gds,aio-optimizer,gds-optimizer --save \
+		--rounds "${BENCH_ROUNDS:-8}" --seconds "$(($(left) - 50))" \
+		--layers "${BENCH_LAYERS:-8}" --csv "$out/deepspeed.csv" \
+		--table "$out/deepspeed.md" || status=1
+	for name in gds gds-optimizer gds-writer; do
+		echo "-- the drop-in's log of $name:"
+		grep -E " by path | ERROR " "$work/cufile-$name.log" | head -4
+	done 2>&1 | tee -a "$log"
+	tail -n 4 "$work"/zero3-*.log | tee -a "$log"
 fi
 (cd "$work" && tar -czf "$out/deepspeed-logs.tgz" -- *.log)
+say "exit status $status"
 exit "$status"

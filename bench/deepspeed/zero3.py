@@ -15,9 +15,11 @@ how many bytes each path of it carried. With --save, two more variants, `aio-wri
 `gds-writer`, swap nothing: they train one step and save a checkpoint with DeepSpeed's option
 checkpoint.writer, which torch.load must be able to read.
 
-Prints a table in markdown, writes the rows to --csv, and exits with 1 if a variant other than
-`nvidia` failed or has other losses. SIGINT ends the measurement early, and the table has the steps
-until then."""
+Every second round has the opposite order, so that each variant comes after different ones. With
+--seconds, no round begins after that time. Prints a table in markdown, also to --table, and writes
+the rows to --csv. Exits with 1 if a variant other than `nvidia` failed or has other losses, or if
+`gds` moved less than half of the parameters in a step by GDS. SIGINT ends the measurement early,
+and the table has the steps until then."""
 
 import argparse
 import contextlib
@@ -212,6 +214,10 @@ class Variant:
             self.process.kill()
             self.process.wait()
 
+    def moved(self):
+        """Returns how many bytes Penstock carried in each measured step."""
+        return (sum(self.paths.values()) - sum(self.before.values())) / max(1, len(self.seconds))
+
     def carried(self):
         """Returns what each path of Penstock carried in each measured step."""
         steps = max(1, len(self.seconds))
@@ -220,11 +226,14 @@ class Variant:
                          if size > self.before.get(name, 0))
 
 
-def rows_of(variants, wanted):
+def rows_of(variants, wanted, args):
+    least = args.layers * args.hidden * args.hidden  # Half of the bytes: an element has two.
     for variant in variants:
         error = variant.error
         if not error and variant.losses != wanted[:len(variant.losses)]:
             error = f"the losses {variant.losses} are not {wanted}"
+        if not error and variant.name == "gds" and args.penstock and variant.moved() < least:
+            error = f"{variant.moved():.0f} bytes a step by GDS, at least {least} expected"
         middle = statistics.median(variant.seconds) if variant.seconds else 0.0
         yield {"variant": variant.name, "steps": len(variant.seconds),
                "median_s": f"{middle:.3f}", "min_s": f"{min(variant.seconds, default=0):.3f}",
@@ -236,19 +245,35 @@ def rows_of(variants, wanted):
                if variant.saved else "", "error": error}
 
 
-def show(rows, args):
+def ratios_of(variants, args):
+    """Yields a line for each pair of variants: how long the steps of the first took, divided by
+    those of the second: the medians of all steps, and the range of the rounds."""
+    seconds = {variant.name: variant.seconds for variant in variants}
+    for one, other in (("gds", "aio"), ("gds-optimizer", "aio-optimizer"), ("gds", PEER)):
+        ours, peers = seconds.get(one), seconds.get(other)
+        if not ours or not peers:
+            continue
+        rounds = [sum(ours[first:first + args.steps]) / sum(peers[first:first + args.steps])
+                  for first in range(0, min(len(ours), len(peers)), args.steps)]
+        yield (f"{one} / {other}: {statistics.median(ours) / statistics.median(peers):.3f} of the "
+               f"step time; in each round " + ", ".join(f"{ratio:.3f}" for ratio in rounds))
+
+
+def show(rows, variants, args):
     size = args.layers * args.hidden * args.hidden
-    print(f"{args.layers} layers, {size} parameters, {12 * size / 1e9:.2f} GB of optimizer state, "
-          f"{args.rounds} rounds of {args.steps} steps; losses of all variants "
-          f"{'differ' if any(' are not ' in row['error'] for row in rows) else 'equal'}\n")
     heads = list(rows[0])
-    print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
-    for row in rows:
-        print("| " + " | ".join(str(value).replace("|", "/") for value in row.values()) + " |")
-    medians = {row["variant"]: float(row["median_s"]) for row in rows}
-    for gds, aio in (("gds", "aio"), ("gds-optimizer", "aio-optimizer"), ("gds", PEER)):
-        if medians.get(gds) and medians.get(aio):
-            print(f"{gds} / {aio}: {medians[gds] / medians[aio]:.3f} of the step time")
+    lines = [f"{args.layers} layers, {size} parameters, {12 * size / 1e9:.2f} GB of optimizer "
+             f"state, {len(variants[0].seconds) // args.steps} rounds of {args.steps} steps; the "
+             "losses of all variants "
+             f"{'differ' if any(' are not ' in row['error'] for row in rows) else 'equal'}", "",
+             "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    lines += ["| " + " | ".join(str(value).replace("|", "/") for value in row.values()) + " |"
+              for row in rows]
+    lines += ["", *ratios_of(variants, args)]
+    print("\n".join(lines), flush=True)
+    if args.table:
+        with open(args.table, "w", encoding="utf-8") as out:
+            out.write("\n".join(lines) + "\n")
     if args.csv:
         with open(args.csv, "w", encoding="utf-8", newline="") as out:
             table = csv.DictWriter(out, heads, lineterminator="\n")
@@ -262,8 +287,9 @@ def measure(variants, args):
         variant.answer()
     print(f"all variants started after {time.monotonic() - began:.0f} s", flush=True)
     for number in range(args.rounds + 1):
-        first = number % len(variants)  # Each round begins with another variant.
-        for variant in variants[first:] + variants[:first]:
+        if number and args.seconds and time.monotonic() - began > args.seconds:
+            break
+        for variant in variants[::-1] if number % 2 else variants:
             if not number:
                 variant.train(1, False)
             elif not variant.name.endswith("-writer"):
@@ -278,6 +304,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--dir", required=True)
     parser.add_argument("--csv")
+    parser.add_argument("--table")
     parser.add_argument("--logs")
     parser.add_argument("--penstock", default="")
     parser.add_argument("--variants", type=lambda text: text.split(","), default=list(ALL))
@@ -286,6 +313,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--answers", type=int, help=argparse.SUPPRESS)
@@ -308,8 +336,8 @@ def main():
             variant.end()
         shutil.rmtree(args.dir, ignore_errors=True)
     ours = [variant for variant in variants if variant.name != PEER]
-    rows = list(rows_of(variants, ours[0].losses))
-    show(rows, args)
+    rows = list(rows_of(variants, ours[0].losses, args))
+    show(rows, variants, args)
     return 1 if any(row["error"] for row in rows if row["variant"] != PEER) else 0
 
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For bench/s3/run: reads a whole object into memory, twice. The first read opens connections, the
- * second one is measured. Before it, the program prints "ready" and waits for a line of standard
- * input, so that several programs begin at the same time. Then it prints the seconds, the CPU
- * seconds of the process, and the number of bytes.
+ * Reads a whole object into memory twice, for bench/s3/run. The first read opens the connections,
+ * and the second read is measured. Before the second read, the program prints "ready" and waits
+ * for a line on stdin, so that several programs can start at the same time. Afterwards it prints
+ * the elapsed seconds, the CPU seconds of the process, and the number of bytes.
  *
  *	read penstock URL [DEVICE]	with penstock_read
  *	read curl URL CONNECTIONS	with a loop over libcurl's multi interface, whose write
@@ -40,7 +40,7 @@ static double cpu(void)
 	       (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
 }
 
-/* Waits for the line that starts the measured read. */
+/* Prints "ready" and waits for the line that starts the measured read. */
 static void gate(void)
 {
 	char line[8];
@@ -117,7 +117,7 @@ static int64_t object_length(const char *url)
 	return length;
 }
 
-/* Gives the next range to a transfer, and starts it. */
+/* Assigns the next range of the object to a transfer, and starts the transfer. */
 static void transfer_next(CURLM *multi, struct transfer *t, char *mem, uint64_t *next, uint64_t len)
 {
 	uint64_t end = len - *next < RANGE ? len : *next + RANGE;

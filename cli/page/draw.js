@@ -195,13 +195,14 @@ function linePlot(element, x, y, xs, ys, log) {
     yaxis: {title: axisTitle(y), rangemode: "tozero"}}), PLOT_OPTIONS);
 }
 
-// Draws the two surfaces of the model registration and the line on which they cross.
-function surfacePlot(element, surface) {
+// Draws the two surfaces of the model registration and the line on which they cross. They are seen
+// from `eye`, if it is given. Calls `turned` with the new eye when the user has turned them.
+function surfacePlot(element, surface, eye, turned) {
   const scene = (title, type) => ({title: {text: title}, type, gridcolor: color("--line"),
     color: color("--fg"), backgroundcolor: color("--box")});
-  const old = element.layout && element.layout.scene && element.layout.scene.camera;
   const narrow = element.clientWidth < 500, far = narrow ? 1.5 : 1;
-  return Plotly.react(element, [
+  const [x, y, z] = eye || [-1.5 * far, -1.6 * far, 0.9 * far];
+  Plotly.react(element, [
     {type: "surface", x: surface.sizes, y: surface.ios, z: surface.kept, colorscale: "Viridis",
       cmin: 0, cmax: 1, showscale: !narrow, colorbar: {title: {text: "kept on GPU"}, thickness: 12, len: 0.7},
       name: "kept on GPU"},
@@ -211,7 +212,14 @@ function surfacePlot(element, surface) {
       line: {color: "#e4007c", width: 8}, name: "crossover"}],
   plotLayout({margin: {l: 0, r: 0, t: 0, b: 0}, scene: {xaxis: scene("size (bytes)", "log"),
     yaxis: scene("transfers", "log"), zaxis: {...scene("efficiency", "linear"), range: [0, 1]},
-    camera: old || {eye: {x: -1.5 * far, y: -1.6 * far, z: 0.9 * far}}}}), PLOT_OPTIONS);
+    camera: {eye: {x, y, z}}}}), PLOT_OPTIONS);
+  element.removeAllListeners("plotly_relayout");
+  element.on("plotly_relayout", (change) => {
+    if (!Object.keys(change).some((key) => key.startsWith("scene.camera")))
+      return; // the window has another size
+    const now = element.layout.scene.camera.eye;
+    turned([now.x, now.y, now.z]);
+  });
 }
 
 // Turns a surface by an angle around its vertical axis.

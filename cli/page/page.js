@@ -10,8 +10,9 @@ const FIRST_PLOT = {registration: ["size", "efficiency-each"], fence: ["chunk", 
   training: ["accelerators", "reached"]};
 const POINTS = 41, SURFACE = 28, KEPT_MAX = 3;
 
-// model: null for the view of published figures. kept: columns of results beside the live ones.
-const state = {model: null, values: [], preset: -1, plot: null, kept: []};
+// model: null for the view of published figures. kept: columns of results beside the live ones,
+// each with its values. eye: place from which the surface is seen; null: as it is drawn first.
+const state = {model: null, values: [], preset: -1, plot: null, kept: [], eye: null};
 const $ = (id) => document.getElementById(id);
 
 function make(name, attributes = {}, ...children) {
@@ -28,19 +29,28 @@ function make(name, attributes = {}, ...children) {
 
 // ---- the address ----
 
+function inputText(param, value) {
+  return param.choices ? param.choices[value] : String(value);
+}
+
+// Returns the values that differ from the defaults, each as "name", `equals` and its text.
+function changesOf(values, equals) {
+  const defaults = modelDefaults(state.model, -1);
+  return state.model.params.map((p, i) => values[i] === defaults[i] ? "" :
+    `${p.name}${equals}${encodeURIComponent(inputText(p, values[i]))}`).filter((w) => w);
+}
+
 function addressOf() {
   if (!state.model)
     return "#cases";
   const words = [`#${state.model.name}`], plot = state.plot;
-  const defaults = modelDefaults(state.model, -1);
   if (state.preset >= 0)
     words.push(`preset=${state.model.presets[state.preset].name}`);
-  state.model.params.forEach((p, i) => {
-    if (state.values[i] !== defaults[i])
-      words.push(`${p.name}=${encodeURIComponent(p.choices ? p.choices[state.values[i]] :
-        String(state.values[i]))}`);
-  });
+  words.push(...changesOf(state.values, "="));
   words.push(`plot=${[plot.x, plot.y, plot.from, plot.to, plot.log ? "log" : "linear"].join(":")}`);
+  words.push(...state.kept.map((k) => `keep=${changesOf(k.values, ":").join(";")}`));
+  if (state.eye)
+    words.push(`eye=${state.eye.join(":")}`);
   return words.join("&");
 }
 
@@ -52,13 +62,31 @@ function plotDefaults(model) {
   return {x, y, from: param.whole ? Math.max(1, Math.round(from)) : from, to, log: true};
 }
 
+// Adds the columns of results that the address names.
+function keptRead(words) {
+  for (const word of words.filter((w) => w.startsWith("keep=")).slice(0, KEPT_MAX)) {
+    const values = modelDefaults(state.model, -1);
+    for (const [name, text] of word.slice(5).split(";").map((w) => w.split(":"))) {
+      const i = paramIndex(state.model, name);
+      values[i] = i < 0 ? 0 : valueParse(state.model, i, text || "") ?? values[i];
+    }
+    try {
+      state.kept.push({values, out: [...modelRun(state.model, values)]});
+    } catch {
+      // Settings that contradict each other have no results.
+    }
+  }
+}
+
 function addressRead() {
   const [name, ...words] = decodeURIComponent(location.hash.slice(1)).split("&");
   const model = models.find((m) => m.name === name);
   state.kept = [];
+  state.eye = null;
   state.model = name === "cases" ? null : model || models[0];
   if (!state.model)
     return;
+  keptRead(words);
   const settings = new Map(words.map((w) => [w.split("=")[0], w.slice(w.indexOf("=") + 1)]));
   state.preset = state.model.presets.findIndex((p) => p.name === settings.get("preset"));
   state.values = modelDefaults(state.model, -1);
@@ -70,9 +98,13 @@ function addressRead() {
   if (words.length === 1 && state.preset >= 0)
     state.values = modelDefaults(state.model, state.preset);
   state.plot = plotDefaults(state.model);
-  const [x, y, from, to, log] = (settings.get("plot") || "").split(":");
-  if (paramIndex(state.model, x) >= 0 && resultIndex(state.model, y) >= 0 && from > 0 !== to < from)
-    state.plot = {x, y, from: Number(from), to: Number(to), log: log === "log"};
+  const [x, y, first, last, log] = (settings.get("plot") || "").split(":");
+  const from = Number(first), to = Number(last);
+  if (paramIndex(state.model, x) >= 0 && resultIndex(state.model, y) >= 0 && from < to)
+    state.plot = {x, y, from, to, log: log === "log" && from > 0};
+  const eye = (settings.get("eye") || "").split(":").map(Number);
+  if (eye.length === 3 && eye.every(Number.isFinite))
+    state.eye = eye;
 }
 
 function addressWrite() {
@@ -98,9 +130,9 @@ function csvOf(rows) {
 }
 
 function resultsCsv() {
-  const rows = [["name", "unit", "value", ...state.kept.map((k) => k.title)]];
-  state.model.params.forEach((p, i) => rows.push([p.name, p.unit, p.choices ?
-    p.choices[state.values[i]] : state.values[i], ...state.kept.map((k) => k.values[i])]));
+  const rows = [["name", "unit", "value", ...state.kept.map((k, n) => `kept ${n + 1}`)]];
+  state.model.params.forEach((p, i) => rows.push([p.name, p.unit, inputText(p, state.values[i]),
+    ...state.kept.map((k) => inputText(p, k.values[i]))]));
   state.model.results.forEach((r, i) => rows.push([r.name, r.unit, valueText(r, state.out[i]),
     ...state.kept.map((k) => valueText(r, k.out[i]))]));
   return csvOf(rows);
@@ -149,7 +181,7 @@ function inputsFill() {
   const defaults = modelDefaults(state.model, -1);
   state.model.params.forEach((p, i) => {
     const input = $(`param-${p.name}`), value = state.values[i];
-    const text = p.choices ? p.choices[value] : String(value);
+    const text = inputText(p, value);
     input.closest(".field").classList.toggle("changed", value !== defaults[i]);
     if (document.activeElement !== input)
       input.value = text;
@@ -207,16 +239,16 @@ function configMake() {
 function keep() {
   if (state.kept.length === KEPT_MAX)
     state.kept.shift();
-  state.kept.push({title: `kept ${new Date().toLocaleTimeString()}`, out: [...state.out],
-    values: state.model.params.map((p, i) => p.choices ? p.choices[state.values[i]] :
-      state.values[i])});
+  state.kept.push({values: [...state.values], out: [...state.out]});
   update();
   say("The results are kept as a column beside the live ones.");
 }
 
 function resultsFill(wrong) {
   const head = make("tr", {}, make("th", {}, "result"), make("th", {class: "number"}, "value"),
-    ...state.kept.map((k) => make("th", {class: "number"}, k.title)), make("th", {}, "unit"),
+    ...state.kept.map((k, n) => make("th", {class: "number",
+      title: changesOf(k.values, " = ").join(", ") || "defaults"}, `kept ${n + 1}`)),
+    make("th", {}, "unit"),
     make("th", {class: "about"}, "meaning"));
   const rows = wrong ? [] : state.model.results.map((r, i) => make("tr",
     {title: `${r.formula} (${r.source})`},
@@ -383,7 +415,10 @@ function specialDraw() {
   const result = (name) => state.out[resultIndex(model, name)];
   if (model.name === "registration") {
     state.surface = surfaceRun();
-    surfacePlot($("special"), state.surface);
+    surfacePlot($("special"), state.surface, state.eye, (eye) => {
+      state.eye = eye.map((v) => Number(v.toPrecision(4)));
+      addressWrite();
+    });
   } else if (model.name === "contention") {
     modelRun(model, state.values);
     $("special").replaceChildren(treeDraw(contentionDetails(get("streams"))));
@@ -465,6 +500,7 @@ function casesShow() {
 
 function show() {
   clearTimeout(drawing); // of the view before
+  document.body.dataset.drawn = "";
   addressRead();
   const name = state.model ? state.model.name : "cases";
   $("nav").replaceChildren(...[...models.map((m) => m.name), "cases"].map((n) => make("a",

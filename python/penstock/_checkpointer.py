@@ -16,18 +16,19 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
-from . import _part
+from . import _part, _s3
 from ._coordination import RankError, Ranks, describe
-from ._dcp import refuse_object
 from ._dcp_read import StorageReader
 from ._dcp_write import SaveReport, StorageWriter
 from ._planner import SavePlanner
 from ._staging import Stager, tensor_bytes
+from ._torch_object import is_object
 
 _log = logging.getLogger("penstock")
 # Bytes that are written in order to measure a drive, before the first save with a deadline.
@@ -90,7 +91,8 @@ class Checkpointer:
     torch.distributed.checkpoint, which torch reads without this package.
 
     Args:
-        folder: the folder of the checkpoints. It is created.
+        folder: the folder of the checkpoints. It is created. s3://bucket/prefix stands for the
+            objects below a prefix.
         group: a process group of torch.distributed; None stands for all ranks.
         keep: number of complete checkpoints to keep, the newest ones; None keeps all.
         raise_errors: whether a failed save raises its error. Otherwise the error is logged and
@@ -105,8 +107,9 @@ class Checkpointer:
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
                  raise_errors: bool = False, patience: float = 20.0,
                  **writer_options: Any) -> None:
-        refuse_object(folder, "use penstock.torch.ObjectStorageWriter")
-        self.folder, self.keep = os.path.abspath(os.fspath(folder)), keep
+        self.folder, self.keep = os.fspath(folder), keep
+        if not is_object(self.folder):
+            self.folder = os.path.abspath(self.folder)
         self.raise_errors, self._options = raise_errors, writer_options
         self._ranks = Ranks(group, patience)
         self._stager: Optional[Stager] = None
@@ -116,7 +119,14 @@ class Checkpointer:
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
-        return os.path.join(self.folder, f"step-{step}")
+        return self._inside(f"step-{step}")
+
+    def _inside(self, name: str) -> str:
+        """Returns the path or URL of `name` in the folder."""
+        if not is_object(self.folder):
+            return os.path.join(self.folder, name)
+        place, question, options = self.folder.partition("?")
+        return f"{place.rstrip('/')}/{name}{question}{options}"
 
     # ---- saving ----
 
@@ -251,10 +261,12 @@ class Checkpointer:
 
     def _probe(self) -> float:
         """Measures the drive by writing a file. Returns the number of bytes a second."""
-        os.makedirs(self.folder, exist_ok=True)
         data = memoryview(bytearray(PROBE_BYTES))
         item = _part.Item("probe", 0, len(data))
         item.add_bytes(0, data)
+        if is_object(self.folder):
+            return self._probe_store(item)
+        os.makedirs(self.folder, exist_ok=True)
         scratch = tempfile.mkdtemp(prefix=".penstock-probe-", dir=self.folder)
         try:
             start = time.monotonic()
@@ -263,10 +275,23 @@ class Checkpointer:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
+    def _probe_store(self, item: _part.Item) -> float:
+        """Measures the store by writing an object. Returns the number of bytes a second."""
+        url = self._inside(f".penstock-probe-{uuid.uuid4().hex}")
+        start = time.monotonic()
+        _part.write_part(url, [item], checksums=False)
+        seconds = time.monotonic() - start
+        _s3.ask(url, "DELETE")
+        return PROBE_BYTES / seconds
+
     # ---- loading ----
 
     def list(self) -> List[_part.Checkpoint]:
         """Returns the checkpoints in the folder, the oldest first."""
+        if is_object(self.folder):
+            options = "".join(self.folder.partition("?")[1:])
+            return [found._replace(path=found.path + options)
+                    for found in _part.list_checkpoints(self.folder)]
         return _part.list_checkpoints(self.folder) if os.path.isdir(self.folder) else []
 
     def load(self, state: Dict[str, Any], step: Optional[int] = None, *,

@@ -2,10 +2,10 @@
 """ObjectStorageWriter and ObjectStorageReader: checkpoints of torch.distributed.checkpoint in an
 object store.
 
-They have the parts and the marker of StorageWriter and StorageReader, as objects below a common
-prefix. So torch's FsspecReader reads the result, and these classes read what FsspecWriter wrote. A
-part appears when it is complete, and the marker is the last object of a save. Stores have no
-locks, and this module writes no manifest, because the store has checksums of its own."""
+They have the parts, the manifest and the marker of StorageWriter and StorageReader, as objects
+below a common prefix. So torch's FsspecReader reads the result, and these classes read what
+FsspecWriter wrote. A part appears when it is complete, and the marker is the last object of a save.
+ObjectLock lets only one job at a time save below a prefix."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import contextlib
 import dataclasses
 import errno
 import io
-import pickle
 from typing import Any, List, Optional, Sequence, Union
 
-from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
-from . import _part, _s3
-from ._dcp import MARKER
+from . import _s3
+from ._dcp import DRAFT, LOCK, MARKER
 from ._dcp_read import StorageReader
 from ._dcp_write import StorageWriter
 from ._lib import NotFoundError
+from ._object_lock import ObjectLock
 from ._torch_object import is_object, read_object
 from ._transfer import WRITING, Storage, bytes_place, segments_of
 
@@ -40,6 +39,11 @@ class _Prefix:
         self.name, question, options = self.url.partition("?")
         self.name = self.name.rstrip("/")
         self._options = question + options
+
+    @property
+    def parent(self) -> str:
+        """The URL of the prefix in which this prefix is."""
+        return self.name.rpartition("/")[0] + self._options
 
     def object(self, name: str) -> str:
         """Returns the URL of an object."""
@@ -62,9 +66,20 @@ class _Prefix:
                 for page in _s3.pages(f"s3://{bucket}/{self._options}", query)
                 for row in page.findall("Contents")]
 
-    def write(self, name: str, data: bytes) -> None:
-        """Writes an object."""
-        with Storage(self.object(name), f"{self.name}/{name}", len(data)) as storage:
+    def etag(self, name: str) -> str:
+        """Returns the ETag of an object, or "" if it does not exist."""
+        try:
+            return _s3.ask(self.object(name), "HEAD").etag
+        except NotFoundError:
+            return ""
+
+    def read(self, name: str) -> bytes:
+        """Returns the bytes of an object."""
+        return bytes(read_object(self.object(name)))
+
+    def write(self, name: str, data: bytes, *, new: bool = False) -> None:
+        """Writes an object. With `new`, it must not exist: otherwise EEXIST."""
+        with Storage(self.object(name), f"{self.name}/{name}", len(data), new=new) as storage:
             place = bytes_place(data)
             storage.move(WRITING, segments_of(place, 0, to_memory=False))
             storage.commit()
@@ -94,13 +109,9 @@ class _Prefix:
 
 
 class _AtPrefix:
-    """What the writer and the reader share: the place of the checkpoint is a prefix."""
+    """Base class of the writer and the reader, for which the place of a checkpoint is a prefix."""
 
     _prefix: _Prefix
-
-    @staticmethod
-    def _check_path(path: Any) -> None:
-        del path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -127,24 +138,35 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
     Args:
         path: s3://bucket/prefix, with options as ObjectClient.url writes them.
         parts: number of parts that this rank writes at the same time.
+        checksums, keep: as in StorageWriter. `keep` counts the checkpoints below the prefix in
+            which this prefix is.
         overwrite: False refuses to save below a prefix with a complete checkpoint. The objects of
             an earlier checkpoint there are removed after the new one is complete.
         require, effort, path_name, pool_bytes, progress, torch_options: as in StorageWriter.
 
-    Two jobs must not save below one prefix at the same time: a store has no locks.
+    Raises OSError with errno EBUSY if another job saves below the prefix. After a job there was
+    killed, the next save waits 20 s for it.
 
     Attributes:
         report: a SaveReport of the last save of this rank, or None.
     """
 
-    def __init__(self, path: Any, *, parts: int = 1, overwrite: bool = True,
+    def __init__(self, path: Any, *, parts: Optional[int] = 1, checksums: bool = True,
+                 durable: bool = True, overwrite: bool = True, keep: Optional[int] = None,
                  require: str = "any", effort: str = "thrifty", path_name: Optional[str] = None,
                  pool_bytes: Optional[int] = None, progress: Any = None,
                  **torch_options: Any) -> None:
+        if torch_options.pop("stripe", ()):
+            raise ValueError("a checkpoint in an object store has no stripes; a store spreads its "
+                             "objects itself")
         self._prefix = _Prefix(path)
-        super().__init__(path, parts=parts, checksums=False, overwrite=overwrite, require=require,
-                         effort=effort, path_name=path_name, pool_bytes=pool_bytes,
-                         progress=progress, **torch_options)
+        if keep is not None and self._prefix.parent.partition("?")[0] == "s3:/":
+            raise ValueError(f"{self._prefix.name} is a bucket, so no prefix has it and `keep` "
+                             "cannot count the checkpoints beside it")
+        super().__init__(path, parts=parts or 1, checksums=checksums, durable=durable,
+                         overwrite=overwrite, keep=keep, require=require, effort=effort,
+                         path_name=path_name, pool_bytes=pool_bytes, progress=progress,
+                         **torch_options)
 
     def reset(self, checkpoint_id: Any = None) -> None:
         super().reset(checkpoint_id)
@@ -153,26 +175,42 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if self._coordinator or self._is_local():
-            if not self.overwrite and self._prefix.exists(self._marker()):
-                raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
-                                      "False", self.folder)
-            if self._is_local() and self._prefix.exists(MARKER):
-                raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
-                                      "a save of one rank (use_collectives=False) cannot replace",
-                                      self.folder)
+            self._lock()
+            try:
+                self._check_earlier()
+            except BaseException:
+                self._unlock()
+                raise
         return dataclasses.replace(plan, storage_data=None)
 
-    def _write_draft(self, metadata: Metadata) -> _part.Part:
-        self._draft = pickle.dumps(metadata)
-        return _part.Part(self._marker(), len(self._draft), [])
+    def _check_earlier(self) -> None:
+        """Raises FileExistsError if the save must not replace what is there."""
+        if not self.overwrite and self._prefix.exists(self._marker()):
+            raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
+                                  "False", self.folder)
+        if self._is_local() and self._prefix.exists(MARKER):
+            raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
+                                  "a save of one rank (use_collectives=False) cannot replace",
+                                  self.folder)
+
+    def _lock(self) -> None:
+        if self._folder_lock is None:
+            name = f"__{self.rank}{LOCK}" if self._is_local() else LOCK
+            self._folder_lock = ObjectLock(self._prefix, name)
 
     def _publish_marker(self) -> None:
+        if self._folder_lock is not None:
+            self._folder_lock.check()
         self._prefix.write(self._marker(), self._draft)
+        self._remove(self._marker() + DRAFT)
 
     # ---- objects in place of files ----
 
     def _file(self, folder: str, name: str) -> str:
         return self._prefix.object(name)
+
+    def _parent(self) -> str:
+        return self._prefix.parent
 
     def _names(self, folder: str) -> Sequence[str]:
         return self._prefix.names()
@@ -200,17 +238,18 @@ class ObjectStorageReader(_AtPrefix, StorageReader):
 
     Args:
         path: s3://bucket/prefix, with options as ObjectClient.url writes them.
-        require, effort, path_name, threads, progress, torch_options: as in StorageReader.
+        checksums, require, effort, path_name, threads, progress, torch_options: as in
+            StorageReader.
 
     Attributes:
         report: a LoadReport of the last load of this rank, or None.
     """
 
-    def __init__(self, path: Any, *, require: str = "any", effort: Optional[str] = None,
-                 path_name: Optional[str] = None, threads: int = 4, progress: Any = None,
-                 **torch_options: Any) -> None:
+    def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
+                 effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
+                 progress: Any = None, **torch_options: Any) -> None:
         self._prefix = _Prefix(path)
-        super().__init__(path, checksums=False, require=require, effort=effort,
+        super().__init__(path, checksums=checksums, require=require, effort=effort,
                          path_name=path_name, threads=threads, progress=progress, **torch_options)
         self.fs = self._prefix
 
@@ -221,6 +260,12 @@ class ObjectStorageReader(_AtPrefix, StorageReader):
 
     def file(self, name: str) -> str:
         return self._prefix.object(name)
+
+    def _url(self) -> str:
+        return self._prefix.url
+
+    def _is_begun(self) -> bool:
+        return bool(self._prefix.names())
 
 
 __all__ = ["ObjectStorageReader", "ObjectStorageWriter"]

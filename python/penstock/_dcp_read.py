@@ -23,10 +23,11 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import MANIFEST_OF, MARKER, Total, name_of, refuse_object
+from ._dcp import MANIFEST_OF, MARKER, Total, name_of
 from ._lib import FormatError, device_name
 from ._model import Report
 from ._staging import is_plain
+from ._torch_object import is_object
 
 # Number of bytes that are read from the start and from the end of an archive, in order to find its
 # payload. The archives that torch.save makes of one tensor need about 1 KiB at each end.
@@ -117,7 +118,8 @@ class StorageReader(FileSystemReader):
     Reads only the bytes that the state needs, straight into the tensors' memory.
 
     Args:
-        path: the checkpoint's folder.
+        path: the checkpoint's folder. With s3://bucket/prefix, the object is an
+            ObjectStorageReader.
         checksums: whether to compare the checksums of items that are read as a whole.
         require, effort, path_name: as `require`, `effort` and `path` of Model.load.
         threads: number of parts that are read at the same time.
@@ -134,7 +136,6 @@ class StorageReader(FileSystemReader):
     def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
                  effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
                  progress: Any = None, **torch_options: Any) -> None:
-        self._check_path(path)
         super().__init__(path, **torch_options)
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
@@ -146,12 +147,22 @@ class StorageReader(FileSystemReader):
         """The checkpoint's folder."""
         return os.fspath(self.path)
 
-    @staticmethod
-    def _check_path(path: Any) -> None:
-        refuse_object(path, "use penstock.torch.ObjectStorageReader")
+    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> "StorageReader":
+        if cls is StorageReader and is_object(str(path)):
+            from ._dcp_object import ObjectStorageReader
+            return super().__new__(ObjectStorageReader)
+        return super().__new__(cls)
+
+    def _url(self) -> str:
+        """Returns what the library calls the checkpoint's folder."""
+        return self.folder
+
+    def _is_begun(self) -> bool:
+        """Returns whether the checkpoint's folder exists."""
+        return os.path.isdir(self.folder)
 
     def file(self, name: str) -> str:
-        """Returns what the library reads a part from."""
+        """Returns the path or the URL by which the library reads a part."""
         return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
@@ -163,7 +174,7 @@ class StorageReader(FileSystemReader):
         try:
             return super().read_metadata(*args, **kwargs)
         except FileNotFoundError as error:
-            if not os.path.isdir(self.folder):
+            if not self._is_begun():
                 raise
             raise FileNotFoundError(
                 errno.ENOENT, f"the checkpoint has no file {MARKER}: its save was interrupted or "
@@ -176,7 +187,7 @@ class StorageReader(FileSystemReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         started, self.report = time.monotonic(), LoadReport()
-        manifest = _part.find_manifest(self.folder) \
+        manifest = _part.find_manifest(self._url()) \
             if self.checksums and self._has_manifest else None
         if manifest is None:
             self.report.unchecked = "the checkpoint has no manifest" if self.checksums else \

@@ -34,13 +34,13 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import (DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of,
-                   refuse_object)
+from ._dcp import DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of
 from ._folders import Place, file_system, make_folder, place_of, sync_folder
 from ._lib import device_name
 from ._lock import FolderLock
 from ._model import Report
 from ._staging import Stager, is_plain
+from ._torch_object import is_object
 
 # Most parts that a rank writes on a tmpfs.
 TMPFS_PARTS = 8
@@ -197,7 +197,8 @@ class StorageWriter(FileSystemWriter):
     torch's FileSystemReader reads the result, also without this package.
 
     Args:
-        path: the checkpoint's folder. It is created.
+        path: the checkpoint's folder. It is created. With s3://bucket/prefix, the object is an
+            ObjectStorageWriter.
         stripe: folders on other drives, over which the parts are spread. The checkpoint's
             folder gets symbolic links to these parts.
         parts: number of parts that this rank writes at the same time; None stands for one for
@@ -229,7 +230,6 @@ class StorageWriter(FileSystemWriter):
                  path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
                  progress: Any = None, **torch_options: Any) -> None:
         _check_options(torch_options)
-        self._check_path(path)
         super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
         self.stripe = [os.fspath(folder) for folder in stripe]
         self.parts = parts or torch_options.get("thread_count")
@@ -240,12 +240,15 @@ class StorageWriter(FileSystemWriter):
         self.stager: Optional[Stager] = Stager(pool_bytes, may_leave=True)
         # An object with is_set(), such as a threading.Event, that ends a save early.
         self.stop: Any = None
-        self._folder_lock: Optional[FolderLock] = None
+        self._folder_lock: Any = None  # a FolderLock or an ObjectLock
+        self._draft = b""  # the marker of the save that runs
         self._coordinator = False
 
-    @staticmethod
-    def _check_path(path: Any) -> None:
-        refuse_object(path, "use penstock.torch.ObjectStorageWriter")
+    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> "StorageWriter":
+        if cls is StorageWriter and is_object(str(path)):
+            from ._dcp_object import ObjectStorageWriter
+            return super().__new__(ObjectStorageWriter)
+        return super().__new__(cls)
 
     def __getstate__(self) -> Dict[str, Any]:
         if self.stager is not None and self.stager.unwritten_bytes:
@@ -255,7 +258,7 @@ class StorageWriter(FileSystemWriter):
                 "thread mode")
             self.stager.release(error)
             raise error
-        return {**self.__dict__, "stager": None, "progress": None, "stop": None,
+        return {**self.__dict__, "stager": None, "progress": None, "stop": None, "_draft": b"",
                 "_folder_lock": None}
 
     # ---- staging, for async_save ----
@@ -346,7 +349,8 @@ class StorageWriter(FileSystemWriter):
             if not isinstance(place, Place):
                 return
             key = ("", place.total) if place.shared else (place.host, place.device)
-            nbytes = getattr(plan, "nbytes", None)  # A plan that is kept has no items.
+            # A plan that SavePlanner has kept from an earlier save has no items.
+            nbytes = getattr(plan, "nbytes", None)
             needed[key] = needed.get(key, 0) + (
                 sum(map(_item_bytes, plan.items)) if nbytes is None else nbytes)
             free[key] = min(place.free, free.get(key, place.free))
@@ -523,14 +527,14 @@ class StorageWriter(FileSystemWriter):
             keep.add(manifest)
             setattr(metadata, MANIFEST_OF, manifest)
             marker = [self._write_draft(metadata)]
-            _part.write_manifest(os.path.join(self.folder, manifest), self._ranks(results),
+            _part.write_manifest(self._file(self.folder, manifest), self._ranks(results),
                                  _manifest_parts(written) + marker)
         else:
             self._write_draft(metadata)
         self._publish_marker()
         self._remove_strays(keep)
         if self.keep is not None and not self._is_local():
-            _part.prune(os.path.dirname(os.path.abspath(self.folder)), max(1, self.keep))
+            _part.prune(self._parent(), max(1, self.keep))
 
     def _ranks(self, results: Sequence[Any]) -> int:
         """Returns the number of ranks that write this checkpoint."""
@@ -543,16 +547,16 @@ class StorageWriter(FileSystemWriter):
         checkpoint in the folder keeps its files until the new marker is written."""
         start = f"__{self.rank}." if self._is_local() else ""
         names = [f"{start}{end}", *(f"{start}{i}.{end}" for i in range(2, 1000))]
-        return next(name for name in names
-                    if not os.path.lexists(os.path.join(self.folder, name)))
+        taken = set(self._names(self.folder))
+        return next(name for name in names if name not in taken)
 
     def _write_draft(self, metadata: Metadata) -> _part.Part:
         """Writes the marker to a file that is not the marker yet. Returns it as the manifest lists
         it: a manifest describes a checkpoint only if the checkpoint's marker has this checksum."""
-        data = pickle.dumps(metadata)
+        data = self._draft = pickle.dumps(metadata)
         item = _part.Item("", 0, len(data))
         item.add_bytes(0, data)
-        _part.write_part(os.path.join(self.folder, self._marker() + DRAFT), [item],
+        _part.write_part(self._file(self.folder, self._marker() + DRAFT), [item],
                          checksums=self.checksums, durable=self.durable)
         return _part.Part(self._marker(), len(data), [item])
 
@@ -580,6 +584,9 @@ class StorageWriter(FileSystemWriter):
 
     def _file(self, folder: str, name: str) -> str:
         return os.path.join(folder, name)
+
+    def _parent(self) -> str:
+        return os.path.dirname(os.path.abspath(self.folder))
 
     def _names(self, folder: str) -> Sequence[str]:
         return os.listdir(folder)

@@ -256,7 +256,7 @@ class ObjectClient:
         source = f"/{_s3.quote(bucket)}/{_s3.quote(key, '/')}"
         url = self.url(to)
         answer = _s3.ask(url, "PUT", headers={"x-amz-copy-source": source})
-        # The status is sent before the copy begins, so the body can tell of an error.
+        # The server sends the status before it copies, so an error may be in the body.
         root = _s3.parse(answer.body, url)
         if root.tag == "Error":
             raise PenstockError(errno.EIO, f"{self.url(name).partition('?')[0]}: the server could "

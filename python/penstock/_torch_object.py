@@ -81,7 +81,7 @@ def _fill(storage: Storage, memory: int, length: int) -> None:
             read([(tail, length), (0, min(tail, HEADER_MAX))])
             place = _zip.directory_range(bytes(mapped[tail:]), length)
             if place is None:
-                return  # Contents finds the same, and says what is wrong.
+                return  # Stop here: Contents finds the same damage and reports it.
             if place[0] < tail:
                 read([(place[0], tail)])
             entries = _zip.entries(bytes(mapped[place[0]:place[0] + place[1]])) or []
@@ -95,13 +95,14 @@ def _fill(storage: Storage, memory: int, length: int) -> None:
 
 
 def _around(entries: List[_zip.Entry], directory: int) -> Iterator[Tuple[int, int]]:
-    """Yields the ranges of the records' headers, and of the records that are no long payloads."""
+    """Yields the ranges around the long payloads: those of the records' headers, and of all other
+    records."""
     starts = sorted(entry.header for entry in entries if 0 <= entry.header < directory)
     after = dict(zip(starts, starts[1:] + [directory]))
     for entry in sorted(entries, key=lambda entry: entry.header):
         end = after.get(entry.header)
         if end is None:
-            continue  # Contents says that this header is beyond the end.
+            continue  # Contents reports that this header lies beyond the end of the object.
         long = entry.name.startswith("data/") and entry.nbytes >= _zip.LONG
         yield entry.header, min(end, entry.header + HEADER_MAX) if long else end
 

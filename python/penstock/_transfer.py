@@ -6,7 +6,9 @@ transfer. This module knows nothing about formats or object stores."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 from typing import Any, Dict, List, Optional, Sequence
 
 from ._cuda import synchronize_all
@@ -102,8 +104,36 @@ class Storage:
         return check(lib.penstock_storage_length(self._handle), self.name, has_place=False)
 
     def commit(self, durable: bool = True) -> None:
-        """Makes what was written visible under the storage's name."""
-        check(lib.penstock_commit(self._handle, int(durable)), self.name, has_place=False)
+        """Makes what was written visible under the storage's name. A server may need minutes for
+        that. If a signal handler raises an exception meanwhile, the commit is stopped."""
+        raised: List[BaseException] = []
+        opts, stop = ffi.new("struct penstock_end_opts *"), ffi.new("int *")
+        opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                check(lib.penstock_commit_with(self._handle, opts), self.name, has_place=False)
+            except BaseException as error:
+                raised.append(error)
+            ended.set()
+
+        # Python's signal handlers run on its main thread, and only between calls of the library.
+        if threading.current_thread() is not threading.main_thread():
+            run()
+        else:
+            # Thread.join of older Pythons takes a thread for ended when a handler raises.
+            threading.Thread(target=run, name="penstock-commit").start()
+            try:
+                ended.wait()
+            except BaseException:
+                stop[0] = 1
+                while not ended.is_set():  # The thread uses the storage.
+                    with contextlib.suppress(BaseException):
+                        ended.wait()
+                raise
+        if raised:
+            raise raised[0]
 
     def move(self, op: int, segments: Sequence[Segment], *, exact: bool = True,
              require: str = "any", effort: str = "thrifty") -> TransferReport:

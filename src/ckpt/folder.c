@@ -103,15 +103,17 @@ static bool path_ends_with(const char *path, const char *folder, const char *nam
 	       !strcmp(at + folder_len + 2, name);
 }
 
-bool pst_part_link(int dir, const char *name, char target[PATH_MAX])
+bool pst_part_link(const struct pst_ckpt_dir *dir, const char *name, char target[PATH_MAX])
 {
 	char self[64], folder[PATH_MAX];
-	ssize_t len = ends_with(name, ".distcp") ? readlinkat(dir, name, target, PATH_MAX - 1) : -1;
+	ssize_t len = !dir->remote && ends_with(name, ".distcp")
+			      ? readlinkat(dir->fd, name, target, PATH_MAX - 1)
+			      : -1;
 
 	if (len <= 0)
 		return false;
 	target[len] = '\0';
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", dir);
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", dir->fd);
 	len = readlink(self, folder, sizeof(folder) - 1);
 	if (len <= 0 || folder[0] != '/')
 		return false;
@@ -140,27 +142,10 @@ static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, co
 	return f->count ? bsearch(&key, f->files, f->count, sizeof(f->files[0]), by_name) : NULL;
 }
 
-static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_kind kind)
+/* Adds a copy of `file`, which has a copy of the name. */
+static int append_file(struct pst_ckpt_folder *f, const char *name,
+		       const struct pst_ckpt_file *file)
 {
-	struct pst_ckpt_file *file;
-	char target[PATH_MAX];
-	bool linked = pst_part_link(f->fd, name, target), missing;
-	struct stat stat;
-
-	/* Ignores a file that has been removed since the folder was listed, a folder, and a link
-	 * that does not lead to a part. */
-	missing = linked && fstatat(f->fd, name, &stat, 0) && errno == ENOENT;
-	if (missing && fstatat(f->fd, name, &stat, AT_SYMLINK_NOFOLLOW))
-		return 0;
-	if (missing) {
-		/* The target does not exist, so the file gets the time of the link. A running save
-		 * makes the link before it writes the target. */
-		stat.st_mode = S_IFREG;
-		stat.st_size = 0;
-	} else if (fstatat(f->fd, name, &stat, linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
-		   !S_ISREG(stat.st_mode)) {
-		return 0;
-	}
 	if (f->count == f->capacity) {
 		uint64_t capacity = f->capacity ? f->capacity * 2 : 64;
 		struct pst_ckpt_file *more = reallocarray(f->files, capacity, sizeof(*more));
@@ -170,21 +155,51 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 		f->files = more;
 		f->capacity = capacity;
 	}
-	file = &f->files[f->count];
-	*file = (struct pst_ckpt_file){
-		.name = strdup(name),
-		.kind = kind,
-		.bytes = (uint64_t)stat.st_size,
-		.time_ns = (int64_t)stat.st_mtim.tv_sec * 1000000000 + stat.st_mtim.tv_nsec,
-		.stray = kind == PST_FILE_TEMP,
-		.linked = linked,
-		.missing = missing,
-	};
-	if (!file->name)
+	f->files[f->count] = *file;
+	f->files[f->count].name = strdup(name);
+	f->files[f->count].stray = file->kind == PST_FILE_TEMP;
+	if (!f->files[f->count].name)
 		return pst_weights_no_memory("the list of files");
 	f->count++;
-	f->found |= kind != PST_FILE_TEMP;
+	f->found |= file->kind != PST_FILE_TEMP;
 	return 0;
+}
+
+static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_kind kind)
+{
+	struct pst_ckpt_file file = {.kind = kind};
+	char target[PATH_MAX];
+	struct stat stat;
+
+	/* Ignores a file that has been removed since the folder was listed, a folder, and a link
+	 * that does not lead to a part. */
+	file.linked = pst_part_link(&f->dir, name, target);
+	file.missing = file.linked && fstatat(f->dir.fd, name, &stat, 0) && errno == ENOENT;
+	if (file.missing && fstatat(f->dir.fd, name, &stat, AT_SYMLINK_NOFOLLOW))
+		return 0;
+	if (file.missing) {
+		/* The target does not exist, so the file gets the time of the link. A running save
+		 * makes the link before it writes the target. */
+		stat.st_mode = S_IFREG;
+		stat.st_size = 0;
+	} else if (fstatat(f->dir.fd, name, &stat, file.linked ? 0 : AT_SYMLINK_NOFOLLOW) ||
+		   !S_ISREG(stat.st_mode)) {
+		return 0;
+	}
+	file.bytes = (uint64_t)stat.st_size;
+	file.time_ns = (int64_t)stat.st_mtim.tv_sec * 1000000000 + stat.st_mtim.tv_nsec;
+	return append_file(f, name, &file);
+}
+
+/* Adds a part that is an object, with the time 0. Ignores one that does not exist. */
+static int add_object(struct pst_ckpt_folder *f, const char *name)
+{
+	struct pst_ckpt_file file = {.kind = PST_FILE_PART};
+	int ret = pst_objects_length(&f->dir.objects, name, &file.bytes);
+
+	if (ret)
+		return ret == -ENOENT ? 0 : ret;
+	return append_file(f, name, &file);
 }
 
 static int list_file(void *user, const struct dirent *e)
@@ -194,9 +209,21 @@ static int list_file(void *user, const struct dirent *e)
 	return kind == PST_FILE_OTHER ? 0 : add_file(user, e->d_name, kind);
 }
 
-static int list_files(struct pst_ckpt_folder *f, const char *path)
+static int list_object(void *user, const struct pst_listed *object)
 {
-	int ret = pst_ckpt_dir_each(f->fd, path, list_file, f);
+	struct pst_ckpt_file file = {.kind = pst_file_kind(object->key),
+				     .bytes = object->bytes,
+				     .time_ns = object->time_ns};
+
+	return object->folder || file.kind == PST_FILE_OTHER
+		       ? 0
+		       : append_file(user, object->key, &file);
+}
+
+static int list_files(struct pst_ckpt_folder *f)
+{
+	int ret = f->dir.remote ? pst_objects_each(&f->dir.objects, list_object, f)
+				: pst_ckpt_dir_each(&f->dir, list_file, f);
 
 	if (!ret && f->count)
 		qsort(f->files, f->count, sizeof(f->files[0]), by_name);
@@ -336,8 +363,7 @@ static int check_indices(struct pst_ckpt_folder *f)
 
 		if (f->files[i].kind != PST_FILE_MARKER || !strcmp(name, ".metadata"))
 			continue;
-		ret = pst_manifest_read_file(f->fd, f->ckpt.path, name, PST_MANIFEST_READ_MAX,
-					     &text, &len);
+		ret = pst_manifest_read_file(&f->dir, name, PST_MANIFEST_READ_MAX, &text, &len);
 		if (pst_ckpt_error_is_ours(ret))
 			return ret;
 		if (ret) {
@@ -362,7 +388,8 @@ static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_mani
 
 	for (uint64_t i = 0; i < m->part_count && !ret; i++)
 		if (pst_file_kind(m->parts[i].name) == PST_FILE_OTHER)
-			ret = add_file(f, m->parts[i].name, PST_FILE_PART);
+			ret = f->dir.remote ? add_object(f, m->parts[i].name)
+					    : add_file(f, m->parts[i].name, PST_FILE_PART);
 	if (f->count > before)
 		qsort(f->files, f->count, sizeof(f->files[0]), by_name);
 	return ret;
@@ -454,20 +481,21 @@ static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m
 	return ret;
 }
 
-int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *f)
+int pst_ckpt_folder_open(const struct pst_ckpt_dir *in, const char *name, const char *path,
+			 struct pst_ckpt_folder *f)
 {
-	int follow = at == AT_FDCWD ? 0 : O_NOFOLLOW, ret;
 	struct penstock_manifest *m = NULL;
+	int ret;
 
 	memset(f, 0, sizeof(*f));
+	ret = pst_ckpt_dir_open(in, name, path, &f->dir);
+	if (ret)
+		return ret;
 	f->ckpt.size = sizeof(f->ckpt);
-	f->ckpt.path = path;
-	f->fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
-	if (f->fd < 0)
-		return pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m");
-	ret = list_files(f, path);
+	f->ckpt.path = f->dir.path;
+	ret = list_files(f);
 	if (!ret && f->count) {
-		ret = pst_manifest_open_at(f->fd, path, &m);
+		ret = pst_manifest_open_at(&f->dir, &m);
 		if (!pst_ckpt_error_is_ours(ret))
 			ret = describe(f, m, ret);
 		penstock_manifest_close(m);
@@ -482,9 +510,7 @@ void pst_ckpt_folder_close(struct pst_ckpt_folder *f)
 	for (uint64_t i = 0; i < f->count; i++)
 		free(f->files[i].name);
 	free(f->files);
-	if (f->fd >= 0)
-		close(f->fd);
+	pst_ckpt_dir_close(&f->dir);
 	f->files = NULL;
 	f->count = 0;
-	f->fd = -1;
 }

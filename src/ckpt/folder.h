@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
+#include "ckpt/dir.h"
 #include "penstock_ckpt.h"
 
 /* Kind of a file, which follows from its name. */
@@ -26,7 +27,7 @@ enum pst_file_kind pst_file_kind(const char *name);
 /* Returns whether `name` in the folder `dir` is a symbolic link to a part on another drive. A
  * striped save makes such links. The target is an absolute path. It has the same file name as the
  * link, and its folder has the same name as `dir`. `target` receives the path. */
-bool pst_part_link(int dir, const char *name, char target[PATH_MAX]);
+bool pst_part_link(const struct pst_ckpt_dir *dir, const char *name, char target[PATH_MAX]);
 
 /* Returns whether the error means that this process lacks memory or descriptors. Such an error says
  * nothing about the file that was to be read. So the caller must fail, and must not call the file
@@ -44,9 +45,9 @@ struct pst_ckpt_file {
 	bool missing;	 /* whether it is a link whose target does not exist */
 };
 
-/* A folder, and the files of a checkpoint in it, sorted by name. */
+/* A folder or prefix, and the files of a checkpoint in it, sorted by name. */
 struct pst_ckpt_folder {
-	int fd;
+	struct pst_ckpt_dir dir;
 	struct pst_ckpt_file *files;
 	uint64_t count, capacity;
 	bool found; /* whether the folder has a file of a checkpoint that is not temporary */
@@ -57,23 +58,23 @@ struct pst_ckpt_folder {
 /*
  * Opens and describes a folder.
  *
- * at	descriptor of the folder that `name` is in, or AT_FDCWD
- * name	name of the folder, must not be a symbolic link unless `at` is AT_FDCWD
- * path	name of the folder for messages and ckpt.path
- * out	receives the folder; close it with pst_ckpt_folder_close
+ * in, name, path	what pst_ckpt_dir_open takes; ckpt.path becomes the name for messages
+ * out			receives the folder; close it with pst_ckpt_folder_close
  *
  * A folder without files of a checkpoint has `count` 0.
  */
-int pst_ckpt_folder_open(int at, const char *name, const char *path, struct pst_ckpt_folder *out);
+int pst_ckpt_folder_open(const struct pst_ckpt_dir *in, const char *name, const char *path,
+			 struct pst_ckpt_folder *out);
 void pst_ckpt_folder_close(struct pst_ckpt_folder *f);
 
 /* Checkpoints, sorted by time. */
 struct pst_ckpt_list {
-	int fd;	   /* the folder in which the checkpoints are */
-	bool self; /* whether that folder is itself the only checkpoint */
+	const char *name;	 /* the caller's name of the folder */
+	struct pst_ckpt_dir dir; /* the folder in which the checkpoints are */
+	bool self;		 /* whether that folder is itself the only checkpoint */
 	struct pst_ckpt_entry {
 		struct penstock_ckpt ckpt;
-		char *path, *name; /* `name` points into `path` */
+		char *path, *name; /* its path, and the name of its folder in the list's folder */
 		char text[PENSTOCK_TEXT_MAX];
 	} * entries;
 	uint64_t count, capacity;

@@ -14,9 +14,8 @@
 #include "ckpt/folder.h"
 #include "weights/err.h"
 
-/* Adds a folder to the list. `name_len` is the length of the folder's own name at the end of its
- * path. */
-static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f, size_t name_len)
+/* Adds a folder to the list. `name` is its name in the list's folder. */
+static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f, const char *name)
 {
 	struct pst_ckpt_entry *e;
 
@@ -29,81 +28,80 @@ static int add_entry(struct pst_ckpt_list *list, const struct pst_ckpt_folder *f
 		list->entries = more;
 		list->capacity = capacity;
 	}
-	e = &list->entries[list->count];
+	e = &list->entries[list->count++];
 	e->ckpt = f->ckpt;
 	e->path = strdup(f->ckpt.path);
-	if (!e->path)
-		return pst_weights_no_memory("the list of checkpoints");
-	e->name = e->path + strlen(e->path) - name_len;
+	e->name = strdup(name);
 	memcpy(e->text, f->text, sizeof(e->text));
-	list->count++;
-	return 0;
+	return e->path && e->name ? 0 : pst_weights_no_memory("the list of checkpoints");
 }
 
-/* A folder whose subfolders may be checkpoints. */
-struct parent {
-	struct pst_ckpt_list *list;
-	const char *path;
-};
-
-/* Adds the directory entry `e` to the list if it is a subfolder with a checkpoint. Ignores a
- * subfolder that is a symbolic link, that this user cannot read, or that has just been removed. */
-static int add_subfolder(void *user, const struct dirent *e)
+/* Adds a subfolder to the list if it is a checkpoint. Ignores a subfolder that is a symbolic link,
+ * that this user cannot read, or that has just been removed. */
+static int add_subfolder(struct pst_ckpt_list *list, const char *name)
 {
-	const struct parent *parent = user;
-	struct pst_ckpt_list *list = parent->list;
-	const char *dir = parent->path, *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
-	const char *name = e->d_name;
+	const char *dir = list->dir.path, *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
 	struct pst_ckpt_folder f;
 	char *path;
 	int ret;
 
-	if (e->d_type != DT_DIR && e->d_type != DT_UNKNOWN)
-		return 0;
 	if (asprintf(&path, "%s%s%s", dir, slash, name) < 0)
 		return pst_weights_no_memory("the list of checkpoints");
-	ret = pst_ckpt_folder_open(list->fd, name, path, &f);
+	ret = pst_ckpt_folder_open(&list->dir, name, path, &f);
 	if (ret == -ENOTDIR || ret == -ELOOP || ret == -EACCES || ret == -ENOENT) {
 		ret = 0;
 	} else if (!ret) {
 		if (f.count)
-			ret = add_entry(list, &f, strlen(name));
+			ret = add_entry(list, &f, name);
 		pst_ckpt_folder_close(&f);
 	}
 	free(path);
 	return ret;
 }
 
+static int add_entry_of_folder(void *user, const struct dirent *e)
+{
+	return e->d_type != DT_DIR && e->d_type != DT_UNKNOWN ? 0 : add_subfolder(user, e->d_name);
+}
+
+static int add_prefix(void *user, const struct pst_listed *object)
+{
+	return object->folder ? add_subfolder(user, object->key) : 0;
+}
+
+/* Stores may round times to seconds, so the numbers in the names decide between equal times. */
 static int by_time(const void *a, const void *b)
 {
 	const struct pst_ckpt_entry *x = a, *y = b;
 
 	if (x->ckpt.saved_ns != y->ckpt.saved_ns)
 		return x->ckpt.saved_ns < y->ckpt.saved_ns ? -1 : 1;
-	return strcmp(x->path, y->path);
+	return strverscmp(x->path, y->path);
 }
 
 int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
 {
-	struct parent parent = {.list = list, .path = dir};
 	struct pst_ckpt_folder f;
 	int ret;
 
 	memset(list, 0, sizeof(*list));
-	list->fd = -1;
+	list->name = dir;
+	list->dir.fd = -1;
 	if (!dir || !*dir)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"the folder's name is %s", dir ? "empty" : "NULL");
-	ret = pst_ckpt_folder_open(AT_FDCWD, dir, dir, &f);
+	ret = pst_ckpt_folder_open(NULL, dir, dir, &f);
 	if (ret)
 		return ret;
 	list->self = f.found;
-	list->fd = f.fd;
-	f.fd = -1;
-	ret = f.found ? add_entry(list, &f, 0)
-		      : pst_ckpt_dir_each(list->fd, dir, add_subfolder, &parent);
+	ret = f.found ? add_entry(list, &f, "") : 0;
+	list->dir = f.dir;
+	f.dir = (struct pst_ckpt_dir){.fd = -1};
+	if (!ret && !list->self)
+		ret = list->dir.remote ? pst_objects_each(&list->dir.objects, add_prefix, list)
+				       : pst_ckpt_dir_each(&list->dir, add_entry_of_folder, list);
 	pst_ckpt_folder_close(&f);
-	if (list->count)
+	if (list->count && !ret)
 		qsort(list->entries, list->count, sizeof(list->entries[0]), by_time);
 	for (uint64_t i = 0; i < list->count; i++) {
 		list->entries[i].ckpt.path = list->entries[i].path;
@@ -116,14 +114,14 @@ int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *list)
 
 void pst_ckpt_list_close(struct pst_ckpt_list *list)
 {
-	for (uint64_t i = 0; i < list->count; i++)
+	for (uint64_t i = 0; i < list->count; i++) {
 		free(list->entries[i].path);
+		free(list->entries[i].name);
+	}
 	free(list->entries);
-	if (list->fd >= 0)
-		close(list->fd);
+	pst_ckpt_dir_close(&list->dir);
 	list->entries = NULL;
 	list->count = 0;
-	list->fd = -1;
 }
 
 int penstock_ckpt_list(const char *dir, int (*each)(void *user, const struct penstock_ckpt *ckpt),

@@ -330,13 +330,16 @@ static int read_open_file(int fd, const char *path, uint64_t max, char **out, si
 	return 0;
 }
 
-int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t max, char **out,
-			   size_t *len)
+int pst_manifest_read_file(const struct pst_ckpt_dir *dir, const char *name, uint64_t max,
+			   char **out, size_t *len)
 {
-	int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), ret;
 	char path[PATH_MAX];
+	int fd, ret;
 
-	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	if (dir->remote)
+		return pst_objects_read(&dir->objects, name, max, out, len);
+	fd = openat(dir->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	snprintf(path, sizeof(path), "%s/%s", dir->path, name);
 	if (fd < 0 && errno == ELOOP)
 		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, NULL, PST_NO_OFF,
 					"it is a symbolic link");
@@ -350,8 +353,7 @@ int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t m
 /* A folder whose manifests are to be read. */
 struct source {
 	struct penstock_manifest *m;
-	const char *path;
-	int fd;
+	const struct pst_ckpt_dir *dir;
 	uint64_t bytes_left; /* maximum number of bytes of the manifests that are not read yet */
 	unsigned found;	     /* number of manifests */
 	unsigned replaced;   /* how many of them belong to another marker than the folder's */
@@ -379,8 +381,7 @@ static int other_marker(const struct source *dir, const struct pst_manifest_part
 	if (part->count != 1 || item->off || item->len != part->bytes ||
 	    !(item->flags & PENSTOCK_ITEM_SUMMED))
 		return 0;
-	ret = pst_manifest_read_file(dir->fd, dir->path, part->name, PST_MANIFEST_READ_MAX, &text,
-				     &len);
+	ret = pst_manifest_read_file(dir->dir, part->name, PST_MANIFEST_READ_MAX, &text, &len);
 	if (ret)
 		return ret == -ENOMEM ? ret : 0;
 	ret = len != part->bytes ||
@@ -409,46 +410,47 @@ static int add_valid(struct source *dir, const char *path, char *text, size_t le
 }
 
 /* Adds a file of the folder if its name is that of a manifest. */
-static int add_file(void *user, const struct dirent *e)
+static int add_file(void *user, const char *name)
 {
-	size_t name_len = strlen(e->d_name), end = strlen(PST_MANIFEST_END), len;
+	size_t name_len = strlen(name), end = strlen(PST_MANIFEST_END), len;
 	struct source *dir = user;
 	char path[PATH_MAX], *text;
 	int ret;
 
-	if (name_len < end || strcmp(e->d_name + name_len - end, PST_MANIFEST_END) != 0)
+	if (name_len < end || strcmp(name + name_len - end, PST_MANIFEST_END) != 0)
 		return 0;
-	ret = pst_manifest_read_file(dir->fd, dir->path, e->d_name, dir->bytes_left, &text, &len);
+	ret = pst_manifest_read_file(dir->dir, name, dir->bytes_left, &text, &len);
 	if (ret)
 		return ret;
 	dir->bytes_left -= len;
-	snprintf(path, sizeof(path), "%s/%s", dir->path, e->d_name);
+	snprintf(path, sizeof(path), "%s/%s", dir->dir->path, name);
 	dir->found++;
 	return add_valid(dir, path, text, len);
 }
 
-static int add_folder(struct penstock_manifest *m, const char *dir, int fd)
+static int add_folder(struct penstock_manifest *m, const struct pst_ckpt_dir *dir)
 {
-	struct source source = {
-		.m = m, .path = dir, .fd = fd, .bytes_left = PST_MANIFEST_READ_MAX};
-	int ret = pst_ckpt_dir_each(fd, dir, add_file, &source);
+	struct source source = {.m = m, .dir = dir, .bytes_left = PST_MANIFEST_READ_MAX};
+	int ret = pst_ckpt_dir_names(dir, add_file, &source);
 
 	if (!ret && source.replaced && source.replaced == source.found)
-		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir->path, NULL,
+				       PST_NO_OFF,
 				       "the manifest belongs to another marker: another program "
 				       "has saved here, or the marker is damaged; the bytes cannot "
 				       "be compared");
 	if (!ret && !source.found)
-		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir, NULL, PST_NO_OFF,
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_UNSUPPORTED, dir->path, NULL,
+				       PST_NO_OFF,
 				       "the folder has no manifest, so its bytes cannot be "
 				       "compared");
-	return ret ? ret : pst_manifest_sort(m, dir);
+	return ret ? ret : pst_manifest_sort(m, dir->path);
 }
 
-int pst_manifest_open_at(int fd, const char *dir, struct penstock_manifest **out)
+int pst_manifest_open_at(const struct pst_ckpt_dir *dir, struct penstock_manifest **out)
 {
 	struct penstock_manifest *m = calloc(1, sizeof(*m));
-	int ret = m ? add_folder(m, dir, fd) : pst_weights_no_memory("a manifest");
+	int ret = m ? add_folder(m, dir) : pst_weights_no_memory("a manifest");
 
 	if (ret)
 		penstock_manifest_close(m);
@@ -459,15 +461,16 @@ int pst_manifest_open_at(int fd, const char *dir, struct penstock_manifest **out
 
 int penstock_manifest_open(const char *dir, struct penstock_manifest **out)
 {
-	int fd, ret;
+	struct pst_ckpt_dir folder;
+	int ret;
 
 	if (!dir || !out)
 		return pst_weights_fail_null(dir ? "out" : "the folder's name");
-	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return pst_weights_fail_errno(errno, dir, NULL, PST_NO_OFF, "cannot open: %m");
-	ret = pst_manifest_open_at(fd, dir, out);
-	close(fd);
+	ret = pst_ckpt_dir_open(NULL, dir, dir, &folder);
+	if (!ret) {
+		ret = pst_manifest_open_at(&folder, out);
+		pst_ckpt_dir_close(&folder);
+	}
 	return ret;
 }
 

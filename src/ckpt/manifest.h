@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include "ckpt/dir.h"
 #include "penstock_ckpt.h"
 
 /* Maximum number of bytes of a manifest that is written, which lists about 5 million items. */
@@ -39,9 +40,8 @@ struct penstock_manifest {
  * or "..", and has no slash. */
 bool pst_manifest_names_part(const char *name);
 
-/* Reads all manifests of the folder behind the descriptor `fd`. `dir` is the folder's name for
- * messages. Fails as penstock_manifest_open does. */
-int pst_manifest_open_at(int fd, const char *dir, struct penstock_manifest **out);
+/* Reads all manifests of a checkpoint. Fails as penstock_manifest_open does. */
+int pst_manifest_open_at(const struct pst_ckpt_dir *dir, struct penstock_manifest **out);
 
 /* Adds the parts of the manifest text to `m`, which owns `text` afterwards even if the call fails.
  * The text has `len` bytes and is changed. `path` is the name of the file for messages. Fails with
@@ -50,11 +50,10 @@ int pst_manifest_add(struct penstock_manifest *m, const char *path, char *text, 
 /* Sorts the parts when all texts have been added. Fails with -EBADMSG if a part occurs twice. */
 int pst_manifest_sort(struct penstock_manifest *m, const char *dir);
 
-/* Reads the file `name` of the folder behind the descriptor `at`; `dir` is the folder's name for
- * messages. *out becomes a malloc'd buffer of *len bytes. Fails with -EBADMSG if it is no regular
- * file, and with -EFBIG if it has more than `max` bytes. */
-int pst_manifest_read_file(int at, const char *dir, const char *name, uint64_t max, char **out,
-			   size_t *len);
+/* Reads a file of a checkpoint. *out becomes a malloc'd buffer of *len bytes. Fails with -EBADMSG
+ * if it is no regular file, and with -EFBIG if it has more than `max` bytes. */
+int pst_manifest_read_file(const struct pst_ckpt_dir *dir, const char *name, uint64_t max,
+			   char **out, size_t *len);
 
 /* Returns the part with this name, or NULL. */
 const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest *m,

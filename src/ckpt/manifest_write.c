@@ -168,12 +168,14 @@ int penstock_manifest_write(const char *path, unsigned ranks, const struct penst
 	struct pst_text t = {.at = NULL};
 	struct penstock_seg seg = {.off = 0};
 	struct penstock_item item = {.size = sizeof(item), .segs = &seg, .seg_count = 1};
-	size_t len = path ? strlen(path) : 0, end = strlen(PST_MANIFEST_END);
+	/* The URL of an object may have options behind its name. */
+	size_t len = !path ? 0 : pst_objects_named(path) ? strcspn(path, "?") : strlen(path);
+	size_t end = strlen(PST_MANIFEST_END);
 	int ret;
 
 	if (!path || (count && !parts))
 		return pst_weights_fail_null(path ? "the list of parts" : "the file's name");
-	if (len < end || strcmp(path + len - end, PST_MANIFEST_END) != 0)
+	if (len < end || memcmp(path + len - end, PST_MANIFEST_END, end) != 0)
 		return write_fail(path, NULL, "the name of a manifest ends with " PST_MANIFEST_END);
 	ret = put_all(&t, path, ranks, parts, count);
 	if (!ret && t.len > PST_MANIFEST_WRITE_MAX)

@@ -18,6 +18,10 @@
 
 /* End of the names of lock files. A save holds such a lock while it writes into a folder. */
 #define SAVE_LOCK ".penstock-saving"
+/* How often, in seconds, a running save shows in an object store that it runs, and after how many
+ * seconds without such a sign it is dead. The same numbers are in _object_lock.py. */
+#define BEAT_S 2u
+#define LEASE_S 20u
 
 struct prune {
 	struct pst_ckpt_list list;
@@ -40,18 +44,18 @@ static int remove_target(const struct pst_ckpt_folder *f, const char *name)
 	struct pst_ckpt_folder there;
 	int ret;
 
-	if (!pst_part_link(f->fd, name, target))
+	if (!pst_part_link(&f->dir, name, target))
 		return 0;
 	slash = strrchr(target, '/');
 	*slash = '\0';
-	ret = pst_ckpt_folder_open(AT_FDCWD, target, target, &there);
+	ret = pst_ckpt_folder_open(NULL, target, target, &there);
 	if (ret)
 		return ret == -ENOENT || ret == -ENOTDIR ? 0 : ret;
 	for (uint64_t i = 0; i < there.count && !ret; i++)
 		ret = there.files[i].kind == PST_FILE_MARKER ||
 		      there.files[i].kind == PST_FILE_RANK_MARKER ||
 		      there.files[i].kind == PST_FILE_MANIFEST;
-	if (!ret && unlinkat(there.fd, name, 0) && errno != ENOENT)
+	if (!ret && unlinkat(there.dir.fd, name, 0) && errno != ENOENT)
 		ret = pst_weights_fail_errno(errno, target, name, PST_NO_OFF, "cannot remove: %m");
 	pst_ckpt_folder_close(&there);
 	if (!ret)
@@ -67,7 +71,9 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 
 	if (ret)
 		return ret;
-	if (!unlinkat(f->fd, file->name, 0) || errno == ENOENT)
+	if (f->dir.remote)
+		return pst_objects_remove(&f->dir.objects, file->name);
+	if (!unlinkat(f->dir.fd, file->name, 0) || errno == ENOENT)
 		return 0;
 	return pst_weights_fail_errno(errno, f->ckpt.path, file->name, PST_NO_OFF,
 				      "cannot remove: %m");
@@ -96,12 +102,13 @@ static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry 
 {
 	int ret = remove_files(f, true);
 
-	if (!ret && fsync(f->fd) && errno != EINVAL)
+	if (!ret && !f->dir.remote && fsync(f->dir.fd) && errno != EINVAL)
 		/* EINVAL means that the file system cannot sync a folder. */
 		ret = pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF, "cannot sync: %m");
 	if (!ret)
 		ret = remove_files(f, false);
-	if (ret || p->list.self || !unlinkat(p->list.fd, e->name, AT_REMOVEDIR))
+	if (ret || p->list.self || f->dir.remote ||
+	    !unlinkat(p->list.dir.fd, e->name, AT_REMOVEDIR))
 		return ret;
 	/* If the folder still has other files, it stays. */
 	return errno == ENOTEMPTY || errno == EEXIST || errno == ENOENT
@@ -142,7 +149,7 @@ static int lock_is_held(void *user, const struct dirent *e)
 
 	if (!end || strcmp(end, SAVE_LOCK) != 0)
 		return 0;
-	fd = openat(f->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	fd = openat(f->dir.fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
 		return !pst_ckpt_error_is_ours(-errno)
 			       ? 0
@@ -153,12 +160,41 @@ static int lock_is_held(void *user, const struct dirent *e)
 	return held;
 }
 
+/* Adds the ETags and times of the objects of locks to a sum. */
+static int add_beat(void *user, const struct pst_listed *object)
+{
+	uint64_t *sum = user;
+
+	if (strstr(object->key, SAVE_LOCK))
+		*sum += object->tag ^ (uint64_t)object->time_ns ^ 1;
+	return 0;
+}
+
+/* Returns 1 if a save writes below a prefix, 0 if not, or a negative errno. A save whose process
+ * runs replaces an object of its lock every BEAT_S seconds. What a dead process has left does not
+ * change for LEASE_S seconds. */
+static int beat_is_seen(const struct pst_objects *objects)
+{
+	uint64_t first = 0, now = 0;
+	int ret = pst_objects_each(objects, add_beat, &first);
+
+	for (unsigned waited = 0; !ret && first && waited < LEASE_S; waited += BEAT_S) {
+		sleep(BEAT_S);
+		now = 0;
+		ret = pst_objects_each(objects, add_beat, &now);
+		if (!ret && now != first)
+			return 1;
+	}
+	return ret;
+}
+
 /* Returns 1 if a save is writing into the folder, 0 if not, or a negative errno. A save holds the
  * lock .penstock-saving. If each rank saves for itself, rank N holds the lock
  * __N.penstock-saving. */
 static int save_runs(struct pst_ckpt_folder *f)
 {
-	return pst_ckpt_dir_each(f->fd, f->ckpt.path, lock_is_held, f);
+	return f->dir.remote ? beat_is_seen(&f->dir.objects)
+			     : pst_ckpt_dir_each(&f->dir, lock_is_held, f);
 }
 
 /* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
@@ -175,8 +211,8 @@ static bool is_being_replaced(const struct pst_ckpt_folder *f)
 static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
 		      struct pst_ckpt_folder *f)
 {
-	int ret = p->list.self ? pst_ckpt_folder_open(AT_FDCWD, e->path, e->path, f)
-			       : pst_ckpt_folder_open(p->list.fd, e->name, e->path, f);
+	int ret = p->list.self ? pst_ckpt_folder_open(NULL, p->list.name, e->path, f)
+			       : pst_ckpt_folder_open(&p->list.dir, e->name, e->path, f);
 
 	if (ret == -ENOENT)
 		return 1;

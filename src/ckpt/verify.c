@@ -38,11 +38,11 @@ struct verify {
 	struct penstock_item *pieces;
 	struct penstock_seg *segs;
 	unsigned piece_count;
-	uint64_t buffer_len; /* number of bytes of the buffer that the pieces occupy */
-	uint64_t moved;	     /* number of bytes of earlier batches */
-	uint64_t looked_ns;  /* time of the last call of opts.look, in ns */
-	bool cancelled;	     /* whether opts.look has cancelled the call */
-	uint32_t crc;	     /* checksum of an item's pieces in earlier batches */
+	uint64_t buffer_len;		/* number of bytes of the buffer that the pieces occupy */
+	uint64_t moved;			/* number of bytes of earlier batches */
+	uint64_t looked_ns;		/* time of the last call of opts.look, in ns */
+	bool cancelled;			/* whether opts.look has cancelled the call */
+	uint32_t crc;			/* checksum of an item's pieces in earlier batches */
 	const struct penstock_item *at; /* item that the next piece belongs to */
 };
 
@@ -146,8 +146,8 @@ static int read_batch(struct verify *v, struct penstock_storage *st, const char 
 	v->moved += v->buffer_len;
 	v->buffer_len = 0;
 	if (!ret && v->opts.look && pst_report_now_ns() - v->looked_ns >= LOOK_NS && look(v, 0))
-		ret = pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, v->dir, NULL, PST_NO_OFF,
-				       "cancelled by the caller");
+		ret = pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, v->folder.dir.path, NULL,
+				       PST_NO_OFF, "cancelled by the caller");
 	return ret;
 }
 
@@ -221,6 +221,24 @@ static void check_length(struct verify *v, const struct pst_manifest_part *part,
 			     (unsigned long long)part->bytes);
 }
 
+/* Reads the items of a part of `bytes` bytes, and closes `st`. If `opened` is not 0, it is the
+ * error with which the part could not be opened, which is a fault. */
+static int verify_storage(struct verify *v, const struct pst_manifest_part *part, int opened,
+			  struct penstock_storage *st, uint64_t bytes)
+{
+	int ret;
+
+	if (pst_ckpt_error_is_ours(opened))
+		return pst_weights_fail_lib(opened, part->name, NULL, PST_NO_OFF);
+	if (opened) {
+		report_fault(v, part->name, NULL, 0, part->bytes, opened, "%s", penstock_errmsg());
+		return 0;
+	}
+	ret = read_items(v, st, part, bytes);
+	penstock_close(st);
+	return ret < 0 ? ret : 0;
+}
+
 static int verify_open_part(struct verify *v, const struct pst_manifest_part *part, int fd)
 {
 	struct penstock_storage *st;
@@ -234,23 +252,35 @@ static int verify_open_part(struct verify *v, const struct pst_manifest_part *pa
 	}
 	check_length(v, part, (uint64_t)stat.st_size);
 	ret = penstock_open_fd(fd, NULL, &st);
-	if (pst_ckpt_error_is_ours(ret))
-		return pst_weights_fail_lib(ret, part->name, NULL, PST_NO_OFF);
-	if (ret) {
-		report_fault(v, part->name, NULL, 0, part->bytes, ret, "%s", penstock_errmsg());
-		return 0;
+	return verify_storage(v, part, ret, st, (uint64_t)stat.st_size);
+}
+
+/* Verifies a part that is an object. */
+static int verify_object(struct verify *v, const struct pst_manifest_part *part)
+{
+	const struct pst_objects *objects = &v->folder.dir.objects;
+	struct penstock_storage *st = NULL;
+	uint64_t bytes = 0;
+	char *url = pst_objects_url(objects, part->name);
+	int ret;
+
+	if (!url)
+		return -ENOMEM;
+	ret = pst_objects_length(objects, part->name, &bytes);
+	if (!ret) {
+		check_length(v, part, bytes);
+		ret = penstock_open(url, NULL, &st);
 	}
-	ret = read_items(v, st, part, (uint64_t)stat.st_size);
-	penstock_close(st);
-	return ret < 0 ? ret : 0;
+	free(url);
+	return verify_storage(v, part, ret, st, bytes);
 }
 
 static int verify_part(struct verify *v, const struct pst_manifest_part *part)
 {
 	char target[PATH_MAX];
-	bool linked = pst_part_link(v->folder.fd, part->name, target);
+	bool linked = pst_part_link(&v->folder.dir, part->name, target);
 	int flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC | (linked ? 0 : O_NOFOLLOW);
-	int fd = openat(v->folder.fd, part->name, flags), ret;
+	int fd = openat(v->folder.dir.fd, part->name, flags), ret;
 
 	if (fd < 0) {
 		int code = errno == ELOOP ? -EBADMSG : -errno;
@@ -280,13 +310,15 @@ static int verify_parts(struct verify *v)
 	if (!ret && v->folder.ckpt.state == PENSTOCK_CKPT_INCOMPLETE)
 		report_fault(v, "", NULL, 0, 0, -ENOENT, "%s", v->folder.text);
 	for (uint64_t i = 0; i < v->m->part_count && !ret; i++)
-		ret = verify_part(v, &v->m->parts[i]);
+		ret = v->folder.dir.remote ? verify_object(v, &v->m->parts[i])
+					   : verify_part(v, &v->m->parts[i]);
 	free(v->pieces);
 	free(v->segs);
 	free(v->buffer);
 	if (!ret && v->done.faults)
-		ret = pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, v->dir, NULL, PST_NO_OFF,
-				       "%llu faults", (unsigned long long)v->done.faults);
+		ret = pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, v->folder.dir.path, NULL,
+				       PST_NO_OFF, "%llu faults",
+				       (unsigned long long)v->done.faults);
 	return ret;
 }
 
@@ -297,9 +329,9 @@ static int verify_folder(struct verify *v)
 
 	if (ret < 0)
 		return pst_weights_fail_lib(ret, v->dir, NULL, PST_NO_OFF);
-	ret = pst_ckpt_folder_open(AT_FDCWD, v->dir, v->dir, &v->folder);
+	ret = pst_ckpt_folder_open(NULL, v->dir, v->dir, &v->folder);
 	if (!ret) {
-		ret = pst_manifest_open_at(v->folder.fd, v->dir, &v->m);
+		ret = pst_manifest_open_at(&v->folder.dir, &v->m);
 		if (!ret)
 			ret = verify_parts(v);
 		penstock_manifest_close(v->m);

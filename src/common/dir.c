@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements dir.h. An error of readdir(3) is not the end of a folder. */
+/* Implements dir.h. An error of readdir(3) is reported, and not taken for the end of the folder. */
 #include "common/dir.h"
 
 #include <errno.h>

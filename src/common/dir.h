@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists a folder by its descriptor, so a folder that is replaced by a link meanwhile leads nowhere
- * else. Called for the folders of checkpoints and by the gateway. */
+/* Lists a folder by its descriptor. So the right folder is listed, even if a link replaces its path
+ * meanwhile. Called for the folders of checkpoints and by the gateway. */
 #ifndef PST_COMMON_DIR_H
 #define PST_COMMON_DIR_H
 

@@ -59,7 +59,7 @@ ssize_t pst_pass_fd_receive(int sock, struct msghdr *msg, int *fd)
 	}
 	if (n >= 0)
 		*fd = fd_take(msg);
-	/* The space ends with this function. */
+	/* The buffer for the control data is a local variable, so remove the pointers to it. */
 	msg->msg_control = NULL;
 	msg->msg_controllen = 0;
 	return n;

@@ -77,18 +77,19 @@ struct pst_storage_facts {
 	uint64_t stripe_len;
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
-	/* A value that two storages share if they can use each other's windows; NULL if the far
-	 * side moves no bytes itself, for the reason in why_windows. */
+	/* Identifies a kind of window. Storages with the same value can use each other's windows.
+	 * NULL if the storage's server cannot read or write windows; why_windows has the reason. */
 	const void *windows;
 	struct pst_err why_windows;
-	enum penstock_class windows_class; /* the class of a transfer between a window and a GPU */
-	bool windows_only;		   /* the caller allows no other transfer */
-	/* After the commit: number of parts that went through windows, and that did not, with the
-	 * reason of the first. */
+	/* The class that path rdma can meet for a transfer to or from a GPU through a window. */
+	enum penstock_class windows_class;
+	bool windows_only; /* the caller allows no other transfer */
+	/* After the commit of an upload: number of parts that the server fetched through windows,
+	 * number of other parts, and why the first of these went another way. */
 	unsigned parts_far, parts_near;
 	struct pst_err why_near;
-	/* 0, or the reason (enum penstock_why) since which the far side takes no more windows. NULL
-	 * if `windows` is NULL. */
+	/* 0 while the server uses windows; afterwards the reason (enum penstock_why) why it no
+	 * longer does. NULL if `windows` is NULL. */
 	const _Atomic unsigned *windows_shut;
 	struct pst_err why_direct; /* why O_DIRECT is missing, or why it is not trusted */
 	struct pst_err why_fd; /* why `fd` is the caller's descriptor and not a newly opened one */
@@ -99,17 +100,18 @@ struct pst_storage_facts {
 };
 
 /*
- * A window: memory that the far side of a storage, such as a server of objects, can read and write
- * itself. A storage allocates it, and its bytes move when a transfer names it. Only path rdma and
- * such storages look into it.
+ * A window: memory of the host or of a device that the server of a storage (its far side) can read
+ * and write itself. A storage allocates it. Its bytes move when a transfer names it. Only path rdma
+ * and storages with such servers use it.
  */
 struct pst_window {
 	char *mem;
 	size_t len;
 	struct penstock_device *dev; /* device of the memory; NULL: host memory */
 	const void *kind; /* facts.windows of the storages that can use it */
-	/* The far side lost its access in the middle of a transfer. Memory that a device has pinned
-	 * no longer shows what the CPU sees, so nothing may be copied from it: close it. */
+	/* The server lost its access during a transfer, and the window's pages were replaced. A
+	 * device that has pinned the old pages would copy from those. So copy nothing from the
+	 * window, and close it. */
 	_Atomic bool spoiled;
 	/* Frees the window. If `dev` is not NULL, the caller has called pst_device_sync_begin. If
 	 * the far side may still write to the memory of a device, it stays allocated. */
@@ -151,7 +153,7 @@ struct penstock_storage {
 #define PST_IO_DIRECT 0x1u /* use O_DIRECT, not the page cache */
 #define PST_IO_RING 0x2u   /* the memory is in the lane's ring, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call is known to be quick: make it at once, on this thread */
-#define PST_IO_FAR 0x8u	   /* a drain: the far side shall fetch the bytes through a window */
+#define PST_IO_FAR 0x8u	   /* a drain: the server shall fetch the bytes through a window */
 
 #define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
@@ -195,11 +197,11 @@ struct pst_io {
 	const char *engine; /* name of the engine that carried it; static */
 	/* Why no better engine carried it, if the storage knows that. */
 	enum penstock_why engine_why;
-	/* A fill: the window that begins with the memory. The far side may move the bytes through
-	 * it; NULL if there is none. */
+	/* For a fill into a window: the window, which begins at the transfer's memory and into
+	 * which the server may write the bytes itself. Else NULL. */
 	struct pst_window *window;
-	/* Results of a fill with a window: whether the bytes came through it, and whether by DMA
-	 * only. If they came in another way, `err` has the reason. */
+	/* Results of a fill into a window: whether the server wrote the bytes into it, and whether
+	 * only by DMA. If the bytes arrived in another way, `err` has the reason. */
 	bool by_window, by_dma;
 	struct pst_err err; /* reason and text of the error if `result` is negative */
 	void (*done)(struct pst_io *io);
@@ -226,12 +228,12 @@ struct pst_storage_ops {
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
 	/* Optional, for storages whose transfers may take long. Called when the application has
-	 * cancelled the request that the transfer belongs to. The storage either completes the
-	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it
-	 * run. The function is called on the lane's thread, perhaps more than once, and
-	 * possibly after another thread has completed the transfer. So the storage must find
-	 * the transfer among those in flight before it touches the struct. The function must
-	 * never block. */
+	 * cancelled the request that the transfer belongs to, or when the request's deadline has
+	 * passed. The storage either completes the transfer early with -ECANCELED, and does not
+	 * touch its memory afterwards, or lets it run. The function is called on the lane's thread,
+	 * perhaps more than once, and possibly after another thread has completed the transfer. So
+	 * the storage must find the transfer among those in flight before it touches the struct.
+	 * The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
 	/* Allocates a window of at least `len` bytes in the memory of `dev`, or in host memory if
@@ -246,9 +248,12 @@ struct pst_storage_ops {
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
-	 * current length. */
-	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
-	int (*abort)(struct penstock_storage *st, struct pst_err *err);
+	 * current length. Commit and abort end early as `opts` demand, if they wait for a server.
+	 * Core has checked these limits before the call. */
+	int (*commit)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		      struct pst_err *err);
+	int (*abort)(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		     struct pst_err *err);
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
 	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the
@@ -555,12 +560,12 @@ struct pst_path_facts {
 	/* Minimum length of a chunk from which on this path is at least as fast as every other
 	 * path; 0 for any length. */
 	uint64_t chunk_quick;
-	/* Number of bytes that the path has pinned; NULL if it pins none. */
-	const _Atomic uint64_t *held;
-	uint64_t held_max; /* limit of *held; at the limit, chunks use the plan's next path */
-	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
-	/* 0, or the reason (enum penstock_why) since which chunks use the plan's next path. NULL if
-	 * the path stays usable. */
+	/* Maximum number of bytes of the device's requests that the path may keep pinned; 0 if it
+	 * keeps none pinned. */
+	uint64_t held_max;
+	unsigned lanes; /* number of lanes needed for full speed; 0 if all are needed */
+	/* 0 while the path can be used; afterwards the reason (enum penstock_why) why chunks use
+	 * the plan's next path. NULL if the path never stops being usable. */
 	const _Atomic unsigned *shut;
 	/* Maximum length of a chunk while the request's other lanes carry chunks on the plan's next
 	 * path. 0 if the path is not mixed with another path. While such a chunk starts, other
@@ -602,6 +607,11 @@ struct pst_path_ops {
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
+	/* Optional, for a path that keeps memory pinned. Returns true if a chunk of these bytes
+	 * would have to pin memory, and the path may pin no more on this lane. The lane then uses
+	 * the plan's next path, without trying this one. */
+	bool (*full)(struct pst_lane *lane, unsigned index, const struct pst_route *route,
+		     uint64_t off, uint64_t len);
 	/* Optional. Frees the path's state for a route, which is route->path_priv[index]. */
 	void (*route_close)(struct pst_route *route, unsigned index);
 	/* Optional. Called when a storage or a device is about to close; the other argument is

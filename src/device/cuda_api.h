@@ -469,6 +469,10 @@ O(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, \
 	 uint64_t *id, struct pst_cu_graph **graph, \
 	 struct pst_cu_node *const **deps, const struct pst_cu_edge **edges, \
 	 size_t *dep_count)) /* 12.3 */ \
+O(cuStreamGetCaptureInfoNoEdges, cuStreamGetCaptureInfo_v2, \
+	(struct pst_cu_stream *stream, enum pst_cu_capture *status, \
+	 uint64_t *id, struct pst_cu_graph **graph, \
+	 struct pst_cu_node *const **deps, size_t *dep_count)) /* 11.3 */ \
 O(cuUserObjectCreate, cuUserObjectCreate, \
 	(struct pst_cu_user_object **object, void *arg, void (*destroy)(void *arg), \
 	 unsigned int refs, unsigned int flags)) /* 11.3 */ \

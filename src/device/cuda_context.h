@@ -32,8 +32,9 @@ struct pst_cuda_device {
 	 * is never taken while `lock` is held. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
-	/* State of cuda_stream.c: scratch memory, an event that is only queried, and the kernels
-	 * that copy and count. They are 0 until they are needed. */
+	/* State of cuda_stream.c: scratch memory with the index of the byte that the next wait
+	 * writes, an event that is only queried, and the kernels that copy and count. They are 0
+	 * until they are needed. */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
 	_Atomic(struct pst_cu_event *) queried;

@@ -404,24 +404,38 @@ int pst_cuda_stream_count(struct pst_stream_seq *seq, uint64_t *count, uint64_t 
 	return op_result(seq, rc, "launching a counter", err);
 }
 
+/* Finds the graph into which the stream is being captured. A driver of CUDA 12.3 or later may
+ * refuse the older function if the graph's edges have data. */
+static enum pst_cu_result capture_graph(const struct pst_cuda *api, struct pst_cu_stream *stream,
+					struct pst_cu_graph **graph)
+{
+	enum pst_cu_capture status = PST_CU_CAPTURE_NONE;
+	enum pst_cu_result rc;
+
+	*graph = NULL;
+	if (api->cuStreamGetCaptureInfo)
+		rc = api->cuStreamGetCaptureInfo(stream, &status, NULL, graph, NULL, NULL, NULL);
+	else
+		rc = api->cuStreamGetCaptureInfoNoEdges(stream, &status, NULL, graph, NULL, NULL);
+	if (rc == PST_CU_OK && (status != PST_CU_CAPTURE_ACTIVE || !*graph))
+		rc = PST_CU_CAPTURE_INVALIDATED;
+	return rc;
+}
+
 /* Makes a user object, whose destructor calls gone(arg). */
 static int user_object_create(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			      struct pst_cu_graph **graph, struct pst_cu_user_object **object,
 			      struct pst_err *err)
 {
 	const struct pst_cuda *api = seq_cuda(seq)->api;
-	enum pst_cu_capture status = PST_CU_CAPTURE_NONE;
 	enum pst_cu_result rc;
 
-	if (!api->cuStreamGetCaptureInfo || !api->cuUserObjectCreate || !api->cuUserObjectRelease ||
-	    !api->cuGraphRetainUserObject)
+	if ((!api->cuStreamGetCaptureInfo && !api->cuStreamGetCaptureInfoNoEdges) ||
+	    !api->cuUserObjectCreate || !api->cuUserObjectRelease || !api->cuGraphRetainUserObject)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"the stream is being captured into a graph, and the driver cannot "
-				"tell when the graph is destroyed: it is older than CUDA 12.3");
-	*graph = NULL;
-	rc = api->cuStreamGetCaptureInfo(seq->stream, &status, NULL, graph, NULL, NULL, NULL);
-	if (rc == PST_CU_OK && (status != PST_CU_CAPTURE_ACTIVE || !*graph))
-		rc = PST_CU_CAPTURE_INVALIDATED;
+				"tell when the graph is destroyed: it is older than CUDA 11.3");
+	rc = capture_graph(api, seq->stream, graph);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "finding the graph of a capture");
 	rc = api->cuUserObjectCreate(object, arg, gone, 1, PST_CU_USER_OBJECT_NO_SYNC);

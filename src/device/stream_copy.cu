@@ -2,12 +2,12 @@
 /*
  * The kernels behind the device operations stream_run and stream_count.
  *
- * pst_stream_copy copies rectangles between pinned host memory and device memory. Requests whose addresses or lengths are not known at submit need it, and
- * requests whose stream is busy. The kernel reads the addresses from pinned host memory when the
- * stream reaches it, which the copy engine cannot do. tools/make-ptx compiles this file to two
- * headers that are part of the library, so a build of the library needs no nvcc:
- * stream_copy_image.h has machine code for common GPUs, and stream_copy_ptx.h has text that the
- * driver of any other GPU compiles.
+ * pst_stream_copy copies rectangles between pinned host memory and device memory. Requests whose
+ * addresses or lengths are not known at submit need it, and requests whose stream is busy. The
+ * kernel reads the addresses from pinned host memory when the stream reaches it, which the copy
+ * engine cannot do. tools/make-ptx compiles this file to two headers that are part of the library,
+ * so a build of the library needs no nvcc: stream_copy_image.h has machine code for common GPUs,
+ * and stream_copy_ptx.h has text that the driver of any other GPU compiles.
  *
  * The layouts of `copy` and `round` are those of struct pst_stream_copy and struct
  * pst_stream_round in core/ops.h.

@@ -24,7 +24,8 @@ struct penstock_group {
 	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
 	 * callback from time to time. NULL if there is none. */
 	struct pst_load *progress;
-	/* Result of the next barrier, if the barrier is already known to fail. */
+	/* Result of a barrier that fails because a rank has already reported an error: early.seq is
+	 * the number of this barrier. */
 	struct pst_packet early;
 	/* Id of the process that opened the group. Processes that it forks may not use the
 	 * group. */

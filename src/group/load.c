@@ -36,7 +36,8 @@ _Static_assert(sizeof(struct model_facts) + PST_FILES_COMPARED * 8 + PST_NEED_BY
 		       PST_MESSAGE_MAX,
 	       "facts fit what a rank says");
 
-/* The read of one round by this rank. The rank has one struct for each of its windows. */
+/* A read of this rank: its chunk of one round. There is one struct for each of the rank's
+ * windows. */
 struct read_round {
 	bool reading;
 	uint64_t id;
@@ -114,8 +115,8 @@ static bool facts_complete(const struct pst_message *messages)
 					min_u64(f.need_bytes, PST_NEED_BYTES);
 }
 
-/* Differences between the facts of rank 0 and of other ranks. `files` is a rank that found other
- * files than rank 0, `table` is a rank with another list of tensors or other need bitmap length; 0
+/* How the facts of rank 0 and of other ranks differ. `files` is a rank that found other files than
+ * rank 0. `table` is a rank whose list of tensors, or length of the need bitmap, differs. Each is 0
  * if there is no such rank. */
 struct mismatch {
 	unsigned files, table;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reactors, and the calls that they carry: see http.h. A call waits in the list of its endpoint
- * until the limits allow one more in flight. Then it belongs to one reactor, which gives it to a
- * connection. While it waits for its next attempt, it is on a list of that reactor and not in
- * flight. When its time has come, it is the first in the list of its endpoint.
+ * The reactors (threads), and the calls that they carry: see http.h. A call is one request with its
+ * repetitions; an endpoint is a server. A call waits in the list of its endpoint until the limits
+ * allow one more call in flight. Then it belongs to one reactor, which gives it to a connection.
+ * After a failed attempt, the call is delayed: it is on a list of that reactor, and not in flight.
+ * When the delay is over, it becomes the first in the list of its endpoint.
  *
  * One lock guards the lists, the limits and the reactors' inboxes. It is held for a few
  * instructions at a time. Only a reactor's own thread uses its connections.
@@ -28,18 +29,19 @@
 
 #define CONNS_MAX PST_HTTP_INFLIGHT_MAX
 #define EVENTS_MAX 64
-/* How often a reactor checks the times of its connections. */
+/* Interval between two checks of the times and speeds of a reactor's connections. */
 #define TICK_NS 100000000u
 #define IDLE_TICK_MS 5000
 /* An idle connection is closed after this time. S3 closes it after about 20 s. */
 #define IDLE_NS 15000000000u
-/* First delay before a repetition, and the longest. */
+/* Maximum delay before the first repetition of a call, and before any repetition. */
 #define DELAY_NS 100000000u
 #define DELAY_MAX_NS 20000000000u
 #define RETRY_AFTER_MAX_S 60
-/* A server that refuses connections is not likely to change that within seconds. */
+/* Maximum number of attempts in a row that find no server at the address. It is low, because a
+ * server that refuses connections will probably refuse them for longer than a few seconds. */
 #define REFUSED_TRIES_MAX 4
-/* Most reactors, unless the user names a number. */
+/* Maximum number of reactors if PENSTOCK_HTTP_THREADS does not set the number. */
 #define REACTORS_MANY 16
 
 /* Values of pst_http_call.place: the list that a call is on. */
@@ -48,12 +50,14 @@ enum { CALL_NOWHERE, CALL_WAITS, CALL_ACTIVE, CALL_DELAYED };
 struct reactor {
 	unsigned index;
 	int epoll_fd, wake_fd;
-	struct pst_http_conn *conns;   /* CONNS_MAX; a free one has fd -1 */
-	struct pst_http_conn *vacant;  /* the free ones */
-	struct pst_http_conn *idle;    /* connections without a call, the youngest first */
-	unsigned busy;		       /* number of connections with a call */
-	struct pst_http_call *inbox;   /* calls to start; guarded by the lock */
-	unsigned load;		       /* its calls in flight; guarded by the lock */
+	/* array of CONNS_MAX connections; an unused one has fd -1 */
+	struct pst_http_conn *conns;
+	struct pst_http_conn *vacant; /* list of unused elements of `conns` */
+	struct pst_http_conn *idle;   /* connections without a call, the youngest first */
+	unsigned busy;		      /* number of connections with a call */
+	struct pst_http_call *inbox;  /* calls to start; guarded by the lock */
+	/* number of its calls in flight; guarded by the lock */
+	unsigned load;
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
@@ -63,9 +67,9 @@ struct reactor {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reactor *reactors[PST_HTTP_REACTORS_MAX];
 static unsigned reactor_count;
-static unsigned inflight; /* calls that reactors carry, without the delayed ones */
-/* The endpoints with waiting calls. An endpoint stays in the queue when its last call is cancelled.
- */
+static unsigned inflight; /* number of calls that reactors have, without the delayed ones */
+/* List of the endpoints that have waiting calls. An endpoint whose last waiting call was cancelled
+ * stays on the list for a while. */
 static struct pst_http_endpoint *queue, **queue_end = &queue;
 static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
@@ -126,7 +130,7 @@ static void call_assign(struct pst_http_call *call, struct reactor *reactor)
 	inflight++;
 }
 
-/* Moves a call that is in flight, or delayed, to another place. */
+/* Sets the call's new place, and no longer counts the call as in flight. */
 static void call_leave(struct pst_http_call *call, struct reactor *r, int place)
 {
 	if (call->place == CALL_ACTIVE) {
@@ -157,7 +161,8 @@ static void endpoint_dispatch(struct pst_http_endpoint *endpoint, struct reactor
 	       endpoint->inflight < endpoint->limit.now) {
 		struct reactor *to = reactor_least();
 
-		/* The reactor that has just ended a call has a connection for the next. */
+		/* Prefer the calling reactor if it is not busier: it has just completed a call, so
+		 * it has an idle connection. */
 		if (self && self->load <= to->load + 1)
 			to = self;
 		call_assign(waiting_take(endpoint), to);
@@ -282,14 +287,14 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 	pthread_mutex_unlock(&lock);
 }
 
-/* Lets a delayed call wait for its turn before the other calls of its endpoint, or ends it if it
- * was cancelled. */
+/* Ends the delay of a call: puts it at the head of its endpoint's list, or ends it if it was
+ * cancelled. */
 static void call_resume(struct reactor *r, struct pst_http_call *call)
 {
 	struct pst_http_endpoint *endpoint = call->endpoint;
 
 	pthread_mutex_lock(&lock);
-	/* pst_http_cancel() left the end of a delayed call to its reactor. */
+	/* pst_http_cancel() does not end a delayed call itself. */
 	if (atomic_load(&call->cancelled)) {
 		pthread_mutex_unlock(&lock);
 		call_end(r, call, -ECANCELED);
@@ -365,8 +370,9 @@ static void idle_close(struct reactor *r, struct pst_http_conn **at)
 	conn_close(r, conn);
 }
 
-/* Takes an idle connection to the endpoint off the list, or a free place for one. Returns NULL if
- * there is neither. */
+/* Takes an idle connection to the endpoint off the list. If there is none, takes an unused element
+ * for a new connection, and closes the oldest idle connection if all are used. Returns NULL if
+ * every connection has a call. */
 static struct pst_http_conn *conn_take(struct reactor *r, const struct pst_http_endpoint *endpoint)
 {
 	struct pst_http_conn **at = &r->idle, **last = NULL, *conn;
@@ -383,7 +389,8 @@ static struct pst_http_conn *conn_take(struct reactor *r, const struct pst_http_
 		}
 	}
 	if (!r->vacant && last)
-		idle_close(r, last); /* the oldest */
+		/* the connection that has been idle for the longest time */
+		idle_close(r, last);
 	conn = r->vacant;
 	if (conn)
 		r->vacant = conn->next;
@@ -393,7 +400,8 @@ static struct pst_http_conn *conn_take(struct reactor *r, const struct pst_http_
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end);
 static void call_begin(struct reactor *r, struct pst_http_call *call);
 
-/* Continues a call whose connection was refused: with the server's next address, or later. */
+/* Continues a call whose connection was refused: tries the server's next address at once, or
+ * repeats the call later if all addresses have failed. */
 static void call_refused(struct reactor *r, struct pst_http_call *call)
 {
 	unsigned count = pst_endpoint_address_failed(call->endpoint, call->address);
@@ -458,7 +466,8 @@ static void call_begin(struct reactor *r, struct pst_http_call *call)
 	}
 }
 
-/* Continues after pst_http_conn_run or pst_http_conn_check. */
+/* Handles the result of pst_http_conn_run or pst_http_conn_check: the end of an attempt, or a
+ * change of the events to wait for. */
 static void attempt_ended(struct reactor *r, struct pst_http_conn *conn, enum pst_http_end end)
 {
 	struct pst_http_call *call;
@@ -566,8 +575,8 @@ static int sleep_ms(struct reactor *r, uint64_t now_ns)
 	uint64_t due_ns = UINT64_MAX;
 	bool more;
 
-	/* A call that got its answer at once may have let this thread put the next call into its
-	 * own inbox, after it had emptied the inbox. */
+	/* This turn may have put a call into this reactor's own inbox after it had emptied the
+	 * inbox: each call that ends lets a waiting call start. */
 	pthread_mutex_lock(&lock);
 	more = r->inbox;
 	pthread_mutex_unlock(&lock);
@@ -596,7 +605,7 @@ static void *reactor_run(void *arg)
 			if (events[i].data.ptr)
 				conn_event(r, events[i].data.ptr, now_ns);
 			else if (read(r->wake_fd, &drained, sizeof(drained)) < 0)
-				continue; /* another turn has read it */
+				continue; /* an earlier turn has read the counter already */
 		}
 		if (atomic_load(&r->cancels))
 			cancelled_end(r);

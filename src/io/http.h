@@ -3,7 +3,7 @@
  * HTTP/1.1 requests to object stores. A few threads, the reactors, own connections that stay open
  * between requests. A body is received straight into the caller's memory: only body bytes that
  * arrive together with the head are copied, at most 4 KiB of a response. Called by the storage of
- * objects.
+ * objects and by the gateway.
  *
  * Everything is bounded: connections, heads, bodies of errors, retries and times. One limit of
  * requests in flight holds for all threads, and for each endpoint it is adapted (http_limit.h).
@@ -57,27 +57,29 @@ struct pst_http_call {
 	/* set by the owner */
 	const struct pst_http_ops *ops;
 	struct pst_http_endpoint *endpoint;
-	bool no_body;	 /* a response has no body, as after HEAD */
-	size_t text_max; /* bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
+	bool no_body; /* a response has no body, as after HEAD */
+	/* maximum number of bytes of a text body that are kept; 0 for PST_HTTP_TEXT_MAX */
+	size_t text_max;
 	const void *out; /* body of the request */
 	uint64_t out_len;
-	/* Bytes that the server moves in another way than by this connection. They count for the
-	 * limit of requests in flight. judge() may set it to 0. */
+	/* Number of body bytes that the server moves through a window, not over this connection.
+	 * http_limit.c counts them when it measures the speed. judge() may set it to 0. */
 	uint64_t beside;
 	struct iovec *in; /* memory for the body of the response */
 	unsigned in_count;
 	uint64_t in_len;
-	/* Longest wait for a response's head, and time in which a connection must move
-	 * PST_HTTP_SLOW bytes per second; 0 for the defaults. */
+	/* In seconds; 0 for the default. patience_s: maximum wait for the head of a response.
+	 * slow_s: a connection that moves fewer than PST_HTTP_SLOW bytes a second for this time is
+	 * replaced. */
 	unsigned patience_s, slow_s;
 	/* results */
 	int result;		   /* 0 or -errno */
 	struct pst_err err;	   /* reason if the result is negative */
 	uint64_t got;		   /* bytes of the response's body that have arrived in `in` */
 	struct pst_http_head head; /* of the last response; its status is 0 if there is none */
-	struct pst_text text;	   /* the body of the last response that was a text; the owner frees
-				    * text.at */
-	unsigned attempts;	   /* number of attempts, including the first */
+	/* text body of the last response that had one; the owner frees text.at */
+	struct pst_text text;
+	unsigned attempts; /* number of attempts, including the first */
 	/* used by http.c and the reactors */
 	unsigned tries;		  /* attempts since the last progress */
 	unsigned address;	  /* index of the address that this attempt uses */
@@ -85,7 +87,9 @@ struct pst_http_call {
 	int place;		  /* where the call is; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;
-	bool keeps_slot;     /* it waits for its next attempt, and counts as in flight meanwhile */
+	/* the call waits for its next attempt, and counts as in flight meanwhile, so that no other
+	 * call takes its place */
+	bool keeps_slot;
 	uint64_t due_ns;     /* time of the next attempt */
 	uint64_t got_before; /* value of `got` when the attempt began */
 	struct pst_http_call *next;
@@ -98,9 +102,10 @@ struct pst_http_call {
  * may call pst_http_start, which takes a lock for a short time. */
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
 /*
- * Cancels a call that has not called done(). Returns true if the call waited for its turn: then it
- * has ended with -ECANCELED and done() is not called. Returns false if a reactor will end it, soon
- * and perhaps with another result. The memory is not touched after the call's end. Never blocks.
+ * Cancels a call whose done() has not been called. Returns true if the call had not started: it has
+ * then ended with -ECANCELED, and done() is not called. Returns false if a reactor has the call:
+ * the reactor ends it soon, perhaps with another result, and calls done(). After the end no thread
+ * touches the call's memory. Never blocks.
  */
 bool pst_http_cancel(struct pst_http_call *call);
 

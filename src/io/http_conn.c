@@ -20,11 +20,13 @@
 #define RECEIVES_MAX 8
 /* Most pieces of the call's memory that one system call fills. */
 #define PIECES_MAX 64
-/* A longer text is not worth reading to its end only to keep the connection. */
+/* If a text body has more bytes than are kept, up to this many of them are read and dropped, so
+ * that the connection can be used again. If it has still more, the connection is closed. */
 #define TEXT_SKIP_MAX (1u << 20)
 
-/* Another thread may fork at any time, and the child closes the descriptors that it finds. So a
- * number is removed before it is closed, when another file can get it. */
+/* Closes the socket. Removes its number from the struct first: another thread may fork at any time,
+ * and the child then closes all descriptors that it finds in connections. After the close, the
+ * number may belong to another file. */
 static void conn_fd_close(struct pst_http_conn *conn)
 {
 	int fd = conn->fd;
@@ -310,7 +312,8 @@ static enum pst_http_end conn_text_take(struct pst_http_conn *conn, size_t len)
 		if (taken < 0)
 			return conn_broken(conn, EBADMSG, "sent a malformed chunked body");
 		if ((size_t)taken < len)
-			conn->usable = false; /* more than the response has */
+			/* the server has sent more bytes than its response has */
+			conn->usable = false;
 	} else if (conn->left != UINT64_MAX) {
 		if (bytes > conn->left) {
 			bytes = (size_t)conn->left;
@@ -361,8 +364,8 @@ static enum pst_http_end conn_body_begin(struct pst_http_conn *conn, size_t head
 	bool none = call->no_body || head->status == 204 || head->status == 304;
 
 	conn->usable = head->keeps && conn->sent == conn->request.len + call->out_len;
-	/* The server sends more bytes than its response has. On this connection, the next call
-	 * would take them for its response. */
+	/* The server has sent more bytes than its response has. On this connection, the next call
+	 * would take them for its own response. */
 	if (more && (none || (head->has_length && !head->length)))
 		conn->usable = false;
 	if (verdict == PST_HTTP_FAIL) {
@@ -407,7 +410,7 @@ static enum pst_http_end conn_head_take(struct pst_http_conn *conn, uint64_t now
 			conn->mark_moved = conn->moved;
 			return end;
 		}
-		/* an interim answer, such as 100, comes before the answer */
+		/* an interim response, such as 100, precedes the final response */
 		conn->have -= (size_t)len;
 		memmove(conn->buf, conn->buf + len, conn->have);
 	}
@@ -417,7 +420,8 @@ static enum pst_http_end conn_head(struct pst_http_conn *conn, uint64_t now_ns)
 {
 	enum pst_http_end end;
 
-	/* With TLS, the rest of a head may be inside libssl, and then the socket says nothing. */
+	/* With TLS, libssl may already have received the rest of the head. Then the socket does not
+	 * become readable, so read until libssl has no more bytes. */
 	do {
 		size_t room = PST_HTTP_HEAD_MAX - conn->have;
 		ssize_t n = conn_receive(conn, conn->buf + conn->have,

@@ -12,8 +12,8 @@
 #include "io/http.h"
 #include "io/tls.h"
 
-/* Bytes that the first receive of a response may take: a head, and perhaps body bytes, which must
- * be copied. */
+/* Maximum number of bytes of the first receive of a response. They are the head, and perhaps the
+ * first bytes of the body, which must then be copied. */
 #define PST_HTTP_FIRST 4096
 
 enum pst_http_conn_state {
@@ -44,26 +44,31 @@ struct pst_http_conn {
 	struct pst_http_call *call; /* NULL if idle */
 	struct pst_http_conn *next; /* for the reactor's lists */
 	struct pst_tls *tls;	    /* NULL without TLS */
-	const char *host;	    /* the endpoint's, for TLS and for messages */
+	/* the server's name, for TLS and for messages; memory of the endpoint */
+	const char *host;
 	struct pst_tls_context *tls_context;
 	bool reused;		 /* the connection carried a request before */
 	bool wants_write;	 /* the reactor shall wait until the socket can be written */
-	bool watches_write;	 /* the reactor does so */
+	bool watches_write;	 /* the reactor waits until the socket can be written */
 	bool usable;		 /* the connection can carry another request */
-	bool repeat;		 /* the verdict was to repeat the call */
+	bool repeat;		 /* judge() has asked to repeat the call */
 	struct pst_text request; /* the request's head */
 	uint64_t sent;		 /* bytes of the head and the body that were sent */
 	char *buf;		 /* PST_HTTP_HEAD_MAX bytes for the response's head */
 	size_t have;
-	uint64_t left; /* bytes of the body that have not arrived; UINT64_MAX: until the end */
+	/* number of body bytes that have not arrived; UINT64_MAX if the body ends with the
+	 * connection */
+	uint64_t left;
 	struct pst_http_chunks chunks;
-	/* Bytes moved and time at the last check of the speed. */
+	/* Number of bytes moved so far; their number and the time at the last check of the
+	 * speed. */
 	uint64_t moved, mark_moved, mark_ns;
 	/* The last time at which the connection got a call, had sent a whole request or became
 	 * idle. The time limits for connecting, for the wait for a response's head and for an idle
 	 * connection begin at this time. */
 	uint64_t began_ns;
-	uint64_t copied; /* body bytes that were copied; the reactor counts them */
+	/* number of body bytes that were copied; the reactor adds them to its counters */
+	uint64_t copied;
 };
 
 /* Opens a non-blocking socket and begins to connect it. Returns 0 or -errno. */

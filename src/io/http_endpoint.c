@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of endpoints, and the look-up of their addresses: see http_endpoint.h. A look-up may
- * take seconds, so the lock is not held meanwhile, and reactors leave it to a thread of its own.
+ * take seconds, so the lock is not held meanwhile, and a reactor starts a separate thread for it.
  */
 #include "io/http_endpoint.h"
 
@@ -15,10 +15,10 @@
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 
-/* A look-up is repeated after this time when the endpoint is opened again. Object stores spread
- * their load by addresses that change within minutes. */
+/* If the addresses of an endpoint are older than this, the next pst_endpoint_get looks them up
+ * again. Object stores spread their load by addresses that change within minutes. */
 #define FRESH_NS 60000000000u
-/* An address that failed is not the first choice for this time. */
+/* An address to which no connection could be made is tried last for this time. */
 #define FAILED_NS 60000000000u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -79,7 +79,9 @@ static int addresses_look_up(struct pst_http_endpoint *endpoint, struct pst_err 
 static void *refresh_run(void *arg)
 {
 	struct pst_http_endpoint *endpoint = arg;
-	struct pst_err ignored; /* the old addresses stay, and the next failure tries again */
+	/* if the look-up fails, the old addresses stay, and the next failed connection starts
+	 * another look-up */
+	struct pst_err ignored;
 
 	addresses_look_up(endpoint, &ignored);
 	pthread_mutex_lock(&lock);
@@ -158,7 +160,8 @@ static bool endpoint_is(const struct pst_http_endpoint *endpoint,
 	       !strcmp(endpoint->ca_bundle, opts->ca_bundle ? opts->ca_bundle : "");
 }
 
-/* Returns the TLS settings of an endpoint that has the same ones, or NULL. */
+/* Returns the TLS context of an endpoint with the same certificates and options as `like`, or NULL
+ * if there is none. */
 static struct pst_tls_context *context_find(const struct pst_http_endpoint *like)
 {
 	const struct pst_http_endpoint *at;

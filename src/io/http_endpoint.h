@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Endpoints: the servers that this process talks to, with their addresses. A process has one
- * endpoint for each server and kind of connection, which all threads share. Where a bucket is a
- * part of the server's name, each bucket has one. Endpoints are never freed, because idle
- * connections refer to them. An endpoint takes about 5 KB; the certificates, which take much more,
- * are shared by the endpoints that trust the same. Called by http.c, by the storage of objects and
- * by the gateway.
+ * endpoint for each server and kind of connection, which all threads share. If the server's name
+ * contains the name of the bucket, each bucket has its own endpoint. Endpoints are never freed,
+ * because idle connections refer to them. An endpoint takes about 5 KB; the certificates, which
+ * take much more, are shared by the endpoints that trust the same. Called by http.c, by the storage
+ * of objects and by the gateway.
  */
 #ifndef PST_IO_HTTP_ENDPOINT_H
 #define PST_IO_HTTP_ENDPOINT_H
@@ -25,14 +25,14 @@ struct pst_http_endpoint {
 	unsigned port;
 	bool tls, insecure;
 	struct pst_tls_context *tls_context; /* NULL without TLS */
-	bool shares_context;		     /* it is that of another endpoint */
+	bool shares_context;		     /* `tls_context` belongs to another endpoint */
 	/* guarded by the lock of http_endpoint.c */
 	struct sockaddr_storage addresses[PST_ADDRESSES_MAX];
 	socklen_t address_lens[PST_ADDRESSES_MAX];
 	uint64_t failed_ns[PST_ADDRESSES_MAX]; /* last failure to connect; 0 if there is none */
 	unsigned address_count, address_next;
 	uint64_t looked_up_ns; /* when the addresses were looked up */
-	bool looking_up;       /* a thread looks them up */
+	bool looking_up;       /* a thread is looking up the addresses */
 	/* guarded by the lock of http.c */
 	struct pst_http_limit limit;
 	unsigned inflight;
@@ -48,12 +48,13 @@ struct pst_http_endpoint_opts {
 	const char *ca_bundle; /* "" or NULL for the system's certificates */
 };
 
-/* Returns the endpoint with these settings. Blocks while it looks up the addresses of an endpoint
- * that is not open. If the addresses of one that is open are old, a thread looks them up. */
+/* Returns the endpoint with these settings. The first call for an endpoint blocks while it looks up
+ * the addresses. Later calls do not block: if the addresses are old, a thread looks them up
+ * again. */
 int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 		     struct pst_err *err);
-/* Returns the index of the address that a new connection tries first: another one each time, and
- * one that has not failed lately, if there is one. */
+/* Returns the index of the address that a new connection tries first. Successive calls return
+ * different addresses, and skip addresses that have failed lately unless all have. */
 unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
 /* Stores the address with this index, modulo the number of addresses. */
 void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,

@@ -98,7 +98,7 @@ static int parse_length(struct part value, struct pst_http_head *out)
 static int parse_range(struct part value, struct pst_http_head *out)
 {
 	if (value.len < 6 || strncasecmp(value.at, "bytes ", 6))
-		return 0; /* another unit, which we never ask for */
+		return 0; /* a unit other than bytes, which the client never asks for */
 	value.at += 6;
 	value.len -= 6;
 	part_trim(&value);
@@ -123,7 +123,7 @@ static int parse_coding(struct part value, struct pst_http_head *out)
 	if (part_is(value, "identity"))
 		return 0;
 	if (!part_is(value, "chunked"))
-		return -EBADMSG; /* we offer no other coding */
+		return -EBADMSG; /* the client accepts no other coding */
 	out->chunked = true;
 	return 0;
 }
@@ -271,7 +271,8 @@ static int chunk_size_take(struct pst_http_chunks *chunks, char c)
 	return 0;
 }
 
-/* Takes one byte outside the chunks' bytes. Returns 1 at the end of the body. */
+/* Handles one byte of a chunked body that is not data: a byte of a chunk's size, a line end or a
+ * trailer. Returns 1 at the end of the body. */
 static int chunk_control_take(struct pst_http_chunks *chunks, char c)
 {
 	switch (chunks->state) {

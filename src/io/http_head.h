@@ -31,7 +31,8 @@ struct pst_http_head {
 	char region[65];	/* x-amz-bucket-region */
 	char crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */
 	char checksum_type[17];		/* x-amz-checksum-type, such as FULL_OBJECT */
-	/* x-amz-rdma-reply, -bytes-transferred and -checksum, as they are */
+	/* values of the headers x-amz-rdma-reply, x-amz-rdma-bytes-transferred and
+	 * x-amz-rdma-checksum */
 	char rdma_reply[16], rdma_bytes[48], rdma_checksum[48];
 };
 

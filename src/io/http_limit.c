@@ -5,14 +5,16 @@
  */
 #include "io/http_limit.h"
 
-/* Length of a window. Shorter windows measure noise: a request of 4 MiB takes 40 ms at 100 MB/s. A
- * fast server ends a window sooner, when each request in flight has been followed by others. */
+/* Length of a window, in which the speed is measured. Shorter windows measure noise: a request of 4
+ * MiB takes 40 ms at 100 MB/s. If the server is fast, a window ends sooner, when WINDOW_ROUNDS
+ * times as many requests have ended as may be in flight. */
 #define WINDOW_NS 200000000u
 #define WINDOW_MIN_NS 20000000u
 #define WINDOW_ROUNDS 8u
 /* After "slow down", the limit stays low for this time, as AWS recommends for S3's answer 503. */
 #define CALM_NS 2000000000u
-/* A window must be this much better, in percent, to count as better. */
+/* Minimum difference between the speeds of two windows, in percent, that counts as better or
+ * worse. */
 #define BETTER 3
 
 void pst_http_limit_init(struct pst_http_limit *limit)
@@ -60,15 +62,16 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 	}
 	limit->bytes += bytes;
 	limit->ended++;
-	/* Each request in flight must have had the chance to end. */
+	/* A window must last until each request that was in flight at its start can have ended. */
 	if (limit->ended < limit->now || ns < WINDOW_MIN_NS)
 		return;
 	if (ns < WINDOW_NS && limit->ended < WINDOW_ROUNDS * limit->now)
 		return;
 	rate = (uint64_t)((double)limit->bytes * 1e9 / (double)ns);
 	if (limit->waited && now_ns >= limit->calm_ns) {
-		/* A step up must raise the speed, or the direction changes. A step down must only
-		 * not lower it: if fewer requests give the same speed, fewer are better. */
+		/* A step up must raise the speed, otherwise the direction changes. A step down need
+		 * not raise it, but must not lower it: if fewer requests in flight give the same
+		 * speed, fewer are better. */
 		bool better = rate > limit->rate + limit->rate / 100 * BETTER;
 		bool worse = rate + rate / 100 * BETTER < limit->rate;
 
@@ -82,7 +85,8 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 
 void pst_http_limit_slow_down(struct pst_http_limit *limit, uint64_t now_ns)
 {
-	/* Many requests get the same answer at once; it counts once. */
+	/* Many requests may get the answer "slow down" at the same moment; together they halve the
+	 * limit only once. */
 	if (now_ns < limit->calm_ns && limit->calm_ns - now_ns > CALM_NS / 2)
 		return;
 	limit->now =

@@ -24,7 +24,7 @@ struct pst_http_limit {
 	uint64_t bytes;	   /* bytes of these requests */
 	uint64_t since_ns; /* start of the window */
 	uint64_t rate;	   /* bytes per second of the last window; 0 if unknown */
-	uint64_t calm_ns;  /* until this time the limit must not climb */
+	uint64_t calm_ns;  /* time before which the limit must not rise */
 };
 
 void pst_http_limit_init(struct pst_http_limit *limit);

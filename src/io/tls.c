@@ -17,7 +17,7 @@ struct pst_tls_context {
 
 struct pst_tls {
 	SSL *ssl;
-	const char *host; /* the caller's */
+	const char *host; /* name of the server; the caller's memory */
 	bool wants_write;
 };
 

@@ -2,7 +2,7 @@
 /*
  * Figures that others have published, each with the inputs that its publisher gave. A model
  * computes each figure again from these inputs, and thus shows whether the figure follows from
- * them. tests/unit/test_model_cases has the expected verdicts.
+ * them. tests/unit/test_model has the expected verdicts.
  */
 #include "cases.h"
 
@@ -263,6 +263,15 @@ static const struct pst_model_case cases[] = {
 	 "state-gb",
 	 104.5 * GIBIBYTE * 1e-9,
 	 105.5 * GIBIBYTE * 1e-9},
+	{"checkpoint",
+	 "mlperf-70b",
+	 "MLPerf's 70B checkpoint of 130 + 781 GiB has 14 bytes a "
+	 "parameter",
+	 "69.9 * 10^9 parameters",
+	 {{"params", 69.9}},
+	 "state-gb",
+	 910.5 * GIBIBYTE * 1e-9,
+	 911.5 * GIBIBYTE * 1e-9},
 	{"checkpoint",
 	 "mlperf-405b",
 	 "MLPerf's 405B checkpoint of 755 + 4,533 GiB has 14 bytes a "

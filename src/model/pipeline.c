@@ -203,8 +203,8 @@ static void hop_add(struct hops *h, unsigned kind, double gbps, double latency)
 	h->slowest_gbps = gbps;
 }
 
-/* Returns the bandwidth of the copies of path bounce. The next request waits until the first lane
- * has finished its part of this one. */
+/* Returns the bandwidth of path bounce's copies by the CPU. Each request starts when the first lane
+ * has copied its part of the request before. */
 static double copies_gbps(const double *in)
 {
 	bool shared = in[SIZE] > in[PIECE];

@@ -8,8 +8,9 @@
  * the next link before its last byte has left the previous link. But if the next link is faster,
  * the chunk starts there only so early that the link is then busy without a pause. Otherwise a slow
  * link would also occupy the fast link behind it. The chunk's first TLP does not wait for this
- * start. The simulator remembers by how much the TLP is ahead, because the chunk may start with it
- * on a later, slower link.
+ * start. The simulator remembers by how much the TLP is ahead, because the chunk starts with it on
+ * a later, slower link. The TLP may reach that link before the simulator knows of the chunk. If the
+ * link has been idle since then, the chunk's service is counted from the TLP's arrival on.
  */
 #include "sim.h"
 
@@ -23,8 +24,8 @@
 
 struct unit {
 	/* ahead_ps: how long the unit's first TLP has already been at the current link when the
-	 * link starts to send the unit */
-	uint64_t born_ps, ahead_ps;
+	 * link starts to send the unit; tail_ps: time at which the unit's last byte is there */
+	uint64_t born_ps, ahead_ps, tail_ps;
 	uint16_t stream, next; /* next: number of the next unit in the same queue */
 	uint8_t hop;
 	bool first; /* first unit of its chunk */
@@ -233,20 +234,35 @@ static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 	return to > from ? to - from : 0;
 }
 
-/* Returns the time at which a unit may start on the link `next` if it starts on the link `v` at
- * `now`. */
+/* Returns the time, not before `now`, at which a unit may start on the link `next` if its service
+ * on the link `v` began by `early` before `now`. */
 static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
-			     uint64_t now)
+			     uint64_t now, uint64_t early)
 {
-	uint64_t head = now - unit->ahead_ps + v->latency_ps + v->packet_ps;
+	uint64_t head = now - early - unit->ahead_ps + v->latency_ps + v->packet_ps;
 	uint64_t tail = v->free_ps + v->latency_ps + next->packet_ps;
-
 	uint64_t arrival = later(head, now);
 
+	unit->tail_ps = v->free_ps + v->latency_ps;
 	if (tail > next->service_ps)
 		arrival = later(arrival, tail - next->service_ps);
 	unit->ahead_ps = arrival - head;
 	return arrival;
+}
+
+/* Returns by how much earlier than `now` the service of a unit began, which takes `time`: when its
+ * first TLP arrived, but not before the link was idle. The service must not end before the unit's
+ * last TLP has passed. */
+static uint64_t head_start(const struct server *v, const struct unit *unit, uint64_t now,
+			   uint64_t time)
+{
+	uint64_t early = unit->ahead_ps, end = unit->tail_ps + v->packet_ps;
+
+	if (now + time <= end)
+		return 0;
+	early = early < now + time - end ? early : now + time - end;
+	early = early < now - v->free_ps ? early : now - v->free_ps;
+	return early < time ? early : time;
 }
 
 /* If the link is idle and a unit waits for it, starts to send this unit. */
@@ -255,7 +271,7 @@ static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 	struct server *v = &s->servers[l];
 	const struct pst_sim_stream *stream;
 	unsigned pick, u;
-	uint64_t time = v->service_ps, arrival;
+	uint64_t time = v->service_ps, arrival, early;
 	struct unit *unit;
 
 	if (v->busy || !v->waiting)
@@ -273,12 +289,14 @@ static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 	}
 	v->last = pick;
 	v->busy = true;
-	v->free_ps = now + time;
-	v->busy_ps += measured(s, now, v->free_ps);
+	early = head_start(v, unit, now, time);
+	unit->ahead_ps -= early;
+	v->free_ps = now - early + time;
+	v->busy_ps += measured(s, now - early, v->free_ps);
 	event_add(s, v->free_ps, LINK_EVENT | l);
 	arrival = v->free_ps + v->latency_ps;
 	if (++unit->hop < stream->hops)
-		arrival = next_arrival(v, &s->servers[stream->path[unit->hop]], unit, now);
+		arrival = next_arrival(v, &s->servers[stream->path[unit->hop]], unit, now, early);
 	event_add(s, arrival, u);
 }
 
@@ -294,6 +312,7 @@ static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
 
 		unit->born_ps = now;
 		unit->ahead_ps = 0;
+		unit->tail_ps = now;
 		unit->hop = 0;
 		unit->first = i == 0;
 		s->out->bytes_in += s->unit_bytes;

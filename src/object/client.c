@@ -1,37 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire). A
- * buffer and a window of the API are those of the data plane.
+ * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire), or
+ * the plane of the client (plane_client.h).
  */
+#include "object/client.h"
+
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 #include "object/memory.h"
+#include "object/plane_client.h"
+#include "object/request.h"
 #include "wire/client.h"
 
 struct penstock_object_client {
-	struct pst_wire_client *wire;
+	struct pst_wire_client *wire; /* NULL if the client has a plane */
+	struct pst_plane_link *link;  /* to the plane; NULL: none */
+	struct pst_ends ends;	      /* completed requests */
+	struct pst_object_requests requests;
 	unsigned generation; /* fork generation of the process that opened it */
 };
 
-static struct pst_wire_buffer *inner_buffer(const struct penstock_object_buffer *buffer)
+/* One of the two pointers is NULL. */
+struct penstock_object_buffer {
+	struct penstock_object_client *client;
+	struct pst_wire_buffer *wire;
+	struct pst_plane_buffer *plane;
+};
+
+struct penstock_object_window {
+	struct penstock_object_buffer *buffer;
+	struct pst_object_target target; /* of a client without a plane */
+	struct pst_plane_grant *plane;	 /* NULL: none */
+	enum penstock_op op;
+	_Atomic bool busy; /* a request is in flight */
+};
+
+/* ---- the client ---- */
+
+/* Called when a request of a window has completed. */
+static void window_idle(void *owner)
 {
-	return (struct pst_wire_buffer *)buffer;
+	struct penstock_object_window *window = owner;
+
+	atomic_store(&window->busy, false);
 }
 
-static struct pst_wire_grant *inner_window(const struct penstock_object_window *window)
+static void target_idle(struct pst_object_target *target)
 {
-	return (struct pst_wire_grant *)window;
+	window_idle((char *)target - offsetof(struct penstock_object_window, target));
+}
+
+/* With a plane, the plane has these settings. */
+static int check_defaults(const struct penstock_object_client_opts *o, struct pst_err *err)
+{
+	if (!o->transports && !o->address && !o->port && !o->user_count && !o->fence_ms &&
+	    !o->ofi_provider)
+		return 0;
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			"with a plane, only require_encryption and plane_ms can be set: give the "
+			"other options to 'penstock plane'");
+}
+
+static int open_plane(struct penstock_object_client *client,
+		      const struct penstock_object_client_opts *o, struct pst_err *err)
+{
+	struct pst_plane_link_opts opts = {.path = o->plane,
+					   .role = PST_PLANE_CLIENT,
+					   .require_encryption = o->require_encryption,
+					   .timeout_ms = o->plane_ms,
+					   .ends = &client->ends,
+					   .idle = window_idle};
+	int ret = check_defaults(o, err);
+
+	return ret ? ret : pst_plane_link_open(&opts, &client->link, err);
+}
+
+static int open_wire(struct penstock_object_client *client,
+		     const struct penstock_object_client_opts *o, struct pst_err *err)
+{
+	const struct pst_wire_devices *devices = pst_object_devices_open();
+	int ret;
+
+	if (!devices)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
+	ret = pst_wire_client_open(o, devices, &client->wire, err);
+	if (ret)
+		pst_object_devices_close();
+	else
+		pst_object_requests_open(&client->requests, &client->ends, devices);
+	return ret;
 }
 
 int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 				struct penstock_object_client **out)
 {
 	struct penstock_object_client_opts o;
-	const struct pst_wire_devices *devices;
 	struct penstock_object_client *client;
 	struct pst_err err = {0};
 	int ret;
@@ -43,14 +111,14 @@ int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 	client = calloc(1, sizeof(*client));
 	if (!client)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a client");
-	devices = pst_object_devices_open();
-	if (!devices) {
-		free(client);
-		return -ENOMEM;
-	}
-	ret = pst_wire_client_open(&o, devices, &client->wire, &err);
+	ret = pst_ends_open(&client->ends);
 	if (ret) {
-		pst_object_devices_close();
+		free(client);
+		return pst_fail_errno(NULL, ret, PENSTOCK_WHY_NO_FILES, "eventfd: %m");
+	}
+	ret = o.plane ? open_plane(client, &o, &err) : open_wire(client, &o, &err);
+	if (ret) {
+		pst_ends_close(&client->ends);
 		free(client);
 		return pst_err_publish(&err);
 	}
@@ -66,27 +134,45 @@ void penstock_object_client_close(struct penstock_object_client *client)
 	/* The client of a parent process has no thread here, so it is left alone. */
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
-	pst_wire_client_close(client->wire);
-	pst_object_devices_close();
+	if (client->link) {
+		pst_plane_link_close(client->link);
+	} else {
+		pst_object_requests_close(&client->requests);
+		pst_wire_client_close(client->wire);
+		pst_object_devices_close();
+	}
+	pst_ends_close(&client->ends);
 	free(client);
 }
+
+/* ---- buffers ---- */
 
 static int buffer_open(struct penstock_object_client *client, struct penstock_device *dev,
 		       void *ptr, size_t len, struct penstock_object_buffer **out)
 {
-	struct pst_wire_buffer *buffer;
+	struct penstock_object_buffer *buffer;
 	struct pst_err err = {0};
 	int ret;
 
 	if (!client || !out)
 		return pst_fail_null(client ? "out" : "the client");
-	ret = pst_fork_check(client->generation, &err);
-	if (!ret)
-		ret = pst_wire_buffer_open(client->wire, pst_object_device(dev), ptr, len, &buffer,
-					   &err);
-	if (ret)
+	if (pst_fork_check(client->generation, &err))
 		return pst_err_publish(&err);
-	*out = (struct penstock_object_buffer *)buffer;
+	if (client->link && ptr)
+		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "a plane can use memory of penstock_object_alloc only");
+	buffer = calloc(1, sizeof(*buffer));
+	if (!buffer)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	buffer->client = client;
+	dev = pst_object_device(dev);
+	ret = client->link ? pst_plane_buffer_open(client->link, dev, len, &buffer->plane, &err)
+			   : pst_wire_buffer_open(client->wire, dev, ptr, len, &buffer->wire, &err);
+	if (ret) {
+		free(buffer);
+		return pst_err_publish(&err);
+	}
+	*out = buffer;
 	return 0;
 }
 
@@ -102,10 +188,39 @@ int penstock_object_register(struct penstock_object_client *client, struct penst
 	return ptr ? buffer_open(client, dev, ptr, len, out) : pst_fail_null("the memory");
 }
 
+int pst_object_buffer_adopt(struct penstock_object_client *client, const struct pst_shared *shared,
+			    struct penstock_object_buffer **out, struct pst_err *err)
+{
+	struct pst_wire_memory memory = {.dev = shared->dev,
+					 .ptr = shared->ptr,
+					 .len = shared->len,
+					 .fd = shared->fd,
+					 .read_fd = shared->read_fd,
+					 .exported = shared->exported};
+	struct penstock_object_buffer *buffer = calloc(1, sizeof(*buffer));
+	int ret;
+
+	if (!buffer)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	buffer->client = client;
+	ret = pst_wire_buffer_adopt(client->wire, &memory, &buffer->wire, err);
+	if (ret)
+		free(buffer);
+	else
+		*out = buffer;
+	return ret;
+}
+
+bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer)
+{
+	return pst_wire_buffer_is_cut(buffer->wire);
+}
+
 void *penstock_object_ptr(const struct penstock_object_buffer *buffer)
 {
 	if (buffer)
-		return pst_wire_buffer_ptr(inner_buffer(buffer));
+		return buffer->plane ? buffer->plane->shared.ptr
+				     : pst_wire_buffer_ptr(buffer->wire);
 	pst_fail_null("the buffer");
 	return NULL;
 }
@@ -113,34 +228,96 @@ void *penstock_object_ptr(const struct penstock_object_buffer *buffer)
 int penstock_object_unregister(struct penstock_object_buffer *buffer)
 {
 	struct pst_err err = {0};
+	int ret;
 
-	if (buffer && pst_wire_buffer_close(inner_buffer(buffer), &err))
+	/* In a forked child, nothing is freed: the buffer is the parent's. */
+	if (!buffer || pst_fork_check(buffer->client->generation, &err))
+		return 0;
+	ret = buffer->plane ? pst_plane_buffer_close(buffer->plane, &err)
+			    : pst_wire_buffer_close(buffer->wire, &err);
+	if (ret)
 		return pst_err_publish(&err);
+	free(buffer);
 	return 0;
+}
+
+/* ---- windows ---- */
+
+/* Opens a window of the data plane of this process. */
+static int window_open_wire(struct penstock_object_window *window, uint64_t off, uint64_t len,
+			    struct pst_err *err)
+{
+	struct pst_wire_buffer *wire = window->buffer->wire;
+	struct pst_object_target *target = &window->target;
+	int ret = pst_wire_window_open(wire, window->op, off, len, &target->grant, err);
+
+	target->dev = pst_wire_buffer_device(wire);
+	target->mem = (unsigned char *)pst_wire_buffer_ptr(wire) + off;
+	target->len = len;
+	target->op = window->op;
+	target->idle = target_idle;
+	return ret;
 }
 
 int penstock_object_window_open(struct penstock_object_buffer *buffer, enum penstock_op op,
 				uint64_t off, uint64_t len, struct penstock_object_window **out)
 {
-	struct pst_wire_grant *grant;
+	struct penstock_object_window *window;
 	struct pst_err err = {0};
+	int ret;
 
 	if (!buffer || !out)
 		return pst_fail_null(buffer ? "out" : "the buffer");
-	if (pst_wire_window_open(inner_buffer(buffer), op, off, len, &grant, &err))
+	if (pst_fork_check(buffer->client->generation, &err))
 		return pst_err_publish(&err);
-	*out = (struct penstock_object_window *)grant;
+	window = calloc(1, sizeof(*window));
+	if (!window)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
+	window->buffer = buffer;
+	window->op = op;
+	ret = buffer->plane
+		      ? pst_plane_window_open(buffer->plane, op, off, len, &window->plane, &err)
+		      : window_open_wire(window, off, len, &err);
+	if (ret) {
+		free(window);
+		return pst_err_publish(&err);
+	}
+	*out = window;
 	return 0;
+}
+
+/* Returns whether a window has a plane or is closed, so that it has no token. Stores the error. */
+static bool has_no_token(const struct penstock_object_window *window, int *ret)
+{
+	if (!window)
+		*ret = pst_fail_null("the window");
+	else if (window->plane)
+		*ret = pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "the plane keeps the token: use penstock_object_start");
+	else if (!window->target.grant)
+		*ret = pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+				      "a request with a body has closed the window to servers");
+	else
+		return false;
+	return true;
 }
 
 int penstock_object_window_get_info(const struct penstock_object_window *window,
 				    struct penstock_object_window_info *info)
 {
 	struct penstock_object_window_info found = {0};
+	int ret;
 
-	if (!window)
-		return pst_fail_null("the window");
-	pst_wire_window_info(inner_window(window), &found);
+	if (window && window->plane) {
+		found.transport = window->plane->transport;
+		found.token = "";
+		found.encrypted = window->plane->encrypted;
+		found.on_host = window->plane->on_host;
+	} else if (has_no_token(window, &ret)) {
+		return ret;
+	} else {
+		pst_wire_window_info(window->target.grant, &found);
+	}
 	return pst_struct_copy_out(info, &found, sizeof(found));
 }
 
@@ -149,11 +326,14 @@ int penstock_object_headers(const struct penstock_object_window *window,
 {
 	struct penstock_object_window_info info;
 	unsigned count = 2;
+	int ret;
 
 	if (!window || !headers)
 		return pst_fail_null(window ? "the array of headers" : "the window");
-	pst_wire_window_info(inner_window(window), &info);
-	if (pst_wire_window_op(inner_window(window)) == PENSTOCK_WRITE)
+	if (has_no_token(window, &ret))
+		return ret;
+	pst_wire_window_info(window->target.grant, &info);
+	if (window->op == PENSTOCK_WRITE)
 		count = 3;
 	if (max < count)
 		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -173,33 +353,132 @@ int penstock_object_judge(const struct penstock_object_window *window,
 	struct penstock_object_verdict found = {.size = sizeof(found)};
 	struct penstock_object_reply r;
 	struct pst_err err;
+	int ret;
 
 	if (!window || !reply)
 		return pst_fail_null(window ? "the reply" : "the window");
+	if (has_no_token(window, &ret))
+		return ret;
 	if (pst_struct_copy_in(&r, sizeof(r), reply, "the reply", &err))
 		return pst_err_publish(&err);
 	if (r.header_count && !r.headers)
 		return pst_fail_null("the array of headers");
-	pst_wire_judge(inner_window(window), &r, &found);
+	pst_wire_judge(window->target.grant, &r, &found);
 	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 
 int penstock_object_release(struct penstock_object_window *window)
 {
 	struct pst_err err = {0};
+	int ret;
 
-	if (window && pst_wire_release(inner_window(window), &err))
+	if (!window || pst_fork_check(window->buffer->client->generation, &err))
+		return 0;
+	if (atomic_load(&window->busy))
+		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "a request of the window is in flight: wait for its end");
+	if (window->plane)
+		ret = pst_plane_release(window->plane, &err);
+	else if (window->target.grant)
+		ret = pst_wire_release(window->target.grant, &err);
+	else
+		ret = window->target.released;
+	if (ret == -EBUSY)
 		return pst_err_publish(&err);
-	return 0;
+	free(window);
+	if (ret && !err.code)
+		return pst_fail_errno(NULL, ret, PENSTOCK_WHY_DEADLINE,
+				      "a request could not close the window to a server");
+	return ret ? pst_err_publish(&err) : 0;
+}
+
+/* ---- requests ---- */
+
+/* Starts a request of a window whose mark `busy` is set. */
+static int start(struct penstock_object_window *window,
+		 const struct penstock_object_request *request, struct pst_err *err)
+{
+	struct pst_end *end;
+	int ret;
+
+	if (!window->plane)
+		return pst_object_request_start(&window->buffer->client->requests, &window->target,
+						request, err);
+	end = calloc(1, sizeof(*end));
+	if (!end)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	end->owner = window;
+	ret = pst_plane_start(window->plane, request, end, err);
+	if (ret)
+		free(end);
+	return ret;
+}
+
+int penstock_object_start(struct penstock_object_window *window,
+			  const struct penstock_object_request *request)
+{
+	struct penstock_object_request r;
+	struct pst_err err = {0};
+
+	if (!window || !request)
+		return pst_fail_null(window ? "the request" : "the window");
+	if (pst_struct_copy_in(&r, sizeof(r), request, "the request", &err) ||
+	    pst_fork_check(window->buffer->client->generation, &err))
+		return pst_err_publish(&err);
+	if (!r.bucket || !r.key)
+		return pst_fail_null(r.bucket ? "the key" : "the bucket");
+	if (atomic_exchange(&window->busy, true))
+		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the window has a request in flight");
+	if (!start(window, &r, &err))
+		return 0;
+	atomic_store(&window->busy, false);
+	return pst_err_publish(&err);
+}
+
+int penstock_object_client_wait(struct penstock_object_client *client,
+				struct penstock_object_end *ends, unsigned max, int timeout_ms)
+{
+	struct pst_err err = {0};
+	struct pst_end *list;
+	int count = 0;
+
+	if (!client || (max && !ends))
+		return pst_fail_null(client ? "the array of completions" : "the client");
+	if (pst_fork_check(client->generation, &err))
+		return pst_err_publish(&err);
+	list = pst_ends_take(&client->ends, max, timeout_ms);
+	while (list) {
+		struct pst_end *next = list->next;
+
+		ends[count++] = list->request;
+		free(list);
+		list = next;
+	}
+	return count;
+}
+
+void pst_object_client_cancel(struct penstock_object_client *client)
+{
+	pst_object_requests_cancel(&client->requests);
+}
+
+int penstock_object_client_fd(struct penstock_object_client *client)
+{
+	return client ? client->ends.event : pst_fail_null("the client");
 }
 
 int penstock_object_client_get_info(const struct penstock_object_client *client,
 				    struct penstock_object_client_info *info)
 {
 	struct penstock_object_client_info found = {0};
+	struct pst_err err = {0};
 
 	if (!client)
 		return pst_fail_null("the client");
-	pst_wire_client_info(client->wire, &found);
+	if (!client->link)
+		pst_wire_client_info(client->wire, &found);
+	else if (pst_plane_client_info(client->link, &found, &err))
+		return pst_err_publish(&err);
 	return pst_struct_copy_out(info, &found, sizeof(found));
 }

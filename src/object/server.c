@@ -1,32 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of penstock_object.h: checks arguments, and calls the data plane (src/wire) and
- * the rules of responses (src/s3/judge.c).
+ * The server half of penstock_object.h: checks arguments, and calls the data plane (src/wire) or
+ * the plane of the server (plane_server.h), and the rules of responses (src/s3/judge.c).
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 #include "object/memory.h"
+#include "object/plane_server.h"
 #include "s3/judge.h"
 #include "wire/server.h"
 
 struct penstock_object_server {
-	struct pst_wire_server *wire;
-	unsigned generation; /* fork generation of the process that opened it */
+	struct pst_wire_server *wire; /* NULL if the server has a plane */
+	struct pst_plane_link *link;  /* to the plane; NULL: none */
+	struct pst_ends ends;	      /* completed moves of the plane */
+	unsigned generation;	      /* fork generation of the process that opened it */
+	pthread_mutex_t lock;	      /* protects the list; taken last */
+	struct pst_plane_memory_of *memories;
 };
 
-static struct pst_wire_remote *inner_remote(const struct penstock_object_remote *remote)
+/* One of the two pointers is NULL. */
+struct penstock_object_remote {
+	struct penstock_object_server *server;
+	struct pst_wire_remote *wire;
+	struct pst_plane_remote *plane;
+};
+
+/* ---- the server ---- */
+
+/* With a plane, nothing but the number of completed moves depends on this process. */
+static void move_idle(void *owner)
 {
-	return (struct pst_wire_remote *)remote;
+	(void)owner;
+}
+
+static int open_plane(struct penstock_object_server *server,
+		      const struct penstock_object_server_opts *o, struct pst_err *err)
+{
+	struct pst_plane_link_opts opts = {.path = o->plane,
+					   .role = PST_PLANE_SERVER,
+					   .require_encryption = o->require_encryption,
+					   .timeout_ms = o->plane_ms,
+					   .ends = &server->ends,
+					   .idle = move_idle};
+	int ret;
+
+	if (o->transports || o->channels || o->moves || o->timeout_ms || o->device || o->rate_min)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"with a plane, only require_encryption and plane_ms can be set: "
+				"give the other options to 'penstock plane'");
+	ret = pst_ends_open(&server->ends);
+	if (ret)
+		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_FILES, "eventfd: %m");
+	ret = pst_plane_link_open(&opts, &server->link, err);
+	if (ret)
+		pst_ends_close(&server->ends);
+	return ret;
+}
+
+static int open_wire(struct penstock_object_server *server, struct penstock_object_server_opts *o,
+		     struct pst_err *err)
+{
+	const struct pst_wire_devices *devices = pst_object_devices_open();
+	int ret;
+
+	if (!devices)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
+	o->device = pst_object_device(o->device);
+	ret = pst_wire_server_open(o, devices, &server->wire, err);
+	if (ret)
+		pst_object_devices_close();
+	return ret;
 }
 
 int penstock_object_server_open(const struct penstock_object_server_opts *opts,
 				struct penstock_object_server **out)
 {
 	struct penstock_object_server_opts o;
-	const struct pst_wire_devices *devices;
 	struct penstock_object_server *server;
 	struct pst_err err = {0};
 	int ret;
@@ -38,18 +93,12 @@ int penstock_object_server_open(const struct penstock_object_server_opts *opts,
 	server = calloc(1, sizeof(*server));
 	if (!server)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a server");
-	devices = pst_object_devices_open();
-	if (!devices) {
-		free(server);
-		return -ENOMEM;
-	}
-	o.device = pst_object_device(o.device);
-	ret = pst_wire_server_open(&o, devices, &server->wire, &err);
+	ret = o.plane ? open_plane(server, &o, &err) : open_wire(server, &o, &err);
 	if (ret) {
-		pst_object_devices_close();
 		free(server);
 		return pst_err_publish(&err);
 	}
+	pthread_mutex_init(&server->lock, NULL);
 	server->generation = pst_fork_generation();
 	*out = server;
 	return 0;
@@ -62,32 +111,143 @@ void penstock_object_server_close(struct penstock_object_server *server)
 	/* The server of a parent process has no threads here, so it is left alone. */
 	if (!server || pst_fork_check(server->generation, &err))
 		return;
-	pst_wire_server_close(server->wire);
-	pst_object_devices_close();
+	if (server->link) {
+		pst_plane_link_close(server->link);
+		pst_ends_close(&server->ends);
+	} else {
+		pst_wire_server_close(server->wire);
+		pst_object_devices_close();
+	}
+	while (server->memories) {
+		struct pst_plane_memory_of *next = server->memories->next;
+
+		pst_shared_close(&server->memories->shared);
+		free(server->memories);
+		server->memories = next;
+	}
+	pthread_mutex_destroy(&server->lock);
 	free(server);
 }
+
+/* ---- memory ---- */
+
+/* Allocates memory that no other process needs. */
+static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
+		       struct pst_err *err)
+{
+	void *ptr;
+	int ret;
+
+	*out = (struct pst_shared){
+		.dev = dev, .fd = -1, .read_fd = -1, .exported = PENSTOCK_EXPORT_INIT};
+	if (!len || len > SIZE_MAX - PST_SHARED_ALIGN)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%zu bytes are not possible", len);
+	out->len = (len + PST_SHARED_ALIGN - 1) & ~(size_t)(PST_SHARED_ALIGN - 1);
+	if (dev) {
+		ret = penstock_alloc(dev, out->len, &ptr);
+		if (ret)
+			return pst_fail_errno(err, -ret, penstock_errwhy(), "%s",
+					      penstock_errmsg());
+	} else {
+		ptr = mmap(NULL, out->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			   0);
+		if (ptr == MAP_FAILED)
+			return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes: %m", out->len);
+	}
+	out->ptr = ptr;
+	return 0;
+}
+
+int penstock_object_server_alloc(struct penstock_object_server *server, struct penstock_device *dev,
+				 size_t len, void **out)
+{
+	struct pst_plane_memory_of *m;
+	struct pst_err err = {0};
+	int ret;
+
+	if (!server || !out)
+		return pst_fail_null(server ? "out" : "the server");
+	if (pst_fork_check(server->generation, &err))
+		return pst_err_publish(&err);
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory");
+	dev = pst_object_device(dev);
+	ret = server->link ? pst_shared_create(dev, len, &m->shared, &err)
+			   : memory_open(dev, len, &m->shared, &err);
+	if (!ret && server->link) {
+		ret = pst_plane_pass(server->link, &m->shared, &m->id, &err);
+		if (ret)
+			pst_shared_close(&m->shared);
+	}
+	if (ret) {
+		free(m);
+		return pst_err_publish(&err);
+	}
+	pthread_mutex_lock(&server->lock);
+	m->next = server->memories;
+	server->memories = m;
+	pthread_mutex_unlock(&server->lock);
+	*out = m->shared.ptr;
+	return 0;
+}
+
+int penstock_object_server_free(struct penstock_object_server *server, void *ptr)
+{
+	struct pst_plane_memory_of *m, **at;
+	struct pst_plane_message answer;
+	struct pst_err err = {0};
+
+	if (!server)
+		return pst_fail_null("the server");
+	if (!ptr || pst_fork_check(server->generation, &err))
+		return 0;
+	pthread_mutex_lock(&server->lock);
+	for (at = &server->memories; *at && (*at)->shared.ptr != ptr; at = &(*at)->next)
+		;
+	m = *at;
+	if (m)
+		*at = m->next;
+	pthread_mutex_unlock(&server->lock);
+	if (!m)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the server has not allocated this memory");
+	/* An error means that the plane is gone, and with it its mapping. */
+	if (server->link)
+		(void)pst_plane_ask_id(server->link, PST_PLANE_MEMORY_CLOSE, m->id, &answer, &err);
+	pst_shared_close(&m->shared);
+	free(m);
+	return 0;
+}
+
+/* ---- tokens and moves ---- */
 
 int penstock_object_resolve(struct penstock_object_server *server, const char *token, size_t len,
 			    const struct penstock_object_peer *peer,
 			    struct penstock_object_remote **out)
 {
-	struct pst_wire_remote *remote;
+	struct penstock_object_remote *remote;
 	struct penstock_object_peer p;
 	struct pst_err err = {0};
 	int ret;
 
 	if (!server || !token || !out)
 		return pst_fail_null(!server ? "the server" : !token ? "the token" : "out");
-	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err))
+	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err) ||
+	    pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
-	ret = pst_fork_check(server->generation, &err);
-	if (!ret)
-		ret = pst_wire_resolve(server->wire, token, len, &p, &remote, &err);
+	remote = calloc(1, sizeof(*remote));
+	if (!remote)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
+	remote->server = server;
+	ret = server->link ? pst_plane_resolve(server->link, token, len, &p, &remote->plane, &err)
+			   : pst_wire_resolve(server->wire, token, len, &p, &remote->wire, &err);
 	if (ret) {
+		free(remote);
 		pst_err_publish(&err);
 		return ret;
 	}
-	*out = (struct penstock_object_remote *)remote;
+	*out = remote;
 	return 0;
 }
 
@@ -98,8 +258,36 @@ int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 
 	if (!remote)
 		return pst_fail_null("the remote window");
-	pst_wire_remote_info(inner_remote(remote), &found);
+	if (remote->wire) {
+		pst_wire_remote_info(remote->wire, &found);
+	} else {
+		found.length = remote->plane->len;
+		found.transport = remote->plane->transport;
+		found.encrypted = remote->plane->encrypted;
+		found.on_host = remote->plane->on_host;
+	}
 	return pst_struct_copy_out(info, &found, sizeof(found));
+}
+
+/* Passes a move to the plane. */
+static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
+			 const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
+			 struct pst_err *err)
+{
+	struct pst_end *end = calloc(1, sizeof(*end));
+	int ret;
+
+	if (!end)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a move");
+	end->move.user = user;
+	/* With the lock, so that no other thread frees the memory that is looked up. */
+	pthread_mutex_lock(&remote->server->lock);
+	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
+			     err);
+	pthread_mutex_unlock(&remote->server->lock);
+	if (ret)
+		free(end);
+	return ret;
 }
 
 int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
@@ -107,6 +295,7 @@ int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op
 {
 	struct penstock_object_seg list[PENSTOCK_OBJECT_SEGS_MAX];
 	struct pst_err err = {0};
+	int ret;
 
 	if (!remote || (seg_count && !segs))
 		return pst_fail_null(remote ? "the array of segments" : "the remote window");
@@ -114,15 +303,35 @@ int penstock_object_move(struct penstock_object_remote *remote, enum penstock_op
 		list[i] = segs[i];
 		list[i].dev = pst_object_device(segs[i].dev);
 	}
-	if (pst_wire_move(inner_remote(remote), op, off, list, seg_count, user, &err))
-		return pst_err_publish(&err);
-	return 0;
+	ret = pst_fork_check(remote->server->generation, &err);
+	if (!ret)
+		ret = remote->wire
+			      ? pst_wire_move(remote->wire, op, off, list, seg_count, user, &err)
+			      : move_by_plane(remote, op, off, list, seg_count, user, &err);
+	return ret ? pst_err_publish(&err) : 0;
 }
 
 int penstock_object_poll(struct penstock_object_server *server, struct penstock_object_done *done,
 			 unsigned max)
 {
 	return penstock_object_wait(server, done, max, 0);
+}
+
+/* Takes completed moves of the plane. */
+static int take_ends(struct penstock_object_server *server, struct penstock_object_done *done,
+		     unsigned max, int timeout_ms)
+{
+	struct pst_end *list = pst_ends_take(&server->ends, max, timeout_ms);
+	int count = 0;
+
+	while (list) {
+		struct pst_end *next = list->next;
+
+		done[count++] = list->move;
+		free(list);
+		list = next;
+	}
+	return count;
 }
 
 int penstock_object_wait(struct penstock_object_server *server, struct penstock_object_done *done,
@@ -135,18 +344,28 @@ int penstock_object_wait(struct penstock_object_server *server, struct penstock_
 	/* A wait would take the parent's event. */
 	if (pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
-	return pst_wire_wait(server->wire, done, max, timeout_ms);
+	return server->link ? take_ends(server, done, max, timeout_ms)
+			    : pst_wire_wait(server->wire, done, max, timeout_ms);
 }
 
 int penstock_object_fd(struct penstock_object_server *server)
 {
-	return server ? pst_wire_fd(server->wire) : pst_fail_null("the server");
+	if (!server)
+		return pst_fail_null("the server");
+	return server->link ? server->ends.event : pst_wire_fd(server->wire);
 }
 
 void penstock_object_forget(struct penstock_object_remote *remote)
 {
-	if (remote)
-		pst_wire_forget(inner_remote(remote));
+	struct pst_err err;
+
+	if (!remote)
+		return;
+	if (remote->wire)
+		pst_wire_forget(remote->wire);
+	else if (!pst_fork_check(remote->server->generation, &err))
+		pst_plane_forget(remote->plane);
+	free(remote);
 }
 
 int penstock_object_answer_fill(struct penstock_object_answer *answer)
@@ -168,9 +387,13 @@ int penstock_object_server_get_info(const struct penstock_object_server *server,
 				    struct penstock_object_server_info *info)
 {
 	struct penstock_object_server_info found = {0};
+	struct pst_err err = {0};
 
 	if (!server)
 		return pst_fail_null("the server");
-	pst_wire_server_info(server->wire, &found);
+	if (!server->link)
+		pst_wire_server_info(server->wire, &found);
+	else if (pst_plane_server_info(server->link, &found, &err))
+		return pst_err_publish(&err);
 	return pst_struct_copy_out(info, &found, sizeof(found));
 }

@@ -14,12 +14,14 @@
  * (tests/standin/README.md). A read must not unregister, because the application may have a stream
  * that waits for the next read. So a registration is kept until its storage closes. For each
  * device, registrations may cover at most a quarter of the machine's memory. When this quarter is
- * used up, chunks use the plan's next path. After the storage has closed, a separate thread
- * unregisters. It does so only while the lane has nothing to register and no stream waits for a
- * request of the library.
+ * used up, or the lane has no window left, chunks use the plan's next path. After the storage has
+ * closed, a separate thread unregisters. It does so only while the lane has nothing to register
+ * and no stream waits for a request of the library.
  *
  * A later read uses an old registration only if the caller declared the storage immutable.
- * Otherwise the registered bytes could be out of date.
+ * Otherwise the registered bytes could be out of date. So each read of another storage makes new
+ * registrations, and they would use up the limits while the storage is open. They may use only a
+ * part of the limits (RESERVE), so that immutable storages, such as models, can still register.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -62,6 +64,8 @@
  * residency is unknown, windows are shorter and cover 64 GiB. If requests are short, as in a
  * rank that loads its part of a model, they cover 16 GiB. */
 #define WINDOWS_MAX 2048
+/* One part in RESERVE of the windows and of the bytes is for immutable storages only. */
+#define RESERVE 4
 #define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
 /* With each device, the library registers at most 1/HELD_SHARE of the machine's memory. */
 #define HELD_SHARE 4
@@ -82,6 +86,7 @@ struct mapped_window {
 struct mapped_lane {
 	struct mapped_window windows[WINDOWS_MAX];
 	struct mapped_window *free;
+	unsigned free_count;
 	struct mapped_window *live; /* List of registered windows, newest first. */
 	/* The thread that unregisters windows. It is started when a window is to be unregistered
 	 * for the first time. */
@@ -142,7 +147,6 @@ static int mapped_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->chunk_max = WINDOW;
 	facts->chunk_first = WINDOW_FIRST;
 	facts->chunk_quick = WINDOW_MIN;
-	facts->held = &route->dev->page_cache;
 	facts->held_max = mapped_held_max();
 	facts->lanes = 1;
 	/* A later read finds a kept registration only if the same lane carries the same chunks, so
@@ -150,28 +154,6 @@ static int mapped_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->mixed_max = st->immutable ? 0 : WINDOW_MIXED;
 	facts->quick = st->mapped_quick;
 	return 0;
-}
-
-static int mapped_lane_init(struct pst_lane *lane, unsigned index, struct pst_err *err)
-{
-	struct mapped_lane *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
-	for (unsigned i = WINDOWS_MAX; i-- > 0;) {
-		s->windows[i].next = s->free;
-		s->free = &s->windows[i];
-	}
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->work, NULL);
-	pthread_cond_init(&s->done, NULL);
-	lane->path_state[index] = s;
-	return 0;
-}
-
-static int mapped_lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
-{
-	return lane->pump->dev->facts.reads_page_cache ? mapped_lane_init(lane, index, err) : 0;
 }
 
 static void window_push(struct mapped_window **list, struct mapped_window *w)
@@ -186,6 +168,32 @@ static struct mapped_window *window_pop(struct mapped_window **list)
 
 	*list = w->next;
 	return w;
+}
+
+static void window_free(struct mapped_lane *s, struct mapped_window *w)
+{
+	window_push(&s->free, w);
+	s->free_count++;
+}
+
+static int mapped_lane_init(struct pst_lane *lane, unsigned index, struct pst_err *err)
+{
+	struct mapped_lane *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
+	for (unsigned i = WINDOWS_MAX; i-- > 0;)
+		window_free(s, &s->windows[i]);
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->work, NULL);
+	pthread_cond_init(&s->done, NULL);
+	lane->path_state[index] = s;
+	return 0;
+}
+
+static int mapped_lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
+{
+	return lane->pump->dev->facts.reads_page_cache ? mapped_lane_init(lane, index, err) : 0;
 }
 
 static void window_unlist(struct mapped_lane *s, const struct mapped_window *w)
@@ -210,7 +218,7 @@ static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 {
 	window_unlist(s, w);
 	window_unregister(w);
-	window_push(&s->free, w);
+	window_free(s, w);
 }
 
 /* Unregisters a window that cannot be kept until later. First waits until the device may be
@@ -289,7 +297,7 @@ static void windows_reclaim(struct mapped_lane *s)
 {
 	pthread_mutex_lock(&s->lock);
 	while (s->closed)
-		window_push(&s->free, window_pop(&s->closed));
+		window_free(s, window_pop(&s->closed));
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -459,22 +467,55 @@ static bool ctime_equal(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Returns a window that holds the chunk's bytes and may be used again, or NULL if there is none. */
-static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_chunk *chunk,
-					 const struct stat *stat)
+/* Returns a window that holds these bytes and may be used again, or NULL if there is none. */
+static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_route *route,
+					 uint64_t off, uint64_t len)
 {
-	for (struct mapped_window *w = s->live; w; w = w->next) {
-		if (!w->reusable || w->st != chunk->route->st || w->dev != chunk->route->dev)
-			continue;
-		if (!ctime_equal(&w->ctime, &stat->st_ctim)) {
-			/* The file has changed, although the caller had declared it immutable. */
-			w->reusable = false;
-			continue;
-		}
-		if (w->off <= chunk->off && chunk->off + chunk->moved <= w->off + w->len)
-			return w;
-	}
-	return NULL;
+	struct mapped_window *w = s->live;
+
+	while (w && (!w->reusable || w->st != route->st || w->dev != route->dev || w->off > off ||
+		     off + len > w->off + w->len))
+		w = w->next;
+	return w;
+}
+
+/* Like window_find, but returns only windows that were registered after the file's last change. */
+static struct mapped_window *window_find_current(const struct mapped_lane *s,
+						 const struct pst_chunk *chunk,
+						 const struct stat *stat)
+{
+	struct mapped_window *w;
+
+	while ((w = window_find(s, chunk->route, chunk->off, chunk->moved)) &&
+	       !ctime_equal(&w->ctime, &stat->st_ctim))
+		/* The file has changed, although the caller had declared it immutable. */
+		w->reusable = false;
+	return w;
+}
+
+/* Returns whether the lane has a free window for a chunk of the storage. */
+static bool lane_has_window(struct mapped_lane *s, const struct penstock_storage *st)
+{
+	unsigned reserved = st->facts.immutable ? 0 : WINDOWS_MAX / RESERVE;
+
+	if (s->free_count <= reserved)
+		windows_reclaim(s);
+	return s->free_count > reserved;
+}
+
+static bool mapped_full(struct pst_lane *lane, unsigned index, const struct pst_route *route,
+			uint64_t off, uint64_t len)
+{
+	struct mapped_lane *s = lane->path_state[index];
+	bool immutable = route->st->facts.immutable;
+	uint64_t max = route->paths[index].facts.held_max;
+
+	if (!immutable)
+		max -= max / RESERVE;
+	if (atomic_load_explicit(&route->dev->page_cache, memory_order_relaxed) < max &&
+	    (!s || lane_has_window(s, route->st)))
+		return false;
+	return !s || !immutable || !window_find(s, route, off, len);
 }
 
 static void mapped_copied(struct pst_chunk *chunk, int result)
@@ -487,34 +528,32 @@ static struct mapped_window *window_get(struct mapped_lane *s, struct pst_chunk 
 					const struct stat *stat)
 {
 	struct penstock_storage *st = chunk->route->st;
-	struct mapped_window *w = st->facts.immutable ? window_find(s, chunk, stat) : NULL;
+	struct mapped_window *w = NULL;
 
+	if (st->facts.immutable)
+		w = window_find_current(s, chunk, stat);
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
 	/* trim_due makes the lane call mapped_idle later. mapped_idle sets `resting` again, even if
 	 * this chunk fails. */
 	chunk->lane->trim_due = true;
-	if (!s->free)
-		windows_reclaim(s);
-	w = s->free;
-	if (!w) {
+	if (!lane_has_window(s, st)) {
 		pst_fail(&chunk->err, PENSTOCK_WHY_HELD,
-			 "%u stretches of the page cache are registered already: close their "
-			 "files",
-			 WINDOWS_MAX);
+			 "%u ranges of the page cache are registered already: close their files",
+			 WINDOWS_MAX - s->free_count);
 		return NULL;
 	}
-	if (window_map(w, chunk, &chunk->err))
+	if (window_map(s->free, chunk, &chunk->err))
 		return NULL;
-	s->free = w->next;
-	w->next = s->live;
+	w = window_pop(&s->free);
+	s->free_count--;
 	w->st = st;
 	w->reusable = st->facts.immutable;
 	atomic_store_explicit(&st->cached_by_lanes, true, memory_order_relaxed);
 	atomic_fetch_or_explicit(&chunk->lane->caches, st->cache_bit, memory_order_relaxed);
 	w->ctime = stat->st_ctim;
-	s->live = w;
+	window_push(&s->live, w);
 	return w;
 }
 
@@ -562,5 +601,6 @@ const struct pst_path_ops pst_path_mapped = {
 	.lane_open = mapped_lane_open,
 	.lane_close = mapped_lane_close,
 	.idle = mapped_idle,
+	.full = mapped_full,
 	.invalidate = mapped_invalidate,
 };

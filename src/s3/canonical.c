@@ -13,8 +13,8 @@ struct param {
 	const char *name, *value;
 };
 
-/* Appends a piece of a URI decoded and encoded again, so that all clients' ways to encode it give
- * the same text. `scratch` has room for `len` + 1 bytes. */
+/* Decodes a piece of a URI, encodes it again and appends it. Clients may encode the same characters
+ * differently, but the result is the same. `scratch` has room for `len` + 1 bytes. */
 static int uri_put_again(struct pst_text *out, const char *bytes, size_t len, bool path,
 			 char *scratch)
 {

@@ -2,7 +2,8 @@
 /*
  * The canonical form of an HTTP request, which a signature covers: "Task 1: Create a Canonical
  * Request" in the Amazon S3 API Reference, with S3's rules. The path is encoded once and not
- * normalised: "//" and "/./" stay. Called by sigv4.c. A part of a request comes from the network.
+ * normalised: "//" and "/./" stay. Called by sigv4.c. On a server, the request comes from the
+ * network and may be malformed.
  */
 #ifndef PST_S3_CANONICAL_H
 #define PST_S3_CANONICAL_H

@@ -35,23 +35,27 @@ enum state {
 struct pst_chunked {
 	bool is_signed, may_have_trailers;
 	enum state state;
-	int failed;	     /* error that every later call returns; 0 if there was none */
-	size_t left;	     /* bytes of the chunk that have not arrived */
-	unsigned extra;	     /* bytes of an additional empty line at the end */
+	int failed;  /* error that every later call returns; 0 if there was none */
+	size_t left; /* bytes of the chunk that have not arrived */
+	/* number of bytes received of an additional empty line at the end */
+	unsigned extra;
 	bool trailer_proven; /* whether the signature of the trailers has been checked */
 	bool empty_line;     /* whether an empty line came before the trailers' signature */
 
 	char line[LINE_MAX_LEN];
 	size_t line_len;
 
-	struct pst_hash *hash; /* of the chunk's bytes; NULL if the body is not signed */
-	char expected[65];     /* the chunk's signature, as the client claims it */
-	char previous[65];     /* the signature before */
+	/* hash of the chunk's bytes; NULL if the body is not signed */
+	struct pst_hash *hash;
+	char expected[65]; /* the chunk's signature, as the client claims it */
+	/* signature of the chunk before, which the next signature covers */
+	char previous[65];
 	char date[PST_SIGV4_DATE], region[65], service[33];
 	unsigned char key[32];
 
 	unsigned trailer_count;
-	char trailers[TRAILERS_MAX][LINE_MAX_LEN]; /* each a name, a NUL and a value */
+	/* each element is a name, a NUL and a value */
+	char trailers[TRAILERS_MAX][LINE_MAX_LEN];
 };
 
 struct pst_chunked *pst_chunked_open(const char *payload, const struct pst_sigv4_claim *claim)
@@ -87,12 +91,12 @@ void pst_chunked_close(struct pst_chunked *body)
 	free(body);
 }
 
-/* Compares a signature with the one of a text that ends with `digests`. The signature then becomes
- * the previous one. */
+/* Computes the signature of a text that ends with `digests`, and compares it with `signature`,
+ * which the client sent. The computed signature becomes body->previous. */
 static int signature_check(struct pst_chunked *body, const char *algorithm, const char *digests,
 			   const char *signature)
 {
-	/* NULL stands for the day. */
+	/* NULL stands for the day, the first eight characters of the date. */
 	const char *const parts[] = {algorithm,	     "\n",
 				     body->date,     "\n",
 				     NULL,	     "/",
@@ -279,7 +283,7 @@ static int bytes_put(struct pst_chunked *body, const char *bytes, size_t len, si
 	return put(user, bytes, n);
 }
 
-/* Decodes one byte that is not in a chunk's bytes. */
+/* Decodes one byte that is not data of a chunk: a byte of a line or of a line's end. */
 static int byte_put(struct pst_chunked *body, char c)
 {
 	switch (body->state) {

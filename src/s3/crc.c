@@ -14,8 +14,8 @@
 
 #include "s3/crc_fold.h"
 
-/* Bytes from which the CPU's instruction is used. Below, the 64 bytes that a fold leaves would be a
- * large part of the work. */
+/* Minimum number of bytes for which the CPU's instruction is used. The instruction leaves 64 bytes
+ * to the tables; of fewer bytes, this would be a large part. */
 #define FOLD_MIN 256
 
 static struct crc {

@@ -19,8 +19,10 @@ struct profile {
 	char region[65], endpoint[1025], ca_bundle[1025];
 	char services[129];	/* name of a section [services NAME] */
 	char s3_endpoint[1025]; /* endpoint_url of s3 in this section */
-	char foreign[33];	/* name of a setting for another source of keys; "": none */
-	bool role;		/* whether it is role_arn, which takes precedence over keys */
+	/* name of a setting that asks for another source of keys; "" if there is none */
+	char foreign[33];
+	/* whether `foreign` is role_arn, which takes precedence over keys */
+	bool role;
 };
 
 /* State of a file's reading, which the callbacks of pst_ini_read share. */
@@ -215,8 +217,9 @@ static int file_read(const char *file, struct bytes *out, char *why, size_t why_
 	return rc;
 }
 
-/* Reads a profile's settings in a file: first its section, then the section [services NAME] that it
- * names, which may come before. */
+/* Reads a profile's settings in a file: first the profile's section, then the section [services
+ * NAME] that the profile names. That section may stand before the profile in the file, so the file
+ * is read twice. */
 static int profile_read(const char *file, bool config, const char *name, struct profile *out,
 			char *why, size_t why_len)
 {
@@ -260,7 +263,7 @@ static int file_name(const char *variable, const char *name, char *out, size_t s
 	return -ENAMETOOLONG;
 }
 
-/* Takes the keys of a profile, if it has any. */
+/* Copies the keys of a profile to `out` if the profile has keys. */
 static int profile_keys(const struct profile *p, const char *file, struct pst_s3_settings *out,
 			char *why, size_t why_len)
 {
@@ -278,7 +281,7 @@ static int profile_keys(const struct profile *p, const char *file, struct pst_s3
 	return 0;
 }
 
-/* Takes the keys of the environment, if it has any. */
+/* Copies the keys of the environment to `out` if it has keys. */
 static int environment_keys(struct pst_s3_settings *out, char *why, size_t why_len)
 {
 	int rc = variable_copy("AWS_ACCESS_KEY_ID", out->access_key, sizeof(out->access_key), why,
@@ -321,7 +324,7 @@ struct files {
 	struct profile credentials, config;
 };
 
-/* Takes the keys of the files, unless the environment has keys. */
+/* Copies the keys of the files to `out`, unless the environment has keys. */
 static int files_keys(const struct files *f, const char *profile, struct pst_s3_settings *out,
 		      char *why, size_t why_len)
 {
@@ -382,7 +385,8 @@ static int places_set(const struct files *f, struct pst_s3_settings *out, char *
 			      why, why_len);
 }
 
-/* Reads both files. `named` tells whether the caller or the environment names the profile. */
+/* Reads both files. `named` is true if the caller or the environment names the profile; a missing
+ * profile is then an error. */
 static int files_read(struct files *f, const char *profile, bool named, char *why, size_t why_len)
 {
 	int rc = file_name("AWS_SHARED_CREDENTIALS_FILE", "credentials", f->credentials_name,

@@ -87,7 +87,9 @@ int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const
 			continue;
 		}
 		if (indented && !*above)
-			continue; /* the rest of a value of several lines, which no setting has */
+			/* the line continues a value; no setting that is used has a value of
+			 * several lines */
+			continue;
 		if (!line_split(line, &name, &value))
 			return ini_fail(file, number, "write NAME = VALUE", why, why_len);
 		setting.parent = indented ? above : "";

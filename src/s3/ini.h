@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the files of AWS's tools, ~/.aws/config and ~/.aws/credentials: sections with settings, and
- * settings inside a setting, on indented lines. A general INI library takes these lines for the
- * rest of the line before. Called by credentials.c. No message contains a value.
+ * settings inside a setting, on indented lines. The library does not use a general INI parser,
+ * because such a parser takes indented lines for a continuation of the line before. Called by
+ * credentials.c. No message contains a value.
  */
 #ifndef PST_S3_INI_H
 #define PST_S3_INI_H

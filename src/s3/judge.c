@@ -25,9 +25,11 @@
 struct seen {
 	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
 	bool has_bytes, has_total, has_length, has_range;
-	uint64_t bytes, total;		   /* of x-amz-rdma-bytes-transferred: "n" or "n/total" */
-	uint64_t length;		   /* of Content-Length */
-	uint64_t range_bytes, range_total; /* of Content-Range; range_total 0: not known */
+	/* from x-amz-rdma-bytes-transferred: "n" or "n/total" */
+	uint64_t bytes, total;
+	uint64_t length; /* value of Content-Length */
+	/* from Content-Range; range_total is 0 if it is not known */
+	uint64_t range_bytes, range_total;
 	bool empty_etag;
 	bool has_crc64;
 	uint64_t crc64;
@@ -158,8 +160,8 @@ static bool is_success(long reply)
 	return reply == 200 || reply == 204 || reply == 206;
 }
 
-/* Handles what is the same for GET and PUT: a lost response, a refused token, and errors that have
- * nothing to do with RDMA. Returns whether it has decided. */
+/* Handles the responses that mean the same for GET and PUT: a lost response, a refused token, and
+ * errors that have nothing to do with RDMA. Returns whether the response was one of these. */
 static bool judge_status(const struct penstock_object_reply *reply,
 			 struct penstock_object_verdict *v)
 {

@@ -17,8 +17,9 @@
 void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
 	       struct penstock_object_verdict *verdict);
 
-/* Sets the last members of *answer, from the first five and the checksum. Returns 0, or -EINVAL if
- * `op` or `outcome` has no valid value. */
+/* Composes a response: sets the members of *answer from `status` on. The members before,
+ * `has_crc64` and `crc64` are the input. Returns 0, or -EINVAL if `op` or `outcome` has no valid
+ * value. */
 int pst_answer(struct penstock_object_answer *answer);
 
 #endif

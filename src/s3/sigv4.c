@@ -153,7 +153,8 @@ static void day_put(struct pst_sigv4_day *day, const char *date, const char *reg
 	pthread_mutex_unlock(&day->lock);
 }
 
-/* Copies the key of all signatures with this secret on one day from `day`, or computes it. */
+/* Copies the signing key of one secret and day from the cache `day`. If the cache has none,
+ * computes it. */
 static bool day_key(struct pst_sigv4_day *day, const char *secret, const char *date,
 		    const char *region, unsigned char key[32])
 {
@@ -414,7 +415,7 @@ static bool signature_parse(const char *text, size_t len, struct pst_sigv4_claim
 	       strspn(out->signature, "0123456789abcdef") == 64;
 }
 
-/* Parses the value of the header authorization behind the algorithm. */
+/* Parses the value of the header authorization after the name of the algorithm. */
 static enum pst_sigv4_result header_parse(const char *at, struct pst_sigv4_claim *out, char day[9])
 {
 	static const char blanks[] = " \t", ends[] = " \t,";
@@ -470,9 +471,9 @@ static const char *const param_names[P_COUNT] = {
 	[P_OLD_KEY] = "AWSAccessKeyId",
 };
 
-/* Finds the parameters of a presigned query, and decodes their values into `room`, which has as
- * many bytes as the query and one more. Returns false if one of them is there twice, or if an
- * escape is malformed. */
+/* Finds the parameters of a presigned query, and decodes their values into the buffer `room`, which
+ * has one byte more than the query. Returns false if a parameter occurs twice, or if an escape is
+ * malformed. */
 static bool params_find(const char *query, char *room, const char *values[P_COUNT])
 {
 	const char *name, *value;

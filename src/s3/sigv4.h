@@ -37,22 +37,22 @@ struct pst_sigv4_request {
 	const char *payload;
 };
 
-/* Keeps the key that all signatures with one secret have on one day in one region. Any thread may
- * use it. It is as secret as the secret itself. */
+/* Caches a signing key, which is the same for all signatures with one secret on one day in one
+ * region. Any thread may use it. It is as secret as the secret itself. */
 struct pst_sigv4_day;
 
-/* Returns a place for the key of the day, or NULL if there is no memory. It belongs to one secret.
- */
+/* Returns an empty cache for the signing keys of one secret, or NULL if there is no memory. */
 struct pst_sigv4_day *pst_sigv4_day_open(void);
-/* Overwrites and frees it; NULL is allowed. */
+/* Overwrites the cached key and frees the cache; NULL is allowed. */
 void pst_sigv4_day_close(struct pst_sigv4_day *day);
 
 /* A client's keys. */
 struct pst_sigv4_keys {
 	const char *access_key, *secret;
-	const char *token;	   /* session token; NULL if there is none */
-	const char *region;	   /* such as "us-east-1" */
-	struct pst_sigv4_day *day; /* of the secret; NULL: each signature computes the day's key */
+	const char *token;  /* session token; NULL if there is none */
+	const char *region; /* such as "us-east-1" */
+	/* cache for this secret; if NULL, each signature computes its signing key */
+	struct pst_sigv4_day *day;
 };
 
 /* Writes a time in the form of x-amz-date. The year has four digits. */
@@ -80,8 +80,9 @@ enum pst_sigv4_result {
 	PST_SIGV4_OK,
 	PST_SIGV4_ANONYMOUS, /* the request has no signature */
 	PST_SIGV4_MALFORMED,
-	PST_SIGV4_OLD_VERSION,	   /* signature version 2 or an unknown algorithm */
-	PST_SIGV4_WRONG_REGION,	   /* or another service than s3 */
+	PST_SIGV4_OLD_VERSION, /* signature version 2 or an unknown algorithm */
+	/* the signature is for another region, or for another service than s3 */
+	PST_SIGV4_WRONG_REGION,
 	PST_SIGV4_SKEWED,	   /* the time differs by more than 15 minutes */
 	PST_SIGV4_EXPIRED,	   /* a presigned URL is too old */
 	PST_SIGV4_UNSIGNED_HEADER, /* host or a header x-amz-* is not signed */
@@ -97,7 +98,7 @@ struct pst_sigv4_claim {
 	time_t time; /* the same as `date` */
 	char region[65];
 	char service[33];   /* "s3", or the request is for another service */
-	unsigned expires_s; /* of a presigned URL */
+	unsigned expires_s; /* validity of a presigned URL, in seconds */
 	char signature[65];
 	/* Names of the signed headers, as the request has them, such as "host;x-amz-date". */
 	char signed_headers[2049];
@@ -107,14 +108,14 @@ struct pst_sigv4_claim {
 
 /* Finds the signature of a request, in the header authorization or in the query. Returns OK,
  * ANONYMOUS, MALFORMED or OLD_VERSION. The names of signed headers must be in lower case and in
- * order. Without x-amz-date, the header date has the time. */
+ * order. If x-amz-date is missing, takes the time from the header date. */
 enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
-/* Checks a signature with the secret of the claimed access key; NULL if the server does not know
- * this key. `day` belongs to the secret, or is NULL. `region` is the server's region; NULL accepts
- * any. A presigned request's payload counts as UNSIGNED-PAYLOAD, whatever req->payload says. For
- * all others, the caller must compare req->payload with the body. */
+/* Checks a signature. `secret` is the secret of the claimed access key; NULL if the server does not
+ * know this key. `day` is the cache of this secret, or NULL. `region` is the server's region; NULL
+ * accepts any. The payload of a presigned request counts as UNSIGNED-PAYLOAD, whatever req->payload
+ * says. For all other requests, the caller must compare req->payload with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
 				       struct pst_sigv4_day *day, const char *region, time_t now);

@@ -40,7 +40,7 @@ enum pst_token_kind {
 	PST_TOKEN_KINDS,
 };
 
-/* Where a client listens. */
+/* The address and the port at which a client listens. */
 struct pst_token_place {
 	bool v6;
 	char address[PST_TOKEN_ADDRESS_MAX + 1]; /* without brackets */
@@ -74,7 +74,8 @@ struct pst_token {
 		} hipobj;
 		struct {
 			struct pst_token_place at;
-			unsigned char conn[PST_TOKEN_CAP]; /* shown to the client at a connect */
+			/* capability: the server sends it when it connects */
+			unsigned char conn[PST_TOKEN_CAP];
 			uint32_t rkey;
 		} rc;
 		struct {

@@ -580,7 +580,8 @@ static int final_name_give(struct pst_file *file, struct pst_err *err)
 	return 0;
 }
 
-int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
+int pst_file_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		    struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
 	int ret;
@@ -591,11 +592,11 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	ret = length_truncate(file, file->length, err);
 	if (!ret && file->replace && !file->renamed && !file->committed)
 		permissions_set(file);
-	if (!ret && durable)
+	if (!ret && opts->durable)
 		ret = pst_file_sync_all(file, err);
 	if (!ret && file->replace && !file->renamed && !file->committed)
 		ret = final_name_give(file, err);
-	if (!ret && durable && file->created && file->path)
+	if (!ret && opts->durable && file->created && file->path)
 		ret = directory_sync(file, err);
 	if (ret)
 		return ret;
@@ -606,10 +607,13 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	return 0;
 }
 
-int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
+int pst_file_abort(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		   struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
 	int ret = created_remove(file, err);
+
+	(void)opts; /* no server is waited for */
 
 	if (ret)
 		return ret;

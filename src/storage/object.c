@@ -655,18 +655,19 @@ static int object_sync(struct pst_io *io)
 			      "PENSTOCK_R_DURABLE");
 }
 
-static int object_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
+/* An object store answers only when the object is durable, so opts->durable has no effect. */
+static int object_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
+			 struct pst_err *err)
 {
 	struct pst_object *object = st->priv;
 	int ret;
 
-	(void)durable; /* an object store answers only when the object is durable */
 	if (!object->upload || object->committed)
 		return 0;
 	if (object->aborted)
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s: its upload was aborted", object->place.url.name);
-	ret = pst_object_upload_commit(object->upload, object->etag, sizeof(object->etag),
+	ret = pst_object_upload_commit(object->upload, opts, object->etag, sizeof(object->etag),
 				       &object->length, err);
 	object->committed = !ret;
 	if (!ret)
@@ -674,14 +675,15 @@ static int object_commit(struct penstock_storage *st, bool durable, struct pst_e
 	return ret;
 }
 
-static int object_abort(struct penstock_storage *st, struct pst_err *err)
+static int object_abort(struct penstock_storage *st, const struct penstock_end_opts *opts,
+			struct pst_err *err)
 {
 	struct pst_object *object = st->priv;
 
-	if (!object->upload || object->committed || object->aborted)
+	if (!object->upload || object->committed)
 		return 0;
 	object->aborted = true;
-	return pst_object_upload_abort(object->upload, err);
+	return pst_object_upload_abort(object->upload, opts, err);
 }
 
 static int object_length(struct penstock_storage *st, uint64_t *out, struct pst_err *err)

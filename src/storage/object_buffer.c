@@ -6,15 +6,75 @@
  * The buffers together have at most BUFFERS_BYTES. There are two exceptions:
  * - BUFFERS_MIN buffers are always allowed, even if they are longer than BUFFERS_BYTES together.
  * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more are allowed.
+ *
+ * The process keeps buffers of closed uploads for later ones, because the kernel clears new memory:
+ * with objects of 512 MiB, the client needs 0.30 CPU seconds for 10^9 bytes over loopback, and 0.38
+ * without kept buffers. The kernel may take kept memory back at any time.
+ *
+ * Of the 0.30 seconds, the copy into the buffers takes 0.09. Parts are not sent out of a lane's
+ * slots for two reasons. A slot is shorter than the shortest part, so slots of parts that are not
+ * complete would have to wait for others, and could block the lane. And the program that writes
+ * would wait until the server has the part, with one part in flight at a time.
  */
 #include "storage/object_buffer.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "core/base/fork.h"
 
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
 #define SCATTERED_BYTES (1ull << 30)
+/* Length and number of the buffers that the process keeps. */
+#define KEPT_BYTES PST_OBJECT_PART_BYTES
+#define KEPT_MAX (BUFFERS_BYTES / KEPT_BYTES)
+#define KEPT_ALIGN 4096u
+
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER; /* taken after an upload's lock */
+static char *kept[KEPT_MAX];
+static unsigned kept_count;
+
+/* The child has its own copies of the kept buffers, but another thread may have held the lock. */
+static void kept_in_child(void)
+{
+	pthread_mutex_init(&kept_lock, NULL);
+}
+
+__attribute__((constructor)) static void kept_watch_fork(void)
+{
+	pst_fork_hook(kept_in_child);
+}
+
+/* Takes a kept buffer, or allocates one. */
+static char *kept_take(void)
+{
+	char *mem = NULL;
+
+	pthread_mutex_lock(&kept_lock);
+	if (kept_count)
+		mem = kept[--kept_count];
+	pthread_mutex_unlock(&kept_lock);
+	return mem ? mem : aligned_alloc(KEPT_ALIGN, KEPT_BYTES);
+}
+
+/* Keeps a buffer, or frees it. */
+static void kept_give(char *mem)
+{
+	bool full;
+
+	/* If the kernel does not know this advice, the memory stays. */
+	madvise(mem, KEPT_BYTES, MADV_FREE);
+	pthread_mutex_lock(&kept_lock);
+	full = kept_count == KEPT_MAX;
+	if (!full)
+		kept[kept_count++] = mem;
+	pthread_mutex_unlock(&kept_lock);
+	if (full)
+		free(mem);
+}
 
 bool pst_object_buffers_move(const struct pst_object_upload *up)
 {
@@ -65,10 +125,13 @@ static char *buffer_alloc(struct pst_object_upload *up, uint64_t len)
 {
 	char *mem = window_alloc(up, len);
 
-	return mem ? mem : malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
+	if (mem)
+		return mem;
+	return len == KEPT_BYTES ? kept_take()
+				 : malloc(len < sizeof(mem) ? sizeof(mem) : (size_t)len);
 }
 
-void pst_object_buffer_free(struct pst_object_upload *up, char *mem)
+void pst_object_buffer_free(struct pst_object_upload *up, char *mem, uint64_t len)
 {
 	struct upload_window **at = &up->window_list;
 
@@ -80,6 +143,8 @@ void pst_object_buffer_free(struct pst_object_upload *up, char *mem)
 		*at = own->next;
 		own->window->close(own->window);
 		free(own);
+	} else if (len == KEPT_BYTES) {
+		kept_give(mem);
 	} else {
 		free(mem);
 	}
@@ -95,7 +160,7 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 		return spare_take(up);
 	/* If the length is unknown, later parts are longer and cannot use the free buffers. */
 	while (up->spare) {
-		pst_object_buffer_free(up, spare_take(up));
+		pst_object_buffer_free(up, spare_take(up), up->part_bytes);
 		up->buffer_bytes -= up->part_bytes;
 	}
 	if (most < BUFFERS_MIN * longest)
@@ -121,11 +186,11 @@ void pst_object_buffer_put(struct pst_object_upload *up, char *mem, uint64_t len
 		return;
 	}
 	up->buffer_bytes -= len;
-	pst_object_buffer_free(up, mem);
+	pst_object_buffer_free(up, mem, len);
 }
 
 void pst_object_buffers_close(struct pst_object_upload *up)
 {
 	while (up->spare)
-		pst_object_buffer_free(up, spare_take(up));
+		pst_object_buffer_free(up, spare_take(up), up->part_bytes);
 }

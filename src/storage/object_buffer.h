@@ -12,8 +12,8 @@ uint64_t pst_object_buffer_len(const struct pst_object_upload *up, uint64_t len)
 char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len);
 /* Takes back a buffer of `len` bytes, as pst_object_buffer_len has returned it. */
 void pst_object_buffer_put(struct pst_object_upload *up, char *mem, uint64_t len);
-/* Frees a buffer that is not counted any more. */
-void pst_object_buffer_free(struct pst_object_upload *up, char *mem);
+/* Frees a buffer of `len` bytes that is not counted any more. */
+void pst_object_buffer_free(struct pst_object_upload *up, char *mem, uint64_t len);
 /* Frees the free buffers. */
 void pst_object_buffers_close(struct pst_object_upload *up);
 /* Returns whether a part on its way, or one that is about to be sent, will free a buffer. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/digits.h"
+#include "core/base/end.h"
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
 
@@ -49,7 +50,7 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 /* Lets the server fetch an object of one part through a window. Returns 1 if the object must be
  * sent in a body instead, and otherwise what pst_object_call_run returns. */
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
-			 const char *sum, struct pst_err *err)
+			 const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	struct part *part = up->parts[0];
 	struct pst_object_grant grant = {.inner = NULL};
@@ -76,7 +77,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
-		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
+	call->limits = limits;
 	ret = pst_object_call_run(call, err);
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
@@ -87,7 +89,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	    pst_object_call_lacks_sums(call)) {
 		up->no_sums = true; /* the server may not know this checksum */
 		pst_object_call_clear(call);
-		return commit_window(up, call, sum, err);
+		return commit_window(up, call, limits, err);
 	}
 	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
 		return ret;
@@ -106,16 +108,16 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 }
 
 /* Sends an object of one part. */
-static int commit_put(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-		      struct pst_err *err)
+static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
+		      const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	struct part *part = up->parts[0];
 	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
 	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, iov.iov_len);
 	int sent;
 
-	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
-	sent = commit_window(up, call, sum, err);
+	pst_object_sum_text(PST_HASH_CRC64NVME, crc, up->sum);
+	sent = commit_window(up, call, limits, err);
 	if (sent <= 0)
 		return sent;
 	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
@@ -129,7 +131,8 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		if (up->must_be_new)
 			pst_object_call_header(call, "if-none-match", "*");
 		if (sums)
-			pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+			pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
+		call->limits = limits;
 		ret = pst_object_call_run(call, err);
 		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
@@ -169,17 +172,17 @@ static void complete_write(const struct pst_object_upload *up, unsigned count, s
 }
 
 /* Sends the last part, waits for all parts, and puts them together. */
-static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call, char *sum,
-			struct pst_err *err)
+static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call,
+			const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	unsigned count = pst_object_upload_part_at(up, object_length(up) - 1) + 1;
 	struct pst_text body = {NULL, 0, 0, false};
 	char query[UPLOAD_QUERY_MAX];
-	int ret = pst_object_upload_finish(up, count, err);
+	int ret = pst_object_upload_finish(up, count, limits, err);
 
 	if (ret)
 		return ret;
-	complete_write(up, count, &body, sum);
+	complete_write(up, count, &body, up->sum);
 	pst_object_upload_query(up, 0, query);
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "POST", query);
@@ -187,13 +190,14 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	call->http.out = body.at;
 	call->http.out_len = body.len;
 	call->http.patience_s = COMPLETE_PATIENCE_S;
+	call->limits = limits;
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums) {
-		pst_object_call_header(call, "x-amz-checksum-crc64nvme", sum);
+		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
 	} else
-		sum[0] = '\0'; /* the checksums of the parts are unknown */
+		up->sum[0] = '\0'; /* the checksums of the parts are unknown */
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
 	free(body.at);
@@ -239,31 +243,31 @@ static bool etag_expect(const struct pst_object_upload *up, char *out, size_t ou
 	return known && len;
 }
 
-enum identity { OURS, NOT_OURS, UNKNOWN };
-
-/* Compares the object on the server with the one that was sent. */
-static enum identity object_identify(struct pst_object_upload *up, const char *sum, char *etag,
-				     size_t etag_len)
+enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up,
+						    const struct penstock_end_opts *limits,
+						    char *etag, size_t etag_len)
 {
 	struct pst_object_call call = {0};
 	const struct pst_http_head *head = &call.http.head;
-	enum identity found = UNKNOWN;
+	enum pst_object_identity found = PST_OBJECT_UNKNOWN;
 	struct pst_err ignored;
 	char want[2 * PST_HASH_MAX + 16];
 
 	pst_object_call_init(&call, up->place, "HEAD", "");
 	pst_object_call_header(&call, "x-amz-checksum-mode", "ENABLED");
+	call.limits = limits;
 	if (pst_object_call_run(&call, &ignored))
-		found = UNKNOWN;
+		found = PST_OBJECT_UNKNOWN;
 	else if (head->status == 404 ||
 		 (head->status == 200 && head->has_length && head->length != object_length(up)))
-		found = NOT_OURS;
-	else if (head->status == 200 && head->crc64nvme[0] && sum[0])
-		found = strcmp(head->crc64nvme, sum) ? NOT_OURS : OURS;
+		found = PST_OBJECT_NOT_OURS;
+	else if (head->status == 200 && head->crc64nvme[0] && up->sum[0])
+		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS
+							 : PST_OBJECT_OURS;
 	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
 		 !strcmp(head->etag, want))
-		found = OURS;
-	if (found == OURS)
+		found = PST_OBJECT_OURS;
+	if (found == PST_OBJECT_OURS)
 		snprintf(etag, etag_len, "%s", head->etag);
 	pst_object_call_clear(&call);
 	return found;
@@ -274,13 +278,18 @@ static enum identity object_identify(struct pst_object_upload *up, const char *s
  * succeeded, and then a repetition fails, because the upload has ended or the object exists.
  * Returns 1 if the refusal is a failure of the commit.
  */
-static int refusal_judge(struct pst_object_upload *up, const char *sum, char *etag, size_t etag_len,
-			 struct pst_err *err)
+static int refusal_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			 char *etag, size_t etag_len, struct pst_err *err)
 {
-	switch (object_identify(up, sum, etag, etag_len)) {
-	case OURS:
+	int ret;
+
+	switch (pst_object_upload_identify(up, limits, etag, etag_len)) {
+	case PST_OBJECT_OURS:
 		return 0;
-	case UNKNOWN:
+	case PST_OBJECT_UNKNOWN:
+		ret = pst_end_check(limits, err);
+		if (ret)
+			return ret;
 		return pst_fail_errno(
 			err, EIO, PENSTOCK_WHY_IO_ERROR,
 			"%s: it is unknown whether the commit succeeded, because the "
@@ -292,15 +301,15 @@ static int refusal_judge(struct pst_object_upload *up, const char *sum, char *et
 }
 
 /* Judges the answer to the commit's last request. */
-static int commit_result(struct pst_object_upload *up, struct pst_object_call *call,
-			 const char *sum, char *etag, size_t etag_len, struct pst_err *err)
+static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
+			 char *etag, size_t etag_len, struct pst_err *err)
 {
 	unsigned status = call->http.head.status;
 	char code[64];
 	int ret = pst_object_call_result(call, "commit", err);
 
 	if (up->unsure && (status == 404 || status == 412)) {
-		int judged = refusal_judge(up, sum, etag, etag_len, err);
+		int judged = refusal_judge(up, call->limits, etag, etag_len, err);
 
 		if (judged <= 0)
 			return judged;
@@ -332,12 +341,23 @@ static bool needs_parts(const struct pst_object_upload *up)
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
 }
 
-int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t etag_len,
-			     uint64_t *length, struct pst_err *err)
+/* Says what the state is after the limits have ended a commit. */
+static int commit_stopped(const struct pst_object_upload *up, const struct pst_err *why,
+			  struct pst_err *err)
+{
+	return pst_fail_errno(err, why->code, why->why, "%s: %s during the commit; %s",
+			      up->place->url.name, why->text,
+			      up->unsure
+				      ? "the object may exist: commit again to find out, or abort"
+				      : "the object was not committed: commit again, or abort");
+}
+
+int pst_object_upload_commit(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			     char *etag, size_t etag_len, uint64_t *length, struct pst_err *err)
 {
 	struct pst_object_call *call = calloc(1, sizeof(*call));
-	char sum[17] = "";
 	int ret = call ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	struct pst_err why;
 
 	pthread_mutex_lock(&up->lock);
 	if (!ret && up->err.code) {
@@ -353,15 +373,17 @@ int pst_object_upload_commit(struct pst_object_upload *up, char *etag, size_t et
 	}
 	if (object_length(up) > up->part_bytes || up->id_state != ID_NONE || up->sent[0].etag ||
 	    needs_parts(up))
-		ret = commit_parts(up, call, sum, err);
+		ret = commit_parts(up, call, limits, err);
 	else
-		ret = commit_put(up, call, sum, err);
+		ret = commit_put(up, call, limits, err);
 	if (call->http.attempts > 1 || (ret && call->http.attempts))
 		up->unsure = true;
 	if (!ret)
-		ret = commit_result(up, call, sum, etag, etag_len, err);
+		ret = commit_result(up, call, etag, etag_len, err);
 	pst_object_call_clear(call);
 	free(call);
+	if (ret && pst_end_check(limits, &why) == ret)
+		return commit_stopped(up, &why, err);
 	if (ret)
 		return ret;
 	up->ended = true;

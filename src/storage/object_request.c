@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/clock.h"
+#include "core/base/end.h"
 #include "io/http_endpoint.h"
 #include "s3/uri.h"
 
@@ -386,51 +388,83 @@ static unsigned call_seconds(const struct pst_object_call *call)
 	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
 }
 
-/* Waits for the end of a call, which it cancels when `until` has passed. Returns false then. */
-static bool wait_for_end(struct pst_object_call *call, struct wait *wait,
-			 const struct timespec *until)
+/* Returns 0, or -errno if the call must end at this time. */
+static int call_check(const struct pst_object_call *call, uint64_t until_ns, struct pst_err *err)
 {
-	bool late = false;
+	int ret = pst_end_check(call->limits, err);
+
+	if (ret || pst_now_ns() < until_ns)
+		return ret;
+	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+			      "%s: the server did not serve the request within %u s, in %u "
+			      "attempts",
+			      call->place->url.name, call_seconds(call), call->http.attempts);
+}
+
+/* Waits for a change of the wait's state, or until the call must be checked. */
+static void wait_some(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns)
+{
+	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
+	struct timespec until;
+
+	if (!call->limits || next_ns > until_ns)
+		next_ns = until_ns;
+	until = (struct timespec){(time_t)(next_ns / 1000000000u), (long)(next_ns % 1000000000u)};
+	pthread_cond_timedwait(&wait->changed, &wait->lock, &until);
+}
+
+/* Waits for the end of a call, or cancels it. Returns 0, or -errno if it was cancelled. */
+static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
+			struct pst_err *err)
+{
+	int late = 0;
 
 	pthread_mutex_lock(&wait->lock);
-	while (!wait->ended) {
-		if (late || !pthread_cond_timedwait(&wait->changed, &wait->lock, until)) {
-			if (late)
-				pthread_cond_wait(&wait->changed, &wait->lock);
-			continue;
-		}
-		late = true;
+	while (!wait->ended && !(late = call_check(call, until_ns, err)))
+		wait_some(call, wait, until_ns);
+	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return false; /* it had not begun */
+			return late; /* it had not begun */
 		pthread_mutex_lock(&wait->lock);
 	}
+	while (!wait->ended)
+		pthread_cond_wait(&wait->changed, &wait->lock);
 	wait->ended = false;
 	pthread_mutex_unlock(&wait->lock);
-	return !late || call->http.result != -ECANCELED;
+	return call->http.result == -ECANCELED ? late : 0;
+}
+
+/* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
+ * at this time. */
+static int repeat_wait(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
+		       struct pst_err *err)
+{
+	uint64_t next_ns = pst_now_ns() + ((uint64_t)REPEAT_DELAY_NS << call->repeats);
+	int ret = 0;
+
+	pthread_mutex_lock(&wait->lock);
+	while (!ret && pst_now_ns() < next_ns) {
+		wait_some(call, wait, next_ns);
+		ret = call_check(call, until_ns, err);
+	}
+	pthread_mutex_unlock(&wait->lock);
+	return ret;
 }
 
 /* Waits for the end of a call that has been started, and repeats it after an error that passes. */
 static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
 {
-	unsigned seconds = call_seconds(call);
-	struct timespec until;
+	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;
 	int ret = 0;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += seconds;
 	while (!ret) {
-		struct timespec delay = {0, (long)REPEAT_DELAY_NS << call->repeats};
-
-		if (!wait_for_end(call, wait, &until))
-			return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-					      "%s: the server did not serve the request within "
-					      "%u s, in %u attempts",
-					      call->place->url.name, seconds, call->http.attempts);
-		if (!pst_object_call_may_pass(call))
-			return 0;
-		nanosleep(&delay, NULL); /* the server is busy */
-		ret = pst_object_call_repeat(call, err);
+		ret = wait_for_end(call, wait, until_ns, err);
+		if (ret || !pst_object_call_may_pass(call))
+			return ret;
+		ret = repeat_wait(call, wait, until_ns, err);
+		if (!ret)
+			ret = pst_object_call_repeat(call, err);
 	}
 	return ret;
 }

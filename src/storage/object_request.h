@@ -55,6 +55,7 @@ struct pst_object_call {
 	void *user;
 	unsigned deadline_s; /* longest time of pst_object_call_run; 0 for a time that fits the call
 			      */
+	const struct penstock_end_opts *limits; /* more limits of pst_object_call_run; NULL: none */
 	unsigned repeats;    /* number of calls of pst_object_call_repeat */
 };
 
@@ -74,9 +75,9 @@ bool pst_object_call_may_pass(const struct pst_object_call *call);
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
-/* Makes a call and waits for its end, but not longer than its deadline. Returns 0 if there was a
- * response, whatever its status. But if each attempt got an error that might have passed, such as
- * 503, it returns this error. */
+/* Makes a call and waits for its end, but not longer than its deadline and its limits. Returns 0 if
+ * there was a response, whatever its status. But if each attempt got an error that might have
+ * passed, such as 503, it returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

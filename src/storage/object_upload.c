@@ -21,20 +21,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
+#include "core/base/end.h"
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
 #include "s3/uri.h"
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
 
-/* A part has at least 5 MiB, except the last. */
-#define PART_BYTES (8ull << 20)
 #define PART_UNIT (1ull << 20)
 /* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
  * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
 #define PARTS_EQUAL 1000u
-/* An abort that the server does not answer must not keep a program from its end. */
-#define ABORT_S 5
 #define SPANS_MAX 256 /* separate written ranges of a part */
 
 /* ---- parts ---- */
@@ -79,7 +77,7 @@ static void part_free(struct part *part)
 	pst_object_call_clear(&part->call);
 	free(part->spans);
 	if (part->mem)
-		pst_object_buffer_free(part->upload, part->mem);
+		pst_object_buffer_free(part->upload, part->mem, part->mem_len);
 	free(part);
 }
 
@@ -676,10 +674,23 @@ uint64_t pst_object_upload_length(struct pst_object_upload *up)
 	return end;
 }
 
-int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struct pst_err *err)
+/* Waits for a change of the upload, or until the limits must be checked. */
+static void upload_wait(struct pst_object_upload *up, const struct penstock_end_opts *limits)
+{
+	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
+	struct timespec until = {(time_t)(next_ns / 1000000000u), (long)(next_ns % 1000000000u)};
+
+	if (limits)
+		pthread_cond_timedwait(&up->changed, &up->lock, &until);
+	else
+		pthread_cond_wait(&up->changed, &up->lock);
+}
+
+int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
+			     const struct penstock_end_opts *limits, struct pst_err *err)
 {
 	struct part *last;
-	int ret;
+	int ret = 0;
 
 	pthread_mutex_lock(&up->lock);
 	last = up->parts[count - 1];
@@ -688,19 +699,20 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struc
 		part_sum(up, last);
 	}
 	upload_pump(up);
-	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code)
-		pthread_cond_wait(&up->changed, &up->lock);
-	ret = up->err.code;
-	if (ret)
+	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code &&
+	       !(ret = pst_end_check(limits, err)))
+		upload_wait(up, limits);
+	if (up->err.code) {
+		ret = up->err.code;
 		*err = up->err;
+	}
 	pthread_mutex_unlock(&up->lock);
 	return ret;
 }
 
-/* ---- abort, open and close ---- */
+/* ---- stop, open and free ---- */
 
-/* Cancels all calls, and waits for their ends. */
-static void upload_stop(struct pst_object_upload *up)
+void pst_object_upload_stop(struct pst_object_upload *up)
 {
 	pthread_mutex_lock(&up->lock);
 	up->stopping = true;
@@ -722,48 +734,27 @@ static void upload_stop(struct pst_object_upload *up)
 	pthread_mutex_unlock(&up->lock);
 }
 
-int pst_object_upload_abort(struct pst_object_upload *up, struct pst_err *err)
-{
-	char query[UPLOAD_QUERY_MAX];
-	struct pst_object_call *call;
-	int ret;
-
-	upload_stop(up);
-	up->ended = true;
-	if (up->id_state != ID_KNOWN)
-		return 0;
-	call = calloc(1, sizeof(*call));
-	if (!call)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
-	pst_object_upload_query(up, 0, query);
-	pst_object_call_init(call, up->place, "DELETE", query);
-	call->deadline_s = ABORT_S;
-	ret = pst_object_call_run(call, err);
-	/* 404: the server has dropped the upload already */
-	if (!ret && call->http.head.status != 404)
-		ret = pst_object_call_result(call, "abort an upload", err);
-	pst_object_call_clear(call);
-	free(call);
-	return ret;
-}
-
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err)
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));
 	uint64_t least = length / PARTS_MAX + 1;
+	pthread_condattr_t attr;
 
 	if (!up)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an upload");
 	up->place = place;
 	up->length = length;
 	up->must_be_new = must_be_new;
-	up->part_bytes = PART_BYTES;
+	up->part_bytes = PST_OBJECT_PART_BYTES;
 	if (up->part_bytes < least)
 		up->part_bytes = (least + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
 	up->waiting_end = &up->waiting;
 	pthread_mutex_init(&up->lock, NULL);
-	pthread_cond_init(&up->changed, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&up->changed, &attr);
+	pthread_condattr_destroy(&attr);
 	*out = up;
 	return 0;
 }
@@ -784,14 +775,8 @@ void pst_object_upload_facts(const struct pst_object_upload *up, struct pst_stor
 	facts->why_near = up->why_near;
 }
 
-void pst_object_upload_close(struct pst_object_upload *up)
+void pst_object_upload_free(struct pst_object_upload *up)
 {
-	struct pst_err err;
-
-	if (!up)
-		return;
-	if (!up->ended && pst_object_upload_abort(up, &err))
-		pst_log(PST_LOG_WARN, "object", "parts may be left on the server: %s", err.text);
 	for (unsigned i = 0; i < PARTS_MAX; i++) {
 		part_free(up->parts[i]);
 		free(up->sent[i].etag);

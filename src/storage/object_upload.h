@@ -30,11 +30,15 @@ int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io)
 /* Takes a waiting write back. Returns whether it had not begun; it has then ended for the upload.
  */
 bool pst_object_upload_cancel(struct pst_object_upload *upload, const struct pst_io *io);
-/* Makes the object appear, and stores its ETag and length. Blocks. */
-int pst_object_upload_commit(struct pst_object_upload *upload, char *etag, size_t etag_len,
+/* Makes the object appear, and stores its ETag and length. Blocks, but not for longer than the
+ * limits allow. After an error, it may be called again. */
+int pst_object_upload_commit(struct pst_object_upload *upload,
+			     const struct penstock_end_opts *limits, char *etag, size_t etag_len,
 			     uint64_t *length, struct pst_err *err);
-/* Ends the upload without an object. Blocks until the server has dropped the parts. */
-int pst_object_upload_abort(struct pst_object_upload *upload, struct pst_err *err);
+/* Ends the upload without an object. Blocks until the server has dropped the parts, but not for
+ * longer than the limits allow; they may be NULL. After an error, it may be called again. */
+int pst_object_upload_abort(struct pst_object_upload *upload,
+			    const struct penstock_end_opts *limits, struct pst_err *err);
 /* Returns the end of the written bytes. */
 uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 /* Frees the upload, after a commit or an abort, and aborts it otherwise. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an upload, which object_upload.c and object_commit.c share. No other file may
- * include this header.
+ * The state of an upload, which object_upload.c, object_commit.c and object_abort.c share. No other
+ * file may include this header.
  */
 #ifndef PST_STORAGE_OBJECT_UPLOAD_STATE_H
 #define PST_STORAGE_OBJECT_UPLOAD_STATE_H
@@ -12,6 +12,8 @@
 #include "storage/object_window.h"
 
 #define PARTS_MAX 10000u /* S3's limit */
+/* Length of a part. S3 wants at least 5 MiB, except for the last part. */
+#define PST_OBJECT_PART_BYTES (8ull << 20)
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
@@ -73,6 +75,7 @@ struct pst_object_upload {
 	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
 	bool no_sums;		/* the server refuses checksums */
 	bool unsure;		/* an earlier request of the commit may have succeeded */
+	char sum[17];		/* checksum of the object in base64, once a commit has begun */
 	struct pst_object_call create;
 	struct pst_err err; /* the first failure; its code is 0 if there is none */
 	/* Windows for the parts (S3 over RDMA); NULL if there are none. */
@@ -100,7 +103,21 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
  * allows this not, with the error in `err`. */
 int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
 			   struct pst_err *err);
-/* Sends the last part, and waits until the server has all `count` parts. */
-int pst_object_upload_finish(struct pst_object_upload *up, unsigned count, struct pst_err *err);
+/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
+int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
+			     const struct penstock_end_opts *limits, struct pst_err *err);
+
+/* Cancels all requests, and waits for their ends. */
+void pst_object_upload_stop(struct pst_object_upload *up);
+/* Frees a stopped upload. */
+void pst_object_upload_free(struct pst_object_upload *up);
+
+enum pst_object_identity { PST_OBJECT_OURS, PST_OBJECT_NOT_OURS, PST_OBJECT_UNKNOWN };
+
+/* Compares the object on the server with the one that was sent. If it is the same, stores its ETag.
+ */
+enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up,
+						    const struct penstock_end_opts *limits,
+						    char *etag, size_t etag_len);
 
 #endif

@@ -457,13 +457,9 @@ const char *pst_object_grant_token(const struct pst_object_grant *grant)
 	return info.token;
 }
 
-/* The texts of a response's headers. */
-struct texts {
-	char length[24], range[80];
-};
-
-static unsigned headers_fill(const struct pst_http_head *head, struct texts *texts,
-			     struct penstock_object_header *out)
+unsigned pst_object_reply_fill(const struct pst_http_head *head,
+			       struct pst_object_reply_texts *texts,
+			       struct penstock_object_header *out)
 {
 	unsigned count = 0;
 
@@ -546,14 +542,14 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 {
 	struct pst_object_windows *windows = grant->windows;
 	const struct pst_http_head *head = &call->http.head;
-	struct penstock_object_header headers[6];
+	struct penstock_object_header headers[PST_OBJECT_REPLY_HEADERS];
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
-	struct texts texts;
+	struct pst_object_reply_texts texts;
 
 	grant->judged = call;
 	reply.status = (int)head->status;
 	reply.headers = headers;
-	reply.header_count = headers_fill(head, &texts, headers);
+	reply.header_count = pst_object_reply_fill(head, &texts, headers);
 	reply.error = error;
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;

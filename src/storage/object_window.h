@@ -79,6 +79,15 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const char *error);
 /* Stores the reason why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
+/* The headers of a response that a judge needs, and memory for their values. */
+#define PST_OBJECT_REPLY_HEADERS 6
+struct pst_object_reply_texts {
+	char length[24], range[80];
+};
+/* Fills in the headers, and returns their number. */
+unsigned pst_object_reply_fill(const struct pst_http_head *head,
+			       struct pst_object_reply_texts *texts,
+			       struct penstock_object_header *out);
 /* Closes the window to the server if this needs no wait. Returns whether it is closed. */
 bool pst_object_grant_close(struct pst_object_grant *grant);
 /* Closes the window to the server. Waits for the server, at most 2 s. */

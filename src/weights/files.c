@@ -230,7 +230,7 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 		ret = path_join(path, i ? opts->dirs[i - 1] : dir, row->file);
 		if (ret)
 			return ret;
-		/* The open tells whether a file behind a URL exists. */
+		/* Whether the object of a URL exists shows only when it is opened. */
 		if (pst_url_match(path) || is_file(path))
 			return list_add_file(files, path);
 	}
@@ -512,8 +512,9 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 				"%m, and it is not in the cache %.100s either", cache);
 }
 
-/* Adds the index of a folder behind a URL, or its file of the usual name. Returns -ENOENT if it has
- * neither: such a folder cannot be listed. */
+/* Adds the files of a folder behind a URL. The folder cannot be listed, so the function tries the
+ * usual name of an index, then the usual name of a single file. Returns -ENOENT if neither
+ * exists. */
 static int url_find_folder(struct pst_file_list *files, const char *url,
 			   const struct penstock_weights_opts *opts)
 {
@@ -535,8 +536,8 @@ static int url_find_folder(struct pst_file_list *files, const char *url,
 	return list_add_file(files, file);
 }
 
-/* Finds the files of a model behind a URL: an index, a folder or a file. A name without a known end
- * can be any of the last two. */
+/* Finds the files of a model behind a URL: an index, a single file, or a folder. If the end of the
+ * URL does not show which, tries a folder first, then a file. */
 static int url_find(struct pst_file_list *files, const char *url,
 		    const struct penstock_weights_opts *opts)
 {

@@ -15,7 +15,7 @@
 #include "weights/err.h"
 #include "weights/place.h"
 
-/* Offset in memory of a tensor of which this rank needs no part. */
+/* Offset of a tensor that has no place in memory, because this rank needs no part of it. */
 #define NOWHERE UINT64_MAX
 
 /* ---- pieces ---- */

@@ -24,7 +24,8 @@ struct pst_model_file {
 	 * in place of the inode a checksum of its header. */
 	struct stat stat;
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
-	uint64_t version;  /* Of the storage that has read the header, if it is behind a URL. */
+	/* for a file behind a URL: pst_url_version() of the storage that has read the header */
+	uint64_t version;
 	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
 	 * yet computed. */
 	uint64_t content;
@@ -55,7 +56,8 @@ struct pst_config {
 	bool read;
 	unsigned heads, kv_heads, experts;
 	bool kv_varies; /* Whether layers differ in their number of key-value heads. */
-	/* Order of the quantization groups. */
+	/* How the inputs of a layer are divided into quantization groups: contiguous ranges
+	 * (PLAIN), or scattered over the layer (BY_ACT, desc_act in the file). */
 	enum { PST_ORDER_UNKNOWN, PST_ORDER_PLAIN, PST_ORDER_BY_ACT } order;
 };
 

@@ -29,13 +29,13 @@ int pst_url_join(char to[PATH_MAX], const char *dir, const char *name);
 /* Writes the URL of the folder that a file is in, with its query. */
 int pst_url_dir(char to[PATH_MAX], const char *url);
 
-/* Opens a storage, and stores its length. May block. */
+/* Opens the storage of a URL, and stores the length of its object in *length. May block. */
 int pst_url_open(const char *url, unsigned flags, struct penstock_storage **out, uint64_t *length);
 /* Returns a number that differs if an object was replaced between two opens of its URL; 0 if it is
  * unknown. */
 uint64_t pst_url_version(const struct penstock_storage *st);
-/* Reads bytes of an open storage into host memory. Fails with -ENODATA if it ends before. May
- * block. */
+/* Reads bytes of an open storage into host memory. Fails with -ENODATA if the storage has fewer
+ * bytes. May block. */
 int pst_url_read(const char *url, struct penstock_storage *st, void *to, size_t len, uint64_t off);
 /* Reads a whole file of at most `max` bytes. *out becomes a malloc'd buffer with a NUL after *len
  * bytes. May block. */

@@ -5,15 +5,12 @@
  * byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/thread.h"
@@ -23,6 +20,7 @@
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/holders.h"
+#include "wire/memory.h"
 #include "wire/transports.h"
 
 #define SLOTS PENSTOCK_OBJECT_WINDOWS_MAX
@@ -352,84 +350,26 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 
 /* ---- buffers ---- */
 
-/* Maps a new memfd at an address that is a multiple of PST_WIRE_ALIGN. */
-static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
+/* Adds a buffer to those of its client. */
+static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-	unsigned char *space = mmap(NULL, b->mapped + PST_WIRE_ALIGN, PROT_NONE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	uintptr_t at = (uintptr_t)space;
-	char name[40];
+	struct pst_wire_client *client = b->client;
+	int ret = 0;
 
-	if (space == MAP_FAILED)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
-	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
-	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* The seals promise a server that the memory does not shrink, which would kill it. By the
-	 * mode, another user's server cannot open its descriptor again, for writing. */
-	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
-	    fcntl(b->fd, F_ADD_SEALS, seals) ||
-	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
-		    MAP_FAILED) {
-		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m", b->mapped);
-		munmap(space, b->mapped + PST_WIRE_ALIGN);
-		return -ENOMEM;
+	pthread_mutex_lock(&client->lock);
+	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
+		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
+			       PST_WIRE_BUFFERS_MAX);
+	} else {
+		client->buffer_count++;
+		/* Two numbers: one for servers that read, and one for servers that write. */
+		client->next_buffer += 2;
+		b->id = client->next_buffer;
+		b->next = client->buffers;
+		client->buffers = b;
 	}
-	b->ptr = (unsigned char *)at;
-	/* Returns the address space before and after the memory. */
-	if (b->ptr > space)
-		munmap(space, (size_t)(b->ptr - space));
-	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
-	/* Advice: a failure changes nothing but the speed. A forked child must not be able to
-	 * write to the window, so without MADV_DONTFORK the memory is not used. */
-	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
-	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
-		munmap(b->ptr, b->mapped);
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
-	}
-	/* A server that only reads gets a descriptor with which it cannot write. */
-	snprintf(name, sizeof(name), "/proc/self/fd/%d", b->fd);
-	b->read_fd = open(name, O_RDONLY | O_CLOEXEC);
-	b->shared = b->read_fd >= 0;
-	return 0;
-}
-
-static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
-{
-	const struct pst_wire_devices *devices = b->client->devices;
-	void *ptr;
-	int ret;
-
-	if (b->len > SIZE_MAX - 2 * (size_t)PST_WIRE_ALIGN)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes are too many", b->len);
-	b->mapped = (b->len + PST_WIRE_ALIGN - 1) & ~(size_t)(PST_WIRE_ALIGN - 1);
-	if (!b->dev)
-		return memory_map(b, err);
-	ret = devices->alloc(b->dev, b->mapped, &ptr);
-	if (ret)
-		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
-	b->ptr = ptr;
-	/* Memory that the driver cannot share is used by other transports. */
-	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
-	return 0;
-}
-
-static void memory_free(struct pst_wire_buffer *b)
-{
-	/* A server that was not fenced may still copy, even if its connection has ended. Memory
-	 * that is freed would be given to somebody else, so it is never freed. */
-	if (b->mapped && b->ptr && b->dev && !b->stuck)
-		b->client->devices->free(b->dev, b->ptr);
-	else if (b->mapped && b->ptr && !b->dev)
-		munmap(b->ptr, b->mapped);
-	if (b->fd >= 0)
-		close(b->fd);
-	if (b->read_fd >= 0)
-		close(b->read_fd);
-	if (b->exported.fd >= 0)
-		close(b->exported.fd);
-	pst_wire_holders_close(b);
-	free(b);
+	pthread_mutex_unlock(&client->lock);
+	return ret;
 }
 
 int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
@@ -450,27 +390,15 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 	if (!len)
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a buffer needs at least one byte");
 	else if (!ptr)
-		ret = memory_alloc(b, err);
+		ret = pst_wire_memory_alloc(b, err);
 	if (ret) {
 		b->mapped = 0;
-		memory_free(b);
+		pst_wire_memory_free(b);
 		return ret;
 	}
-	pthread_mutex_lock(&client->lock);
-	if (client->buffer_count >= PST_WIRE_BUFFERS_MAX) {
-		ret = pst_fail(err, PENSTOCK_WHY_FULL, "the client has %u buffers",
-			       PST_WIRE_BUFFERS_MAX);
-	} else {
-		client->buffer_count++;
-		/* Two numbers: one for servers that read, and one for servers that write. */
-		client->next_buffer += 2;
-		b->id = client->next_buffer;
-		b->next = client->buffers;
-		client->buffers = b;
-	}
-	pthread_mutex_unlock(&client->lock);
+	ret = buffer_add(b, err);
 	if (ret)
-		memory_free(b);
+		pst_wire_memory_free(b);
 	else
 		*out = b;
 	return ret;
@@ -508,6 +436,31 @@ static struct pst_wire_buffer *retired_take(struct pst_wire_client *client)
 	return b;
 }
 
+int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
+			  struct pst_wire_buffer **out, struct pst_err *err)
+{
+	struct pst_wire_buffer *b = calloc(1, sizeof(*b));
+	int ret;
+
+	if (!b)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
+	*b = (struct pst_wire_buffer){.client = client,
+				      .dev = memory->dev,
+				      .ptr = memory->ptr,
+				      .len = memory->len,
+				      .mapped = memory->len,
+				      .fd = memory->fd,
+				      .read_fd = memory->read_fd,
+				      .exported = memory->exported,
+				      .shared = true};
+	ret = buffer_add(b, err);
+	if (ret)
+		free(b);
+	else
+		*out = b;
+	return ret;
+}
+
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
@@ -532,9 +485,9 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 				      "%u windows of the buffer are open: release them first",
 				      windows);
 	if (!stuck)
-		memory_free(buffer);
+		pst_wire_memory_free(buffer);
 	while ((old = retired_take(client)))
-		memory_free(old);
+		pst_wire_memory_free(old);
 	return 0;
 }
 
@@ -546,6 +499,11 @@ void pst_wire_buffer_direct(struct pst_wire_buffer *buffer)
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
 {
 	return buffer->ptr;
+}
+
+struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer)
+{
+	return buffer->dev;
 }
 
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)
@@ -844,7 +802,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 	while (c->buffers) {
 		struct pst_wire_buffer *next = c->buffers->next;
 
-		memory_free(c->buffers);
+		pst_wire_memory_free(c->buffers);
 		c->buffers = next;
 	}
 	if (c->epoll >= 0)

@@ -18,12 +18,26 @@ void pst_wire_client_info(struct pst_wire_client *client, struct penstock_object
  * memory. */
 int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device *dev, void *ptr,
 			 size_t len, struct pst_wire_buffer **out, struct pst_err *err);
+/* Memory that another process shares with this one: descriptors of host memory, or the description
+ * of memory of a GPU. */
+struct pst_wire_memory {
+	struct penstock_device *dev; /* NULL: host memory */
+	void *ptr;
+	size_t len;
+	int fd, read_fd;
+	struct penstock_export exported;
+};
+/* Registers such memory, so that shm1 can pass it on. After success, the buffer owns the mapping
+ * and the descriptors. */
+int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
+			  struct pst_wire_buffer **out, struct pst_err *err);
 /* Ends a registration. Returns -EBUSY if a window is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
 /* Makes windows of the buffer, which is memory of a GPU, use only transports that access this
  * memory without a copy in host memory. Called before its first window is opened. */
 void pst_wire_buffer_direct(struct pst_wire_buffer *buffer);
+struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer);
 /* Returns whether a release has cut off a server, so that the buffer has no more windows. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */

@@ -267,21 +267,24 @@ static void storage_close(struct penstock_storage *st)
 	free(object);
 }
 
-static int storage_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
+static int storage_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
+			  struct pst_err *err)
 {
 	struct object *object = st->priv;
 
-	(void)durable;
+	(void)opts;
 	if (object->aborted)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "the object was aborted");
 	async_publish(object->remote, object->bytes, object->exact ? object->exact : object->len);
 	return 0;
 }
 
-static int storage_abort(struct penstock_storage *st, struct pst_err *err)
+static int storage_abort(struct penstock_storage *st, const struct penstock_end_opts *opts,
+			 struct pst_err *err)
 {
 	struct object *object = st->priv;
 
+	(void)opts;
 	(void)err;
 	object->aborted = true;
 	return 0;

@@ -218,6 +218,87 @@ static void cancel_during_sync(void **state)
 	penstock_close(at);
 }
 
+static void submit_with_deadline(unsigned i, uint64_t ns)
+{
+	struct penstock_seg seg;
+	struct penstock_req req = read_req(&seg, i, 0, PIECE);
+
+	req.deadline_ns = test_now_ns() + ns;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+}
+
+/* A deadline cancels transfers in flight. The request completes while the store still holds them,
+ * and the transfers of other requests go on, also those with a later deadline. */
+static void deadline_while_store_holds_transfers(void **state)
+{
+	struct penstock_seg seg;
+	struct penstock_req req;
+	struct async_counts counts;
+
+	(void)state;
+	begin_cancels(0);
+	submit_with_deadline(0, 3600000000000u);
+	assert_int_equal(async_await(remote, 1), 0);
+	req = read_req(&seg, 1, 8 * PIECE, 8 * PIECE);
+	req.deadline_ns = test_now_ns() + 50000000u;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
+	assert_int_equal((uintptr_t)done[0].user, 1);
+	assert_int_equal(done[0].result, -ETIME);
+	assert_int_equal(done[0].report->why, PENSTOCK_WHY_DEADLINE);
+	assert_int_equal(done[0].report->bytes, 0);
+	assert_int_equal(done[0].report->retries, 0);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.cancelled, counts.fills - 1);
+	assert_int_equal(counts.waiting, 1);
+	memset(back + 8 * PIECE, 0x11, 8 * PIECE);
+	async_release(remote);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 1);
+	assert_int_equal(done[0].result, PIECE);
+	for (unsigned i = 8 * PIECE; i < 16 * PIECE; i++)
+		assert_int_equal(back[i], 0x11);
+}
+
+/* As above, with an inline lane, whose owner sleeps in penstock_wait meanwhile. */
+static void deadline_of_own_lane(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct async_counts counts;
+
+	(void)state;
+	begin_cancels(0);
+	penstock_queue_close(q);
+	opts.own_lane = host;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	async_hold(remote);
+	submit_with_deadline(0, 50000000u);
+	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
+	assert_int_equal(done[0].result, -ETIME);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.waiting, 0);
+	assert_int_equal(counts.cancelled, counts.fills);
+}
+
+/* If the storage refuses to cancel the transfers, those that are in flight at the deadline
+ * complete. */
+static void deadline_refused_by_storage(void **state)
+{
+	struct async_counts counts;
+
+	(void)state;
+	begin_cancels(1);
+	submit_with_deadline(0, 1000000000u);
+	assert_int_equal(async_await(remote, 1), 0);
+	do
+		async_get_counts(remote, &counts);
+	while (!counts.refused);
+	assert_int_equal(poll_queue(8), 0);
+	async_release(remote);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 1);
+	assert_int_equal(done[0].result, PIECE);
+	assert_memory_equal(back, bytes, PIECE);
+}
+
 /* Closing the queue cancels all its requests and does not wait for the store. */
 static void queue_close_cancels_all(void **state)
 {
@@ -411,15 +492,6 @@ static void random_cancels(void **state)
 
 /* ---- a storage that cannot cancel transfers ---- */
 
-static void submit_with_deadline(unsigned i, uint64_t ns)
-{
-	struct penstock_seg seg;
-	struct penstock_req req = read_req(&seg, i, 0, PIECE);
-
-	req.deadline_ns = test_now_ns() + ns;
-	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-}
-
 /* The store holds as many chunks as the lane may have in flight. Then a request is submitted, of
  * which the lane can start no chunk. It must complete at once when it is cancelled or its
  * deadline passes. */
@@ -558,6 +630,10 @@ int main(void)
 		cmocka_unit_test_teardown(cancel_while_chunks_wait_for_slots,
 					  close_queue_and_remote),
 		cmocka_unit_test_teardown(cancel_during_sync, close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_while_store_holds_transfers,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_of_own_lane, close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_refused_by_storage, close_queue_and_remote),
 		cmocka_unit_test_teardown(queue_close_cancels_all, close_queue_and_remote),
 		cmocka_unit_test_teardown(own_lane, close_queue_and_remote),
 		cmocka_unit_test_teardown(random_cancels, close_queue_and_remote),

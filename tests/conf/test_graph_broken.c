@@ -2,9 +2,10 @@
 /*
  * Tests captured requests in situations that a driver does not produce on demand. First, the test
  * stores the words of a stage itself, in place of the device, so that replays overlap at a known
- * point. Second, the device's context fails while a graph with a captured request exists, before,
- * during or after a replay. No thread hangs: the library drops the request, and everything can be
- * closed. Each of these cases is a process of its own, because a failed context never works again.
+ * point. Second, the driver lacks functions, as older drivers do. Third, the device's context fails
+ * while a graph with a captured request exists, before, during or after a replay. No thread hangs:
+ * the library drops the request, and everything can be closed. Each of these cases is a process of
+ * its own, because a failed context never works again.
  */
 #include "../graphs.h"
 #include "streams.h"
@@ -100,6 +101,70 @@ static void overlap_after_the_result(void **state)
 	teardown(NULL);
 }
 
+/* ---- drivers without functions ---- */
+
+/* Captures a read and launches the graph. Returns the result that the library stored. If the
+ * capture is refused, returns 0. */
+static int64_t capture_and_replay(struct penstock_queue *q, void *mem)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = 31, .row_len = 70000};
+	int64_t result = -7;
+	struct penstock_late late = {.size = sizeof(late), .result = &result};
+	struct penstock_req req = request(&seg, stream);
+	struct pst_cu_graph *graph;
+	struct penstock_done done;
+
+	req.late = &late;
+	assert_int_equal(graphs.begin(stream, PST_CU_CAPTURE_GLOBAL), PST_CU_OK);
+	if (penstock_submit(q, &req, 1, NULL) < 0) {
+		assert_int_equal(graphs.end(stream, &graph), PST_CU_OK);
+		assert_int_equal(graphs.destroy(graph), PST_CU_OK);
+		return 0;
+	}
+	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
+	assert_int_equal(graphs.end(stream, &graph), PST_CU_OK);
+	assert_int_equal(graphs.instantiate(&exec, graph, 0), PST_CU_OK);
+	assert_int_equal(graphs.launch(exec, stream), PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(graphs.exec_destroy(exec), PST_CU_OK);
+	assert_int_equal(graphs.destroy(graph), PST_CU_OK);
+	while (atomic_load(&gpu->graphs))
+		usleep(100);
+	return result;
+}
+
+/* A driver before CUDA 12.3 has only the older function that tells the graph of a capture. A driver
+ * before CUDA 11.3 has none, so captures are refused. */
+static void older_drivers(void **state)
+{
+	struct pst_cuda *table;
+	struct pst_cuda saved;
+	struct penstock_queue *q;
+	void *mem;
+
+	(void)state;
+	assert_int_equal(setup(NULL), 0);
+	assert_int_equal(graphs_load(), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(penstock_alloc(gpu, 70000, &mem), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	table = (struct pst_cuda *)(uintptr_t)api; /* the test takes functions away */
+	saved = *table;
+	assert_int_equal(capture_and_replay(q, mem), 70000);
+	table->cuStreamGetCaptureInfo = NULL;
+	assert_non_null(table->cuStreamGetCaptureInfoNoEdges);
+	assert_int_equal(capture_and_replay(q, mem), 70000);
+	table->cuStreamGetCaptureInfoNoEdges = NULL;
+	assert_int_equal(capture_and_replay(q, mem), 0);
+	assert_non_null(strstr(penstock_errmsg(), "older than CUDA 11.3"));
+	*table = saved;
+	api->cuStreamDestroy(stream);
+	penstock_free(gpu, mem);
+	penstock_queue_close(q);
+	teardown(NULL);
+}
+
 /* ---- a context that fails ---- */
 
 static void *launch_always(void *arg)
@@ -181,6 +246,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(overlap_after_the_result),
+		cmocka_unit_test(older_drivers),
 		cmocka_unit_test(context_fails),
 	};
 

@@ -25,11 +25,11 @@ static int collect(void *user, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Decodes a body in pieces, and returns the last result. */
+/* Decodes a body that arrives in pieces of `piece` bytes. Returns the last result. */
 static int decode(const char *payload, const char *bytes, size_t len, size_t piece,
 		  struct pst_text *out)
 {
-	/* The corpus has bodies that are signed with this key. */
+	/* The bodies of the corpus are signed with this key. */
 	struct pst_sigv4_claim claim = {
 		.date = "20130524T000000Z", .region = "r", .service = "s3", .signature = "0"};
 	struct pst_chunked *body = pst_chunked_open(payload, &claim);
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	rc = decode(kind, (const char *)data + 1, len_bytes - 1, len_bytes, &whole);
 	require(rc ==
 		decode(kind, (const char *)data + 1, len_bytes - 1, 1u + data[0] / 3, &pieces));
-	/* After the first error in a piece, nothing is decoded any more. */
+	/* Both decoders stop at the first error, so both results must have the same bytes. */
 	require(whole.len == pieces.len && whole.len < len_bytes);
 	require(!whole.len || !memcmp(whole.at, pieces.at, whole.len));
 	free(whole.at);

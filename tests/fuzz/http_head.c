@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parser of HTTP responses. The input is a head, after which a chunked body may follow.
- * A failure is an access outside of the input, a head that is longer than its input or its limit, a
- * result that depends on bytes after the head, or a chunked body that depends on how it is cut.
+ * Fuzzes the parser of HTTP responses. The input is a head and perhaps a chunked body. A failure is
+ * an access outside of the input, or a head that is longer than its input or than the limit. A
+ * result that depends on bytes after the head, or on the pieces in which a chunked body arrives, is
+ * a failure too.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -13,7 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
-/* Decodes a body in pieces of `piece` bytes. Returns the length of the result, or -EBADMSG. */
+/* Decodes a chunked body that arrives in pieces of `piece` bytes. Returns the length of the decoded
+ * body, -EAGAIN if its end is missing, or another negative errno. */
 static long decode(const uint8_t *data, size_t len, size_t piece, char *out)
 {
 	struct pst_http_chunks chunks = {0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the reader of the files in ~/.aws. libFuzzer runs this target, or replay.c does with its
- * corpus. A failure is a setting without a name, a text with a line break or with blanks at its
- * ends, or a wrong result.
+ * Fuzzes the parser of the configuration files in ~/.aws. libFuzzer runs this target, or replay.c
+ * does with its corpus. A failure is a setting without a name, a value with a line break or with
+ * blanks at its ends, or a wrong return value.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -38,7 +38,7 @@ static int setting_seen(void *user, const struct pst_ini_setting *setting)
 	check_text(setting->value);
 	if (!*setting->name)
 		abort();
-	/* Some settings end the reading. */
+	/* A setting whose name begins with "!" makes the callback end the parsing. */
 	*(bool *)user = *setting->name == '!';
 	return *(bool *)user ? -ECANCELED : 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the files that `penstock model` reads: measurements, topologies and the config.json of a
- * model. libFuzzer runs this target, or replay.c does with its corpus. A failure is a measurement
- * or a number of layers that no model accepts, or a topology from which no tree can be built.
+ * model. Fuzzes the settings of penstock_model_run, too. libFuzzer runs this target, or replay.c
+ * does with its corpus. A failure is a measurement or a number of layers that no model accepts, a
+ * topology from which no tree can be built, or an infinite result.
  */
 #include <math.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include "../../cli/model_data.h"
 #include "../../cli/model_topo.h"
 #include "contention.h"
+#include "penstock_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
@@ -81,10 +83,23 @@ static void check_topo(const uint8_t *data, size_t len)
 	free(topo);
 }
 
+static void check_settings(const uint8_t *data, size_t len)
+{
+	static const char *const names[] = {"speed-gbps", "latency-us"};
+	char *text = input_copy(data, len);
+	double values[2];
+
+	if (!penstock_model_run("pipeline", text, names, values, 2) &&
+	    (!isfinite(values[0]) || !isfinite(values[1])))
+		abort();
+	free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
 	check_data(data, len_bytes);
 	check_config(data, len_bytes);
 	check_topo(data, len_bytes);
+	check_settings(data, len_bytes);
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the check of signatures. The input is a request: a line with the path, a line with the
- * query, and lines NAME:VALUE. libFuzzer runs this target, or replay.c does with its corpus. A
- * failure is a claim with characters that would end a line of a log, or with a list of headers that
- * is not in order; or an accepted request, because no input can know the secret.
+ * Fuzzes the verification of signatures. The input is a request: a line with the path, a line with
+ * the query, and lines NAME:VALUE. libFuzzer runs this target, or replay.c does with its corpus. A
+ * failure is a parsed claim with characters that would break a line of a log, or with an unsorted
+ * list of headers. An accepted request is a failure too, because no input can know the secret.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void require(bool truth)
 		abort();
 }
 
-/* Cuts the next line off a text. */
+/* Cuts the first line off a text and returns it. Sets *text to the rest. */
 static char *line_cut(char **text)
 {
 	char *line = *text, *end = strchr(line, '\n');

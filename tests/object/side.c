@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One side of S3 over RDMA as a process of its own, for tests/object/matrix. It reads commands
- * from stdin, one a line, and prints one line for each. There is no HTTP: the test passes the
- * tokens.
+ * from stdin, one a line, and prints one line for each. There is no HTTP, but for the command
+ * "start": the test passes the tokens.
  *
  *	side client TRANSPORT DEVICE MIB FENCE_MS [ADDRESS]
+ *		TRANSPORT plane:SOCKET stands for a plane.
  *		ADDRESS: where servers reach the client; without it 127.0.0.1
  *		fill SEED	fills the buffer; prints "filled"
  *		sum OFF LEN	prints the CRC-32C of a range of the buffer
- *		get|put OFF LEN	opens a window; prints its token
+ *		get|put OFF LEN	opens a window; prints its token, or "window" with a plane
+ *		start BUCKET KEY OFF FLAGS
+ *			starts a request with the window; prints the result, and a message
+ *		end MS		waits for a completion; prints it, or "none"
  *		wait		waits until the first byte of the window changes; prints "landed"
  *		release		closes the window; prints the result
  *		info		prints the counters
- *	side server DEVICE USER [PEER]
- *		USER: the user to become; -1: none. PEER: address of the client; without it only
- *		addresses of the loopback are served
+ *	side server DEVICE USER [PEER [SOCKET]]
+ *		USER: the user to become; -1: none. PEER: address of the client; without it, or
+ *		with "-", only addresses of the loopback are served. SOCKET: that of a plane
  *		get|put|fget|fput TOKEN OFF LEN SEED
  *			moves LEN bytes at OFF of the window; prints "begun", and when it has
  *			ended the result, and the CRC-32C of the server's memory or a message.
@@ -22,6 +26,7 @@
  */
 #include <grp.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +34,8 @@
 #include <unistd.h>
 
 #include "penstock_object.h"
+
+#define SERVER_MEMORY (64u << 20) /* of a server with a plane */
 
 static int failed(const char *what)
 {
@@ -75,8 +82,8 @@ struct client {
 	struct penstock_object_window *window;
 	struct penstock_device *dev, *host;
 	size_t len;
-	uint64_t off; /* of the window */
-	int first;    /* first byte of the window before a move */
+	uint64_t off; /* offset of the window in the buffer */
+	int first;    /* value of the window's first byte before a move */
 };
 
 static int client_fill(struct client *c, uint64_t seed)
@@ -150,7 +157,39 @@ static void client_window(struct client *c, enum penstock_op op, uint64_t off, u
 	if (penstock_object_window_open(c->buffer, op, off, len, &c->window))
 		failed("window");
 	else if (!penstock_object_window_get_info(c->window, &info))
-		puts(info.token);
+		puts(*info.token ? info.token : "window");
+}
+
+static void client_start(const struct client *c, const char *line)
+{
+	struct penstock_object_request request = PENSTOCK_OBJECT_REQUEST_INIT;
+	char bucket[64], key[512];
+	int ret;
+
+	if (sscanf(line, "start %63s %511s %" SCNu64 " %u", bucket, key, &request.off,
+		   &request.flags) != 4) {
+		puts("error: start");
+		return;
+	}
+	request.bucket = bucket;
+	request.key = key;
+	request.user = 4711;
+	ret = penstock_object_start(c->window, &request);
+	printf("%d %s\n", ret, ret ? penstock_errmsg() : "");
+}
+
+static void client_end(const struct client *c, int timeout_ms)
+{
+	static const char *const next[] = {"done", "body", "resend", "error"};
+	struct penstock_object_end end;
+
+	if (penstock_object_client_wait(c->client, &end, 1, timeout_ms) != 1)
+		puts("none");
+	else if (end.user != 4711)
+		puts("error: the completion of another request");
+	else
+		printf("%" PRId64 " %s %s %d %s\n", end.result, next[end.next],
+		       *end.transport ? end.transport : "-", end.status, end.text);
 }
 
 static int client_main(char **argv)
@@ -160,9 +199,14 @@ static int client_main(char **argv)
 	char line[1024], word[16];
 	uint64_t a, b;
 
-	opts.transports = argv[2];
-	opts.fence_ms = (unsigned)strtoul(argv[5], NULL, 0);
-	opts.address = argv[6];
+	if (!strncmp(argv[2], "plane:", 6)) {
+		opts.plane = argv[2] + 6;
+		opts.plane_ms = (unsigned)strtoul(argv[5], NULL, 0);
+	} else {
+		opts.transports = argv[2];
+		opts.fence_ms = (unsigned)strtoul(argv[5], NULL, 0);
+		opts.address = argv[6];
+	}
 	if (open_device(argv[3], &c.dev) < 0 || penstock_device_open("host", NULL, &c.host) < 0 ||
 	    penstock_object_client_open(&opts, &c.client) ||
 	    penstock_object_alloc(c.client, c.dev, c.len, &c.buffer))
@@ -182,6 +226,10 @@ static int client_main(char **argv)
 			client_window(&c, *word == 'g' ? PENSTOCK_READ : PENSTOCK_WRITE, a, b);
 		else if (!strcmp(word, "wait"))
 			client_wait(&c);
+		else if (!strcmp(word, "start"))
+			client_start(&c, line);
+		else if (!strcmp(word, "end"))
+			client_end(&c, (int)a);
 		else if (!strcmp(word, "release")) {
 			printf("%d\n", penstock_object_release(c.window));
 			c.window = NULL;
@@ -207,11 +255,23 @@ static int become(long user)
 	       setresuid((uid_t)user, (uid_t)user, (uid_t)user);
 }
 
-static void server_move(struct penstock_object_server *server, const char *token,
-			const struct penstock_object_peer *peer, enum penstock_op op, uint64_t off,
-			uint64_t len, uint64_t seed, FILE *file)
+/* Returns memory for a move of `len` bytes. With a plane, it has SERVER_MEMORY bytes. */
+static unsigned char *server_memory(struct penstock_object_server *server, bool plane, size_t len)
 {
-	struct penstock_object_seg seg = {.ptr = host_memory(len ? len : 1), .len = len};
+	static void *mem;
+
+	if (!plane)
+		return host_memory(len ? len : 1);
+	if (!mem && penstock_object_server_alloc(server, NULL, SERVER_MEMORY, &mem))
+		exit(failed("memory"));
+	return len <= SERVER_MEMORY ? mem : NULL;
+}
+
+static void server_move(struct penstock_object_server *server, unsigned char *mem,
+			const char *token, const struct penstock_object_peer *peer,
+			enum penstock_op op, uint64_t off, uint64_t len, uint64_t seed, FILE *file)
+{
+	struct penstock_object_seg seg = {.ptr = mem, .len = len};
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;
 	struct penstock_sum_args sum = {.size = sizeof(sum), .ptr = seg.ptr, .len = len};
@@ -255,9 +315,13 @@ static int server_main(char **argv)
 	FILE *file = tmpfile();
 	uint64_t off, len, seed;
 
-	opts.transports = "shm1,rc1,tcp1,ofi1";
-	opts.channels = 1;
-	peer.address = argv[4];
+	if (argv[4] && argv[5]) {
+		opts.plane = argv[5];
+	} else {
+		opts.transports = "shm1,rc1,tcp1,ofi1";
+		opts.channels = 1;
+	}
+	peer.address = argv[4] && strcmp(argv[4], "-") != 0 ? argv[4] : NULL;
 	if (become(strtol(argv[3], NULL, 0)) || open_device(argv[2], &opts.device) < 0 ||
 	    penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_object_server_open(&opts, &server))
@@ -266,7 +330,7 @@ static int server_main(char **argv)
 	while (fgets(line, sizeof(line), stdin))
 		if (sscanf(line, "%15s %512s %" SCNu64 " %" SCNu64 " %" SCNu64, word, token, &off,
 			   &len, &seed) == 5)
-			server_move(server, token, &peer,
+			server_move(server, server_memory(server, opts.plane, len), token, &peer,
 				    strstr(word, "get") ? PENSTOCK_READ : PENSTOCK_WRITE, off, len,
 				    seed, *word == 'f' ? file : NULL);
 	penstock_object_server_close(server);
@@ -280,7 +344,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if ((argc == 6 || argc == 7) && !strcmp(argv[1], "client"))
 		return client_main(argv);
-	if ((argc == 4 || argc == 5) && !strcmp(argv[1], "server"))
+	if (argc >= 4 && argc <= 6 && !strcmp(argv[1], "server"))
 		return server_main(argv);
 	fprintf(stderr, "side: see the comment of side.c\n");
 	return 2;

@@ -2,8 +2,8 @@
 /*
  * Runs the planner's models with random parameters. With more bandwidth, no result may get worse.
  * With more streams, no stream may get more bandwidth. No result may be infinite or negative. The
- * simulator must agree with the closed form (a formula) within 1 % and lose no byte. A failure
- * prints the parameters.
+ * simulator must agree with the closed form (a formula) within 1 %, for each arbiter that has one,
+ * and lose no byte. A failure prints the parameters.
  */
 #include "test.h"
 
@@ -205,29 +205,107 @@ static void results_are_sane(void **state)
 	}
 }
 
+static double result_with(const struct pst_model *m, const struct pst_model_setting *set,
+			  const char *result)
+{
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+	const char *wrong;
+
+	pst_model_defaults(m, in);
+	assert_true(pst_model_apply(m, set, in));
+	wrong = m->run(in, out, space);
+	if (wrong)
+		fail_msg("%s: %s", m->name, wrong);
+	return out[pst_model_result_index(m, result)];
+}
+
+/* Parameters at the ends of their ranges, for which a result has a known limit. */
+static const struct {
+	const char *model;
+	struct pst_model_setting set[PST_MODEL_SETTINGS];
+	const char *result;
+	double wanted, tolerance;
+} extremes[] = {
+	/* Many transfers with one registration, and one transfer of one byte. */
+	{"registration", {{"ios", 1e12}}, "efficiency-kept-gpu", 1, 1e-9},
+	{"registration", {{"ios", 1e12}}, "efficiency-kept-cpu", 1, 1e-9},
+	{"registration", {{"ios", 1e12}, {"size", 1}}, "efficiency-each", 0, 1e-5},
+	{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
+	{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
+	/* Fences that take no time, and one fence for all bytes. */
+	{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
+	{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
+	{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
+	{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
+	/* One byte at a time, and one endless request. */
+	{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
+	{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
+	{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
+	{"pipeline",
+	 {{"path", 1}, {"order", 1}, {"size", 1e15}},
+	 "gain-limit",
+	 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0),
+	 1e-5},
+	/* One slow link for all streams, and links of no size. */
+	{"contention", {{"memory-gbps", 0.8}, {"duration-ms", 0}}, "stream-gbps", 0.1, 1e-9},
+	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "total-gbps", 0.008, 1e-9},
+	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "kept-share", 1, 1e-9},
+	/* Checkpoints without failures: Young and Daly agree, and nothing is wasted. */
+	{"checkpoint", {{"node-mtbf-h", 1e12}, {"interval-min", 1e6}}, "waste", 0, 1e-5},
+	{"checkpoint", {{"node-mtbf-h", 1e12}}, "best-waste", 0, 1e-6},
+	{"checkpoint", {{"interval-min", 0.001}}, "lost-share", 1, 0.02},
+	{"checkpoint", {{"node-mtbf-h", 0.001}}, "waste", 1, 0},
+	/* Little bandwidth is needed in an endless window: capacity or wear decides. */
+	{"sizing", {{"window-s", 1e9}, {"daily", 0}}, "drives-for-speed", 1, 0},
+	{"sizing", {{"daily", 0}}, "drives-for-endurance", 0, 0},
+	{"cost", {{"wait-s", 0}}, "wasted-year", 0, 0},
+	{"kvcache", {{"tokens", 1}, {"lookup-ms", 0}, {"fixed-ms", 0}}, "hit-rate-pays", 0, 0},
+	{"kvcache", {{"prefill-tokens-s", 1e12}}, "hit-rate-pays", NAN, 0},
+	{"weights",
+	 {{"hosts", 1e6},
+	  {"spread-gbps", 1e6},
+	  {"store-gbps", 1e9},
+	  {"host-gbps", 1e6},
+	  {"peer-gbps", 1e6},
+	  {"gpu-gbps", 1e6}},
+	 "once-s",
+	 0,
+	 1e-3},
+	{"training", {{"storage-gbps", 1e9}, {"node-gbps", 1e6}}, "reached", 1, 0},
+	{"training", {{"storage-gbps", 0.001}}, "reached", 0, 1e-4},
+};
+
 static void limits(void **state)
 {
-	const struct pst_model *m = pst_model_find("registration");
-	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
+	(void)state;
+	for (unsigned i = 0; i < COUNT(extremes); i++) {
+		double value = result_with(pst_model_find(extremes[i].model), extremes[i].set,
+					   extremes[i].result);
+		bool both_nan = isnan(value) && isnan(extremes[i].wanted);
+
+		if (!both_nan && !(fabs(value - extremes[i].wanted) <= extremes[i].tolerance))
+			fail_msg("row %u: %s of %s is %.9g, not %.9g", i, extremes[i].result,
+				 extremes[i].model, value, extremes[i].wanted);
+	}
+}
+
+/* Without failures, the intervals of Young and of Daly approach each other. */
+static void young_and_daly_agree(void **state)
+{
+	const struct pst_model *m = pst_model_find("checkpoint");
+	double before = INFINITY;
 
 	(void)state;
-	pst_model_defaults(m, in);
-	set(m, in, "ios", 1e12);
-	assert_null(m->run(in, out, space));
-	assert_true(out[pst_model_result_index(m, "efficiency-kept-gpu")] > 1 - 1e-9);
-	set(m, in, "ios", 1);
-	set(m, in, "size", 1);
-	assert_null(m->run(in, out, space));
-	assert_true(out[pst_model_result_index(m, "efficiency-kept-gpu")] < 1e-5);
-	m = pst_model_find("pipeline");
-	pst_model_defaults(m, in);
-	set(m, in, "depth", 1);
-	set(m, in, "size", 1);
-	assert_null(m->run(in, out, space));
-	assert_true(out[pst_model_result_index(m, "speed-gbps")] < 1e-4);
-	set(m, in, "size", 1e15);
-	assert_null(m->run(in, out, space));
-	assert_true(fabs(out[pst_model_result_index(m, "speed-gbps")] / 14 - 1) < 1e-6);
+	for (double hours = 10; hours < 1e9; hours *= 10) {
+		const struct pst_model_setting set[] = {{"node-mtbf-h", hours}, {NULL, 0}};
+		double apart = fabs(
+			result_with(m, set, "daly-min") / result_with(m, set, "young-min") - 1);
+
+		if (!(apart < before))
+			fail_msg("%g h: %g apart, before %g", hours, apart, before);
+		before = apart;
+	}
+	assert_true(before < 1e-5);
 }
 
 /* Sets random parameters of a tree of links. Each stream has at least four chunks in flight, as a
@@ -245,6 +323,21 @@ static void randomize_tree(const struct pst_model *m, double *in)
 		set(m, in, "exact", 0);
 		set(m, in, "duration-ms", 0);
 	} while (m->run(in, space->closed, space));
+}
+
+/* Sets a random arbiter. Strict priority is left out, because it has no closed form: it may stop a
+ * stream. A weighted stream has more chunks in flight, as it sends several in turn. These chunks
+ * cost no switch time, which the closed form counts for each chunk of a shared link. */
+static void randomize_arbiter(const struct pst_model *m, double *in)
+{
+	unsigned weight = (unsigned)(1 + test_random(&seed) % 4);
+
+	set(m, in, "arbitration", (double)(test_random(&seed) % 3));
+	set(m, in, "high-streams", (double)(test_random(&seed) % 5));
+	set(m, in, "high-weight", weight);
+	set(m, in, "depth", (double)(4 * weight + test_random(&seed) % 12));
+	if (weight > 1)
+		set(m, in, "switch-ns", 0);
 }
 
 static void run_tree(const struct pst_model *m, const double *in, double *out)
@@ -292,36 +385,71 @@ static void shares_are_monotone(void **state)
 	}
 }
 
+/* Simulates as long as the slowest stream needs for a thousand chunks. `out` has the closed form's
+ * results, which the simulation's replace. */
+static void simulate(const struct pst_model *m, double *in, double *out)
+{
+	int least = pst_model_result_index(m, "slowest-stream-gbps");
+
+	set(m, in, "duration-ms", fmin(5000, 1000 * 65536e-6 / out[least]));
+	run_tree(m, in, out);
+	if (space->result.bytes_in != space->result.bytes_out + space->result.bytes_inside) {
+		settings_print(m, in);
+		fail_msg("bytes are lost");
+	}
+}
+
 static void simulator_agrees(void **state)
 {
 	const struct pst_model *m = pst_model_find("contention");
-	int least = pst_model_result_index(m, "slowest-stream-gbps");
 	int total = pst_model_result_index(m, "total-gbps");
 	int closed = pst_model_result_index(m, "closed-total-gbps");
-	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS], before;
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS];
 
 	(void)state;
 	for (unsigned i = 0; i < SIMULATIONS; i++) {
 		randomize_tree(m, in);
+		if (i % 2)
+			randomize_arbiter(m, in);
 		run_tree(m, in, out);
-		/* Simulates as long as the slowest stream needs for a thousand chunks. */
-		set(m, in, "duration-ms", fmin(5000, 1000 * 65536e-6 / out[least]));
-		run_tree(m, in, out);
-		if (space->result.bytes_in !=
-		    space->result.bytes_out + space->result.bytes_inside) {
-			settings_print(m, in);
-			fail_msg("bytes are lost");
-		}
+		simulate(m, in, out);
 		if (fabs(out[total] / out[closed] - 1) > 0.01) {
 			settings_print(m, in);
 			fail_msg("simulated %.9g, closed form %.9g", out[total], out[closed]);
 		}
+	}
+}
+
+/* In the simulator, the slowest stream must not get more with one more stream, and not less with
+ * more bandwidth of a link, by more than 1 %. All streams have the same weight: a stream with a
+ * larger weight may take what another stream had. */
+static void simulator_is_monotone(void **state)
+{
+	const struct pst_model *m = pst_model_find("contention");
+	int least = pst_model_result_index(m, "slowest-stream-gbps");
+	double in[PST_MODEL_PARAMS], out[PST_MODEL_RESULTS], before;
+
+	(void)state;
+	for (unsigned i = 0; i < SIMULATIONS / 2; i++) {
+		int link = pst_model_param_index(m, links[i % COUNT(links)]);
+
+		randomize_tree(m, in);
+		run_tree(m, in, out);
+		simulate(m, in, out);
 		before = out[least];
 		in[0]++;
 		run_tree(m, in, out);
 		if (out[least] > before * 1.01) {
 			settings_print(m, in);
 			fail_msg("with a stream more: %.9g after %.9g", out[least], before);
+		}
+		before = out[least];
+		in[link] = fmin(m->params[link].max, in[link] * 1.5);
+		run_tree(m, in, out);
+		if (out[least] < before * 0.99) {
+			settings_print(m, in);
+			fail_msg("with more %s: %.9g after %.9g", m->params[link].name, out[least],
+				 before);
 		}
 	}
 }
@@ -332,8 +460,10 @@ int main(void)
 		cmocka_unit_test(more_is_never_worse),
 		cmocka_unit_test(results_are_sane),
 		cmocka_unit_test(limits),
+		cmocka_unit_test(young_and_daly_agree),
 		cmocka_unit_test(shares_are_monotone),
 		cmocka_unit_test(simulator_agrees),
+		cmocka_unit_test(simulator_is_monotone),
 	};
 
 	return cmocka_run_group_tests(tests, space_make, space_free);

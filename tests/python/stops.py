@@ -23,10 +23,12 @@ import unittest.mock
 
 import numpy
 
-import penstock
-import tap
-from penstock import _engine, _model
-from penstock._lib import check, ffi, lib, open_device
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "s3"))
+import penstock  # noqa: E402
+import server  # noqa: E402
+import tap  # noqa: E402
+from penstock import _engine, _model  # noqa: E402
+from penstock._lib import check, ffi, lib, open_device  # noqa: E402
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 FILE = os.path.join(TMP, "many.safetensors")
@@ -207,6 +209,19 @@ class Stops(unittest.TestCase):
         thread.join()
         self.assertEqual(len(got), 2)
         self.assertTrue(called and called[0] - self.before < 2 * EACH)
+
+    def test_commit(self):
+        """A signal ends a commit whose server does not answer."""
+        s3 = server.Server()
+        self.addCleanup(s3.stop)
+        s3.fault = lambda r: [("hang",)] if r.method == "POST" and "uploadId" in r.query else None
+        env = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "PENSTOCK_RDMA": "off",
+               "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+        with unittest.mock.patch.dict(os.environ, env):
+            client = penstock.ObjectClient(s3.url, region="x")
+            data = numpy.zeros(20 << 20, "uint8")
+            self.early(lambda: client.put("bucket/key", data))
+        self.assertEqual((s3.objects, s3.uploads), ({}, {}))
 
     def test_other_thread(self):
         """A signal does not end a load on a thread other than the main thread."""

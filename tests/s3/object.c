@@ -4,6 +4,7 @@
  *
  *	object cancel URL	reads, cancels when a byte arrives on standard input, and reports
  *				whether the memory stayed unchanged after the completion
+ *	object late URL MS	like cancel, but with a deadline after MS milliseconds
  *	object many URL N	reads N ranges of 64 KiB at random offsets, 64 at a time, and sums
  *				their bytes
  *	object fork URL		opens, forks, and lets parent and child read
@@ -12,6 +13,10 @@
  *				piece), then commits; or abort, create (without replacing), or
  *				again (like create; after an error, opens the object and commits
  *				once more)
+ *	object stop URL N MS	writes N bytes and commits; if MS is 0, stops the commit when a
+ *				byte arrives on standard input, and otherwise sets a deadline after
+ *				MS milliseconds. For each further byte it commits again ('c') or
+ *				aborts ('a')
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
@@ -24,11 +29,13 @@
  * It prints the result, and exits with 0 unless the program itself is at fault.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "penstock.h"
@@ -41,6 +48,14 @@
 static unsigned char pattern(uint64_t at)
 {
 	return (unsigned char)(at * 2654435761u >> 13 ^ at >> 20);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static int report(int64_t result)
@@ -77,8 +92,9 @@ static struct penstock_device *host(void)
 	return dev;
 }
 
-/* Reads a whole object in one request that is cancelled. */
-static int read_and_cancel(const char *url)
+/* Reads a whole object in one request that is cancelled, or has a deadline after `ms`
+ * milliseconds if `ms` is not 0. */
+static int read_and_cancel(const char *url, uint64_t ms)
 {
 	struct penstock_storage *st = open_or_exit(url, 0, 0);
 	uint64_t len = (uint64_t)penstock_storage_length(st), changed = 0;
@@ -86,7 +102,7 @@ static int read_and_cancel(const char *url)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.dev = host(), .row_len = len, .rows = 1};
 	struct penstock_done done;
-	uint64_t id;
+	uint64_t id, late_ms;
 	void *mem;
 	char byte;
 
@@ -97,15 +113,21 @@ static int read_and_cancel(const char *url)
 	req.op = PENSTOCK_READ;
 	req.segs = &seg;
 	req.seg_count = 1;
+	req.deadline_ns = ms ? now_ns() + ms * 1000000 : 0;
 	if (penstock_submit(q, &req, 1, &id) != 1)
 		return report(-1);
-	if (read(0, &byte, 1) == 1)
+	if (!ms && read(0, &byte, 1) == 1)
 		penstock_cancel(q, id);
 	if (penstock_wait(q, &done, 1, 1, -1) != 1)
 		return 2;
+	late_ms = ms ? (now_ns() - req.deadline_ns) / 1000000 : 0;
 	memset(mem, 0xee, len);
-	/* The server sends more bytes now, if the connection is still there. */
-	printf("done %" PRId64 " %s\n", done.result, penstock_why_name(done.report->why));
+	/* When the test reads this line, its server sends more bytes if the connection is still
+	 * open. */
+	printf("done %" PRId64 " %s", done.result, penstock_why_name(done.report->why));
+	if (ms)
+		printf(" after %" PRIu64 " ms", late_ms);
+	puts("");
 	fflush(stdout);
 	if (read(0, &byte, 1) != 1)
 		return 2;
@@ -237,7 +259,8 @@ static int write_object(const char *url, uint64_t total, const char *how)
 		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
 	if (ret && again) {
 		printf("again: ");
-		penstock_close(open_or_exit(url, 0, 0)); /* lets the server see the failure */
+		/* opens and closes the object between the two commits */
+		penstock_close(open_or_exit(url, 0, 0));
 		ret = penstock_commit(st, 1);
 	}
 	if (!ret && !strcmp(how, "abort"))
@@ -245,6 +268,48 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	if (!ret && total >= 4096)
 		ret = (int)read_first(st); /* after the commit, the object can be read */
 	report(ret);
+	penstock_close(st);
+	return 0;
+}
+
+static volatile int stopped;
+
+static void *stop_later(void *arg)
+{
+	char byte;
+
+	if (read(0, &byte, 1) == 1)
+		__atomic_store_n(&stopped, 1, __ATOMIC_RELAXED);
+	return arg;
+}
+
+/* Prints the result of a commit or an abort, and how long after `ns` it came. */
+static void report_after(int ret, uint64_t ns)
+{
+	printf("%" PRIu64 " ms: ", ns ? (now_ns() - ns) / 1000000 : 0);
+	report(ret);
+	fflush(stdout);
+}
+
+static int write_and_stop(const char *url, uint64_t total, uint64_t ms)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+	pthread_t thread;
+	char byte;
+
+	for (uint64_t at = 0; at < total; at += PIECE)
+		if (write_piece(st, at, total))
+			return report(-1);
+	opts.stop = &stopped;
+	opts.deadline_ns = ms ? now_ns() + ms * 1000000 : 0;
+	if (!ms && pthread_create(&thread, NULL, stop_later, NULL))
+		return 2;
+	report_after(penstock_commit_with(st, &opts), opts.deadline_ns);
+	if (!ms)
+		pthread_join(thread, NULL);
+	while (read(0, &byte, 1) == 1 && byte != 'q')
+		report_after(byte == 'c' ? penstock_commit(st, 1) : penstock_abort(st), 0);
 	penstock_close(st);
 	return 0;
 }
@@ -389,16 +454,20 @@ int main(int argc, char **argv)
 	uint64_t n = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
 
 	if (!strcmp(what, "cancel"))
-		return read_and_cancel(argv[2]);
+		return read_and_cancel(argv[2], 0);
+	if (!strcmp(what, "late") && argc > 3)
+		return read_and_cancel(argv[2], n);
 	if (!strcmp(what, "many") && argc > 3)
 		return read_many(argv[2], (unsigned)n);
 	if (!strcmp(what, "fork"))
 		return fork_and_read(argv[2]);
 	if (!strcmp(what, "write") && argc > 4)
 		return write_object(argv[2], n, argv[4]);
-	/* The first object shows that the server takes tokens. */
+	/* The first object has shown that the server accepts tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
+	if (!strcmp(what, "stop") && argc > 4)
+		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "hold") && argc > 3)
 		return write_and_hold(argv[2], n);
 	if (!strcmp(what, "save") && argc > 3)

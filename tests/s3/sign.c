@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sign: signs and verifies the requests that tests/s3/botocore writes to it, one on each line. The
- * fields of a line are separated by tabs: sign, presign or verify, then method, path, query,
- * payload, time, access key, secret, token, region and validity, then headers NAME:VALUE. It prints
- * the value of authorization, the query, or the number and the code of the result.
+ * sign: signs and verifies requests for tests/s3/botocore, which writes one request on each line of
+ * stdin. Tabs separate the fields of a line. The fields are: the operation (sign, presign or
+ * verify), method, path, query, payload, time, access key, secret, token, region, validity, and
+ * headers as NAME:VALUE. For sign it prints the value of the header authorization, for presign the
+ * query, and for verify the number and the error code of the result.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -144,16 +144,15 @@ EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream,
 	return rc;
 }
 
-EXPORT enum pst_cu_result
-cuStreamGetCaptureInfo_v3(struct pst_cu_stream *stream, enum pst_cu_capture *status, uint64_t *id,
-			  struct pst_cu_graph **graph, struct pst_cu_node *const **deps,
-			  const struct pst_cu_edge **edges, size_t *dep_count)
+/* Stores the state of the stream's capture. `lists` tells whether the caller asks for nodes. */
+static enum pst_cu_result capture_info(struct pst_cu_ctx *ctx, struct pst_cu_stream *stream,
+				       enum pst_cu_capture *status, uint64_t *id,
+				       struct pst_cu_graph **graph, bool lists)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
 
-	ENTER(cuStreamGetCaptureInfo_v3, NEED_OBJECT);
-	if (!status || deps || edges || dep_count)
+	if (!status || lists)
 		return standin_refuse(PST_CU_INVALID_VALUE, "no status, or a list of nodes");
 	lock();
 	s = stream_of(stream, ctx, &rc);
@@ -166,6 +165,25 @@ cuStreamGetCaptureInfo_v3(struct pst_cu_stream *stream, enum pst_cu_capture *sta
 	}
 	unlock();
 	return rc;
+}
+
+EXPORT enum pst_cu_result
+cuStreamGetCaptureInfo_v3(struct pst_cu_stream *stream, enum pst_cu_capture *status, uint64_t *id,
+			  struct pst_cu_graph **graph, struct pst_cu_node *const **deps,
+			  const struct pst_cu_edge **edges, size_t *dep_count)
+{
+	ENTER(cuStreamGetCaptureInfo_v3, NEED_OBJECT);
+	return capture_info(ctx, stream, status, id, graph, deps || edges || dep_count);
+}
+
+EXPORT enum pst_cu_result cuStreamGetCaptureInfo_v2(struct pst_cu_stream *stream,
+						    enum pst_cu_capture *status, uint64_t *id,
+						    struct pst_cu_graph **graph,
+						    struct pst_cu_node *const **deps,
+						    size_t *dep_count)
+{
+	ENTER(cuStreamGetCaptureInfo_v2, NEED_OBJECT);
+	return capture_info(ctx, stream, status, id, graph, deps || dep_count);
 }
 
 EXPORT enum pst_cu_result cuStreamIsCapturing(struct pst_cu_stream *stream,

@@ -101,7 +101,8 @@ EXPORT enum pst_cu_result cuModuleGetFunction(struct pst_cu_function **out,
 
 /* ---- memory ---- */
 
-/* Copies `len` bytes out of memory that the device can access. Returns false if there is none. */
+/* Copies `len` bytes out of memory that the device can access. Returns false if the device cannot
+ * access all of them. */
 static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 {
 	size_t avail;
@@ -113,7 +114,8 @@ static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 	return true;
 }
 
-/* Loads a round. A lane may set its count to 0 at the same time. */
+/* Copies a round out of pinned memory. The library's lane may set the round's count to 0 at the
+ * same time. */
 static bool round_load(struct kernel_round *round, pst_cu_ptr src)
 {
 	size_t avail;

@@ -52,7 +52,7 @@ static bool claim_next(void)
 {
 	struct pst_claim claim;
 
-	if (!pst_claim(&req, lane_number, &claim))
+	if (!pst_claim(&lane, &req, lane_number, &claim))
 		return false;
 	assert_true(claimed_count < CHUNKS);
 	claimed[claimed_count] = (struct pst_chunk){.lane = &lane};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fake_card.h. One lock protects everything, also the copies of transfers. */
+/* Implements fake_card.h. One lock protects all data, including the copies that stand for
+ * transfers. */
 #include "fake_card.h"
 
 #include <arpa/inet.h>
@@ -62,7 +63,8 @@ struct mr {
 	struct mr *next;
 	uint64_t iova;
 	int access;
-	void *mapped; /* of a dma-buf; NULL */
+	/* mapping of the dma-buf; NULL if the region is not one of a dma-buf */
+	void *mapped;
 	size_t mapped_len;
 };
 
@@ -73,7 +75,7 @@ static struct ibv_context context;
 
 /* ---- common ---- */
 
-/* Counts a call. Returns true if it is to fail. */
+/* Counts a call of the card. Returns true if the test wants this call to fail. */
 static bool fails(int code)
 {
 	fake_card.calls++;
@@ -83,7 +85,7 @@ static bool fails(int code)
 	return true;
 }
 
-/* Allocates an object, or fails on demand. */
+/* Allocates an object. Returns NULL if the test wants this call to fail. */
 static void *object_new(size_t len)
 {
 	void *object = fails(ENOMEM) ? NULL : calloc(1, len);
@@ -234,7 +236,7 @@ static int create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out
 	return id ? 0 : -1;
 }
 
-/* Ends the connection of an id, with the lock. */
+/* Ends the connection of an id. The caller holds the lock. */
 static void part(struct id *id)
 {
 	struct id *peer = id->peer;
@@ -376,7 +378,7 @@ static int established(struct id *id, const struct rdma_conn_param *param)
 {
 	if (fails(EINVAL))
 		return -1;
-	/* The other side may have gone. */
+	/* The other side may have disconnected meanwhile. */
 	if (!id->peer)
 		return 0;
 	id->connected = id->peer->connected = true;
@@ -466,7 +468,8 @@ static int destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
-/* A channel of the library has one completion queue, which the caller knows. */
+/* The library uses one completion queue for each channel, and ignores the queue that this function
+ * could return. */
 static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
 {
 	static struct ibv_cq none;
@@ -622,7 +625,7 @@ static struct ibv_mr *reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uin
 	return mr;
 }
 
-/* The stand-in's dma-bufs are files with the memory. */
+/* The stand-in driver exports a dma-buf as a memfd. Maps it in place of the registration. */
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t len, uint64_t iova,
 				    int fd, int access)
 {
@@ -670,7 +673,8 @@ static int dereg_mr(struct ibv_mr *base)
 
 /* ---- transfers ---- */
 
-/* Finds the memory of an access, or returns NULL. */
+/* Returns the address of the memory that an RDMA access names. Returns NULL if no region allows the
+ * access. */
 static char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access)
 {
 	for (const struct mr *mr = mrs; mr; mr = mr->next)

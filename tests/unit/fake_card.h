@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A fake RDMA network card for tests of transport rc1. It replaces the functions of libibverbs and
- * librdmacm (pst_verbs_get is wrapped by the linker), connects clients and servers of one process,
- * and carries out RDMA reads and writes by copies. Like a card, it refuses accesses whose key,
- * range, direction or protection domain is wrong, and a memory region that has ended is not
- * accessed any more. It can fail on demand.
+ * librdmacm: the linker wraps pst_verbs_get. It connects clients and servers of one process, and
+ * executes RDMA reads and writes as copies. Like a real card, it refuses an access with a wrong
+ * key, range, direction or protection domain, and an access to a deregistered memory region. Tests
+ * can make its calls fail.
  */
 #ifndef TEST_FAKE_CARD_H
 #define TEST_FAKE_CARD_H
@@ -15,41 +15,45 @@
 #include "wire/verbs.h"
 
 struct fake_card {
-	/* set by the test */
+	/* the test sets these members */
 	unsigned fail_at; /* number of the call that fails next, counted from 1; 0: none */
-	int reg_errno;	 /* errno with which windows in host memory cannot be registered; 0: none */
-	int local_errno; /* the same for memory without remote access */
-	int dmabuf_errno;    /* the same for a dma-buf */
+	/* errno of registrations of host memory for a window; 0: they succeed */
+	int reg_errno;
+	int local_errno;     /* errno of registrations without remote access; 0: they succeed */
+	int dmabuf_errno;    /* errno of registrations of a dma-buf; 0: they succeed */
 	unsigned dereg_fail; /* number of calls of dereg_mr that fail with EBUSY */
-	uint32_t same_key;   /* key of all memory with remote access; 0: each has its own */
-	bool missing;	     /* whether there is no card */
-	bool hold;	     /* whether transfers do not complete, as if the client were silent */
-	unsigned gate;	     /* number of transfers after which the next one waits; 0: no limit */
-	/* set by the card */
+	/* key of every region with remote access; 0: each region has its own key */
+	uint32_t same_key;
+	bool missing; /* whether there is no card */
+	bool hold;    /* whether transfers do not complete, as if the client were silent */
+	/* number of transfers that complete before the next one is blocked; 0: no transfer is
+	 * blocked */
+	unsigned gate;
+	/* the fake card sets these members */
 	unsigned calls; /* number of calls that can fail */
 	unsigned live;	/* number of objects that were created and not destroyed */
 	unsigned dmabufs, regions, transfers;
 	unsigned longest; /* number of bytes of the longest transfer */
 	unsigned stops;	  /* number of queue pairs that were stopped */
-	/* the memory region that was registered last with remote access */
+	/* these members describe the region that was last registered with remote access */
 	uint64_t iova;
 	size_t len;
 	int access;
 };
 extern struct fake_card fake_card;
 
-/* Sets all members to 0. No object may be left. */
+/* Sets all members to 0. The caller must have destroyed all objects. */
 void fake_card_reset(void);
-/* Locks the card's members while threads use it. */
+/* Locks fake_card. The test calls it to access members while other threads use the card. */
 void fake_card_lock(void);
 void fake_card_unlock(void);
-/* Changes the gate while transfers wait. */
+/* Sets `gate` while transfers may be blocked by it. */
 void fake_card_gate(unsigned transfers);
-/* Frees memory regions that could not be ended, with their protection domains. */
+/* Frees the memory regions that could not be deregistered, and their protection domains. */
 void fake_card_forget(void);
-/* Tells all listeners that the card is removed. */
+/* Reports to all listeners that the card was removed. */
 void fake_card_remove(void);
-/* The table of functions, for tests that connect without the library. */
+/* The functions of the fake card, for tests that connect without the library. */
 extern const struct pst_verbs fake_verbs;
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests and signatures of AWS's test suite for signature version 4 (aws-c-auth,
- * tests/aws-signing-test-suite/v4). Left out are the cases in which other services change the path
- * and S3 does not: their names end with "normalized", and their paths contain "//" or "/.". Only
- * test_sigv4_suite.c includes this file.
+ * tests/aws-signing-test-suite/v4). The list omits the cases in which S3 treats the path
+ * differently from other services: those whose names end with "normalized", and those whose paths
+ * contain "//" or "/.". Only test_sigv4_suite.c includes this file.
  */
 #ifndef PENSTOCK_SIGV4_SUITE_H
 #define PENSTOCK_SIGV4_SUITE_H
@@ -26,8 +26,9 @@ static const struct suite_case {
 	const char *token;
 	bool token_later; /* whether the token is added after the request is signed */
 	const char *payload;
-	const char *signature;		 /* in the header authorization */
-	const char *presigned_signature; /* in the query */
+	/* signature if it is sent in the header authorization */
+	const char *signature;
+	const char *presigned_signature; /* signature if it is sent in the query */
 } suite_cases[] = {
 	{"get-header-key-duplicate",
 	 "GET",

@@ -50,7 +50,7 @@ static struct pst_sigv4_claim claim_make(const char *signature)
 	return claim;
 }
 
-/* Writes the body of the examples: 65 KiB of the letter a, and `end`. */
+/* Returns the body of the examples: 65 KiB of the letter a in signed chunks, followed by `end`. */
 static struct pst_text body_make(const char *const signatures[], const char *end)
 {
 	static const size_t lens[] = {65536, 1024, 0};
@@ -76,7 +76,8 @@ static int collect(void *user, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Decodes a body in pieces of `piece` bytes. `checksum` gets a trailer's value. */
+/* Decodes a body that arrives in pieces of `piece` bytes. Stores the value of the trailer in
+ * `checksum`. */
 static int decode(const char *payload, const char *seed, const char *bytes, size_t len,
 		  size_t piece, struct pst_text *out, char checksum[64])
 {
@@ -114,7 +115,7 @@ static void published_examples(void **state)
 {
 	static const char *const ends[] = {
 		CHECKSUM "\r\n" PROOF "%s\r\n\r\n",
-		CHECKSUM "\n\r\n" PROOF "%s\r\n\r\n", /* as the API Reference shows it */
+		CHECKSUM "\n\r\n" PROOF "%s\r\n\r\n", /* as the API Reference prints it */
 		CHECKSUM "\r\n" PROOF "%s\r\n",	      /* without an empty line at the end */
 		"\r\n" CHECKSUM "\r\n" PROOF "%s\r\n",
 		"X-Amz-Checksum-Crc32c: sOO8/Q== \r\n" PROOF " %s\r\n\r\n",
@@ -143,7 +144,7 @@ static void published_examples(void **state)
 	free(out.at);
 }
 
-/* Each signature is wrong in turn, and also the one of the request. */
+/* Replaces each signature in turn by a wrong one, including the signature of the request. */
 static void wrong_signatures(void **state)
 {
 	struct pst_text out = {0};
@@ -165,7 +166,7 @@ static void wrong_signatures(void **state)
 			-EACCES);
 		free(body.at);
 	}
-	/* The trailers of a signed body need a signature. */
+	/* A signed body with trailers must also have a signature of the trailers. */
 	{
 		struct pst_text body = body_make(trailing, CHECKSUM "\r\n\r\n");
 
@@ -187,18 +188,21 @@ static void a_changed_byte_is_refused(void **state)
 	snprintf(end, sizeof(end), CHECKSUM "\r\n" PROOF "%s\r\n\r\n", trailing[4]);
 	body = body_make(trailing, end);
 	for (unsigned i = 0; i < 400; i++) {
-		/* Half of the changes are in the last 600 bytes, which have most of the syntax. The
-		 * last two bytes are an empty line, which may be missing. */
+		/* Half of the changes are in the last 600 bytes, which contain most of the syntax.
+		 * The last two bytes are an empty line. They are not changed, because a body
+		 * without them is valid. */
 		size_t span = i % 2 ? body.len - 2 : 600;
 		size_t at = body.len - 3 - test_random(&seed) % (span - 1);
 		char old = body.at[at];
 		int rc;
 
 		body.at[at] = (char)(old ^ (1 + test_random(&seed) % 255));
-		/* A blank at the end of a trailer's line does not count. */
+		/* A blank at the end of a trailer's line is ignored, so the test does not write
+		 * one. */
 		if (old == '\r')
 			body.at[at] = 'x';
-		/* A trailer's name and the digits of a length may be in upper case. */
+		/* The decoder accepts upper case in a trailer's name and in the digits of a length.
+		 * So a change of only the case may be accepted. */
 		rc = decode(TRAILER, trailing[0], body.at, body.len, 4096, &out, checksum);
 		if (!rc && (body.at[at] ^ old) != ('a' ^ 'A'))
 			fail_msg("byte %zu of %zu: 0x%02x instead of 0x%02x is accepted", at,
@@ -309,7 +313,7 @@ static void other_ends(void **state)
 	assert_int_equal(errno, EINVAL);
 	assert_null(pst_chunked_open(SIGNED "-TRAILERS", &claim));
 	assert_null(pst_chunked_open("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", &claim));
-	/* Without -TRAILER, there may be none. */
+	/* If the payload type does not end with -TRAILER, a trailer is refused. */
 	{
 		struct pst_text with = body_make(plain, "x-a:1\r\n\r\n");
 

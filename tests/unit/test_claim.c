@@ -385,7 +385,13 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	seg_add(&gpu, 0, 8 * MIB, 4096);
 	path_state("mapped")->facts.held_max = path_state("bounce")->facts.chunk_max = 8 * MIB;
 	pump.slot_bytes = 8 * MIB;
-	atomic_store(&gpu.page_cache, 8 * MIB - 1);
+	atomic_store(&gpu.page_cache, 6 * MIB - 1);
+	expect_chunks("mapped 0+8388608");
+	/* A quarter of the limit is for immutable storages. */
+	atomic_store(&gpu.page_cache, 6 * MIB);
+	expect_chunks("bounce 0+8388608");
+	expect_path_why("mapped", PENSTOCK_WHY_HELD);
+	st.facts.immutable = true;
 	expect_chunks("mapped 0+8388608");
 	atomic_store(&gpu.page_cache, 8 * MIB);
 	expect_chunks("bounce 0+8388608");

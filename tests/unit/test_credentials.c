@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests where a client's S3 settings come from: environment, files and profiles, their order, and
- * the messages about what is wrong. No message may contain a secret.
+ * Tests where a client's S3 settings come from: environment variables, files and profiles, the
+ * order in which they are used, and the error messages. No message may contain a secret.
  */
 #include "test.h"
 
@@ -28,7 +28,7 @@ static const char *const variables[] = {
 };
 static char home[256];
 
-/* Gives each case an empty home and no variables of AWS. */
+/* Creates an empty home directory for each case, and removes the environment variables of AWS. */
 static int home_make(void **state)
 {
 	static unsigned count;
@@ -59,7 +59,7 @@ static int home_remove(void **state)
 	return rmdir(name) || rmdir(home);
 }
 
-/* Writes a file under the home. */
+/* Writes a file below the home directory. */
 static void file_write(const char *name, const char *text, size_t len)
 {
 	char path[300];
@@ -148,7 +148,8 @@ static void environment(void **state)
 	s = read_good(NULL);
 	assert_string_equal(s.access_key, "ENV");
 	assert_string_equal(s.secret, "HIDDENE");
-	/* The token of the file belongs to other keys. */
+	/* The session token in the file belongs to the keys in the file, not to those in the
+	 * environment. */
 	assert_string_equal(s.token, "");
 	assert_string_equal(s.source, "the environment");
 	assert_string_equal(s.region, "env-2");
@@ -162,7 +163,7 @@ static void environment(void **state)
 	assert_string_equal(s.token, "TOKENE");
 	assert_string_equal(s.region, "env-1");
 	assert_string_equal(s.endpoint, "http://s3");
-	/* A profile that the caller names counts before the environment's keys. */
+	/* A profile that the caller names takes precedence over the keys in the environment. */
 	s = read_good("default");
 	assert_string_equal(s.access_key, "FILE");
 	assert_string_equal(s.token, "TOKENF");
@@ -245,7 +246,7 @@ static void other_files(void **state)
 	assert_string_equal(read_good(NULL).access_key, "OTHER");
 	setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent/file", 1);
 	assert_string_equal(read_good(NULL).access_key, "");
-	/* The keys may be in the file config, too. */
+	/* The keys may also be in the file `config`. */
 	setenv("AWS_CONFIG_FILE", path, 1);
 	assert_string_equal(read_good(NULL).access_key, "OTHER");
 }
@@ -266,7 +267,8 @@ static void kinds_that_are_not_supported(void **state)
 			 settings[i]);
 		read_bad("a", -EOPNOTSUPP, words);
 		read_bad("a", -EOPNOTSUPP, "aws configure export-credentials --profile a ");
-		/* Keys of the environment make the profile's kind unimportant. */
+		/* Keys in the environment take precedence, so the kind of the profile does not
+		 * matter. */
 		setenv("AWS_PROFILE", "a", 1);
 		setenv("AWS_ACCESS_KEY_ID", "ENV", 1);
 		setenv("AWS_SECRET_ACCESS_KEY", "HIDDEN", 1);
@@ -274,7 +276,7 @@ static void kinds_that_are_not_supported(void **state)
 		unsetenv("AWS_PROFILE");
 		unsetenv("AWS_ACCESS_KEY_ID");
 		unsetenv("AWS_SECRET_ACCESS_KEY");
-		/* Of all of them, only a role counts before keys of the same profile. */
+		/* Among these kinds, only a role takes precedence over keys in the same profile. */
 		credentials("[a]\naws_access_key_id=FILE\naws_secret_access_key=HIDDEN\n");
 		if (!i)
 			read_bad("a", -EOPNOTSUPP, words);
@@ -328,8 +330,8 @@ static void wrong_files(void **state)
 	read_bad(NULL, -EISDIR, "cannot read ");
 }
 
-/* A shell's <(COMMAND) is the name of a pipe, whose bytes can be read only once. The section that a
- * profile names comes before the profile. */
+/* A shell's <(COMMAND) passes the name of a pipe, whose bytes can be read only once. In the pipe, a
+ * section to which the profile refers comes before the profile. */
 static void file_that_is_a_pipe(void **state)
 {
 	static const char text[] = "[services mine]\n"
@@ -354,14 +356,15 @@ static void file_that_is_a_pipe(void **state)
 	assert_int_equal(close(fds[0]), 0);
 }
 
-/* Makes calls of the file system fail that only root may make, or allows them again. */
+/* With `root` false, makes file system calls with the rights of another user. With `root` true,
+ * makes them as root again. */
 static void be_root(bool root)
 {
 	if (!getuid())
 		assert_int_equal(seteuid(root ? 0 : 65534), 0);
 }
 
-/* Reads the region as another user, if this program runs as root. */
+/* Reads the settings, as another user if this program runs as root, and compares the region. */
 static void region_is(const char *region)
 {
 	struct pst_s3_settings s;
@@ -372,8 +375,9 @@ static void region_is(const char *region)
 	assert_string_equal(s.region, region);
 }
 
-/* A home that this user may not enter is like one without files. An unreadable file is an error.
- * The names are relative, because the folders above the home may be closed for other users. */
+/* A home directory that the user may not enter counts as one without files. A file that the user
+ * may not read is an error. The names are relative, because the folders above the home directory
+ * may be closed to other users. */
 static void files_of_another_user(void **state)
 {
 	int here = open(".", O_PATH | O_CLOEXEC);
@@ -392,7 +396,7 @@ static void files_of_another_user(void **state)
 	region_is("eu-1");
 	assert_int_equal(chmod(".", 0), 0);
 	region_is("us-east-1");
-	/* Without root rights, a name inside of a folder that is closed leads nowhere. */
+	/* Without root's rights, a name below a closed folder cannot be found. */
 	assert_int_equal(fchdir(here), 0);
 	assert_int_equal(chmod(home, 0755), 0);
 	assert_int_equal(chdir(home), 0);

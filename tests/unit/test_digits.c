@@ -43,7 +43,8 @@ static void hex(void **state)
 	assert_memory_equal(bytes, wanted, 4);
 	assert_true(pst_hex_parse("", 0, bytes));
 	for (unsigned i = 0; i < COUNT(wrong); i++) {
-		/* A block of the text's length, so that a sanitizer detects a read beyond it. */
+		/* Uses a block of exactly the text's length, so that a sanitizer detects a read
+		 * beyond its end. */
 		char *copy = strdup(wrong[i]);
 
 		assert_non_null(copy);
@@ -137,7 +138,7 @@ static void texts_that_are_no_base64(void **state)
 	for (unsigned i = 0; i < COUNT(texts); i++)
 		if (pst_base64_parse(texts[i], strlen(texts[i]), out, sizeof(out)) != -EINVAL)
 			fail_msg("'%s' is accepted", texts[i]);
-	/* A NUL is no digit. */
+	/* A NUL is not a base64 digit. */
 	assert_int_equal(pst_base64_parse("Zm\0v", 4, out, sizeof(out)), -EINVAL);
 }
 

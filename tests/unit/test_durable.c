@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests that the gateway's acknowledged changes survive a power cut. The linker wraps the system
- * calls of the gateway, and a model records which folder entries and which files have been synced:
+ * calls of the gateway, and a model records which folder entries and which files have been synced.
+ * The model has these rules:
  *   - a file is synced before its name appears;
  *   - when a call returns, the entries that it has made or removed are synced;
  *   - while a folder takes the name of an object, the object can be found after a power cut at any
  *     moment.
- * The files are real. The model assumes that every entry that was not synced may be lost alone.
+ * The files are real. The model assumes that a power cut may lose any unsynced entry and keep the
+ * other entries.
  */
 #include "test.h"
 
@@ -25,8 +27,8 @@
 #define ENTRIES 256
 #define FILES 64
 
-/* A name in a folder: the inode to which it leads, and the one to which it leads after a power cut.
- * 0: there is no such name. */
+/* A name in a folder. `live` is the inode to which it leads now, and `durable` the inode to which
+ * it leads after a power cut. 0 means that the name does not exist. */
 struct entry {
 	ino_t folder, live, durable;
 	char name[96];
@@ -35,10 +37,13 @@ struct entry {
 static struct entry entries[ENTRIES];
 static unsigned entry_count;
 static ino_t synced[FILES]; /* files that were synced after their last change */
-static char broken[200];    /* the first rule that was broken */
-static ino_t tmp_folder;    /* the folder of drafts, whose entries may be lost */
-static bool no_attributes;  /* whether the file system refuses extended attributes */
-/* The object that must not be lost, and its name: 0 or an inode. */
+/* description of the first broken rule; empty if none is broken */
+static char broken[200];
+/* the folder of drafts; its entries may be lost in a power cut */
+static ino_t tmp_folder;
+static bool no_attributes; /* whether the file system refuses extended attributes */
+/* Inode of an object that must not be lost, and inode of the folder that has its name; 0: there is
+ * no such object. */
 static ino_t guarded, guarded_folder;
 
 static void rule_break(const char *what, const char *name)
@@ -90,14 +95,15 @@ static void file_synced(ino_t file)
 	fail_msg("FILES is too small");
 }
 
-/* Returns whether a name certainly leads to an inode. */
+/* Returns whether a name leads to an inode both now and after a power cut. */
 static bool leads_to(const struct entry *e, ino_t file)
 {
 	return e && e->live == file && e->durable == file;
 }
 
-/* Returns whether the guarded object is found if its name leads to `found`: to the object itself,
- * or to a folder that has the object or a link to its place among the drafts. */
+/* Returns whether the guarded object can be found if its name leads to the inode `found`. That
+ * inode must be the object itself, or a folder that contains the object or a link to its place
+ * among the drafts. */
 static bool guarded_in(ino_t found)
 {
 	const struct entry *moving = entry_find(found, GW_MOVING);
@@ -120,7 +126,7 @@ static void guarded_check(const char *call)
 		rule_break("a power cut loses the object after", call);
 }
 
-/* Records what a name of a folder leads to after a call has changed it. */
+/* Records the inode to which a name leads after a call has changed the name. */
 static void entry_changed(int dir, const char *name, const char *call)
 {
 	ino_t folder = inode_of(dir);
@@ -149,7 +155,7 @@ static void folder_synced(ino_t folder)
 
 /* ---- the wrappers ---- */
 
-/* Does not sync: the model needs none, and a drive takes long. */
+/* Only records the sync. The model needs no real sync, which is slow on a drive. */
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
@@ -253,7 +259,8 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 	return ret;
 }
 
-/* The gateway calls openat2 with four arguments, and renameat2 with five. */
+/* The gateway calls openat2 with four arguments, and renameat2 with five. syscall(2) takes them
+ * all. */
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e)
@@ -262,7 +269,8 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e)
 	ino_t was = guarded;
 
 	if (!ret && number == SYS_renameat2) {
-		/* Both names change in one step. */
+		/* renameat2 changes both names in one step, so the guarded object is checked only
+		 * after both are recorded. */
 		guarded = 0;
 		entry_changed((int)a, (const char *)b, "renameat2");
 		guarded = was;
@@ -329,8 +337,8 @@ static int object_put(struct place *p, const char *key, bool exclusive)
 	return ret;
 }
 
-/* Fails if a rule was broken, or if a name that a call has made outside of the folder of drafts can
- * still be lost. */
+/* Fails if a rule was broken. Also fails if a name outside of the folder of drafts was changed and
+ * the change can still be lost. */
 static void assert_all_durable(void)
 {
 	assert_string_equal(broken, "");
@@ -340,8 +348,8 @@ static void assert_all_durable(void)
 			fail_msg("the folder with the new name %s was not synced", entries[i].name);
 }
 
-/* Fails unless the model has recorded every name of a path from the root, and none can be lost.
- * `gone`: unless the removal of the last name is recorded and cannot be lost. */
+/* Fails unless the model has recorded every name of a path from the root, and a power cut loses
+ * none of them. If `gone` is true, the last name must have been removed durably instead. */
 static void assert_path_durable(const struct place *p, const char *path, bool gone)
 {
 	ino_t folder = inode_of(p->store.root);
@@ -446,7 +454,8 @@ static void removal_is_durable(void **state)
 	place_close(&p);
 }
 
-/* Another gateway or another program may have made a folder and was killed before the sync. */
+/* Another gateway or another program may have made a folder and been killed before it synced the
+ * folder. */
 static void folders_of_others_are_synced(void **state)
 {
 	struct place p;

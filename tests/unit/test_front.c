@@ -31,7 +31,7 @@ static const char key_file[] = "[WRITER]\nsecret = " SECRET_WRITER "\nbuckets = 
 			       "[ALL]\nsecret = " SECRET_ALL "\nbuckets = *\n"
 			       "access = rw\n";
 
-/* Syncs take long, and unit/test_durable tests them. */
+/* Does nothing, because a real sync is slow. unit/test_durable tests the syncs. */
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
@@ -44,17 +44,20 @@ struct place {
 	struct gw_front front;
 };
 
-/* A request. Members that are 0 have the values of a correct request of WRITER. */
+/* A request to send. A member that is 0 stands for the value of a correct request by the access key
+ * WRITER. */
 struct question {
 	const char *method, *target;
 	const char *body;
 	const char *access_key, *secret;
-	const char *payload;	     /* header x-amz-content-sha256; NULL: digest of `body` */
-	const char *sent;	     /* target that is sent in place of the signed one */
+	const char *payload; /* header x-amz-content-sha256; NULL: digest of `body` */
+	/* target that is sent; the signature is made for `target`; NULL: `target` is sent */
+	const char *sent;
 	const char *unsigned_header; /* name of a header that is added after the signature */
 	struct pst_header more[4];   /* further signed headers */
-	long late_s;		     /* time since the signature */
-	bool spoil;		     /* whether to change the signature */
+	long late_s;		     /* seconds between the signature and the request */
+	/* whether to change the signature, so that it is wrong */
+	bool spoil;
 };
 
 /* A request in progress, and its reply. */
@@ -65,7 +68,7 @@ struct exchange {
 	struct pst_text authorization;
 	bool wanted;
 	unsigned status;
-	char body[4096]; /* of the reply, with a NUL */
+	char body[4096]; /* body of the reply, ends with a NUL */
 };
 
 static void header_add(struct exchange *x, const char *name, const char *value)
@@ -100,7 +103,7 @@ static void sign(struct exchange *x, const struct question *q, time_t now)
 	header_add(x, "authorization", x->authorization.at);
 }
 
-/* Sends head and body. The reply is complete after finish(). */
+/* Sends the head and the body of a request. finish() completes the reply. */
 static void begin(struct exchange *x, struct place *p, const struct question *q)
 {
 	time_t now = time(NULL) - q->late_s;
@@ -152,8 +155,8 @@ static void finish(struct exchange *x)
 	free(x->authorization.at);
 }
 
-/* Sends a request, and fails unless the reply has the status, and `text` in its body if it is not
- * NULL. */
+/* Sends a request. Fails unless the reply has the status `status`, and a body that contains `text`.
+ * If `text` is NULL, the body is not checked. */
 static void expect(struct place *p, const struct question *q, unsigned status, const char *text)
 {
 	struct exchange x;
@@ -351,7 +354,7 @@ static void readers_change_nothing(void **state)
 static void bodies_must_match_their_hashes(void **state)
 {
 	static const struct question wrong[] = {
-		/* the digest of no bytes */
+		/* the digest of an empty body */
 		{.payload = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
 		{.more = {{"content-md5", "1B2M2Y8AsgTpgAmY7PhCfg=="}}},
 		{.more = {{"x-amz-checksum-crc32c", "AAAAAA=="}}},
@@ -373,7 +376,8 @@ static void bodies_must_match_their_hashes(void **state)
 	place_close(&p);
 }
 
-/* Fails unless the file "sentinel" in the root is unchanged, and nothing else is beside it. */
+/* Fails unless the file "sentinel" in the root is unchanged. Also fails if a request has created a
+ * file outside of its bucket. */
 static void expect_sentinel(const struct place *p)
 {
 	static const char *const gone[] = {"new", "x", "data-1/new"};
@@ -423,15 +427,16 @@ static void no_path_leaves_its_bucket(void **state)
 		begin(&x, &p, &q);
 		finish(&x);
 		expect_sentinel(&p);
-		/* The object is in the bucket, or a link was in its way. */
+		/* The object must be in the bucket. If a link was in its path, the request failed
+		 * instead. */
 		if (x.status == 200)
 			expect_object(&p, target, "changed");
 	}
 	place_close(&p);
 }
 
-/* Neither the store's own folder nor a folder outside of the root is a bucket, even for a key that
- * may use all buckets. */
+/* A request cannot use the store's own folder, nor a folder outside of the root, as a bucket, even
+ * with a key that may use all buckets. */
 static void other_folders_are_no_buckets(void **state)
 {
 	static const char *const targets[] = {"/.penstock", "/..", "/.", "/%2e%2e", "/..%2fother"};

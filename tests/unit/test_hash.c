@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the hash functions of S3: published values, pieces of all lengths, the CPU's instruction
- * against tables, and combination of CRCs.
+ * Tests the hash functions of S3: published values, input in pieces of all lengths, the CPU's
+ * instructions compared with the tables, and combinations of CRCs.
  */
 #include "test.h"
 
@@ -79,7 +79,7 @@ static void crc64_of_blocks(void **state)
 	}
 }
 
-/* Returns the raw CRC of one bit after the other, as the definition has it. */
+/* Computes the raw CRC bit by bit, as its definition says. */
 static uint64_t crc_by_bits(uint64_t poly, uint64_t raw, const unsigned char *at, size_t len)
 {
 	for (; len; len--, at++) {
@@ -110,7 +110,7 @@ static void crcs_of_all_lengths(void **state)
 		}
 }
 
-/* Returns the CRC of some bytes as a number. */
+/* Returns the CRC of `len` bytes as a number. */
 static uint64_t crc(enum pst_hash_kind kind, const unsigned char *bytes, size_t len)
 {
 	return strtoull(digest(kind, bytes, len, 1000), NULL, 16);
@@ -138,7 +138,8 @@ static void combined_crcs(void **state)
 	}
 }
 
-/* Combines the CRCs of ranges that are too long to compute: x followed by y and z has one CRC. */
+/* Combines the CRCs of ranges that are too long to compute. The combination must be associative: (x
+ * + y) + z and x + (y + z) have the same CRC. */
 static void combined_long_crcs(void **state)
 {
 	static const enum pst_hash_kind kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C,

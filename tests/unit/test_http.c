@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the reactors with a server in this process. The linker replaces recv() in this program, so
- * that a test can let each answer arrive before the client has returned from sending its request,
- * close(), so that a test can fork when a connection has been closed, and getaddrinfo(), so that a
- * name can have several addresses.
+ * Tests the reactors (threads that carry HTTP requests) with a server in this process. The linker
+ * replaces three functions in this program. recv() is replaced so that a test can let each answer
+ * arrive before the client has returned from sending its request. close() is replaced so that a
+ * test can fork when a connection has been closed. getaddrinfo() is replaced so that a name can
+ * have several addresses.
  */
 #include "test.h"
 
@@ -41,12 +42,12 @@ ssize_t __wrap_recv(int fd, void *buf, size_t len, int flags)
 int __real_close(int fd);
 int __wrap_close(int fd);
 
-static __thread bool serves;	 /* this thread is one of the server */
-static _Atomic bool close_forks; /* the client's next close() forks */
+static __thread bool serves;	 /* whether this thread belongs to the server */
+static _Atomic bool close_forks; /* whether the client's next close() forks */
 static _Atomic int child_status = -1;
 
-/* Forks when the descriptor has been closed and another file has got its number. The child exits
- * with 1 if the hooks of the library have closed that file. */
+/* Closes a descriptor, opens another file that gets its number, and forks. The child exits with 1
+ * if the library's fork hooks have closed that file. */
 static int close_and_fork(int fd)
 {
 	int other = open("/dev/null", O_RDONLY), status = -1;
@@ -76,7 +77,7 @@ int __real_getaddrinfo(const char *node, const char *service, const struct addri
 int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
 		       struct addrinfo **out);
 
-/* A name such as "127.0.0.2+127.0.0.1" has these addresses, in this order. */
+/* Resolves a name such as "127.0.0.2+127.0.0.1" to these addresses, in this order. */
 int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
 		       struct addrinfo **out)
 {
@@ -96,7 +97,7 @@ int __wrap_getaddrinfo(const char *node, const char *service, const struct addri
 
 /* ---- the server ---- */
 
-/* Answers to requests for these paths; the others get BODY bytes. */
+/* The server's answers to requests for these paths. Any other path is answered with BODY bytes. */
 static const struct {
 	const char *path, *answer;
 } answers[] = {
@@ -198,7 +199,8 @@ static void done(struct pst_http_call *call)
 
 static const struct pst_http_ops ops = {write_head, judge, done};
 
-/* Starts CALLS calls at once, and waits for their ends. Returns the milliseconds that they took. */
+/* Starts CALLS calls at once, and waits until they have ended. Returns the duration in
+ * milliseconds. */
 static unsigned calls_run(unsigned port)
 {
 	static struct pst_http_call calls[CALLS];
@@ -239,7 +241,8 @@ static unsigned calls_run(unsigned port)
 	return (unsigned)((to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000);
 }
 
-/* A reactor that ends a call while it starts it must not sleep before it starts the next. */
+/* If a call ends while a reactor starts it, the reactor must start the next call at once, without
+ * sleeping. */
 static void answers_that_come_at_once(void **state)
 {
 	unsigned port = server_start(), ms;
@@ -343,8 +346,8 @@ static int one_wait(struct one *one)
 	return one->http.result;
 }
 
-/* The body goes to as many pieces of memory as it has bytes. It arrives together with the head, or,
- * if the head fills the first receive, with some bytes missing. */
+/* The memory for the body has as many pieces as the body has bytes. The body arrives together with
+ * the head, or, if the head fills the first receive, some bytes of the body arrive later. */
 static void memory_in_many_pieces(void **state)
 {
 	static const struct pst_http_ops piece_ops = {write_head, judge, done};
@@ -376,7 +379,8 @@ static void memory_in_many_pieces(void **state)
 	assert_int_equal(missing, 0);
 }
 
-/* The hook in the child must not close a file that has got the number of a closed connection. */
+/* The library's fork hook runs in the child. It must not close a file that has got the number of a
+ * closed connection. */
 static void forks_while_a_connection_closes(void **state)
 {
 	unsigned port = server_start();
@@ -390,7 +394,7 @@ static void forks_while_a_connection_closes(void **state)
 	assert_int_equal(child_status, 0);
 }
 
-/* A call that waits for its next attempt does not keep others from going. */
+/* While failed calls wait for their next attempt, another call can use their places. */
 static void delayed_calls_make_room(void **state)
 {
 	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
@@ -403,7 +407,7 @@ static void delayed_calls_make_room(void **state)
 	before = counts.retries;
 	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
 		one_start(&failing[i], "127.0.0.1", port, "/error");
-	do { /* until each has failed once */
+	do { /* waits until each call has failed once */
 		sched_yield();
 		pst_http_get_counts(&counts);
 	} while (counts.retries < before + PST_HTTP_INFLIGHT_FIRST);
@@ -423,7 +427,8 @@ static void delayed_calls_make_room(void **state)
 	assert_int_equal(still, PST_HTTP_INFLIGHT_FIRST);
 }
 
-/* After "slow down", a call keeps its place: the server must not get other requests instead. */
+/* A call that was answered with "slow down" keeps its place while it waits, because the server must
+ * not get another request instead. */
 static void slowed_calls_make_no_room(void **state)
 {
 	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
@@ -449,19 +454,19 @@ static void slowed_calls_make_no_room(void **state)
 	if (!waited)
 		one_wait(&other);
 	assert_true(waited);
-	/* All places are free again. */
+	/* After that, all places are free again. */
 	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
 		one_start(&failing[i], "127.0.0.1", port, "/");
 	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
 		assert_int_equal(one_wait(&failing[i]), 0);
 }
 
-/* A connection that received more than the answer carries no other request. */
+/* If a connection received more bytes than the answer has, the client closes the connection. */
 static void surplus_ends_a_connection(void **state)
 {
 	static const struct {
 		const char *path;
-		unsigned connections; /* for two calls */
+		unsigned connections; /* number of connections that two calls need */
 	} rows[] = {{"/empty", 1}, {"/surplus", 2}, {"/surplus-204", 2}};
 	struct pst_http_counts before, after;
 	struct one one;
@@ -482,8 +487,8 @@ static void surplus_ends_a_connection(void **state)
 	}
 }
 
-/* A call that cannot connect to the first address uses the next one at once. The server listens at
- * 127.0.0.1 only, and a connection to the address 255.255.255.255 fails within connect(). */
+/* If a call cannot connect to the first address, it tries the next address at once. The server
+ * listens at 127.0.0.1 only, and a connection to 255.255.255.255 fails within connect(). */
 static void other_addresses_are_tried(void **state)
 {
 	static const struct {
@@ -496,7 +501,8 @@ static void other_addresses_are_tried(void **state)
 	struct one one;
 
 	(void)state;
-	/* The second call finds no idle connection, and skips the addresses that failed. */
+	/* The second call finds no idle connection. It must skip the addresses that failed
+	 * before. */
 	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
 		int ret;
 
@@ -508,7 +514,7 @@ static void other_addresses_are_tried(void **state)
 	}
 }
 
-/* Each bucket has a server's name of its own in one style of addresses. */
+/* With virtual-hosted addresses, each bucket is a server with its own name. */
 static void many_servers(void **state)
 {
 	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .tls = true};
@@ -525,7 +531,8 @@ static void many_servers(void **state)
 		first = first ? first : endpoint;
 		assert_ptr_equal(endpoint->tls_context, first->tls_context);
 	}
-	opts.insecure = true; /* another trust */
+	/* these options trust other certificates, so the server counts as another one */
+	opts.insecure = true;
 	assert_int_equal(pst_endpoint_get(&opts, &other, &err), 0);
 	assert_ptr_not_equal(other->tls_context, first->tls_context);
 	opts.insecure = false;
@@ -549,9 +556,9 @@ static void server_call(unsigned port, unsigned number)
 	assert_int_equal(one.memory[BODY - 1], 'b');
 }
 
-/* A reactor has room for as many connections as calls may be in flight. A call to one more server
+/* A reactor can have as many connections as calls may be in flight. A call to one more server
  * closes the connection that has been idle for the longest time. One reactor carries all calls,
- * because they come one after another. */
+ * because they are made one after another. */
 static void more_servers_than_connections(void **state)
 {
 	const unsigned count = PST_HTTP_INFLIGHT_MAX + 50;

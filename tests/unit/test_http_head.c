@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the parser of HTTP responses: what it finds in a head, and what it refuses. */
+/* Tests the parser of the heads of HTTP responses: the values that it finds, and the heads that it
+ * refuses. */
 #include "test.h"
 
 #include <errno.h>
@@ -124,7 +125,7 @@ static void refuses_what_is_too_long(void **state)
 	assert_int_equal(parse(text, &head), -E2BIG);
 	memcpy(text + at - 3 + 6 * PST_HTTP_LINES_MAX, "\r\n", 3);
 	assert_true(parse(text, &head) > 0);
-	/* A value that does not fit is left out, and the head stays readable. */
+	/* A value that is too long is ignored, and the rest of the head is still parsed. */
 	at = (size_t)snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nETag: ");
 	memset(text + at, 'e', 300);
 	memcpy(text + at + 300, "\r\n\r\n", 5);

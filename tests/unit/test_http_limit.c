@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the adaptation of the number of requests in flight, with simulated servers: the bytes per
- * second are a function of the limit, and time is a number.
+ * Tests how the library adapts the limit of requests in flight. The servers are simulated: the
+ * bytes per second are a function of the number of requests, and the time is a variable.
  */
 #include "test.h"
 
@@ -10,21 +10,22 @@
 #define MS 1000000u
 #define BYTES (4u << 20)
 
-/* A server that reaches its full speed with `knee` requests, and loses a part of it with more. */
+/* A simulated server. It reaches its full speed with `knee` requests in flight. Each further
+ * request lowers the speed by loss_percent. */
 struct sim {
 	struct pst_http_limit limit;
 	uint64_t now_ns;
 	unsigned knee, loss_percent;
 };
 
-/* Lets the requests of one second end. */
+/* Simulates `seconds` seconds, in which requests end. Reports them to the limit. */
 static void sim_run(struct sim *sim, unsigned seconds, bool saturated)
 {
 	uint64_t end = sim->now_ns + seconds * 1000ull * MS;
 
 	while (sim->now_ns < end) {
 		unsigned n = sim->limit.now < sim->knee ? sim->limit.now : sim->knee;
-		double speed = 100e6 * n; /* of one request: 100 MB/s */
+		double speed = 100e6 * n; /* speed of `n` requests, at 100 MB/s for each */
 
 		for (unsigned i = sim->knee; i < sim->limit.now; i++)
 			speed *= 1 - sim->loss_percent / 100.0;
@@ -89,7 +90,7 @@ static void halves_when_asked_to(void **state)
 	sim_run(&sim, 30, true);
 	before = sim.limit.now;
 	assert_in_range(before, 17, PST_HTTP_INFLIGHT_MAX);
-	/* All requests in flight get the same answer, which counts once. */
+	/* All requests in flight get the answer "slow down", but the limit is halved only once. */
 	for (unsigned i = 0; i < before; i++)
 		pst_http_limit_slow_down(&sim.limit, sim.now_ns + i);
 	assert_int_equal(sim.limit.now, before / 2);

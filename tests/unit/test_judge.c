@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the rules of responses (src/s3/judge.c). The table has a row for each row of the protocol's
- * tables, and for each response that servers have been seen to send, such as status 200 for an
- * empty object that a server without RDMA has stored. The answers that the server half composes
- * are judged by the client half.
+ * tables, and for each response that real servers were seen to send. One example is status 200 for
+ * an empty object, from a server without RDMA that has stored the empty body. The client half also
+ * judges the responses that the server half composes.
  */
 #include "test.h"
 
@@ -84,7 +84,7 @@ static const struct row {
 	 {{"X-Amz-RDMA-Reply", " 200"}, {"X-AMZ-RDMA-BYTES-TRANSFERRED", " 4096 "}},
 	 DONE,
 	 LEN},
-	/* GET declined, or its transfer failed */
+	/* responses to a GET that was declined, or whose transfer failed */
 	{"a GET is declined",
 	 GET,
 	 200,
@@ -106,7 +106,7 @@ static const struct row {
 	 1,
 	 0,
 	 LEN},
-	/* PUT declined */
+	/* responses to a PUT that was declined */
 	{"a PUT is declined", PUT, 200, 0, "RDMANotSupported", {{REPLY, "501"}}, RESEND},
 	{"a PUT is declined, as boto3 reports it",
 	 PUT,
@@ -115,7 +115,7 @@ static const struct row {
 	 "RDMANotSupported",
 	 {{REPLY, "501"}},
 	 RESEND},
-	/* the trap */
+	/* responses of a server that has ignored the token and stored the empty body */
 	{"a server ignores the token of a PUT",
 	 PUT,
 	 200,
@@ -136,7 +136,7 @@ static const struct row {
 	 0,
 	 1},
 	{"a PUT with bytes but without reply", PUT, 200, 0, NULL, {{BYTES, "4096"}}, RESEND, 0, 1},
-	/* malformed token, failed transfer */
+	/* errors that RDMA causes: a malformed token, a failed transfer */
 	{"a malformed token of a PUT",
 	 PUT,
 	 400,
@@ -156,7 +156,7 @@ static const struct row {
 	 0,
 	 1},
 	{"the transfer of a PUT failed", PUT, 500, 0, "RDMATransferFailed", {{NULL, NULL}}, RESEND},
-	/* errors that have nothing to do with RDMA */
+	/* errors without any relation to RDMA */
 	{"the response was lost", PUT, 0, 0, NULL, {{NULL, NULL}}, ERROR},
 	{"no such key", GET, 404, 0, "NoSuchKey", {{NULL, NULL}}, ERROR},
 	{"another 400", PUT, 400, 0, "BadDigest", {{NULL, NULL}}, ERROR},
@@ -164,7 +164,7 @@ static const struct row {
 	{"another 500", PUT, 500, 0, "InternalError", {{REPLY, "200"}}, ERROR},
 	{"changed in between", GET, 412, 0, "PreconditionFailed", {{NULL, NULL}}, ERROR},
 	{"a redirection", GET, 307, 0, NULL, {{NULL, NULL}}, ERROR},
-	/* claims that contradict each other */
+	/* responses that contradict the request */
 	{"a PUT of fewer bytes", PUT, 200, 0, NULL, {{REPLY, "200"}, {BYTES, "4095"}}, RESEND},
 	{"a PUT of more bytes", PUT, 200, 0, NULL, {{REPLY, "200"}, {BYTES, "4097"}}, RESEND},
 	{"a PUT without bytes", PUT, 200, 0, NULL, {{REPLY, "200"}}, RESEND},
@@ -355,7 +355,8 @@ static void check_answer(const struct answer_row *row)
 	assert_int_equal(v.next, row->next);
 }
 
-/* The client reads the checksum that the server has written. The bytes are "123456789". */
+/* The client parses the checksum header that the server has printed. The checksum is that of
+ * "123456789". */
 static void checksum_is_understood(void **state)
 {
 	const uint64_t numbers[] = {0xae8b14860a799888, 0, UINT64_MAX, 0x8000000000000001};

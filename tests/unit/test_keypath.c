@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the files of the gateway's objects: random keys become paths and keys again, no path leads
- * out of its bucket, and a walk through a folder finds all keys in the order of their bytes. Also
- * tests the parsers of ranges and of lists of parts.
+ * Tests how the gateway maps keys of objects to paths of files: random keys become paths and keys
+ * again, no path leads out of its bucket, and a walk through a folder finds all keys in byte order.
+ * Also tests the parsers of ranges and of lists of parts.
  */
 #include "test.h"
 
@@ -18,8 +18,8 @@
 
 #define KEYS 400
 
-/* Parts of which the random keys consist. Many of them are names that the mapping gives a
- * meaning. */
+/* Pieces from which the random keys are made. Many of them are names with a special meaning in the
+ * mapping. */
 static const char *const pieces[] = {
 	"a",	    "b",	"/",	 "/",	    "/",  ".",	"..", "%", "%e",
 	"%.",	    "%25",	"%self", "%moving", "%+", "%-", " ",  "-", "\x01",
@@ -82,7 +82,7 @@ static void keys_refused(void **state)
 	assert_true(gw_keypath(key, GW_KEY_MAX, path) > 0);
 }
 
-/* A plain key is its own path, so that a POSIX user finds the file. */
+/* A plain key is also the path of its file, so that POSIX users find the file by its key. */
 static void plain_keys_stay(void **state)
 {
 	static const char *const plain[] = {"a", "a/b.txt", "x y/\xc3\xbc", ".hidden", "a%25/b%"};
@@ -95,7 +95,8 @@ static void plain_keys_stay(void **state)
 	}
 }
 
-/* A name that no key has is no part of a key, so two files never have one key. */
+/* Names that the mapping of keys never produces do not count as keys. So two files never have the
+ * same key. */
 static void other_names(void **state)
 {
 	static const char *const names[] = {"%", "%x", "%2",   "%-a", "%+a",
@@ -107,7 +108,8 @@ static void other_names(void **state)
 	for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++)
 		if (gw_name_parse(names[i], "", 0, part, &len) != GW_NAME_NONE)
 			fail_msg("the name '%s' is a part of a key", names[i]);
-	/* "ab" fits into one name, so that it is not split into "a" and "b". */
+	/* "ab" is short enough for one name, so a name that splits it into "a" and "b" is
+	 * refused. */
 	assert_int_equal(gw_name_parse("%-b", "a", 1, part, &len), GW_NAME_NONE);
 }
 
@@ -155,8 +157,8 @@ static void key_store(const struct gw_store *store, int bucket, const struct key
 	gw_meta_close(&meta);
 }
 
-/* Stores random keys, walks after each of some keys, and removes all of them. `unnamed` is whether
- * drafts are files without a name. */
+/* Stores random keys. Then walks from several of the keys, and removes all keys. `unnamed` tells
+ * whether drafts are files without a name (O_TMPFILE). */
 static void walk_in_order(bool unnamed)
 {
 	char place[512], why[256], command[600];
@@ -210,7 +212,7 @@ static void walk_unnamed(void **state)
 	walk_in_order(true);
 }
 
-/* As on file systems without O_TMPFILE. */
+/* Runs the same case as on a file system without O_TMPFILE. */
 static void walk_named(void **state)
 {
 	(void)state;

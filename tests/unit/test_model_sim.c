@@ -70,6 +70,16 @@ static const struct pst_model_setting trees[][PST_MODEL_SETTINGS] = {
 	{{"streams", 8}, {"arbitration", 1}, {"high-streams", 3}},
 	{{"streams", 2}, {"arbitration", 3}, {"high-streams", 1}, {"gpus", 1}, {"switches", 1}},
 	{{"streams", 64}, {"chunk", 4096}},
+	/* Few chunks in flight, and fast links between two slow ones. */
+	{{"streams", 1},
+	 {"traffic", 3},
+	 {"direction", 1},
+	 {"crossbar-gbps", 46},
+	 {"uplink-gbps", 977},
+	 {"gpu-gbps", 1478},
+	 {"drive-gbps", 260},
+	 {"hop-ns", 880},
+	 {"depth", 4}},
 };
 
 static void as_the_closed_form(void **state)

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "penstock_ckpt.h"
+#include "penstock_model.h"
 #include "penstock_object.h"
 
 #define LEN 8192u
@@ -78,6 +79,8 @@ static void null_storages(void **state)
 	FAILS(penstock_open_fd, STDIN_FILENO, NULL, NULL);
 	FAILS(penstock_commit, NULL, 0);
 	FAILS(penstock_abort, NULL);
+	FAILS(penstock_commit_with, NULL, NULL);
+	FAILS(penstock_abort_with, NULL, NULL);
 	FAILS(penstock_s3_ask, NULL, &(struct penstock_s3_answer){.size = 0}, buf, LEN);
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0}, NULL, buf, LEN);
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0},
@@ -378,6 +381,22 @@ static void null_object_servers(void **state)
 	penstock_object_server_close(server);
 }
 
+static void null_planner(void **state)
+{
+	const char *name = "total", *none = NULL;
+	double value;
+	char word[32];
+
+	(void)state;
+	FAILS(penstock_model_run, NULL, NULL, &name, &value, 1);
+	FAILS(penstock_model_run, "pipeline", NULL, NULL, &value, 1);
+	FAILS(penstock_model_run, "pipeline", NULL, &name, NULL, 1);
+	FAILS(penstock_model_run, "pipeline", NULL, &none, &value, 1);
+	FAILS(penstock_model_word, NULL, "slowest-hop", 0, word, sizeof(word));
+	FAILS(penstock_model_word, "pipeline", NULL, 0, word, sizeof(word));
+	FAILS(penstock_model_word, "pipeline", "slowest-hop", 0, NULL, sizeof(word));
+}
+
 static void null_texts(void **state)
 {
 	const char *volatile none = NULL;
@@ -615,6 +634,7 @@ int main(void)
 		cmocka_unit_test(null_groups),
 		cmocka_unit_test(null_object_clients),
 		cmocka_unit_test(null_object_servers),
+		cmocka_unit_test(null_planner),
 		cmocka_unit_test(null_texts),
 		cmocka_unit_test(map_is_covered),
 		cmocka_unit_test(requests_of_different_sizes),

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the buffers of an upload. If its length is unknown, later parts are longer, but only an
- * object of many GiB reaches them, so the test includes the source. The buffers are never touched,
- * except their first bytes.
+ * Tests the buffers of an upload. The parts of an upload of unknown length become longer after many
+ * parts. Only an object of many GiB has such parts, so the test includes the source and takes
+ * buffers without an upload. It writes only the first bytes of the buffers.
  */
 #include "test.h"
 
 #include "../../src/storage/object_buffer.c"
 #include "../../src/storage/object_upload.c"
 
-static unsigned callocs_left; /* number of calls until one fails; 0: none fails */
+/* the call of calloc that fails, counted from the next one as 1; 0: no call fails */
+static unsigned callocs_left;
 
 void *__real_calloc(size_t count, size_t size);
 void *__wrap_calloc(size_t count, size_t size);
@@ -21,7 +22,7 @@ void *__wrap_calloc(size_t count, size_t size)
 	return __real_calloc(count, size);
 }
 
-/* Takes as many buffers as there are, while a part is on its way. */
+/* Takes buffers until the upload has no more. One part counts as in flight meanwhile. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;
@@ -38,9 +39,9 @@ static void longer_parts(void **state)
 
 	(void)state;
 	assert_non_null(up);
-	up->part_bytes = PART_BYTES;
+	up->part_bytes = PST_OBJECT_PART_BYTES;
 	up->sending = 1;
-	for (uint64_t len = PART_BYTES; len <= 32 * PART_BYTES; len *= 2) {
+	for (uint64_t len = PST_OBJECT_PART_BYTES; len <= 32 * PST_OBJECT_PART_BYTES; len *= 2) {
 		uint64_t want =
 			BUFFERS_BYTES / len > BUFFERS_MIN ? BUFFERS_BYTES / len : BUFFERS_MIN;
 		unsigned count = take_all(up, len, buffers, 64);
@@ -56,7 +57,8 @@ static void longer_parts(void **state)
 	free(up);
 }
 
-/* Free buffers are used again while the parts have their length. */
+/* Buffers that were given back are used again as long as the length of the parts does not
+ * change. */
 static void equal_parts(void **state)
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));
@@ -65,14 +67,14 @@ static void equal_parts(void **state)
 
 	(void)state;
 	assert_non_null(up);
-	up->part_bytes = PART_BYTES;
+	up->part_bytes = PST_OBJECT_PART_BYTES;
 	up->sending = 1;
-	count = take_all(up, PART_BYTES, buffers, 64);
-	assert_int_equal(count, BUFFERS_BYTES / PART_BYTES);
-	pst_object_buffer_put(up, buffers[3], PART_BYTES);
-	again = pst_object_buffer_get(up, PART_BYTES);
+	count = take_all(up, PST_OBJECT_PART_BYTES, buffers, 64);
+	assert_int_equal(count, BUFFERS_BYTES / PST_OBJECT_PART_BYTES);
+	pst_object_buffer_put(up, buffers[3], PST_OBJECT_PART_BYTES);
+	again = pst_object_buffer_get(up, PST_OBJECT_PART_BYTES);
 	assert_ptr_equal(again, buffers[3]);
-	assert_null(pst_object_buffer_get(up, PART_BYTES));
+	assert_null(pst_object_buffer_get(up, PST_OBJECT_PART_BYTES));
 	while (count)
 		free(buffers[--count]);
 	free(up);
@@ -91,14 +93,14 @@ static void no_memory_for_a_part(void **state)
 		struct part *part;
 
 		assert_non_null(up);
-		up->part_bytes = PART_BYTES;
-		up->length = 2 * PART_BYTES + 1;
+		up->part_bytes = PST_OBJECT_PART_BYTES;
+		up->length = 2 * PST_OBJECT_PART_BYTES + 1;
 		callocs_left = failing;
 		part = part_open(up, 2, &err);
 		callocs_left = 0;
 		assert_int_equal(part != NULL, failing == 3);
 		assert_int_equal(err.code, part ? 0 : -ENOMEM);
-		for (; up->spare; allocated += PART_BYTES)
+		for (; up->spare; allocated += PST_OBJECT_PART_BYTES)
 			free(spare_take(up));
 		if (part)
 			allocated += part->mem_len;
@@ -110,12 +112,49 @@ static void no_memory_for_a_part(void **state)
 	}
 }
 
+/* The buffers of a closed upload are used again by the next one. The process keeps at most KEPT_MAX
+ * of them, and only those of the usual length. */
+static void kept_buffers(void **state)
+{
+	struct pst_object_upload *up = calloc(1, sizeof(*up));
+	char *first[KEPT_MAX + 1], *again[KEPT_MAX + 1], *longer;
+	unsigned same = 0;
+
+	(void)state;
+	assert_non_null(up);
+	while (kept_count)
+		free(kept[--kept_count]);
+	for (unsigned i = 0; i <= KEPT_MAX; i++) {
+		first[i] = buffer_alloc(up, KEPT_BYTES);
+		first[i][0] = first[i][KEPT_BYTES - 1] = 1;
+	}
+	longer = buffer_alloc(up, 2 * KEPT_BYTES);
+	pst_object_buffer_free(up, longer, 2 * KEPT_BYTES);
+	assert_int_equal(kept_count, 0);
+	for (unsigned i = 0; i <= KEPT_MAX; i++)
+		pst_object_buffer_free(up, first[i], KEPT_BYTES);
+	assert_int_equal(kept_count, KEPT_MAX);
+	for (unsigned i = 0; i < KEPT_MAX; i++)
+		again[i] = buffer_alloc(up, KEPT_BYTES);
+	assert_int_equal(kept_count, 0);
+	for (unsigned i = 0; i < KEPT_MAX; i++)
+		for (unsigned k = 0; k < KEPT_MAX; k++)
+			same += again[i] == first[k];
+	print_message("# %u of %llu buffers were used again\n", same,
+		      (unsigned long long)KEPT_MAX);
+	assert_int_equal(same, KEPT_MAX);
+	for (unsigned i = 0; i < KEPT_MAX; i++)
+		free(again[i]);
+	free(up);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(longer_parts),
 		cmocka_unit_test(equal_parts),
 		cmocka_unit_test(no_memory_for_a_part),
+		cmocka_unit_test(kept_buffers),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

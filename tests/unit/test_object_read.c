@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which reads compare the checksum of a whole object, and with which checksum. It includes
- * the source, and the linker replaces the requests to the server.
+ * Tests which reads verify the checksum of the whole object, and which checksum they use. The test
+ * includes the source, and the linker replaces the requests to the server.
  */
 #include "test.h"
 
@@ -13,7 +13,8 @@ static char bytes[LEN]; /* the object's bytes, all zero */
 
 /* The status with which the server refuses HEAD requests; 0: it does not refuse them. */
 static unsigned head_status;
-static struct pst_http_head answer; /* the head of all other responses */
+/* head of the server's responses to all other requests */
+static struct pst_http_head answer;
 
 int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
@@ -33,7 +34,9 @@ int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err
 	return 0;
 }
 
-/* Sets the server's answer. The checksum is that of the object's bytes, unless it is `wrong`. */
+/* Sets the responses of the server. `status_of_head` is the status of its refusals of HEAD, or 0.
+ * The checksum in the responses is that of the object's bytes, or another one if `wrong` is
+ * true. */
 static void answer_set(unsigned status_of_head, bool wrong)
 {
 	struct iovec iov = {bytes, LEN};
@@ -70,7 +73,7 @@ static struct pst_object *object_make(bool presigned)
 	return object;
 }
 
-/* The answer to the open's GET has no checksum of the whole object, so no check begins. */
+/* The response to the first GET has no checksum of the whole object, so no verification begins. */
 static void reads_without_check(void **state)
 {
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
@@ -104,13 +107,14 @@ static void reads_with_check(void **state)
 			assert_non_null(strstr(err.text, "x-amz-checksum-crc64nvme"));
 			assert_non_null(strstr(err.text, answer.crc64nvme));
 		}
-		/* The result of a repeated read is the same. */
+		/* A repeated read has the same result. */
 		assert_int_equal(read_all(object, &err), wrong ? -EBADMSG : (int)LEN);
 		object_free(object);
 	}
 }
 
-/* The checksum of the object that a commit replaces says nothing about the new bytes. */
+/* A commit replaces the object, so the checksum of the old object must not be compared with the new
+ * bytes. */
 static void reads_after_commit(void **state)
 {
 	struct penstock_storage_opts opts = {.size = sizeof(opts), .flags = PENSTOCK_O_REPLACE};
@@ -131,7 +135,7 @@ enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant 
 							const char *error);
 bool __wrap_pst_object_grant_close(struct pst_object_grant *grant);
 
-/* The server declines the token, and sends a body. */
+/* Judges every response as that of a server which has declined the token and sends a body. */
 enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant *grant,
 							const struct pst_object_call *call,
 							const char *error)
@@ -152,7 +156,8 @@ bool __wrap_pst_object_grant_close(struct pst_object_grant *grant)
 	return true;
 }
 
-/* A body is not received into a window that the server may still write. */
+/* While the server may still write the window, the client must not receive a body into the same
+ * memory. */
 static void takes_no_body_while_the_window_is_open(void **state)
 {
 	(void)state;

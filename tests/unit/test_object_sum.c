@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the checksum of an object that is read in pieces, in random orders. */
+/* Tests the checksum of an object whose pieces are read in random order. */
 #include "test.h"
 
 #include "storage/object_sum.h"
@@ -10,13 +10,14 @@ static unsigned char bytes[LEN];
 
 static uint64_t sum_of(enum pst_hash_kind kind, uint64_t off, uint64_t len)
 {
-	/* two entries, so that the sum goes over a border */
+	/* uses two entries, so that the checksum covers a border between entries */
 	struct iovec iov[2] = {{bytes + off, (size_t)len / 3}, {bytes + off + len / 3, LEN}};
 
 	return pst_object_sum_of(kind, iov, 2, 0, len);
 }
 
-/* Begins a check of `bytes`; `wrong` is XORed to the expected checksum. */
+/* Begins the verification of `bytes`. `wrong` is XORed with the expected checksum, so any value but
+ * 0 makes it wrong. */
 static void begin(struct pst_object_sum *sum, enum pst_hash_kind kind, uint64_t wrong)
 {
 	struct pst_http_head head = {.status = 200};
@@ -60,7 +61,7 @@ static void pieces_in_any_order(void **state)
 			else
 				assert_int_equal(now, wrong ? PST_OBJECT_SUM_WRONG
 							    : PST_OBJECT_SUM_RIGHT);
-			/* bytes that were read before do not matter */
+			/* adding bytes that were added before has no effect */
 			if (i + 1 < count)
 				assert_int_equal(pst_object_sum_add(&sum, off, len, 77),
 						 PST_OBJECT_SUM_OPEN);
@@ -69,7 +70,7 @@ static void pieces_in_any_order(void **state)
 	}
 }
 
-/* Reads overlap in any way, and each adds what is missing. */
+/* Reads overlap in random ways. Each read adds only the bytes that were not added before. */
 static void overlapping_reads(void **state)
 {
 	uint64_t random = test_seed(6) | 1;
@@ -86,7 +87,8 @@ static void overlapping_reads(void **state)
 			uint64_t end = first + 1 + test_random(&random) % (LEN - first);
 			struct iovec iov[2];
 
-			if (reads == 50) { /* so that the object is read to its end */
+			/* the 50th read covers the whole object, so that the loop ends */
+			if (reads == 50) {
 				first = at = 0;
 				end = LEN;
 			}
@@ -107,7 +109,7 @@ static void overlapping_reads(void **state)
 	}
 }
 
-/* A piece that overlaps one that another thread has added meanwhile is ignored. */
+/* Two threads add overlapping pieces. The piece that is added second is ignored. */
 static void ignores_overlap(void **state)
 {
 	struct pst_object_sum sum;
@@ -124,7 +126,7 @@ static void ignores_overlap(void **state)
 	pst_object_sum_close(&sum);
 }
 
-/* After a wrong checksum, all bytes are checked again. */
+/* After a wrong checksum, the verification begins again with all bytes. */
 static void begins_again(void **state)
 {
 	struct pst_object_sum sum;

@@ -87,7 +87,7 @@ static void names_have_no_passwords(void **state)
 	assert_true(pst_object_url_parse(text, &url, &err) < 0);
 	printf("# %s\n", err.text);
 	assert_null(strstr(err.text, "secret"));
-	/* an '@' of a key stays */
+	/* the '@' belongs to the key, so it is not cut off like a password */
 	assert_int_equal(pst_object_url_parse("https://h/b/a@k?x", &url, &err), 0);
 	assert_string_equal(url.name, "https://h/b/a@k");
 	pst_object_url_clear(&url);
@@ -132,7 +132,7 @@ static void endpoints(void **state)
 	assert_null(strstr(err.text, "secret"));
 }
 
-/* A URL without a key is that of the bucket, which only small requests take. */
+/* A URL without a key names the bucket. Only requests about the whole bucket accept such a URL. */
 static void buckets(void **state)
 {
 	struct pst_object_url url;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests when a server of objects gets no more tokens: for good after it has ignored one, and for a
- * minute after many declines in a row. What it answers to windows in the memory of a device does
- * not count. It includes the source, and sets the clocks of pauses by their members.
+ * Tests when the client stops sending tokens to a server: for the rest of the process after the
+ * server has ignored a token, and for a minute after it has declined many tokens in a row. What it
+ * answers to windows in the memory of a device does not count. The test includes the source, and
+ * changes the ends of pauses directly.
  */
 #include "test.h"
 
@@ -68,12 +69,13 @@ static void declines(void **state)
 	struct pst_object_windows windows = {.endpoint = &endpoint};
 
 	(void)state;
-	/* An answer in between begins the count again. */
+	/* A response that uses the token resets the count of declines. */
 	for (unsigned i = 1; i < 2 * DECLINES_MAX; i++)
 		assert_int_equal(answer(&windows, i == DECLINES_MAX ? "206" : "501"),
 				 i == DECLINES_MAX ? PENSTOCK_OBJECT_DONE : PENSTOCK_OBJECT_BODY);
 	expect_shut(&windows, PENSTOCK_WHY_NONE);
-	assert_false(pst_object_windows_answered(&windows)); /* that was no PUT */
+	/* only responses to PUT requests count here */
+	assert_false(pst_object_windows_answered(&windows));
 	answer(&windows, "501");
 	expect_shut(&windows, PENSTOCK_WHY_DECLINED);
 	assert_true(pst_object_windows_decline(&windows));

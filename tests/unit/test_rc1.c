@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transport rc1 with a fake network card (fake_card.h): moves with all bytes compared,
- * accesses that the card refuses, releases while a server writes, memory of the stand-in GPU, a
- * card that fails or is removed, and the failure of each call. tests/lab/rc1 tests with Soft-RoCE.
+ * Tests transport rc1 with a fake network card (fake_card.h). Compares all bytes after moves. Tests
+ * accesses that the card refuses, releases of a window while a server writes to it, memory of the
+ * stand-in GPU, a card that fails or is removed, and the failure of each call. tests/lab/rc1 tests
+ * with Soft-RoCE.
  */
 #include "test.h"
 
@@ -17,7 +18,7 @@
 #define BUFFER_LEN (5u << 20)
 #define MOVES 24
 
-/* Changes a member of the card while threads use it. */
+/* Changes a member of fake_card while other threads use the card. */
 #define CARD_SET(member, value)             \
 	do {                                \
 		fake_card_lock();           \
@@ -62,7 +63,7 @@ static void open_sides(struct sides *s, const char *transports, bool gpu)
 	s->at = penstock_object_ptr(s->buffer);
 }
 
-/* Closes all, and checks that the card has no object left. */
+/* Closes both sides, and checks that no object of the card is left. */
 static void close_sides(struct sides *s)
 {
 	if (s->client) {
@@ -101,7 +102,7 @@ static void token_of(const struct penstock_object_window *window, struct pst_tok
 	assert_int_equal(out->kind, PST_TOKEN_RC1);
 }
 
-/* Moves bytes of segments by a token. Returns the result. */
+/* Moves the bytes of several segments with a token. Returns the result of the move. */
 static int64_t move_segs(struct sides *s, const struct pst_token *token, enum penstock_op op,
 			 uint64_t off, const struct penstock_object_seg *segs, unsigned count)
 {
@@ -122,7 +123,7 @@ static int64_t move_segs(struct sides *s, const struct pst_token *token, enum pe
 	return done.result;
 }
 
-/* Moves bytes of one segment. */
+/* Moves the bytes of one segment with a token. Returns the result of the move. */
 static int64_t move_by(struct sides *s, const struct pst_token *token, enum penstock_op op,
 		       uint64_t off, void *mem, uint64_t len)
 {
@@ -153,8 +154,8 @@ static void pattern(unsigned char *mem, size_t len, uint64_t seed)
 
 /* ---- moves ---- */
 
-/* Splits `len` bytes at `mem` into pieces: short ones, which are staged, and long ones, which the
- * card accesses directly. */
+/* Splits `len` bytes at `mem` into segments of random length. Short segments are copied through
+ * staging memory, and the card accesses long ones directly. */
 static unsigned split(struct penstock_object_seg *segs, unsigned char *mem, uint64_t len,
 		      uint64_t *seed)
 {
@@ -172,7 +173,8 @@ static unsigned split(struct penstock_object_seg *segs, unsigned char *mem, uint
 	return count;
 }
 
-/* Moves random ranges. If `staged`, the card cannot pin the server's memory. */
+/* Moves random ranges. If `staged` is true, the card cannot register the server's memory, so all
+ * bytes pass through staging memory. */
 static void move_ranges(bool staged)
 {
 	unsigned char *expected = malloc(BUFFER_LEN), *local = malloc(BUFFER_LEN);
@@ -204,7 +206,8 @@ static void move_ranges(bool staged)
 			assert_memory_equal(local, expected + off + inner, len - inner);
 		assert_memory_equal(s.at, expected, BUFFER_LEN);
 		assert_int_equal(penstock_object_release(window), 0);
-		/* The connection is open, and its staging memory is registered. */
+		/* The connection is open and has registered its staging memory, so further
+		 * registrations may fail. */
 		CARD_SET(local_errno, staged ? ENOMEM : 0);
 	}
 	printf("# the longest of %u transfers has %u bytes\n", fake_card.transfers,
@@ -227,7 +230,8 @@ static void moves_all_bytes_staged(void **state)
 	move_ranges(true);
 }
 
-/* The memory region is the window, in its direction, and does not tell where the memory is. */
+/* The registered region covers only the window and allows only its direction. Its base address does
+ * not reveal the address of the memory. */
 static void registers_the_window_only(void **state)
 {
 	struct penstock_object_window *window;
@@ -291,8 +295,8 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	close_sides(&s);
 }
 
-/* A card may give the key of a region that has ended to the next one. A late transfer by the token
- * of the first window does not get into the second. */
+/* A card may give a new memory region the key of a deregistered one. A late transfer with the token
+ * of the first window must not reach the second window. */
 static void a_key_that_is_used_again_opens_nothing(void **state)
 {
 	static unsigned char local[4096];
@@ -334,7 +338,7 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* Releases a window after `after` transfers of a move, and uses the memory again. */
+/* Releases a window when a move has made `after` transfers, and writes to the memory again. */
 static void release_within(struct sides *s, unsigned char *local, unsigned after)
 {
 	struct penstock_object_window *window = window_open(s, PENSTOCK_READ, 0, BUFFER_LEN);
@@ -371,14 +375,14 @@ static void nothing_lands_after_a_release(void **state)
 	assert_non_null(local);
 	open_sides(&s, "rc1", false);
 	memset(local, 0x22, BUFFER_LEN);
-	/* A move has 5 transfers. */
+	/* The move has 5 transfers, so the release comes after each of the first four. */
 	for (unsigned after = 1; after < 5; after++)
 		release_within(&s, local, after);
 	close_sides(&s);
 	free(local);
 }
 
-/* A region that does not end is ended after all connections are stopped. */
+/* If a region cannot be deregistered, the client stops all connections and tries again. */
 static void stops_connections_that_hold_a_region(void **state)
 {
 	static unsigned char local[4096];
@@ -418,13 +422,13 @@ static void reports_a_region_that_does_not_end(void **state)
 	penstock_object_client_get_info(s.client, &info);
 	assert_int_equal(info.cut_off, 1);
 	assert_int_equal(info.stuck, 1);
-	/* The memory stays, because the card may still access it. */
+	/* The client keeps the memory mapped, because the card may still access it. */
 	CARD_SET(dereg_fail, 1);
 	assert_int_equal(penstock_object_unregister(s.buffer), 0);
 	s.at[0] = 1;
 	penstock_object_client_close(s.client);
 	s.client = NULL;
-	/* The region and its protection domain are left. */
+	/* Only the region and its protection domain are left. */
 	assert_int_equal(fake_card.live, 2);
 	fake_card_forget();
 	close_sides(&s);
@@ -460,7 +464,8 @@ static void next_transport_serves_the_window(void **state)
 	close_sides(&s);
 }
 
-/* Memory of a GPU: as dma-buf, else as peer memory, else by another transport. */
+/* Registers memory of a GPU as a dma-buf. Without dma-buf, registers it as peer memory. If both
+ * fail, another transport gets the window. */
 static void gpu_memory(void **state)
 {
 	static unsigned char local[100000];
@@ -523,7 +528,8 @@ static void card_is_removed(void **state)
 	window = window_open(&s, PENSTOCK_READ, 0, 4096);
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
 	fake_card_remove();
-	/* The client's thread handles the removal at some time. */
+	/* The client's thread handles the removal asynchronously, so the loop opens windows until
+	 * one uses tcp1. */
 	while (!tcp1) {
 		next = window_open(&s, PENSTOCK_READ, 4096, 4096);
 		tcp1 = !strcmp(transport_of(next), "tcp1");
@@ -534,7 +540,7 @@ static void card_is_removed(void **state)
 	penstock_object_unregister(s.buffer);
 	penstock_object_client_close(s.client);
 	s.client = NULL;
-	/* Calls for a removed card fail, so its region is left. */
+	/* Calls for a removed card fail, so the region cannot be deregistered. */
 	penstock_object_server_close(s.server);
 	assert_int_equal(fake_card.live, 2);
 	fake_card_forget();
@@ -561,7 +567,7 @@ static void client_is_gone(void **state)
 	close_sides(&s);
 }
 
-/* The connections of a channel share the registration of its memory. */
+/* All connections of a channel share one registration of its staging memory. */
 static void connections_share_the_staging_memory(void **state)
 {
 	static unsigned char local[4096], theirs[4096];
@@ -589,7 +595,7 @@ static void connections_share_the_staging_memory(void **state)
 	assert_int_equal(penstock_object_release(second), 0);
 	assert_int_equal(penstock_object_unregister(buffer), 0);
 	penstock_object_client_close(other);
-	/* The first connection still has the card. */
+	/* The card stays open for the first connection. */
 	memset(local, 0x77, sizeof(local));
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
 	assert_int_equal(s.at[4095], 0x77);
@@ -597,7 +603,8 @@ static void connections_share_the_staging_memory(void **state)
 	close_sides(&s);
 }
 
-/* A server that cannot pin its memory has moved nothing, and the client may use HTTP. */
+/* If the server cannot register its memory, the move fails before any transfer, and the client may
+ * use HTTP. */
 static void server_cannot_pin(void **state)
 {
 	static unsigned char local[4096];
@@ -615,7 +622,7 @@ static void server_cannot_pin(void **state)
 	close_sides(&s);
 }
 
-/* A client that does not answer costs the server its time limit, and no more. */
+/* If a client does not answer, the move fails after the server's time limit. */
 static void client_is_silent(void **state)
 {
 	static unsigned char local[4096];
@@ -633,7 +640,7 @@ static void client_is_silent(void **state)
 	close_sides(&s);
 }
 
-/* Many connections without transfers do not lock out a server. */
+/* Many open connections without transfers do not prevent a server from connecting. */
 static void strangers_do_not_lock_out_servers(void **state)
 {
 	static unsigned char local[4096];
@@ -662,8 +669,8 @@ static void strangers_do_not_lock_out_servers(void **state)
 		assert_int_equal(fake_verbs.connect(ids[i], &param), 0);
 	}
 	assert_int_equal(move_by(&s, &token, PENSTOCK_READ, 0, local, 4096), 4096);
-	/* Each connection of the client has a queue pair and an id, and each id of this test is an
-	 * object, too. */
+	/* Each connection of the client has a queue pair and an id. Each id that this test has
+	 * created is an object, too. */
 	fake_card_lock();
 	open = fake_card.live;
 	fake_card_unlock();
@@ -676,7 +683,8 @@ static void strangers_do_not_lock_out_servers(void **state)
 	close_sides(&s);
 }
 
-/* Another program listens at the port, and accepts without the greeting. */
+/* Another program listens at the port of the token, and accepts the connection without the greeting
+ * of rc1. */
 static void other_programs_get_no_transfer(void **state)
 {
 	static unsigned char local[4096];
@@ -717,8 +725,8 @@ static void other_programs_get_no_transfer(void **state)
 
 /* ---- failures ---- */
 
-/* Opens both sides, and moves bytes, while one call of the card fails. Returns whether it failed,
- * that is, whether there are that many calls. */
+/* Opens both sides and moves bytes while call `number` of the card fails. Returns false if fewer
+ * calls were made. */
 static bool fail_call(unsigned number)
 {
 	static unsigned char mem[300000], local[300000];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the signatures of S3 requests in both roles: the examples of the Amazon S3 API Reference,
- * every result of the check, and random requests of which one byte is changed. test_sigv4_suite.c
- * has AWS's test suite.
+ * Tests the signatures of S3 requests, made by a client and verified by a server. Uses the examples
+ * of the Amazon S3 API Reference, every result of the verification, and random requests of which
+ * one byte is changed. test_sigv4_suite.c has AWS's test suite.
  */
 #include "test.h"
 
@@ -103,7 +103,8 @@ static const struct example {
 	 "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e"},
 };
 
-/* Fails unless a result is the expected one. Prints S3's codes of both, too. */
+/* Fails if a result differs from the expected one. Prints the error codes of S3 for both
+ * results. */
 static void expect(enum pst_sigv4_result got, enum pst_sigv4_result wanted, const char *what)
 {
 	if (got != wanted)
@@ -111,11 +112,11 @@ static void expect(enum pst_sigv4_result got, enum pst_sigv4_result wanted, cons
 			 wanted, pst_sigv4_code(wanted));
 }
 
-/* Checks a request as a server does that knows one access key. */
+/* Verifies a request as a server that knows one access key. */
 static enum pst_sigv4_result check_at(const struct pst_sigv4_request *req, const char *region,
 				      time_t now)
 {
-	static struct pst_sigv4_day *day; /* kept by all cases */
+	static struct pst_sigv4_day *day; /* cache of signing keys, shared by all cases */
 	struct pst_sigv4_claim claim;
 	enum pst_sigv4_result result = pst_sigv4_claim(req, &claim), again;
 	unsigned char key[sizeof(claim.signing_key)];
@@ -207,7 +208,7 @@ static void presigned_with_token(void **state)
 	expect(check(&req), PST_SIGV4_OK, "with the token");
 	memcpy(token + strlen("&X-Amz-Security-Token="), "T", 1);
 	expect(check(&req), PST_SIGV4_WRONG_SIGNATURE, "with another token");
-	/* A URL is valid for at least a second and at most seven days. */
+	/* The validity of a URL must be between one second and seven days. */
 	pst_sigv4_presign(&req, &keys, NOW, 0, &none);
 	assert_true(none.failed);
 	none.failed = false;
@@ -217,7 +218,7 @@ static void presigned_with_token(void **state)
 	free(got.at);
 }
 
-/* A signed request whose parts a test changes. */
+/* A signed request. Each test changes parts of it. */
 struct signed_request {
 	struct pst_header headers[PST_SIGV4_HEADERS_MAX + 1];
 	struct pst_sigv4_request req;
@@ -286,7 +287,7 @@ static void results_of_a_signed_header(void **state)
 	free(r.authorization.at);
 }
 
-/* Number of keyed digests that have been computed. */
+/* number of HMACs that were computed since the last reset */
 static unsigned digests;
 
 bool __real_pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
@@ -301,8 +302,8 @@ bool __wrap_pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, 
 	return __real_pst_hmac_sha256(key, key_len, bytes, len, out);
 }
 
-/* The key of a day is computed once for all signatures of a day in one region. It takes four
- * digests, and the signature one. */
+/* The signing key of one day and region is computed only once. It takes four HMACs, and each
+ * signature takes one more. */
 static void keys_of_a_day(void **state)
 {
 	static const struct {
@@ -341,7 +342,7 @@ static void keys_of_a_day(void **state)
 	pst_sigv4_day_close(NULL);
 }
 
-/* A header date takes the place of x-amz-date. */
+/* If a request has no header x-amz-date, the header date is used. */
 static void dates_in_the_header(void **state)
 {
 	static const struct {
@@ -500,8 +501,8 @@ static void claims_in_the_query(void **state)
 	}
 }
 
-/* The longest access key, region, list of names and number of headers and parameters that are
- * accepted, and one more of each. */
+/* Tests the limits: the longest access key, region and list of names, and the largest number of
+ * headers and parameters, are accepted. One more of each is refused. */
 static void bounds(void **state)
 {
 	static char value[8192], list[4096], query[8192];
@@ -703,7 +704,7 @@ static void a_changed_byte_is_refused(void **state)
 		}
 		assert_false(out.failed);
 		expect(check(&r.req), PST_SIGV4_OK, out.at);
-		/* A presigned request has no more than the first four parts. */
+		/* In a presigned request, only the first four parts are signed. */
 		part = test_random(&seed) % (presigned ? 4 : COUNT(parts));
 		if (byte_change(&seed, parts[part])) {
 			changed++;
@@ -741,7 +742,7 @@ static void uris(void **state)
 	assert_int_equal(pst_uri_parse("%4", 2, false, out), -EINVAL);
 	assert_int_equal(pst_uri_parse("%", 1, false, out), -EINVAL);
 	assert_int_equal(pst_uri_parse("%4g", 3, false, out), -EINVAL);
-	/* The digits of this escape are behind the end. */
+	/* The text ends before the digits of this escape. */
 	assert_int_equal(pst_uri_parse("%41", 2, false, out), -EINVAL);
 	while (pst_uri_next(&query, &name, &name_len, &value, &value_len))
 		snprintf(seen + strlen(seen), sizeof(seen) - strlen(seen), "[%.*s|%.*s]",

@@ -15,7 +15,7 @@
 #define TIME DAY "T123600Z"
 #define SCOPE DAY "/us-east-1/service/aws4_request"
 
-/* Computes the signature of a request as the suite's clients do. */
+/* Computes the signature of a request as the clients of the test suite do. */
 static void sign(const struct pst_sigv4_request *req, const char *names, const char *payload,
 		 char out[PST_SHA256_HEX])
 {
@@ -36,14 +36,15 @@ static void sign(const struct pst_sigv4_request *req, const char *names, const c
 	free(canonical.at);
 }
 
-/* Compares a signature, and prints the case's name if it is wrong. */
+/* Compares a signature with the expected one. If they differ, prints the name of the case and
+ * fails. */
 static void expect(const struct suite_case *c, const char *got, const char *wanted)
 {
 	if (strcmp(got, wanted))
 		fail_msg("%s: signature %s, the suite has %s", c->name, got, wanted);
 }
 
-/* Appends a name to a list with semicolons, unless it is the last one in it. */
+/* Appends a name to a list with semicolons, unless the list ends with this name. */
 static void name_add(char *list, size_t size, const char *name)
 {
 	size_t len = strlen(list), n = strlen(name);
@@ -58,11 +59,11 @@ static int by_name(const void *a, const void *b)
 	const struct pst_header *left = a, *right = b;
 	int order = strcmp(left->name, right->name);
 
-	/* The order of headers with one name counts. */
+	/* Headers with the same name keep their order. */
 	return order ? order : (left > right) - (left < right);
 }
 
-/* Fills a request with the headers of a case. Returns their number. */
+/* Fills `out` with the headers of a case. Returns the number of headers. */
 static unsigned headers_take(const struct suite_case *c, struct pst_header *out)
 {
 	unsigned n = 0;
@@ -118,7 +119,7 @@ static void in_the_query(void **state)
 
 		req.header_count = headers_take(c, headers);
 		names_list(headers, req.header_count, names, sizeof(names));
-		/* The parameters are not in order, and the last one must not count. */
+		/* The names in the list are not sorted, and the last one must be ignored. */
 		pst_text_put_str(&query, "X-Amz-SignedHeaders=");
 		pst_text_put_str(&query, names);
 		pst_text_put_str(&query,

@@ -120,7 +120,8 @@ static void accepts_variants(void **state)
 	struct pst_token t;
 
 	(void)state;
-	/* Older senders append address and length, and a wider length must not widen the window. */
+	/* Older senders append address and length. A longer length there must not enlarge the
+	 * window. */
 	assert_int_equal(parse(DC ":00007f0012345000:00000000ffffffff", &t), 0);
 	assert_int_equal(t.size, 0xc00000);
 	assert_int_equal(pst_token_print(&t, out), 81);
@@ -175,7 +176,7 @@ static void refuses_malformed_texts(void **state)
 		/* The window would end beyond the address space. */
 		"ffffffffffffffff:2:tcp1:127.0.0.1:80:" CAP,
 		"10000000000000000:1:tcp1:127.0.0.1:80:" CAP,
-		/* The GID is there or not, and the transport is DC or RC. */
+		/* The flag of the GID is neither 0 nor 1, or the transport is neither DC nor RC. */
 		"00007f0012345000:00c00000:00001234:0001:00abcd:2:fe800000000000000a0b0c0dfffe0e0f",
 		"02"
 		"44332211"
@@ -248,11 +249,12 @@ static void canonical(const char *text, size_t len, enum pst_token_kind kind, ch
 		zeros_remove(field);
 }
 
-/* Parses a damaged token. If it is accepted, it must print as it was given. Returns whether it was
- * accepted. */
+/* Parses a damaged token. If the parser accepts it, the printer must produce the same text. Returns
+ * whether the parser accepted it. */
 static bool damaged_parse(const char *text, size_t len)
 {
-	/* A block of the text's length, so that a sanitizer detects a read beyond it. */
+	/* Uses a block of exactly the text's length, so that a sanitizer detects a read beyond its
+	 * end. */
 	char *copy = malloc(len ? len : 1), wanted[PST_TOKEN_MAX + 1], out[PST_TOKEN_MAX + 1];
 	struct pst_token t;
 	bool accepted;
@@ -269,8 +271,8 @@ static bool damaged_parse(const char *text, size_t len)
 	return true;
 }
 
-/* A part of a token, or a token with one other character, is refused, or prints as it was given. It
- * is never read as something else. */
+/* Truncates a token, or changes one of its characters. The parser must either refuse the result or
+ * print the same text again. */
 static void never_misreads_a_damaged_token(void **state)
 {
 	static const char *const texts[] = {DC, OFI, RC, TCP, TCP6, SHM, HIPOBJ};
@@ -296,7 +298,8 @@ static void never_misreads_a_damaged_token(void **state)
 	print_message("# accepted: %u tokens with another character, %u parts\n", changed, cut);
 	/* Some changes leave a valid token, such as another digit of a capability. */
 	assert_true(changed > 100);
-	/* A base address or a key of OFI may lose digits: 11, 3 times 3, 2, and 7. */
+	/* A text without some last digits of the base address or of a key of OFI is still valid.
+	 * These are 11, 3 times 3, 2, and 7 texts. */
 	assert_int_equal(cut, 29);
 }
 
@@ -308,7 +311,7 @@ static void random_place(struct pst_token_place *place, uint64_t *seed)
 		 (unsigned)(1 + test_random(seed) % 250));
 }
 
-/* Fills a token of a kind with random values that the syntax can express. */
+/* Fills a token of kind `kind` with random values that its syntax can express. */
 static void random_token(struct pst_token *t, enum pst_token_kind kind, uint64_t *seed)
 {
 	unsigned char *bytes = (unsigned char *)t;

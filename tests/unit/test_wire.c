@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the data plane of S3 over RDMA through penstock_object.h: client and server halves of one
- * process, by each transport, with memory of the host, of the caller and of the stand-in GPU. Each
- * case gives random offsets and pieces, and compares all bytes of the buffer, so that a byte
- * outside the window is found. tests/unit/test_wire_refuses.c has what must be refused, and
- * tests/object/ has two processes.
+ * Tests the data transfer of S3 over RDMA through penstock_object.h. Client and server are in one
+ * process. Each transport is tested with memory of the host, of the caller and of the stand-in GPU.
+ * Each case uses random offsets and pieces and compares all bytes of the buffer, so that it detects
+ * a byte outside the window. tests/unit/test_wire_refuses.c tests what must be refused, and
+ * tests/object/ tests two processes.
  */
 #include "test.h"
 
@@ -50,7 +50,7 @@ static void close_sides(struct sides *s)
 	penstock_device_close(s->gpu);
 }
 
-/* Copies between a buffer, which may be a GPU's, and host memory. */
+/* Copies between host memory and a buffer, which may be in the memory of a GPU. */
 static void copy(struct sides *s, void *dst, const void *src, size_t len, bool to_buffer)
 {
 	struct penstock_copy_args a = {.size = sizeof(a), .dst = dst, .src = src, .row_len = len};
@@ -224,7 +224,7 @@ static void tcp1_uses_memory_of_the_caller(void **state)
 	close_sides(&s);
 }
 
-/* The client prefers shm1, and takes tcp1 for what shm1 cannot share. */
+/* The client prefers transport shm1. It uses tcp1 for windows that shm1 cannot share. */
 static void picks_a_transport_for_each_window(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -253,7 +253,7 @@ static void picks_a_transport_for_each_window(void **state)
 	close_sides(&s);
 }
 
-/* Returns how often a thread of this process went to sleep. */
+/* Returns how often threads of this process went to sleep. */
 static long sleeps(void)
 {
 	struct rusage usage;
@@ -262,8 +262,8 @@ static long sleeps(void)
 	return usage.ru_nvcsw;
 }
 
-/* A channel that wakes up for a move of another channel sleeps again, and the kernel counts that.
- */
+/* If a channel wakes up for a move of another channel, it goes to sleep again, and the kernel
+ * counts this sleep. */
 static void a_move_wakes_up_one_channel(void **state)
 {
 	enum { CHANNELS = 32, TIMES = 200, SLEEPS_MAX = 12 };
@@ -301,7 +301,7 @@ static void a_move_wakes_up_one_channel(void **state)
 	close_sides(&s);
 }
 
-/* Many moves are in flight, by several channels, and a program can wait with poll(2). */
+/* Many moves are in flight on several channels. A program can wait for them with poll(2). */
 static void many_moves_complete_once(void **state)
 {
 	static unsigned char local[64][65536];
@@ -319,7 +319,7 @@ static void many_moves_complete_once(void **state)
 		struct penstock_object_seg seg = {.ptr = local[i], .len = sizeof(local[i])};
 
 		memset(local[i], (int)i + 1, sizeof(local[i]));
-		/* An odd offset makes every second window one of tcp1. */
+		/* With an odd offset, every second window uses tcp1. */
 		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ,
 							     i * sizeof(local[i]) + i % 2,
 							     sizeof(local[i]) - i % 2, &windows[i]),
@@ -354,7 +354,8 @@ static void many_moves_complete_once(void **state)
 	close_sides(&s);
 }
 
-/* A server of another user that gets a descriptor for reading cannot open it for writing. */
+/* A server process of another user gets a read-only descriptor. It cannot open the file again for
+ * writing. */
 static void memory_is_the_users_own(void **state)
 {
 	struct penstock_object_buffer *buffer;
@@ -463,7 +464,7 @@ static void limits_are_kept(void **state)
 	close_sides(&s);
 }
 
-/* The server's bytes may also be ranges of a file, beside memory. */
+/* The server's segments may be ranges of a file or memory. */
 static void moves_files_by(const char *transport, bool gpu)
 {
 	static unsigned char bytes[3 << 20], found[sizeof(bytes)];
@@ -491,7 +492,7 @@ static void moves_files_by(const char *transport, bool gpu)
 		remote = resolve(&s, window);
 		assert_int_equal(penstock_object_move(remote, op, 0, segs, 3, op), 0);
 		assert_int_equal(wait_one(&s, op), sizeof(bytes));
-		/* A file that ends too early is an error. */
+		/* A move fails if the file ends before the segment. */
 		segs[1].fd_off += sizeof(bytes);
 		assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, segs, 3, 7), 0);
 		assert_true(wait_one(&s, 7) < 0);
@@ -501,7 +502,7 @@ static void moves_files_by(const char *transport, bool gpu)
 		if (op == PENSTOCK_READ) {
 			copy(&s, found, penstock_object_ptr(buffer), sizeof(found), false);
 			assert_memory_equal(found, bytes, sizeof(bytes));
-			/* What the window has is written back to the file and to the memory. */
+			/* Moves the bytes of the window back to the file and to the memory. */
 			memset(bytes, 0, sizeof(bytes));
 			assert_int_equal(ftruncate(fileno(file), 0), 0);
 		}

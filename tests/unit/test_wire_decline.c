@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which tokens a server of S3 over RDMA declines, and that a hostile client cannot harm it:
- * addresses that the request did not come from, another host, another user, required encryption,
- * programs that are no client, and memory that shrinks, is none, or is shorter than the client
- * says. The CUDA driver is the stand-in. The program starts itself as the process that exports a
- * GPU's memory, because a process cannot import its own.
+ * Tests which tokens a server of S3 over RDMA declines, and that a hostile client cannot harm the
+ * server. The tokens name an address that the request did not come from, another host, or another
+ * user, or the server requires encryption. Hostile clients are programs that are no client, and
+ * memory that shrinks, is missing, or is shorter than the client says. The CUDA driver is the
+ * stand-in. The program starts itself as a second process that exports a GPU's memory, because a
+ * process cannot import its own memory.
  */
 #include "test.h"
 
@@ -47,7 +48,7 @@ static int resolve(struct penstock_object_server *server, const char *token,
 		penstock_object_forget(remote);
 	else
 		assert_string_not_equal(penstock_errmsg(), "");
-	/* An error never has the capability in its text. */
+	/* No error message may contain the capability of the token. */
 	assert_null(strstr(penstock_errmsg(), "00112233"));
 	return ret;
 }
@@ -61,7 +62,7 @@ static void declines_other_kinds(void **state)
 		{"0:1000:tcp1:127.0.0.1:4791:" CAP, 0},
 		{"0:1000:tcp1:127.9.9.9:4791:" CAP, 0},
 		{"0:1000:tcp1:[::1]:4791:" CAP, 0},
-		/* Without a peer's address, only loopback is served. */
+		/* If the peer's address is unknown, the server accepts only loopback addresses. */
 		{"0:1000:tcp1:192.0.2.1:4791:" CAP, -EOPNOTSUPP},
 		{"0:1000:tcp1:[2001:db8::1]:4791:" CAP, -EOPNOTSUPP},
 		{"0:1000:shm1:" CAP ":m:abc:" CAP, -EOPNOTSUPP}, /* another host */
@@ -85,7 +86,7 @@ static void declines_other_kinds(void **state)
 	penstock_object_server_close(server);
 }
 
-/* A token cannot make the server connect to a host that the request did not come from. */
+/* A token cannot make the server connect to a host other than the sender of the request. */
 static void declines_other_addresses(void **state)
 {
 	static const struct {
@@ -131,7 +132,7 @@ static void required_encryption_excludes_tcp1(void **state)
 	opts.require_encryption = 1;
 	opts.transports = "tcp1";
 	assert_int_equal(penstock_object_client_open(&opts, &client), -EOPNOTSUPP);
-	/* The bytes of shm1 stay on the host. */
+	/* shm1 is allowed, because its bytes do not leave the host. */
 	opts.transports = NULL;
 	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
 	assert_int_equal(penstock_object_alloc(client, NULL, 4096, &buffer), 0);
@@ -163,7 +164,7 @@ static void refuses_wrong_options(void **state)
 	c.transports = "tcp1";
 	c.address = "localhost";
 	assert_int_equal(penstock_object_client_open(&c, &client), -EINVAL);
-	c.address = "192.0.2.1"; /* no address of this host */
+	c.address = "192.0.2.1"; /* not an address of this host */
 	assert_int_equal(penstock_object_client_open(&c, &client), -EADDRNOTAVAIL);
 	c.address = NULL;
 	c.port = 65536;
@@ -186,7 +187,7 @@ static void refuses_wrong_options(void **state)
 
 /* ---- what a token leads to ---- */
 
-/* Moves one byte, and returns the result. */
+/* Moves one byte, and returns the result of the move. */
 static int64_t move_byte(struct penstock_object_server *server, const char *token,
 			 const struct penstock_object_peer *peer)
 {
@@ -205,7 +206,7 @@ static int64_t move_byte(struct penstock_object_server *server, const char *toke
 	return done.result;
 }
 
-/* A program that is not a client gets no byte from the server. */
+/* If the listener is not a client of Penstock, the server sends it no data. */
 static void sends_nothing_to_other_programs(void **state)
 {
 	struct penstock_object_server *server = server_open(0);
@@ -227,7 +228,7 @@ static void sends_nothing_to_other_programs(void **state)
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 0), 0);
 	sock = accept(listener, NULL, NULL);
 	assert_int_equal(send(sock, "220 mail.example ESMTP ready\r\n", 30, 0), 30);
-	/* The server hangs up; all that it has sent is nothing. */
+	/* The server closes the connection without having sent anything. */
 	assert_true(recv(sock, &byte, 1, 0) <= 0);
 	assert_int_equal(penstock_object_wait(server, &done, 1, 20000), 1);
 	assert_int_equal(done.result, -EOPNOTSUPP);
@@ -238,8 +239,8 @@ static void sends_nothing_to_other_programs(void **state)
 	penstock_object_server_close(server);
 }
 
-/* Sends one byte of READ's answer after another. The server hangs up in the end. Returns the number
- * of bytes that it has taken. */
+/* Answers a READ one byte at a time until the server closes the connection. Returns the number of
+ * bytes that the server has accepted. */
 static unsigned drip(int listener)
 {
 	struct pollfd wait = {accept(listener, NULL, NULL), POLLIN, 0};
@@ -256,7 +257,7 @@ static unsigned drip(int listener)
 	reply.seq = c.seq;
 	pst_tcp1_put_reply(out, &reply);
 	assert_int_equal(send(wait.fd, out, sizeof(out), 0), sizeof(out));
-	/* Each byte comes before the time without progress is over. */
+	/* Sends each byte before the server's time limit without progress has passed. */
 	while (!poll(&wait, 1, 20) && count < 2000 &&
 	       send(wait.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
 		count++;
@@ -264,8 +265,9 @@ static unsigned drip(int listener)
 	return count;
 }
 
-/* A client makes progress, but one byte at a time. It must not hold a channel, and a move that is
- * queued behind it must not wait longer than its own deadline. */
+/* The client sends one byte at a time, so it always makes some progress. It must not occupy a
+ * channel forever, and a move that is queued behind it must not wait longer than its own
+ * deadline. */
 static void ends_a_move_that_drips(void **state)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
@@ -293,7 +295,8 @@ static void ends_a_move_that_drips(void **state)
 	snprintf(token, sizeof(token), "0:100000:tcp1:127.0.0.1:%u:" CAP, ntohs(at.sin_port));
 	assert_int_equal(penstock_object_resolve(server, token, strlen(token), NULL, &remote), 0);
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, &seg, 1, 1), 0);
-	/* Its deadline is 400 ms after this call, and that of the first 1,400 ms. */
+	/* The deadline of this move is 400 ms after this call. The deadline of the first move is
+	 * 1,400 ms after its call. */
 	seg.len = 1;
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, &seg, 1, 2), 0);
 	taken = drip(listener);
@@ -311,7 +314,7 @@ static void ends_a_move_that_drips(void **state)
 	close(listener);
 }
 
-/* The host's hash, as a client of this host writes it into its tokens. */
+/* Writes the identity of this host, as a client of this host prints it in its tokens. */
 static void own_host(char out[33])
 {
 	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
@@ -331,7 +334,7 @@ static void own_host(char out[33])
 	penstock_object_client_close(client);
 }
 
-/* What a hostile client passes as its memory. */
+/* The wrong ways in which a hostile client describes its memory, and the right way. */
 enum lie { FILE_FD, NO_FD, SHRINKABLE, TOO_SHORT, OFF_BEYOND, LEN_OTHER, HONEST };
 
 static int lie_fd(enum lie lie)
@@ -349,8 +352,8 @@ static int lie_fd(enum lie lie)
 	return fd;
 }
 
-/* Answers the messages of one move. A server may hang up at any time. Returns the kind of the last
- * message of the server. */
+/* Answers the messages of one move as a client with the lie `lie`. The server may close the
+ * connection at any time. Returns the kind of the server's last message. */
 static unsigned answer_as(int listener, enum lie lie)
 {
 	struct pst_shm1_message m, answer;
@@ -374,7 +377,7 @@ static unsigned answer_as(int listener, enum lie lie)
 			answer.off = lie == OFF_BEYOND ? 4096 : 0;
 			(void)pst_shm1_send(sock, &answer, -1);
 		} else if (m.kind == PST_SHM1_WANT) {
-			/* Drops the memory while the server is going to use it. */
+			/* Shrinks the memory while the server is about to use it. */
 			answer.kind = PST_SHM1_MEMORY;
 			answer.memory_len = lie == TOO_SHORT ? 8192 : 4096;
 			(void)pst_shm1_send(sock, &answer, fd);
@@ -388,7 +391,8 @@ static unsigned answer_as(int listener, enum lie lie)
 	return kind;
 }
 
-/* The server survives what a hostile client passes, and maps no memory that can shrink. */
+/* A hostile client passes wrong memory. The server must not crash, and must not map memory that can
+ * shrink. */
 static void survives_hostile_memory(void **state)
 {
 	char host[33], token[PST_TOKEN_MAX];
@@ -426,8 +430,8 @@ static void survives_hostile_memory(void **state)
 
 #define GPU_LEN (2u << 20)
 
-/* Runs in a child: exports memory of a GPU, writes the export, and keeps the memory until its input
- * ends. Returns the exit status. */
+/* Runs in a child: exports memory of a GPU, writes the export to stdout, and keeps the memory until
+ * end of file on stdin. Returns the exit status. */
 static int role_export(void)
 {
 	struct penstock_export out = PENSTOCK_EXPORT_INIT;
@@ -445,7 +449,7 @@ static int role_export(void)
 	return penstock_free(gpu, mem) ? 4 : 0;
 }
 
-/* Starts the child. Returns a socket that ends it when it is closed. */
+/* Starts the child that exports memory. Returns a socket; closing it ends the child. */
 static int export_start(unsigned char *bytes, size_t len, pid_t *pid)
 {
 	int ends[2];
@@ -463,7 +467,8 @@ static int export_start(unsigned char *bytes, size_t len, pid_t *pid)
 	return ends[0];
 }
 
-/* Answers the messages of one move with an export, and with a length of the client's choice. */
+/* Answers the messages of one move as a client with an exported memory. `len` is the length that
+ * the client claims. */
 static void answer_export(int listener, const unsigned char *exported, uint64_t len, uint64_t off)
 {
 	int sock = accept(listener, NULL, NULL), none;
@@ -486,8 +491,8 @@ static void answer_export(int listener, const unsigned char *exported, uint64_t 
 	close(sock);
 }
 
-/* A client says that an export of a GPU's memory is longer than it is. The server must not copy
- * beyond the export: the GPU's other memory, which may be the server's own, is there. */
+/* A client claims that an export of a GPU's memory is longer than it is. The server must not copy
+ * beyond the export, because other memory of the GPU follows it, possibly the server's own. */
 static void bounds_an_import_by_its_export(void **state)
 {
 	static const struct {
@@ -544,7 +549,7 @@ static void bounds_an_import_by_its_export(void **state)
 	penstock_device_close(opts.device);
 }
 
-/* The owner of a window of shm1 must be the user that the server knows from the request. */
+/* The owner of a window of shm1 must be the user that made the request. */
 static void checks_the_windows_owner(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -568,7 +573,7 @@ static void checks_the_windows_owner(void **state)
 	peer.user = getuid();
 	assert_int_equal(move_byte(server, info.token, &peer), 1);
 	assert_int_equal(*(char *)penstock_object_ptr(buffer), 'x');
-	/* The connection is kept, and the check is not forgotten. */
+	/* The connection stays open, and the server checks the owner again for the next move. */
 	peer.user = getuid() + 1;
 	assert_int_equal(move_byte(server, info.token, &peer), -EACCES);
 	assert_int_equal(penstock_object_release(window), 0);
@@ -577,7 +582,7 @@ static void checks_the_windows_owner(void **state)
 	penstock_object_server_close(server);
 }
 
-/* tests/unit/test_judge.c has the contents of the answers. */
+/* Tests the arguments only. tests/unit/test_judge.c tests the contents of the responses. */
 static void checks_the_answers_arguments(void **state)
 {
 	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;

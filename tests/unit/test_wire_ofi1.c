@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests transport ofi1 with client and server in one process, over three providers of libfabric
- * that need no network card. Shows what docs/object.md says of each: where bytes land, what a wrong
- * key does, and that no byte lands after a release. Also tests wire/no_ofi1.c, which replaces the
- * transport in builds without libfabric. tests/object/matrix has two processes.
+ * that need no network card. Tests what docs/object.md says about each provider: where bytes land,
+ * what happens with a wrong key, and that no byte lands after a release. Also tests wire/no_ofi1.c,
+ * which replaces the transport in builds without libfabric. tests/object/matrix tests two
+ * processes.
  */
 #include "test.h"
 
@@ -15,15 +16,16 @@
 #include "s3/crc.h"
 #include "s3/token.h"
 
-/* Renames the tables of no_ofi1.c, because the library defines these names itself. */
+/* Renames the tables of no_ofi1.c, because the library defines the same names. */
 #define pst_ofi1_client missing_client
 #define pst_ofi1_server missing_server
 #include "../../src/wire/no_ofi1.c"
 #undef pst_ofi1_client
 #undef pst_ofi1_server
 
-/* The sanitizers ask for reports to leave out. libfabric 1.17 does not free all memory of an
- * endpoint. Its threads write windows as a network card would, while this test looks at them. */
+/* The sanitizers call these functions to learn which reports to suppress. libfabric 1.17 does not
+ * free all memory of an endpoint. Its threads write to windows, as a network card would, while this
+ * test reads them. */
 const char *__lsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void);
 
@@ -39,7 +41,8 @@ const char *__tsan_default_suppressions(void)
 
 #define LEN (3u << 20)
 #define LONG (64u << 20)
-#define TRIES 8 /* a move may be complete before the release */
+/* number of attempts, because a move may end before the release of its window */
+#define TRIES 8
 #define MOVES 12
 
 static const char *const providers[] = {"net", "tcp;ofi_rxm", "sockets"};
@@ -49,7 +52,7 @@ struct sides {
 	struct penstock_object_client *client;
 	struct penstock_object_server *server;
 	struct penstock_object_buffer *buffer;
-	unsigned char *at; /* memory of the buffer */
+	unsigned char *at; /* address of the buffer's memory */
 };
 
 static int client_open(const char *transports, const char *provider,
@@ -74,7 +77,7 @@ static struct penstock_object_server *server_open(void)
 	return server;
 }
 
-/* Skips the case if libfabric is missing; a build or a machine may be without it. */
+/* Opens both sides. Skips the case if the build or the machine has no libfabric. */
 static void open_sides(struct sides *s, const char *provider, size_t len)
 {
 	if (client_open("ofi1", provider, &s->client)) {
@@ -151,7 +154,7 @@ static int64_t move(struct sides *s, const char *token, enum penstock_op op, uin
 	return done.result;
 }
 
-/* Judges a response of success with this checksum; NULL: none. */
+/* Judges a successful response with this checksum. NULL: the response has no checksum. */
 static int judge(struct penstock_object_window *window, uint64_t bytes, const uint64_t *crc64)
 {
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
@@ -172,7 +175,7 @@ static int judge(struct penstock_object_window *window, uint64_t bytes, const ui
 	return (int)verdict.next;
 }
 
-/* Splits memory into three pieces, so that transfers cross their limits. */
+/* Splits memory into three segments, so that transfers cross their borders. */
 static void split(struct penstock_object_seg segs[3], unsigned char *mem, uint64_t len,
 		  uint64_t *seed)
 {
@@ -296,12 +299,13 @@ static void refused(struct sides *s, const char *token, enum penstock_op op, uin
 	if (result >= 0)
 		fail_msg("%s: the server reports %" PRId64, what, result);
 	assert_memory_equal(copy, s->at, LEN);
-	/* A server must not get bytes of the client either. */
+	/* The server must not receive bytes of the client either. */
 	assert_memory_equal(local, before, sizeof(local));
 	free(copy);
 }
 
-/* Returns a token that differs in its key by `flip`, and in its length by `more`. */
+/* Returns a copy of a token: its key is XORed with `flip`, and its length is increased by
+ * `more`. */
 static const char *changed(const char *token, uint64_t flip, uint64_t more)
 {
 	static char text[PST_TOKEN_MAX + 1];
@@ -332,7 +336,7 @@ static void wrong_tokens(void **state)
 		refused(&s, changed(token_of(window), 0, 65536), PENSTOCK_READ, 65536 - 2048,
 			"bytes beyond the end");
 		refused(&s, token_of(window), PENSTOCK_WRITE, 0, "the other direction");
-		/* The window still works. */
+		/* The window must still work after the refused moves. */
 		memset(bytes, 0x77, sizeof(bytes));
 		assert_int_equal(move(&s, token_of(window), PENSTOCK_READ, 61440, bytes, 4096),
 				 4096);
@@ -348,8 +352,8 @@ static void wrong_tokens(void **state)
 	}
 }
 
-/* Releases a window in the middle of a long move, and uses its memory again. Returns whether the
- * release came before the end of the move. */
+/* Releases a window in the middle of a long move, and writes to its memory again. Returns whether
+ * the release came before the end of the move. */
 static bool late_bytes(const char *provider, enum penstock_op op)
 {
 	struct penstock_object_client_info info = {.size = sizeof(info)};
@@ -376,14 +380,15 @@ static bool late_bytes(const char *provider, enum penstock_op op)
 	done = wait_one(&s);
 	printf("# released after %zu MiB, result %" PRId64 " %s\n", landed >> 8, done.result,
 	       done.text);
-	/* The server has ended, and the client's thread has handled what came before. */
+	/* This second move shows that the server has ended the first one, and that the client's
+	 * thread has handled all earlier events. */
 	window = window_open(&s, PENSTOCK_WRITE, 0, 1);
 	assert_int_equal(move(&s, token_of(window), PENSTOCK_WRITE, 0, local, 1), 1);
 	assert_int_equal(penstock_object_release(window), 0);
 	for (size_t i = 0; i < LONG; i++)
 		if (s.at[i] != 0x22)
 			fail_msg("%s: byte %zu is %02x", provider, i, s.at[i]);
-	/* The server has read only bytes from before the release. */
+	/* The server must have read only bytes that were written before the release. */
 	for (size_t i = 1; i < LONG && op == PENSTOCK_WRITE; i++)
 		if (local[i] == 0x22)
 			fail_msg("%s: byte %zu was read after the release", provider, i);
@@ -407,7 +412,8 @@ static void no_byte_after_a_release(void **state)
 	}
 }
 
-/* A release keeps the endpoint if the response shows that no transfer is in flight. */
+/* The client keeps the endpoint after a release if the response shows that no transfer is in
+ * flight. */
 static void settled_windows_share_an_endpoint(void **state)
 {
 	struct penstock_object_client_info info = {.size = sizeof(info)};
@@ -432,7 +438,8 @@ static void settled_windows_share_an_endpoint(void **state)
 		if (!i) {
 			assert_int_equal(judge(window, 100, &crc), PENSTOCK_OBJECT_DONE);
 		} else {
-			/* 404: the server has not begun. 500: nobody knows. */
+			/* Status 404 shows that the server has not begun a transfer. Status 500
+			 * leaves this open. */
 			reply.status = i == 1 ? 404 : 500;
 			assert_int_equal(penstock_object_judge(window, &reply, &verdict), 0);
 		}
@@ -443,7 +450,7 @@ static void settled_windows_share_an_endpoint(void **state)
 	close_sides(&s);
 }
 
-/* The client compares the window with the server's checksum. */
+/* The client compares the checksum of the window with the server's checksum. */
 static void checksum_decides(void **state)
 {
 	struct penstock_object_client_info info = {.size = sizeof(info)};
@@ -467,7 +474,7 @@ static void checksum_decides(void **state)
 	close_sides(&s);
 }
 
-/* A client that has ended cannot be reached, and the server goes on with others. */
+/* A move to a client that has ended fails. The server still serves other clients. */
 static void client_has_ended(void **state)
 {
 	static unsigned char bytes[4096];
@@ -503,7 +510,8 @@ static void client_has_ended(void **state)
 
 static void servers_decline(void **state)
 {
-	/* Names are socket addresses: 127.0.0.1, 192.0.2.1 and ::1, each with a port. */
+	/* An address of an endpoint is a socket address with a port. These are 127.0.0.1, 192.0.2.1
+	 * and ::1. */
 #define LOCAL "020012347f0000010000000000000000"
 #define OTHER "02001234c00002010000000000000000"
 #define LOCAL6 "0a001234000000000000000000000000000000000000000100000000"
@@ -535,7 +543,7 @@ static void servers_decline(void **state)
 		test_skip("%s", penstock_errmsg());
 	penstock_object_client_close(client);
 	server = server_open();
-	/* A server that does not name ofi1 does not serve it. */
+	/* A server accepts tokens of ofi1 only if its options name this transport. */
 	assert_int_equal(penstock_object_server_open(NULL, &silent), 0);
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
@@ -584,7 +592,7 @@ static void clients_name_the_reason(void **state)
 	assert_null(client);
 }
 
-/* ofi1 has no windows in memory of a GPU; the next transport takes them. */
+/* ofi1 refuses windows in the memory of a GPU, so the client uses the next transport. */
 static void gpu_memory_goes_another_way(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

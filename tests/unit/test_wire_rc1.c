@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transport rc1 on a machine without an RDMA network card: clients that name it get the
- * reason, other clients use other transports, and servers decline its tokens. Also tests
- * wire/no_rc1.c, which replaces the transport in builds without the verbs headers. tests/lab/rc1
- * tests transfers.
+ * Tests transport rc1 on a machine without an RDMA network card. A client that requires rc1 fails
+ * with the reason, other clients use other transports, and servers decline tokens of rc1. Also
+ * tests wire/no_rc1.c, which replaces the transport in builds without the verbs headers.
+ * tests/lab/rc1 tests transfers.
  */
 #include "test.h"
 
@@ -11,7 +11,7 @@
 
 #include "penstock_object.h"
 
-/* Renames the tables of no_rc1.c, because the library defines these names itself. */
+/* Renames the tables of no_rc1.c, because the library defines the same names. */
 #define pst_rc1_client missing_client
 #define pst_rc1_server missing_server
 #include "../../src/wire/no_rc1.c"
@@ -20,7 +20,7 @@
 
 #define NUMBER "00112233445566778899aabbccddeeff"
 
-/* Skips the case if an rdma_cm device exists: then a client may find a card. */
+/* Skips the case if the device of rdma_cm exists, because a client may then find a card. */
 static void need_no_card(void)
 {
 	if (!access("/dev/infiniband/rdma_cm", F_OK))
@@ -66,14 +66,14 @@ static void client_names_the_reason(void **state)
 	    why != PENSTOCK_WHY_NOT_BUILT)
 		fail_msg("reason %d: %s", why, penstock_errmsg());
 	assert_null(client);
-	/* A client that names several transports needs all of them. */
+	/* If a client names several transports, opening fails unless all of them are available. */
 	assert_true(client_open("tcp1,rc1", "127.0.0.1", 0, &client) < 0);
 	if (why != PENSTOCK_WHY_NOT_BUILT)
 		assert_int_equal(client_open("rc1", "example.org", 0, &client), -EINVAL);
 	assert_int_equal(client_open("rc1", "127.0.0.1", 1, &client), -EOPNOTSUPP);
 }
 
-/* A client that names no transport does without rc1. */
+/* A client that names no transport works without rc1. */
 static void client_uses_others(void **state)
 {
 	static unsigned char memory[8192];
@@ -107,7 +107,7 @@ static void server_declines(void **state)
 		 -EOPNOTSUPP},
 		{"123:1000:rc1:192.0.2.1:4791:" NUMBER ":0000beef", "192.0.2.1", "encrypt", 1,
 		 -EOPNOTSUPP},
-		/* No card, or no library, or no header. */
+		/* The machine has no card, or the build has no library or header. */
 		{"123:1000:rc1:192.0.2.1:4791:" NUMBER ":0000beef", "192.0.2.1", "rc1", 0,
 		 -EOPNOTSUPP},
 		{"123:1000:rc1:" NUMBER ":0000beef", "192.0.2.1", "malformed", 0, -EBADMSG},
@@ -132,7 +132,7 @@ static void server_declines(void **state)
 					   !strstr(penstock_errmsg(), "this build has no rc1")))
 			fail_msg("row %u: found %d '%s', expected %d '%s'", i, ret,
 				 penstock_errmsg(), rows[i].ret, rows[i].words);
-		/* An error never has the client's number in its text. */
+		/* No error message may contain the client's number from the token. */
 		assert_null(strstr(penstock_errmsg(), "00112233"));
 		penstock_object_server_close(server);
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests what the data plane of S3 over RDMA must refuse. The test speaks the transports' messages
- * itself, as a server that is broken or hostile: wrong capabilities, other windows, ranges beyond
+ * Tests which messages a client of S3 over RDMA must refuse. The test sends the transports'
+ * messages itself, as a broken or hostile server: wrong capabilities, other windows, ranges beyond
  * the window, released tokens, bytes that arrive after a release, and a server that hangs. Each
- * case compares the client's memory with what it must contain, and checks that the refusal was
- * counted. tests/unit/test_wire_decline.c has hostile clients.
+ * case compares the client's memory with the expected contents, and checks that the client has
+ * counted the refusal. tests/unit/test_wire_decline.c tests hostile clients.
  */
 #include "test.h"
 
@@ -46,7 +46,7 @@ static struct penstock_object_client_info counts(struct state *s)
 	return info;
 }
 
-/* Connects to the client as the token says, and receives the greeting of tcp1. */
+/* Connects to the client that the token names, and receives the greeting of tcp1. */
 static int dial(const struct pst_token *t)
 {
 	struct sockaddr_in four = {.sin_family = AF_INET};
@@ -103,7 +103,7 @@ static void close_state(struct state *s)
 	penstock_object_client_close(s->client);
 }
 
-/* Checks that the memory is as open_state has filled it. */
+/* Checks that the memory still has the contents that open_state wrote. */
 static void expect_untouched(const struct state *s)
 {
 	for (unsigned i = 0; i < LEN; i++)
@@ -131,7 +131,7 @@ static void transmit(struct state *s, const struct pst_tcp1_command *c)
 	assert_int_equal(send(s->sock, out, sizeof(out), MSG_NOSIGNAL), sizeof(out));
 }
 
-/* Sends a WRITE with bytes of the value 0xee, and a right checksum. */
+/* Sends a WRITE whose bytes are 0xee, with the right checksum. */
 static void transmit_write(struct state *s, struct pst_tcp1_command *c)
 {
 	static unsigned char bytes[WINDOW + 1];
@@ -153,7 +153,7 @@ static struct pst_tcp1_reply receive_reply(struct state *s)
 	return r;
 }
 
-/* The client reads and writes only with the right number and capability. */
+/* A command of tcp1 must contain the right number and the right capability. */
 static void tcp1_refuses_a_wrong_capability(void **unused)
 {
 	struct pst_tcp1_command c;
@@ -212,7 +212,7 @@ static void tcp1_refuses_ranges_outside_the_window(void **unused)
 		transmit_write(&s, &c);
 		assert_int_equal(receive_reply(&s).status, 2);
 	}
-	/* The window is for writing, so a server cannot read what it contains. */
+	/* The window is for writing only, so a server cannot read its contents. */
 	c = command(&s, PST_TCP1_READ, 0, 16);
 	transmit(&s, &c);
 	assert_int_equal(receive_reply(&s).status, 2);
@@ -241,7 +241,7 @@ static void tcp1_refuses_a_released_token(void **unused)
 	transmit_write(&s, &c);
 	assert_int_equal(receive_reply(&s).status, 1);
 	assert_int_equal(counts(&s).late, 1);
-	/* Even if the same memory has a window again. */
+	/* The old token is refused even if a new window covers the same memory. */
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, OFF, WINDOW, &other),
 			 0);
 	c = command(&s, PST_TCP1_WRITE, 0, WINDOW);
@@ -253,8 +253,9 @@ static void tcp1_refuses_a_released_token(void **unused)
 	close_state(&s);
 }
 
-/* Waits for a byte to get a value. The client's thread receives it meanwhile, which a thread
- * sanitizer would report: an application must not read the window before the response. */
+/* Waits until a byte has the value `value`. The client's thread writes this byte meanwhile, which a
+ * thread sanitizer would report as a race. An application must not read the window before the
+ * response. */
 __attribute__((no_sanitize("thread"))) static void wait_for_byte(const volatile unsigned char *at,
 								 unsigned char value)
 {
@@ -263,8 +264,9 @@ __attribute__((no_sanitize("thread"))) static void wait_for_byte(const volatile 
 			fail_msg("the first half has not arrived");
 }
 
-/* A response is lost in the middle of a transfer. The client releases the window, and uses the
- * memory for something else. The rest of the bytes then arrives, and lands nowhere. */
+/* A response is lost in the middle of a transfer. The client releases the window and uses the
+ * memory for other data. The rest of the bytes then arrives, and the client must not write it to
+ * the memory. */
 static void tcp1_drops_bytes_that_come_after_the_release(void **unused)
 {
 	unsigned char bytes[WINDOW];
@@ -332,7 +334,7 @@ static void tcp1_closes_after_a_malformed_command(void **unused)
 	}
 }
 
-/* Connections that send nothing do not lock out a server. */
+/* Connections that send nothing do not prevent a server from connecting. */
 static void tcp1_serves_behind_idle_connections(void **unused)
 {
 	struct pst_tcp1_command c;
@@ -429,7 +431,7 @@ static void shm1_refuses_wrong_tokens(void **unused)
 	close_state(&s);
 }
 
-/* Without an open window, a server gets no memory. */
+/* A server without an open window gets no descriptor of the memory. */
 static void shm1_gives_no_memory_without_a_window(void **unused)
 {
 	struct pst_shm1_message m = {.kind = PST_SHM1_WANT, .memory = 2}, answer;
@@ -447,7 +449,7 @@ static void shm1_gives_no_memory_without_a_window(void **unused)
 	close_state(&s);
 }
 
-/* A window of a PUT is passed read-only. */
+/* For a PUT, the client passes a read-only descriptor of the memory. */
 static void shm1_passes_a_put_read_only(void **unused)
 {
 	unsigned char *at;
@@ -467,8 +469,8 @@ static void shm1_passes_a_put_read_only(void **unused)
 	close_state(&s);
 }
 
-/* A server hangs with the window open. The release cuts it off, and what it writes later lands in
- * pages that nobody sees. The memory keeps its address and its contents. */
+/* A server hangs with the window open. The release gives the buffer new pages, so that later writes
+ * of the server do not reach the buffer. The buffer keeps its address and its contents. */
 static void shm1_cuts_off_a_server_that_hangs(void **unused)
 {
 	struct penstock_object_window *next, *overlaps, *by_tcp1;
@@ -476,7 +478,7 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	struct state s;
 
 	(void)unused;
-	/* The first transport is shm1, and the other one is left for odd offsets. */
+	/* The first window uses shm1. The other one has an odd offset, so it uses tcp1. */
 	open_state(&s, NULL, PENSTOCK_READ);
 	assert_int_equal(s.token.kind, PST_TOKEN_SHM1);
 	at = map_window(&s, PENSTOCK_READ, PROT_READ | PROT_WRITE);
@@ -493,10 +495,11 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	expect_untouched(&s);
 	memset(at + OFF, 0xee, WINDOW);
 	expect_untouched(&s);
-	/* What the application writes next, the server does not see. */
+	/* The server does not see what the application writes after the release. */
 	s.mem[OFF + 1] = 0x11;
 	assert_int_equal(at[OFF + 1], 0xee);
-	/* Bytes of the other windows may have got into the old pages, so the caller learns it. */
+	/* Bytes of the other windows may have been written to the old pages, so their release
+	 * fails. */
 	assert_int_equal(penstock_object_release(overlaps), -EIO);
 	assert_int_equal(penstock_object_release(by_tcp1), -EIO);
 	assert_int_equal(penstock_object_window_open(s.buffer, PENSTOCK_READ, OFF, WINDOW, &next),
@@ -506,7 +509,7 @@ static void shm1_cuts_off_a_server_that_hangs(void **unused)
 	close_state(&s);
 }
 
-/* In a forked child: uses what belongs to the parent. Returns 0 if all is refused or has no
+/* Runs in a forked child: uses objects of the parent. Returns 0 if every call is refused or has no
  * effect. */
 static int use_as_child(struct state *s)
 {
@@ -522,8 +525,9 @@ static int use_as_child(struct state *s)
 	return 0;
 }
 
-/* A child has a copy of the window's handle, and the parent's sockets. Its release must neither
- * reach the server nor cut it off. */
+/* A forked child has a copy of the window's handle and of the parent's sockets. When the child
+ * releases the window, it must neither send a message to the server nor close the server's
+ * connection. */
 static void a_child_leaves_the_parents_window_alone(void **unused)
 {
 	struct pst_shm1_message m;
@@ -541,7 +545,7 @@ static void a_child_leaves_the_parents_window_alone(void **unused)
 		_exit(use_as_child(&s));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	/* No message has come, and the connection is open. */
+	/* The server has received no message, and its connection is still open. */
 	wait = (struct pollfd){s.sock, POLLIN, 0};
 	assert_int_equal(poll(&wait, 1, 0), 0);
 	m.kind = PST_SHM1_DONE;
@@ -556,8 +560,9 @@ static void a_child_leaves_the_parents_window_alone(void **unused)
 	close_state(&s);
 }
 
-/* A server hangs with a window of a GPU's memory open, and cannot be cut off. It may copy at any
- * later time, so the memory is never freed, not even when the client is closed. */
+/* A server hangs while a window of a GPU's memory is open. The client cannot revoke this memory.
+ * The server may copy at any later time, so the memory is never freed, not even when the client is
+ * closed. */
 static void shm1_keeps_gpu_memory_of_a_server_that_hangs(void **unused)
 {
 	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
@@ -597,8 +602,8 @@ static void shm1_keeps_gpu_memory_of_a_server_that_hangs(void **unused)
 	penstock_device_close(gpu);
 }
 
-/* In a forked child: becomes another user and tries to open the window. Returns 0 if the client
- * hangs up without an answer. */
+/* Runs in a forked child: becomes another user and tries to open the window. Returns 0 if the
+ * client closes the connection without an answer. */
 static int dial_as_other_user(const struct state *s)
 {
 	struct pst_shm1_message m = open_message(s, PENSTOCK_READ), answer;
@@ -636,7 +641,8 @@ static void shm1_refuses_another_user(void **unused)
 	close_state(&s);
 }
 
-/* A server that ends its connection has no window open, and the release does not wait. */
+/* If the server has closed its connection, no server has the window open, and the release does not
+ * wait. */
 static void shm1_release_after_the_server_has_gone(void **unused)
 {
 	unsigned char *at;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests models behind URLs. The linker replaces penstock_open in this program: the URL
- * s3://bucket/KEY leads to the file KEY of a folder, and the test sees which URLs are opened. It
- * also replaces penstock_storage_get_info, so that the test chooses the version of the objects.
+ * s3://bucket/KEY opens the file KEY of a folder, and the test records the opened URLs. It also
+ * replaces penstock_storage_get_info, so that the test chooses the version of the objects.
  */
 #include "load.h"
 
@@ -34,7 +34,7 @@ int __wrap_penstock_storage_get_info(const struct penstock_storage *st,
 }
 
 static char folder[512];
-static char opened[8192]; /* the opened URLs, each with a space behind it */
+static char opened[8192]; /* the opened URLs; a space follows each of them */
 
 int __wrap_penstock_open(const char *url, const struct penstock_storage_opts *o,
 			 struct penstock_storage **out)
@@ -49,7 +49,8 @@ int __wrap_penstock_open(const char *url, const struct penstock_storage_opts *o,
 				     "the server refuses the access");
 	snprintf(path, sizeof(path), "%s/%.*s", folder, (int)strcspn(url + 12, "?"), url + 12);
 	ret = __real_penstock_open(path, o, out);
-	/* A store has no folders, so a key may be below another one. */
+	/* An object store has no folders, so the key "a" may exist beside the key "a/b". ENOTDIR
+	 * then means that the key does not exist. */
 	return ret == -ENOTDIR ? penstock_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, "no such key") : ret;
 }
 
@@ -79,7 +80,7 @@ static void check_opened(const char *want)
 	opened[0] = '\0';
 }
 
-/* Loads all tensors to both devices, and compares them. */
+/* Loads all tensors to both devices, and compares their bytes. */
 static void check_load(const struct made *list, unsigned count)
 {
 	struct penstock_device *devices[] = {host, gpu};
@@ -135,11 +136,12 @@ static void test_one_file(void **state)
 	open_model("s3://bucket/m.safetensors" QUERY);
 	check_load(all_dtypes, COUNT(all_dtypes));
 	check_load(all_dtypes, COUNT(all_dtypes));
-	/* The storage that has read the header also reads the tensors. */
+	/* The library reads the tensors with the same storage as the header, so the URL is opened
+	 * only once. */
 	check_opened("s3://bucket/m.safetensors" QUERY " ");
 }
 
-/* The header is longer than the bytes that are read first. */
+/* Tests headers that are longer than the first request for a header, which reads about 1 MiB. */
 static void test_long_header(void **state)
 {
 	(void)state;
@@ -178,13 +180,13 @@ static void test_folder(void **state)
 	check_load(all_dtypes, 4);
 	check_opened("s3://bucket/model/model.safetensors.index.json "
 		     "s3://bucket/model/model.safetensors s3://bucket/model/model.safetensors ");
-	/* A file without the usual end of a name. */
+	/* The name of this file does not end with ".safetensors". */
 	made_file(in_folder("blob"), all_dtypes, 4, 0);
 	open_model("s3://bucket/blob" QUERY);
 	check_load(all_dtypes, 4);
 }
 
-/* A model of more files than stay open. */
+/* Loads a model with more files than the library keeps open. */
 static void test_many_files(void **state)
 {
 	struct made list[MADE_MANY];
@@ -205,7 +207,7 @@ static void test_many_files(void **state)
 	penstock_weights_close(w);
 	if (penstock_weights_open_list(urls, MADE_MANY, NULL, &w))
 		fail_msg("%s", penstock_errmsg());
-	/* Other bytes of the same length. */
+	/* Simulates a change of the object: another version with the same length. */
 	version++;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report,
 					       &(struct penstock_loaded *){NULL}),

@@ -42,10 +42,9 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of one of the two devices. It takes a lane of a device that
- * the CPU cannot address, because a lane always has a copy queue on its own device. The lane opens
- * another copy queue for the second device; if this device is host memory, that takes little time.
- */
+/* Copies through host memory, on a lane of one of the two devices. A lane has a copy queue on its
+ * own device, and must open one on the other device. On host memory that takes little time, so the
+ * function takes a lane of the device that the CPU cannot address. */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
@@ -83,7 +82,7 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 
 /* ---- copies between a device and pinned host memory ---- */
 
-/* The copies that have been queued on a borrowed lane, and are not known to be done. */
+/* Copies that are queued on a borrowed lane and may not be done yet. */
 struct copy_run {
 	struct penstock_device *dev; /* the device that is not host memory */
 	bool in;		     /* the direction: to the device */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_open, penstock_open_fd, penstock_commit, penstock_abort, penstock_close,
- * penstock_storage_length and penstock_storage_get_info. Opening a URL tries the kinds of storage
- * in the backends' table, in order, until one accepts the URL. This file must never name a backend,
- * and no request passes through it.
+ * Implements penstock_open, penstock_open_fd, penstock_commit and penstock_abort, with and without
+ * options, penstock_close, penstock_storage_length and penstock_storage_get_info. Opening a URL
+ * tries the kinds of storage in the backends' table, in order, until one accepts the URL. This file
+ * must never name a backend, and no request passes through it.
  */
 #include "core/api/storage.h"
 
@@ -11,6 +11,7 @@
 
 #include "core/backends.h"
 #include "core/base/devices.h"
+#include "core/base/end.h"
 #include "core/base/fork.h"
 #include "core/base/spin.h"
 #include "core/base/struct_copy.h"
@@ -100,43 +101,58 @@ int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 	return storage_open(NULL, fd, opts, out);
 }
 
-/* Calls the storage's commit or abort. Returns -EBUSY if requests are in flight. */
-static int storage_end_writing(struct penstock_storage *st,
-			       int (*end)(struct penstock_storage *, bool, struct pst_err *),
-			       bool durable)
+/* A storage's commit or abort. */
+typedef int end_fn(struct penstock_storage *st, const struct penstock_end_opts *opts,
+		   struct pst_err *err);
+
+/* Calls the storage's commit or abort, which may be NULL. Returns -EBUSY if requests are in flight.
+ */
+static int storage_end_writing(struct penstock_storage *st, end_fn *end,
+			       const struct penstock_end_opts *from)
 {
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	struct penstock_end_opts opts;
 	int ret = pst_fork_check(st->generation, NULL);
 
 	if (ret)
 		return ret;
+	ret = pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_end_opts", &err);
+	if (!ret)
+		ret = pst_end_check(&opts, &err);
+	if (ret)
+		return pst_err_publish(&err);
 	if (atomic_load(&st->inflight))
 		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "requests are in flight, wait for them first");
-	ret = end ? end(st, durable, &err) : 0;
+	ret = end ? end(st, &opts, &err) : 0;
 	return ret ? pst_err_publish(&err) : 0;
+}
+
+int penstock_commit_with(struct penstock_storage *st, const struct penstock_end_opts *opts)
+{
+	if (!st)
+		return pst_fail_null("the storage");
+	return storage_end_writing(st, st->ops->commit, opts);
 }
 
 int penstock_commit(struct penstock_storage *st, int durable)
 {
-	if (!st)
-		return pst_fail_null("the storage");
-	return storage_end_writing(st, st->ops->commit, durable);
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+
+	opts.durable = durable;
+	return penstock_commit_with(st, &opts);
 }
 
-/* Calls the storage's abort. The unused parameter `durable` gives it the signature of the
- * table's commit. */
-static int storage_abort(struct penstock_storage *st, bool durable, struct pst_err *err)
+int penstock_abort_with(struct penstock_storage *st, const struct penstock_end_opts *opts)
 {
-	(void)durable;
-	return st->ops->abort ? st->ops->abort(st, err) : 0;
+	if (!st)
+		return pst_fail_null("the storage");
+	return storage_end_writing(st, st->ops->abort, opts);
 }
 
 int penstock_abort(struct penstock_storage *st)
 {
-	if (!st)
-		return pst_fail_null("the storage");
-	return storage_end_writing(st, storage_abort, false);
+	return penstock_abort_with(st, NULL);
 }
 
 void penstock_close(struct penstock_storage *st)

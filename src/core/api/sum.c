@@ -14,8 +14,8 @@
 /* smallest valid `size` of an element: with a smaller one, the struct lacks the member `crc32c` */
 #define SIZE_MIN (offsetof(struct penstock_sum_args, crc32c) + sizeof(uint32_t))
 
-/* Takes over element `i` of the caller's array, and finds its device. A range of no bytes needs
- * no device. */
+/* Copies element `i` of the caller's array to `out`, and finds the device of its range. A range of
+ * no bytes needs no device. */
 static int range_copy_in(const struct penstock_sum_args *sums, unsigned i, struct pst_sum *out,
 			 struct pst_err *err)
 {

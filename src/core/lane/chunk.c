@@ -178,10 +178,28 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Stores in the chunk the error that the caller has cancelled its request. Returns the code. */
-static int chunk_fail_cancelled(struct pst_chunk *chunk)
+/* Returns the error if the storage shall cancel the chunk's transfers: the request is cancelled or
+ * past its deadline, and the storage can cancel. Returns 0 otherwise. A sync is cancelled by the
+ * caller only, because a deadline has no effect on a request whose bytes are written. */
+static int chunk_is_cut(const struct pst_chunk *chunk, struct pst_err *err)
 {
-	return pst_fail(&chunk->err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+	const struct pst_io *io = &chunk->io;
+
+	if (pst_req_cancelled(chunk->req))
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+	if (!chunk->req->st->ops->cancel || io->op == PST_IO_SYNC)
+		return 0;
+	return pst_req_is_abandoned(chunk->req, err) ? err->code : 0;
+}
+
+/* Lets the lane cancel the chunk's transfer at the deadline of its request. */
+static void chunk_expect_cut(const struct pst_chunk *chunk)
+{
+	struct pst_lane *lane = chunk->lane;
+	uint64_t deadline_ns = chunk->req->deadline_ns;
+
+	if (deadline_ns && (!lane->cut_ns || deadline_ns < lane->cut_ns))
+		lane->cut_ns = deadline_ns;
 }
 
 int pst_chunk_io_start(struct pst_chunk *chunk)
@@ -192,8 +210,10 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 
 	/* A transfer that starts after a cancel would not be cancelled: the lane asks the storage
 	 * to cancel only those transfers that are in progress when it handles the cancel. */
-	if (ops->cancel && pst_req_cancelled(chunk->req))
-		return chunk_fail_cancelled(chunk);
+	if (ops->cancel && chunk_is_cut(chunk, &chunk->err))
+		return chunk->err.code;
+	if (ops->cancel)
+		chunk_expect_cut(chunk);
 	/* Set before the call, because the call may complete the transfer. */
 	chunk->io_started = true;
 	ret = io->op == PST_IO_FILL    ? ops->fill(io)
@@ -229,9 +249,14 @@ int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n)
 bool pst_chunk_cancel(struct pst_chunk *chunk)
 {
 	const struct pst_storage_ops *ops = chunk->io_started ? chunk->io.st->ops : NULL;
+	struct pst_err err;
 
-	if (!ops || !ops->cancel || !pst_req_cancelled(chunk->req))
+	if (!ops || !ops->cancel)
 		return false;
+	if (!chunk_is_cut(chunk, &err)) {
+		chunk_expect_cut(chunk);
+		return false;
+	}
 	ops->cancel(&chunk->io);
 	return true;
 }
@@ -390,10 +415,10 @@ static bool copyq_record_due(const struct pst_copyq *copyq)
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* Returns whether the copies without a ticket shall get it only when the older copies of the queue
- * are done. They shall if all copies of the lane together have few bytes: more copies may come
+/* Returns whether the lane shall wait with the ticket for the newest copies until the queue's older
+ * copies are done. It shall if the lane's copies together have few bytes: more copies may come
  * meanwhile, and all of them then share driver calls and a ticket. If there are no older copies,
- * they must get the ticket at once, because nothing would wake the lane later. */
+ * the newest need the ticket at once, because nothing would wake the lane later. */
 static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *copyq)
 {
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
@@ -605,6 +630,7 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
 	unsigned op = chunk->req->op;
 	uint64_t ns = pst_now_ns() - chunk->start_ns;
+	struct pst_err cut;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
 	if (!result) /* like a report, the statistics do not count the bytes of failed chunks */
@@ -612,7 +638,7 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
-	if (result && !(result == -ECANCELED && pst_req_cancelled(chunk->req)))
+	if (result && !(result == -ECANCELED && chunk_is_cut(chunk, &cut)))
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
@@ -636,16 +662,17 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Finds the next path that the request's class allows for a chunk that cannot stay on its path, for
- * the reason in `why`, and counts this. Returns -1 if no path is left, or if the request is
- * cancelled or has failed. */
+/* Chooses the next path that the request's class allows for a chunk that cannot stay on its path.
+ * `why` says why it cannot. Counts a retry. Returns -1 if no path is left, if the request is
+ * cancelled or has failed, or if its deadline has passed and the storage can cancel transfers. */
 static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
 			   uint32_t *pad)
 {
 	struct pst_request *req = chunk->req;
+	struct pst_err cut;
 	int next;
 
-	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
+	if (chunk_is_cut(chunk, &cut) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return -1;
 	chunk->tried |= (uint16_t)(1u << chunk->path);
 	next = pst_claim_retry(chunk, true, len, pad);
@@ -765,12 +792,11 @@ static void chunk_continue(struct pst_chunk *chunk)
 }
 
 /* A chunk that is retried on another path has started before the deadline. So only a cancel
- * abandons such a chunk. */
+ * abandons such a chunk, unless its storage cancels transfers at the deadline. */
 bool pst_chunk_abandon(struct pst_chunk *chunk)
 {
-	bool begun = chunk->tries && !pst_req_cancelled(chunk->req);
-
-	if (begun || !pst_req_is_abandoned(chunk->req, &chunk->err))
+	if (chunk->tries ? !chunk_is_cut(chunk, &chunk->err)
+			 : !pst_req_is_abandoned(chunk->req, &chunk->err))
 		return false;
 	chunk_fail(chunk);
 	return true;
@@ -792,8 +818,9 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 	if (result && chunk_retry(chunk))
 		return;
 	if (result) {
-		if (result == -ECANCELED && pst_req_cancelled(req))
-			chunk_fail_cancelled(chunk);
+		/* The storage tells only that the transfer was cancelled, and not why. */
+		if (result == -ECANCELED)
+			chunk_is_cut(chunk, &chunk->err);
 		if (!chunk->err.code)
 			pst_fail_errno(&chunk->err, result, pst_why_from_errno(result), "%m");
 		chunk_fail(chunk);

@@ -69,9 +69,9 @@ void pst_chunk_direct_end(struct pst_chunk *chunk);
 int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
-/* Counts the chunk for the next path that its class allows, because its bytes have moved in the way
- * of that path, for the reason `why`. Returns false if there is no such path: the chunk's path must
- * then fail the chunk. */
+/* Changes the chunk's path to the next path that its class allows. A path calls it when the chunk's
+ * bytes have moved in the way of that next path, for the reason `why`, so that the report names the
+ * right path. Returns false if there is no such path: the caller must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* Counts a retry of the chunk on its own path, for the reason `why`, which reports then show. */
@@ -81,8 +81,8 @@ void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* ---- for lanes ---- */
 
-/* If the chunk's request was cancelled, asks the storage to cancel the chunk's transfer. Returns
- * whether it has asked. */
+/* If the chunk's request was cancelled or is past its deadline, asks the storage to cancel the
+ * chunk's transfer, if the storage can do so. Returns whether it has asked. */
 bool pst_chunk_cancel(struct pst_chunk *chunk);
 /* If the request is cancelled or past its deadline, fails the chunk, which must not have started,
  * and returns true. Else returns false, and the lane starts the chunk. */

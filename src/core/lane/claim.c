@@ -40,9 +40,10 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 	return end > place->pos ? end - place->pos : 0;
 }
 
-/* Returns how many bytes of the request must be unclaimed for a chunk on the mixed path at position
- * `at` of the list for warm bytes. If other requests are in flight, the other lanes carry them
- * while this chunk ends, so fewer bytes are enough. */
+/* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a mixed
+ * path: the path at position `at` of the list for warm bytes. With fewer, the other lanes would be
+ * done long before this chunk. If other requests are in flight, those lanes carry these requests
+ * meanwhile, so fewer bytes are enough. */
 static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
 			    unsigned at)
 {
@@ -317,12 +318,14 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Returns whether the path has pinned as many bytes as it may. It keeps them pinned until their
- * storages are closed. */
-static bool path_is_full(const struct pst_path_facts *facts)
+/* Returns whether the path would have to pin memory for the first `len` bytes of `place`, but may
+ * pin no more on this lane. It keeps memory pinned until the storages are closed. */
+static bool path_is_full(const struct pst_place *place, unsigned index, uint64_t len)
 {
-	return facts->held &&
-	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
+	const struct pst_path_ops *ops = pst_paths[index];
+
+	return ops->full && place->lane &&
+	       ops->full(place->lane, index, place->span->route, place->off, len);
 }
 
 /* Returns the reason why the path cannot be used any more, or 0. */
@@ -395,7 +398,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 			}
 			continue;
 		}
-		if (path_is_full(facts) && i + 1 < count) {
+		if (i + 1 < count && path_is_full(place, index, n)) {
 			pst_req_note(req, index, PENSTOCK_WHY_HELD);
 			continue;
 		}
@@ -521,7 +524,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 	return 0;
 }
 
-bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out)
+bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, struct pst_claim *out)
 {
 	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
 	struct pst_place place;
@@ -537,6 +540,7 @@ bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out)
 	for (;;) {
 		pst_spans_find(req, pos, &place);
 		place.warm_first = warm_first(req, &place, nth);
+		place.lane = lane;
 		path = -1;
 		if (req->forced < 0
 			    ? place.span->plan->residency_matters
@@ -596,7 +600,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	/* If paths are mixed, a path before the chunk's path may not have failed. */
+	/* With mixed paths, a chunk does not begin at the first path of the list. So the paths
+	 * before its path may still work. */
 	if (next)
 		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
 	for (; i < count; i++) {

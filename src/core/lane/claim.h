@@ -20,10 +20,10 @@ struct pst_claim {
 	bool timed;
 };
 
-/* Claims the next bytes of a request. `nth` is the index of the calling lane among the lanes that
- * share the request. Returns false if no bytes are left. Also returns false after failing the
+/* Claims the next bytes of a request for `lane`. `nth` is the index of this lane among the lanes
+ * that share the request. Returns false if no bytes are left. Also returns false after failing the
  * request, because it is cancelled, past its deadline, or no path can carry its bytes. */
-bool pst_claim(struct pst_request *req, unsigned nth, struct pst_claim *out);
+bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, struct pst_claim *out);
 /* If the request is cancelled or past its deadline, fails its unclaimed bytes and returns true.
  * Else returns false. */
 bool pst_claim_abandon(struct pst_request *req);

@@ -58,6 +58,9 @@ struct pst_lane {
 	unsigned todo_count;
 	/* Earliest deadline of the requests on `todo`; 0 if none has a deadline. */
 	uint64_t deadline_ns;
+	/* A time not later than the first deadline that has not passed of a request with a transfer
+	 * in flight that the storage can cancel; 0 if there is none. */
+	uint64_t cut_ns;
 	/* The pool of all chunks, and the list of free chunks. */
 	struct pst_chunk *chunks, *chunks_free;
 	/* List of claimed chunks that wait for a slot. */

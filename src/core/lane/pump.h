@@ -109,9 +109,9 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /*
  * Returns the index of a lane among the lanes that share a request. The lane with index 0 carries
- * chunks on the first of the plan's mixed paths. The home lane has the last index: the pump gives
- * the next short requests to the home lane, and the first mixed path would block it for
- * milliseconds.
+ * chunks on the first of the plan's mixed paths. The home lane, to which the pump first passed the
+ * request, has the last index. It also gets the next short requests, and the first mixed path would
+ * block it for milliseconds.
  */
 static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 					    const struct pst_lane *lane)

@@ -13,7 +13,7 @@
 
 /* ---- places ---- */
 
-/* Returns how many bytes of the span are numbered. */
+/* Returns how many places in the stage the span has: one for each byte that moves. */
 static uint64_t span_bytes(const struct pst_request *req, const struct pst_span *span)
 {
 	unsigned i = (unsigned)(span - req->spans) + 1;
@@ -36,7 +36,7 @@ uint64_t pst_stage_place(struct pst_request *req, uint64_t block)
 	return (at + block - 1) / block * block;
 }
 
-/* Returns the place of the span's byte at storage offset `off`. */
+/* Returns the place in the stage of the span's byte at storage offset `off`. */
 static uint64_t span_place(const struct pst_request *req, const struct pst_span *span, uint64_t off)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -69,8 +69,8 @@ static int part_place(void *arg, const struct pst_part *part)
 	return a->fn(a->arg, part, a->mem + part->at);
 }
 
-/* Calls a->fn for each part of the request's bytes from number `pos` up to number `end`. If a
- * kernel copies them, leaves out bytes that the storage did not have. */
+/* Calls a->fn for each part of the request's bytes from place `pos` up to, but not including, place
+ * `end`. If a kernel copies them, leaves out bytes that the storage did not have. */
 static int range_parts(struct pst_request *req, uint64_t pos, uint64_t end, struct parts_arg *a)
 {
 	/* Copies that are queued at submit copy all bytes. */
@@ -142,7 +142,7 @@ static int copies_add(void *arg, const struct pst_part *part, char *mem)
 	return 0;
 }
 
-/* Makes the list of copies of one round. Returns false if there is no room for it. */
+/* Makes the list of copies of one round. Returns false if the stage's list of copies is full. */
 static bool round_list(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
@@ -195,7 +195,7 @@ void pst_stage_start(struct pst_request *req)
 			   stage->pieces < stage->rounds ? stage->pieces : stage->rounds);
 }
 
-/* Stores the request's result for the application. */
+/* Stores the request's result in the memory that the caller named for it. */
 static void result_store(struct pst_request *req, int64_t result)
 {
 	if (req->late.result && !atomic_load(&req->retracted))

@@ -8,9 +8,9 @@
  *
  * The bytes of the request have places in the stage, which are numbered from 0. A place and its
  * storage offset have the same remainder by the storage's block length, so O_DIRECT works. The
- * places are cut into pieces of equal length. The operations for one piece are a round. The stage
- * has room for some pieces at a time, and piece k uses the room of piece k modulo their number.
- * Core and the stream tell each other how far they are through words in pinned memory.
+ * places are cut into pieces of equal length. The operations for one piece are a round. The stage's
+ * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Core and
+ * the stream tell each other how far they are through words in pinned memory.
  *
  *	arrived		the stream stores 1 when it reaches the request
  *	released	lanes store it, and it only grows. Before the operations of round k, the
@@ -56,7 +56,7 @@ struct pst_stage {
 	struct pst_stage *next;
 	struct pst_request *req;
 	struct pst_stage_words *words;
-	char *mem; /* room for `pieces` pieces */
+	char *mem; /* memory of the stage; it holds `pieces` pieces */
 	uint64_t piece_bytes;
 	unsigned pieces, rounds;
 	/* The value that the stream stores in `passed` when it has passed the request. */
@@ -75,7 +75,7 @@ struct pst_stage {
 	_Atomic unsigned complete;
 	/* True while a thread counts complete rounds; then no other thread counts them. */
 	_Atomic bool counting;
-	uint64_t turn; /* number of requests that the stage has had */
+	uint64_t turn; /* number of requests that have used the stage so far */
 	/* For a captured request: number of replays that lanes have started, and whether replays
 	 * have overlapped. */
 	bool captured;

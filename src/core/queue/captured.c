@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements captured requests: see captured.h. The driver tells through a user object of the graph
- * that the graph is gone. Its destructor runs in a thread of the driver, so it only stores a word.
+ * Implements captured requests: see captured.h. A user object of the graph shows when the graph is
+ * destroyed: the driver then calls the object's destructor. This runs in a thread of the driver, so
+ * it only sets a flag.
  */
 #include "core/queue/captured.h"
 
@@ -54,7 +55,7 @@ static void tie_put(struct pst_captured_tie *tie)
 		free(tie);
 }
 
-/* The destructor of the graph's user object. */
+/* Destructor of the graph's user object: notes that the graph is destroyed. */
 static void tie_gone(void *arg)
 {
 	struct pst_captured_tie *tie = arg;

@@ -25,9 +25,9 @@ struct pst_captured {
 	/* Copy of segment 0 as it was submitted. Each replay starts from it, and then sets the
 	 * members whose values are read when the stream reaches the request. */
 	struct penstock_seg first;
-	uint64_t body, total; /* values of these members of `req` at submit */
+	uint64_t body, total; /* The values that req.body and req.total had at submit. */
 	bool running;	      /* lanes serve a replay; only the watching lane accesses it */
-	_Atomic bool serving; /* the storage must not be closed */
+	_Atomic bool serving; /* A replay uses the storage, so it must not be closed. */
 	_Atomic bool closed;  /* the storage is closed or being closed */
 };
 
@@ -36,8 +36,8 @@ static inline struct pst_captured *pst_captured_of(struct pst_request *req)
 	return (struct pst_captured *)((char *)req - offsetof(struct pst_captured, req));
 }
 
-/* Makes a captured request from an element of a queue's pool, whose stage it takes over. The stream
- * of `seq` is being captured. */
+/* Makes a captured request from `from`, an element of a queue's pool, and takes over its stage. The
+ * stream of `seq` is being captured. */
 int pst_captured_make(struct pst_request *from, struct pst_stream_seq *seq,
 		      struct pst_captured **out, struct pst_err *err);
 /* Frees a captured request that has no stage any more. Lanes call it. */

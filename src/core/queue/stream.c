@@ -36,7 +36,8 @@ static const struct pst_stream_hooks stream_hooks;
 
 /* ---- the shape of a stage ---- */
 
-/* Returns how many copies the kernel may need for this segment, apart from the ends of rounds. */
+/* Returns the maximum number of copies that the kernel makes for this segment. A copy that goes on
+ * in the next round counts once. */
 static uint64_t seg_copies(const struct pst_request *req, unsigned i)
 {
 	const struct penstock_seg *seg = &req->segs[i];
@@ -204,8 +205,8 @@ static bool copies_may_queue(struct pst_request *req, const struct pst_stage_sha
 	return !many && (idle || !q.long_copy);
 }
 
-/* Returns the number of bytes from the segment's buffer to the end of its allocation, or 0 if it is
- * unknown. */
+/* Returns the number of bytes from the segment's buffer to the end of the memory allocation that
+ * contains it, or 0 if that is unknown. */
 static uint64_t buffer_end(const struct penstock_seg *seg)
 {
 	struct pst_memory mem;

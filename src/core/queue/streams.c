@@ -440,7 +440,7 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 
 /* ---- the last requests of streams ---- */
 
-/* Returns the place at which the last request of a stream is remembered. */
+/* Returns the table entry for the last request of this stream. */
 static struct pst_last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
 {
 	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;

@@ -83,7 +83,7 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 /* Takes back the stage of a request that has completed. Lanes call it. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
-/* Remembers the last request of a stream. */
+/* Records the stage of the stream's latest request whose copies were queued at submit. */
 void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage);
 /* Returns whether the stream still executes copies that were queued at the submit of an earlier
  * request. */

@@ -260,8 +260,8 @@ static int64_t req_reach(const struct pst_request *req)
 }
 
 /* Sets req->err: the storage ends before the request's range. `end` is the lowest offset that did
- * not arrive. If the whole chunk lies behind the end of the storage, this is the chunk's start.
- * Therefore asks the storage for its length. */
+ * not arrive. If a whole chunk lies behind the end of the storage, `end` is only the chunk's start.
+ * So the function asks the storage for its length. */
 static int64_t req_fail_short(struct pst_request *req, uint64_t end)
 {
 	struct penstock_storage *st = req->st;
@@ -339,8 +339,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 
 /* ---- the report ---- */
 
-/* Whether a read found its bytes in the page cache, judged by the paths that carried them. This is
- * not known if the residency of bytes could not be queried, or if the caller named the path. */
+/* Which kinds of paths carried a read's bytes. This shows whether they were in the page cache,
+ * unless their residency could not be queried or the caller named the path. */
 struct found {
 	bool known;
 	bool cached; /* whether paths that use the page cache carried bytes */

@@ -446,6 +446,7 @@ void pst_spans_find(const struct pst_request *req, uint64_t pos, struct pst_plac
 	out->pos = pos;
 	out->blind = false;
 	out->warm_first = 0;
+	out->lane = NULL;
 	if (span->rowwise) {
 		const struct penstock_seg *seg = &req->segs[span->seg_first];
 		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;

@@ -26,6 +26,7 @@ struct pst_place {
 	/* Position in the plan's list for warm bytes at which the claiming lane begins. Lanes with
 	 * lower indices use the mixed paths before it. */
 	unsigned warm_first;
+	struct pst_lane *lane; /* the claiming lane; NULL while a request is checked at submit */
 };
 
 /* Finds the place of the byte `pos` of the request. */

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a plane: it listens, accepts tenants whose user is permitted, and ends after SIGTERM
+ * when nothing is in flight. A second signal, or the time limit, ends it at once. Called by
+ * cli/plane.c.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "metrics.h"
+#include "tenant.h"
+
+struct plane {
+	struct pl_plane shared;
+	struct pl_tenant *tenants;
+	struct pl_metrics *metrics;
+	int fd, signals;
+	struct stat socket; /* the file of the socket, as this process has made it */
+	char *why;
+	size_t why_len;
+};
+
+static int say(const struct plane *p, int code, const char *what)
+{
+	snprintf(p->why, p->why_len, "%s: %s", what, strerror(code));
+	return -code;
+}
+
+/* ---- the socket ---- */
+
+/* Removes a socket that no process listens at any more. Returns whether the name is free. */
+static bool stale_remove(const struct sockaddr_un *address)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct stat st;
+	bool stale;
+
+	stale = fd >= 0 && !lstat(address->sun_path, &st) && S_ISSOCK(st.st_mode) &&
+		connect(fd, (const struct sockaddr *)address, sizeof(*address)) &&
+		errno == ECONNREFUSED;
+	if (fd >= 0)
+		close(fd);
+	return stale && !unlink(address->sun_path);
+}
+
+static int socket_listen(struct plane *p)
+{
+	const struct pl_options *o = p->shared.options;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	/* Users that are not permitted are refused by SO_PEERCRED, too. */
+	mode_t mode = o->user_count ? 0666 : 0600, mask;
+	int ret;
+
+	if (strlen(o->listen) >= sizeof(address.sun_path))
+		return say(p, ENAMETOOLONG, o->listen);
+	memcpy(address.sun_path, o->listen, strlen(o->listen));
+	p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p->fd < 0)
+		return say(p, errno, "socket");
+	mask = umask(0177);
+	ret = bind(p->fd, (struct sockaddr *)&address, sizeof(address));
+	if (ret && errno == EADDRINUSE && stale_remove(&address))
+		ret = bind(p->fd, (struct sockaddr *)&address, sizeof(address));
+	ret = ret ? errno : 0;
+	umask(mask);
+	if (ret == EADDRINUSE) {
+		snprintf(p->why, p->why_len,
+			 "%s exists, and a process listens there, or it is no "
+			 "socket: choose another path",
+			 o->listen);
+		return -ret;
+	}
+	if (ret || lstat(o->listen, &p->socket) || chmod(o->listen, mode) || listen(p->fd, 128))
+		return say(p, ret ? ret : errno, o->listen);
+	return 0;
+}
+
+/* Removes the socket, unless another process has replaced it. */
+static void socket_close(struct plane *p)
+{
+	struct stat st;
+
+	if (p->fd < 0)
+		return;
+	if (p->socket.st_ino && !lstat(p->shared.options->listen, &st) &&
+	    st.st_ino == p->socket.st_ino && st.st_dev == p->socket.st_dev)
+		unlink(p->shared.options->listen);
+	close(p->fd);
+	p->fd = -1;
+}
+
+/* ---- tenants ---- */
+
+static bool user_is_permitted(const struct pl_options *o, unsigned user)
+{
+	if (!user || user == geteuid())
+		return true;
+	for (unsigned i = 0; i < o->user_count; i++)
+		if (o->users[i] == user)
+			return true;
+	return false;
+}
+
+/* Tells a process why it does not become a tenant. */
+static void refuse(int fd, int code, enum penstock_why why, const char *text)
+{
+	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER};
+
+	answer.answer.result = -code;
+	answer.answer.why = why;
+	snprintf(answer.answer.text, sizeof(answer.answer.text), "%s", text);
+	/* The queue of a new connection has room. The process may have gone. */
+	(void)pst_plane_send(fd, &answer, -1);
+	close(fd);
+}
+
+static void tenant_accept(struct plane *p)
+{
+	struct pl_plane *plane = &p->shared;
+	int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC);
+	struct pl_tenant *tenant;
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (fd < 0)
+		return;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len)) {
+		close(fd);
+		return;
+	}
+	if (!user_is_permitted(plane->options, peer.uid)) {
+		pl_count(&plane->counts.refused_user);
+		pst_log(PST_LOG_WARN, "plane", "user %u is not permitted", peer.uid);
+		refuse(fd, EACCES, PENSTOCK_WHY_NO_PERMISSION,
+		       "the plane does not serve this user: start it with --users");
+		return;
+	}
+	if (atomic_load(&plane->counts.tenants) >= plane->options->tenants_max) {
+		pl_count(&plane->counts.refused[PL_LIMIT_TENANTS]);
+		refuse(fd, EAGAIN, PENSTOCK_WHY_FULL,
+		       "the plane has as many tenants as it may have: start it with --tenants");
+		return;
+	}
+	if (pl_tenant_start(plane, fd, peer.uid, peer.pid, &tenant))
+		return;
+	tenant->next = p->tenants;
+	p->tenants = tenant;
+}
+
+/* Joins the threads of tenants that have ended, or of all. */
+static void tenants_join(struct plane *p, bool all)
+{
+	struct pl_tenant **at = &p->tenants;
+
+	while (*at) {
+		struct pl_tenant *tenant = *at;
+
+		if (!all && !atomic_load(&tenant->ended)) {
+			at = &tenant->next;
+			continue;
+		}
+		pthread_join(tenant->thread, NULL);
+		*at = tenant->next;
+		free(tenant);
+	}
+}
+
+/* ---- the loop ---- */
+
+/* Waits for something to happen. Returns whether a signal has come. */
+static bool plane_wait(struct plane *p, int timeout_ms)
+{
+	struct pollfd fds[3] = {
+		{p->fd, POLLIN, 0}, {p->shared.wake, POLLIN, 0}, {p->signals, POLLIN, 0}};
+	struct signalfd_siginfo info;
+	uint64_t events;
+
+	poll(fds, 3, timeout_ms);
+	if (fds[1].revents && read(p->shared.wake, &events, sizeof(events)) > 0)
+		tenants_join(p, false);
+	if (fds[0].revents)
+		tenant_accept(p);
+	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
+}
+
+/* Lets requests and moves in flight end. */
+static void drain(struct plane *p)
+{
+	struct pl_plane *plane = &p->shared;
+	uint64_t until = pst_now_ns() / 1000000 + plane->options->drain_s * UINT64_C(1000);
+
+	atomic_store(&plane->draining, true);
+	socket_close(p);
+	while (atomic_load(&plane->counts.in_flight)) {
+		uint64_t now = pst_now_ns() / 1000000;
+
+		if (now >= until || plane_wait(p, (int)(until - now)))
+			return;
+	}
+}
+
+static int plane_start(struct plane *p, unsigned *metrics_port)
+{
+	const struct pl_options *o = p->shared.options;
+	sigset_t signals;
+	int ret;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	/* All threads inherit the mask, so that only the main thread takes the signals. */
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	p->shared.stop = eventfd(0, EFD_CLOEXEC);
+	p->shared.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	p->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (p->shared.stop < 0 || p->shared.wake < 0 || p->signals < 0)
+		return say(p, errno, "eventfd");
+	if (o->device) {
+		ret = penstock_device_open(o->device, NULL, &p->shared.device);
+		if (ret < 0) {
+			snprintf(p->why, p->why_len, "%s", penstock_errmsg());
+			return ret;
+		}
+	}
+	ret = socket_listen(p);
+	if (ret)
+		return ret;
+	if (!o->metrics)
+		return 0;
+	p->metrics = pl_metrics_open(&p->shared, o->metrics, metrics_port, p->why, p->why_len);
+	return p->metrics ? 0 : -EIO;
+}
+
+static void plane_stop(struct plane *p)
+{
+	const uint64_t one = 1;
+
+	socket_close(p);
+	if (p->shared.stop >= 0 &&
+	    write(p->shared.stop, &one, sizeof(one)) == (ssize_t)sizeof(one)) {
+		tenants_join(p, true);
+		pl_metrics_close(p->metrics);
+	}
+	if (p->shared.device)
+		penstock_device_close(p->shared.device);
+	if (p->shared.stop >= 0)
+		close(p->shared.stop);
+	if (p->shared.wake >= 0)
+		close(p->shared.wake);
+	if (p->signals >= 0)
+		close(p->signals);
+}
+
+int pl_serve(const struct pl_options *options, char *why, size_t why_len)
+{
+	struct plane p = {.shared = {.options = options, .stop = -1, .wake = -1},
+			  .fd = -1,
+			  .signals = -1,
+			  .why = why,
+			  .why_len = why_len};
+	unsigned metrics_port = 0;
+	int ret = plane_start(&p, &metrics_port);
+
+	if (!ret) {
+		if (options->ready)
+			options->ready(options->listen, metrics_port);
+		while (!plane_wait(&p, -1))
+			;
+		drain(&p);
+	}
+	plane_stop(&p);
+	return ret;
+}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ObjectLock: lets only one job at a time save below a prefix of an object store.
+
+A store has no locks, but it can create an object only if the object does not exist. So the job
+whose PUT creates the lock has the lock. A killed job leaves the lock behind. Therefore the job that
+has the lock replaces a second object, the beat, every BEAT_S seconds, and another job takes the
+lock if it sees no new beat for LEASE_S seconds. It compares no clocks. A job that stands still for
+so long loses its lock. It notices this before it writes its marker, and fails."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+import uuid
+import weakref
+from typing import Any, Iterator, Optional
+
+from ._lib import NotFoundError, PenstockError
+
+_log = logging.getLogger("penstock")
+# The same numbers are in src/ckpt/prune.c.
+BEAT_S, LEASE_S = 2.0, 20.0
+# Longest text of a lock that is read.
+_TEXT_MAX = 200
+
+
+class ObjectLock:
+    """A lock on the objects `prefix`, which has the methods of _Prefix, by the object `name`.
+
+    The lock is released by release(), when the object is garbage-collected, and when the program
+    ends. The constructor raises OSError with errno EBUSY if another job saves there, which it finds
+    out within a few seconds. If the job that has the lock was killed, it waits LEASE_S seconds, and
+    takes the lock.
+
+    If a save fails on another rank, the object that has the lock does not learn of it. So a new
+    object of this process takes the lock from an object that is not inside a block at_work. If the
+    store cannot create an object only if it does not exist, every job gets the lock."""
+
+    _release: "weakref.finalize[Any, ObjectLock]"
+
+    def __init__(self, prefix: Any, name: str) -> None:
+        self._prefix, self._name, self._busy = prefix, name, False
+        self._token = uuid.uuid4().hex
+        key = (os.getpid(), prefix.object(name))
+        earlier = _holders.get(key)
+        if earlier is not None and earlier._release.alive:
+            if earlier._busy:
+                raise _busy_error(prefix.name)
+            earlier.release()
+        self._take()
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, args=(prefix, self._beat_name(self._token), stop),
+                                name="penstock-lock", daemon=True)
+        self._release = weakref.finalize(self, _give_back, prefix, name, self._token, stop, beat,
+                                         os.getpid())
+        beat.start()
+        _holders[key] = self
+
+    def _beat_name(self, token: str) -> str:
+        return f"{self._name}-{token}"
+
+    def _take(self) -> None:
+        """Creates the lock's object."""
+        seen: Optional[str] = None
+        since = 0.0
+        while not self._create():
+            now = time.monotonic()
+            signs = self._signs()
+            if seen is None or signs.partition(" ")[0] != seen.partition(" ")[0]:
+                seen, since = signs, now  # The first look, or another job has taken the lock.
+            elif signs != seen:
+                raise _busy_error(self._prefix.name)
+            elif now - since > LEASE_S:
+                _log.warning("%s: a job that saved there has been killed; its lock is removed",
+                             self._prefix.name)
+                self._break(signs.partition(" ")[0])
+                seen = None
+            if seen is not None:
+                time.sleep(BEAT_S / 2)
+
+    def _create(self) -> bool:
+        try:
+            self._prefix.write(self._name, self._token.encode(), new=True)
+        except PenstockError as error:
+            if error.errno == errno.EEXIST:
+                # An earlier attempt may have created it, and its answer got lost.
+                return _token_of(self._prefix, self._name) == self._token
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            _log.debug("%s: no lock against other jobs: %s", self._prefix.name, error)
+        return True
+
+    def _signs(self) -> str:
+        """Returns the token of the lock, and the ETag of its beat."""
+        token = _token_of(self._prefix, self._name)
+        return f"{token} {self._prefix.etag(self._beat_name(token)) if token else ''}"
+
+    def _break(self, token: str) -> None:
+        if _token_of(self._prefix, self._name) == token:
+            self._prefix.remove(self._name)
+        if token:
+            self._prefix.remove(self._beat_name(token))
+
+    def check(self) -> None:
+        """Raises OSError with errno EBUSY if another job has taken the lock."""
+        token = _token_of(self._prefix, self._name)
+        if token and token != self._token:
+            raise _busy_error(self._prefix.name)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside the block, no other object of this process can take the lock from this one. Raises
+        OSError with errno EBUSY if another object has taken it before."""
+        if not self._release.alive:
+            raise _busy_error(self._prefix.name)
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def release(self) -> None:
+        """Releases the lock and removes its objects."""
+        self._release()
+
+
+_holders: "weakref.WeakValueDictionary[Any, ObjectLock]" = weakref.WeakValueDictionary()
+
+
+def _busy_error(name: str) -> OSError:
+    return OSError(errno.EBUSY, "another job is saving a checkpoint there", name)
+
+
+def _token_of(prefix: Any, name: str) -> str:
+    """Returns the token in a lock, or "" if there is no lock."""
+    try:
+        text = prefix.read(name)
+    except NotFoundError:
+        return ""
+    token = text[:_TEXT_MAX].decode("ascii", "replace")
+    return token if token.isalnum() else "unknown"
+
+
+def _beat(prefix: Any, name: str, stop: threading.Event) -> None:
+    """Replaces the beat until the lock is released."""
+    count = 0
+    while not stop.is_set():
+        count += 1
+        with contextlib.suppress(OSError):  # The next beat may succeed.
+            prefix.write(name, str(count).encode())
+        stop.wait(BEAT_S)
+    with contextlib.suppress(OSError):
+        prefix.remove(name)
+
+
+def _give_back(prefix: Any, name: str, token: str, stop: threading.Event, beat: threading.Thread,
+               owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    stop.set()
+    if beat is not threading.current_thread():
+        beat.join(LEASE_S)
+    with contextlib.suppress(OSError):
+        if _token_of(prefix, name) == token:
+            prefix.remove(name)
+
+
+__all__ = ["BEAT_S", "LEASE_S", "ObjectLock"]

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parses the XML with which an S3 store lists objects. The text comes from the network: it has a
+ * bounded length, entities are not declared in it, and nothing is loaded. Does no I/O. Called by
+ * objects.c.
+ */
+#ifndef PST_CKPT_LISTING_H
+#define PST_CKPT_LISTING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An object of a list, or the common beginning of several keys. */
+struct pst_listed {
+	const char *key; /* the whole key, or the common beginning, which ends with a slash */
+	uint64_t bytes;
+	int64_t time_ns; /* time of its last change, in ns since 1970 */
+	uint64_t tag;	 /* hash of its ETag */
+	bool folder;	 /* whether it is the common beginning of several keys */
+};
+
+/*
+ * Calls a function for each object of a page.
+ *
+ * text		the XML, which the call changes, with a NUL after its `len` bytes
+ * each		a result other than 0 ends the call
+ * next		becomes the token of the next page, or NULL if this page is the last one
+ *
+ * Returns 0, the result of `each`, -EBADMSG if the text is malformed or a key has a
+ * NUL, or -ENOMEM.
+ */
+int pst_listing_parse(char *text, size_t len,
+		      int (*each)(void *user, const struct pst_listed *object), void *user,
+		      const char **next);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements pst_end_check: see end.h. The caller's word may be written by a signal handler, so it
+ * is polled, and no lock protects it.
+ */
+#include "core/base/end.h"
+
+#include <stddef.h>
+
+#include "core/base/clock.h"
+
+int pst_end_check(const struct penstock_end_opts *opts, struct pst_err *err)
+{
+	if (!opts)
+		return 0;
+	if (opts->stop && __atomic_load_n(opts->stop, __ATOMIC_RELAXED))
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "stopped by the caller");
+	if (opts->deadline_ns && pst_now_ns() > opts->deadline_ns)
+		return pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed");
+	return 0;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A list of completions, from which one thread of the application takes them. Whoever starts an
+ * operation allocates its completion first, so that the operation's end needs no memory.
+ */
+#ifndef PST_OBJECT_ENDS_H
+#define PST_OBJECT_ENDS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "penstock_object.h"
+
+struct pst_end {
+	struct pst_end *next;
+	void *owner; /* of the operation; not used by the list */
+	union {
+		struct penstock_object_end request;
+		struct penstock_object_done move;
+	};
+};
+
+struct pst_ends {
+	pthread_mutex_t lock;
+	struct pst_end *first, **last;
+	int event; /* eventfd that is readable while the list has entries */
+};
+
+/* Returns 0 or -errno. */
+int pst_ends_open(struct pst_ends *ends);
+/* Frees the completions that were not taken. */
+void pst_ends_close(struct pst_ends *ends);
+void pst_ends_put(struct pst_ends *ends, struct pst_end *end);
+/* Takes up to `max` completions, as a list that the caller frees. Waits for the first one for
+ * `timeout_ms`; -1: without limit. */
+struct pst_end *pst_ends_take(struct pst_ends *ends, unsigned max, int timeout_ms);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library's side of a client plane: memory that it shares with the plane, windows that the
+ * plane opens, and requests that it sends. Called by client.c.
+ */
+#ifndef PST_OBJECT_PLANE_CLIENT_H
+#define PST_OBJECT_PLANE_CLIENT_H
+
+#include <stdatomic.h>
+
+#include "object/plane_link.h"
+
+/* A buffer. */
+struct pst_plane_buffer {
+	struct pst_plane_link *link;
+	struct pst_shared shared;
+	size_t len; /* as the caller asked */
+	uint64_t id;
+	_Atomic unsigned windows;
+	_Atomic bool stuck; /* a server may access the memory of a GPU: it is never freed */
+};
+
+/* A window. */
+struct pst_plane_grant {
+	struct pst_plane_buffer *buffer;
+	uint64_t id, off, len;
+	char transport[16];
+	int encrypted, on_host;
+};
+
+int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *dev, size_t len,
+			  struct pst_plane_buffer **out, struct pst_err *err);
+int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err);
+int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
+			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);
+/* Starts a request. `end` and its owner are those of pst_plane_fly. */
+int pst_plane_start(const struct pst_plane_grant *grant,
+		    const struct penstock_object_request *request, struct pst_end *end,
+		    struct pst_err *err);
+/* Closes a window, also if the plane is gone. */
+int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err);
+int pst_plane_client_info(struct pst_plane_link *link, struct penstock_object_client_info *out,
+			  struct pst_err *err);
+
+#endif

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements request.h. A request passes through these steps, mostly on a reactor's thread (see
+ * io/http.h): with a token; if the bytes did not move, the window is closed to the server, and the
+ * request goes on, or is sent again, with a body. A window that a server still has open is closed
+ * by a thread of its own, because the reactor must not wait.
+ *
+ * A server that does not know tokens gets none any more, for the rest of the process.
+ */
+#include "object/request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/thread.h"
+#include "core/base/fork.h"
+#include "core/base/log.h"
+#include "s3/crc.h"
+#include "s3/uri.h"
+#include "storage/object_request.h"
+#include "storage/object_window.h"
+#include "wire/common.h"
+
+struct pst_object_transfer {
+	struct pst_object_call call; /* the first member */
+	struct pst_object_transfer *next;
+	struct pst_object_requests *requests;
+	struct pst_object_target *target;
+	struct pst_object_place place;
+	struct pst_end *end;
+	bool flying; /* the call is with the reactors; protected by the lock of the requests */
+	bool no_body, judged;
+	bool body; /* the bytes move as a body */
+	uint64_t off;
+	struct penstock_object_verdict verdict;
+	struct penstock_object_window_info info;
+	struct iovec iov;
+	unsigned char *staging; /* in place of memory of a GPU; NULL: none */
+	char if_match[256], etag[256];
+	struct pst_err err; /* of a step between two requests */
+};
+
+/* ---- servers that do not know tokens ---- */
+
+struct deaf {
+	struct deaf *next;
+	const struct pst_http_endpoint *endpoint;
+};
+static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
+static struct deaf *deafs;				      /* never freed, like the endpoints */
+
+static void deaf_in_child(void)
+{
+	pthread_mutex_init(&deaf_lock, NULL);
+}
+
+__attribute__((constructor)) static void deaf_watch_fork(void)
+{
+	pst_fork_hook(deaf_in_child);
+}
+
+static bool is_deaf(const struct pst_http_endpoint *endpoint)
+{
+	struct deaf *d;
+
+	pthread_mutex_lock(&deaf_lock);
+	for (d = deafs; d && d->endpoint != endpoint; d = d->next)
+		;
+	pthread_mutex_unlock(&deaf_lock);
+	return d;
+}
+
+/* Without memory, the server gets the next token, too. */
+static void deaf_add(const struct pst_http_endpoint *endpoint)
+{
+	struct deaf *d = is_deaf(endpoint) ? NULL : calloc(1, sizeof(*d));
+
+	if (!d)
+		return;
+	d->endpoint = endpoint;
+	pthread_mutex_lock(&deaf_lock);
+	d->next = deafs;
+	deafs = d;
+	pthread_mutex_unlock(&deaf_lock);
+}
+
+/* ---- the end ---- */
+
+static void transfer_free(struct pst_object_transfer *t)
+{
+	pst_object_call_clear(&t->call);
+	pst_object_place_close(&t->place);
+	if (t->staging)
+		munmap(t->staging, t->target->len);
+	free(t->end);
+	free(t);
+}
+
+/* Completes a request. `result` is the number of bytes, or a negative errno whose reason is in the
+ * error. */
+static void transfer_finish(struct pst_object_transfer *t, int64_t result,
+			    const struct pst_err *err)
+{
+	struct pst_object_requests *requests = t->requests;
+	struct penstock_object_end *end = &t->end->request;
+	struct pst_object_transfer **at = &requests->all;
+	struct pst_end *node = t->end;
+	bool tls = t->place.server.tls;
+
+	end->result = result;
+	end->status = (int)t->call.http.head.status;
+	end->next = result < 0 ? PENSTOCK_OBJECT_ERROR : t->verdict.next;
+	if (result >= 0 && t->body) {
+		snprintf(end->transport, sizeof(end->transport), "%s", tls ? "https" : "http");
+		end->encrypted = tls;
+	} else if (result >= 0) {
+		snprintf(end->transport, sizeof(end->transport), "%s", t->info.transport);
+		end->encrypted = t->info.encrypted;
+		end->on_host = t->info.on_host;
+	}
+	if (result >= 0)
+		snprintf(end->etag, sizeof(end->etag), "%s", t->call.http.head.etag);
+	snprintf(end->text, sizeof(end->text), "%s",
+		 result < 0 ? err->text
+		 : t->body  ? t->verdict.text
+			    : "");
+	t->target->idle(t->target);
+	t->end = NULL;
+	pthread_mutex_lock(&requests->lock);
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	pthread_mutex_unlock(&requests->lock);
+	transfer_free(t);
+	pst_ends_put(requests->ends, node);
+	/* After this, the client may be closed. */
+	pthread_mutex_lock(&requests->lock);
+	if (!--requests->count)
+		pthread_cond_broadcast(&requests->none);
+	pthread_mutex_unlock(&requests->lock);
+}
+
+/* Gives the call to the reactors. A request that cannot be started is completed. */
+static void transfer_fly(struct pst_object_transfer *t, bool repeat)
+{
+	struct pst_object_requests *requests = t->requests;
+	int ret = -ECANCELED;
+
+	pthread_mutex_lock(&requests->lock);
+	if (requests->closing)
+		pst_fail(&t->err, PENSTOCK_WHY_CANCELLED, "the client is closed");
+	else
+		ret = repeat ? pst_object_call_repeat(&t->call, &t->err)
+			     : pst_http_start(&t->call.http, &t->err);
+	t->flying = !ret;
+	pthread_mutex_unlock(&requests->lock);
+	if (ret)
+		transfer_finish(t, ret, &t->err);
+}
+
+/* ---- the window ---- */
+
+/* Closes the window to the server. Returns 0 or -errno. May wait for the server. */
+static int window_release(struct pst_object_transfer *t)
+{
+	struct pst_object_target *target = t->target;
+
+	if (t->call.http.attempts > 1)
+		/* The response tells the end of one transfer. A lost attempt may have begun
+		 * another. */
+		pst_wire_unsettle(target->grant);
+	target->released = pst_wire_release(target->grant, &t->err);
+	target->grant = NULL;
+	return target->released;
+}
+
+/* Prepares the memory for a body. The bytes of a PUT are copied from a GPU. */
+static int body_prepare(struct pst_object_transfer *t)
+{
+	const struct pst_object_target *target = t->target;
+	int ret;
+
+	t->body = true;
+	t->iov = (struct iovec){target->mem, target->len};
+	if (target->dev && !t->staging) {
+		void *at = mmap(NULL, target->len, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (at == MAP_FAILED)
+			return pst_fail(&t->err, PENSTOCK_WHY_NO_MEMORY,
+					"%llu bytes to stage the GPU's memory: %m",
+					(unsigned long long)target->len);
+		t->staging = at;
+	}
+	if (!target->dev)
+		return 0;
+	t->iov.iov_base = t->staging;
+	if (target->op == PENSTOCK_READ)
+		return 0;
+	ret = pst_wire_copy(t->requests->devices, NULL, t->staging, target->dev, target->mem,
+			    target->len);
+	return ret ? pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg()) : 0;
+}
+
+/* Sends the request again, with a body. */
+static void transfer_resend(struct pst_object_transfer *t)
+{
+	struct pst_http_call *http = &t->call.http;
+	int ret = body_prepare(t);
+
+	if (ret) {
+		transfer_finish(t, ret, &t->err);
+		return;
+	}
+	t->call.token = NULL;
+	http->beside = 0;
+	http->tries = 0;
+	http->patience_s = t->place.url.timeout_s;
+	memset(&http->head, 0, sizeof(http->head));
+	pst_object_call_clear(&t->call);
+	if (t->target->op == PENSTOCK_WRITE) {
+		http->out = t->iov.iov_base;
+		http->out_len = t->target->len;
+	}
+	transfer_fly(t, false);
+}
+
+static void *resend_run(void *arg)
+{
+	struct pst_object_transfer *t = arg;
+	int ret = window_release(t);
+
+	if (ret)
+		transfer_finish(t, ret, &t->err);
+	else
+		transfer_resend(t);
+	return NULL;
+}
+
+/* Closes the window, and then sends the request again. */
+static void transfer_begin_resend(struct pst_object_transfer *t)
+{
+	pthread_t thread;
+
+	/* If no thread can be started, this one waits. */
+	if (!pst_wire_revoke(t->target->grant) && !pst_thread_start(&thread, resend_run, t))
+		pthread_detach(thread);
+	else
+		resend_run(t);
+}
+
+/* ---- responses ---- */
+
+static enum penstock_object_next window_judge(struct pst_object_transfer *t, const char *error)
+{
+	const struct pst_http_head *head = &t->call.http.head;
+	struct penstock_object_header headers[PST_OBJECT_REPLY_HEADERS];
+	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
+	struct pst_object_reply_texts texts;
+
+	reply.status = (int)head->status;
+	reply.headers = headers;
+	reply.header_count = pst_object_reply_fill(head, &texts, headers);
+	reply.error = error;
+	reply.ranged = t->call.ranged;
+	pst_wire_judge(t->target->grant, &reply, &t->verdict);
+	t->judged = true;
+	if (t->verdict.remember) {
+		pst_log(PST_LOG_INFO, "object", "%s: no more tokens for this server",
+			t->verdict.text);
+		deaf_add(t->place.endpoint);
+	}
+	return t->verdict.next;
+}
+
+static enum pst_http_verdict get_refuse(struct pst_object_transfer *t, int code,
+					enum penstock_why why, const char *what)
+{
+	pst_fail_errno(&t->call.http.err, code, why, "%s", what);
+	return PST_HTTP_FAIL;
+}
+
+/* Checks that a response's body is the range that was asked for, or its start if the object is
+ * shorter. A repetition must be about the same object. */
+static enum pst_http_verdict get_judge_body(struct pst_object_transfer *t)
+{
+	struct pst_object_call *call = &t->call;
+	const struct pst_http_head *head = &call->http.head;
+	uint64_t first = call->first + call->http.got;
+
+	if (call->http.got && strcmp(head->etag, t->etag) != 0)
+		return get_refuse(t, ESTALE, PENSTOCK_WHY_STALE,
+				  "the object changed while it was read: read it again");
+	if (head->status != 206 || !head->has_range || head->range_first != first ||
+	    head->range_last > call->last || head->range_last < first ||
+	    (head->has_total && head->range_last != call->last &&
+	     head->range_last + 1 != head->range_total))
+		return get_refuse(t, EIO, PENSTOCK_WHY_MALFORMED,
+				  "the server sent another range than was asked for "
+				  "(Content-Range)");
+	call->last = head->range_last;
+	call->http.in_len = call->last - call->first + 1;
+	snprintf(t->etag, sizeof(t->etag), "%s", head->etag);
+	return PST_HTTP_BODY;
+}
+
+/* Judges a response with status 2xx. */
+static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
+{
+	struct pst_object_transfer *t = (struct pst_object_transfer *)call;
+	bool get = t->target->op == PENSTOCK_READ;
+
+	if (!call->token)
+		return get ? get_judge_body(t) : PST_HTTP_TEXT;
+	switch (window_judge(t, NULL)) {
+	case PENSTOCK_OBJECT_DONE:
+		return PST_HTTP_TEXT;
+	case PENSTOCK_OBJECT_BODY:
+		/* The body goes to the same memory, which the server must not access any more. */
+		if (t->no_body || !pst_wire_revoke(t->target->grant))
+			break;
+		if (window_release(t) || body_prepare(t)) {
+			call->http.err = t->err;
+			call->token = NULL;
+			return PST_HTTP_FAIL;
+		}
+		call->token = NULL;
+		call->http.beside = 0;
+		return get_judge_body(t);
+	default:
+		break;
+	}
+	if (!get)
+		return PST_HTTP_TEXT;
+	return get_refuse(t, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, t->verdict.text);
+}
+
+/* Completes a GET or a PUT whose bytes have moved. */
+static void transfer_done(struct pst_object_transfer *t)
+{
+	const struct pst_object_target *target = t->target;
+	uint64_t len = t->body ? target->op == PENSTOCK_READ ? t->call.http.in_len : target->len
+			       : t->verdict.bytes;
+	int ret = 0;
+
+	if (t->body && target->dev && target->op == PENSTOCK_READ && len)
+		ret = pst_wire_copy(t->requests->devices, target->dev, target->mem, NULL,
+				    t->staging, len);
+	if (ret) {
+		pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg());
+	} else if (!t->body && t->verdict.has_crc64 && !target->dev &&
+		   ~pst_crc_raw(PST_CRC64NVME, UINT64_MAX, target->mem, len) != t->verdict.crc64) {
+		ret = pst_fail_errno(&t->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+				     "the bytes in the window are not those of "
+				     "x-amz-rdma-checksum: repeat the request");
+	}
+	transfer_finish(t, ret ? ret : (int64_t)len, &t->err);
+}
+
+/* Ends a request without token, or one whose error has nothing to do with the token. */
+static void transfer_result(struct pst_object_transfer *t)
+{
+	bool get = t->target->op == PENSTOCK_READ;
+	const struct pst_http_head *head = &t->call.http.head;
+	int ret = pst_object_call_result(&t->call, get ? "read" : "write", &t->err);
+
+	/* S3 answers 416 if no byte of the object is in the range. */
+	if (get && head->status == 416 && head->has_total && head->range_total <= t->off) {
+		t->body = true;
+		t->call.http.in_len = 0;
+		t->verdict.next = PENSTOCK_OBJECT_BODY;
+		t->verdict.text[0] = '\0';
+		transfer_done(t);
+		return;
+	}
+	if (head->status == 412)
+		ret = get ? pst_fail_errno(&t->err, ESTALE, PENSTOCK_WHY_STALE,
+					   "the object does not have the ETag of if_match")
+			  : pst_fail_errno(&t->err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
+					   "there is an object with this key");
+	if (ret)
+		transfer_finish(t, ret, &t->err);
+	else
+		transfer_done(t);
+}
+
+static void transfer_ended(struct pst_object_call *call)
+{
+	struct pst_object_transfer *t = (struct pst_object_transfer *)call;
+	char code[64];
+
+	pthread_mutex_lock(&t->requests->lock);
+	t->flying = false;
+	pthread_mutex_unlock(&t->requests->lock);
+	/* A response without a judgement: its status is not 2xx. */
+	if (call->token && !call->http.result && call->http.head.status / 100 != 2) {
+		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+		if (window_judge(t, code) == PENSTOCK_OBJECT_ERROR &&
+		    pst_object_call_may_pass(call)) {
+			t->judged = false;
+			transfer_fly(t, true);
+			return;
+		}
+	}
+	/* No response, or an error that has nothing to do with the token, or a body's end. */
+	if (!call->token || !t->judged || t->verdict.next == PENSTOCK_OBJECT_ERROR) {
+		transfer_result(t);
+		return;
+	}
+	if (t->verdict.next == PENSTOCK_OBJECT_DONE) {
+		transfer_done(t);
+	} else if (t->no_body) {
+		transfer_finish(t,
+				pst_fail_errno(&t->err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, "%s",
+					       t->verdict.text),
+				&t->err);
+	} else {
+		t->judged = false;
+		transfer_begin_resend(t);
+	}
+}
+
+/* ---- the start ---- */
+
+/* Finds server and keys. The key is encoded, because a URL may have options behind a '?'. */
+static int place_find(const struct penstock_object_request *request, struct pst_object_place *out,
+		      struct pst_err *err)
+{
+	struct pst_text url = {NULL, 0, 0, false};
+	int ret;
+
+	if (!request->bucket || !request->bucket[0] || strpbrk(request->bucket, "/?#") ||
+	    !request->key || !request->key[0])
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a request needs a bucket and a key");
+	pst_text_put_str(&url, "s3://");
+	pst_text_put_str(&url, request->bucket);
+	pst_text_put_str(&url, "/");
+	pst_uri_put(&url, request->key, strlen(request->key), true);
+	ret = url.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a URL")
+			 : pst_object_place_open(url.at, out, err);
+	free(url.at);
+	return ret;
+}
+
+/* Returns why the server gets no token, or NULL if it gets one. */
+static const char *token_refused(const struct pst_object_transfer *t)
+{
+	if (t->place.url.rdma == PST_OBJECT_RDMA_OFF)
+		return "PENSTOCK_RDMA is off";
+	if (t->place.server.tls && !t->info.encrypted && !t->info.on_host)
+		return "the endpoint has https, and the transport does not encrypt";
+	if (is_deaf(t->place.endpoint))
+		return "the server has ignored a token";
+	if (!t->target->grant)
+		return "the window has been closed to the server";
+	return NULL;
+}
+
+static void call_prepare(struct pst_object_transfer *t,
+			 const struct penstock_object_request *request)
+{
+	struct pst_object_call *call = &t->call;
+	const struct pst_object_target *target = t->target;
+	bool get = target->op == PENSTOCK_READ;
+
+	pst_object_call_init(call, &t->place, get ? "GET" : "PUT", "");
+	call->judge = transfer_judge;
+	call->ended = transfer_ended;
+	call->ranged = get;
+	call->first = request->off;
+	call->last = request->off + target->len - 1;
+	call->sends = !get;
+	call->http.in = get ? &t->iov : NULL;
+	call->http.in_count = get;
+	call->http.in_len = get ? target->len : 0;
+	if (request->if_match && *request->if_match) {
+		snprintf(t->if_match, sizeof(t->if_match), "%s", request->if_match);
+		pst_object_call_header(call, "if-match", t->if_match);
+	}
+	if (request->flags & PENSTOCK_OBJECT_NO_REPLACE)
+		pst_object_call_header(call, "if-none-match", "*");
+}
+
+static int request_check(const struct pst_object_target *target,
+			 const struct penstock_object_request *request, struct pst_err *err)
+{
+	bool get = target->op == PENSTOCK_READ;
+	const char *etag = request->if_match ? request->if_match : "";
+	uint64_t end;
+
+	if (!target->len || __builtin_add_overflow(request->off, target->len, &end) ||
+	    (!get && request->off))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"%llu bytes at offset %llu of an object are not possible",
+				(unsigned long long)target->len, (unsigned long long)request->off);
+	if (request->flags & ~(PENSTOCK_OBJECT_NO_BODY | PENSTOCK_OBJECT_NO_REPLACE) ||
+	    (get && request->flags & PENSTOCK_OBJECT_NO_REPLACE) || (!get && *etag))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the flags or if_match do not fit the operation");
+	if (strlen(etag) >= sizeof(((struct pst_object_transfer *)0)->if_match))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "if_match is too long");
+	for (; *etag; etag++)
+		if (*etag < ' ' || *etag > '~')
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"if_match has a control character");
+	return 0;
+}
+
+/* Adds the transfer to those in flight. */
+static int transfer_add(struct pst_object_transfer *t, struct pst_err *err)
+{
+	struct pst_object_requests *requests = t->requests;
+	int ret = 0;
+
+	pthread_mutex_lock(&requests->lock);
+	if (requests->count >= PENSTOCK_OBJECT_REQUESTS_MAX) {
+		ret = pst_fail(err, PENSTOCK_WHY_FULL, "%u requests are in flight",
+			       requests->count);
+	} else {
+		requests->count++;
+		t->next = requests->all;
+		requests->all = t;
+	}
+	pthread_mutex_unlock(&requests->lock);
+	return ret;
+}
+
+/* Fails a request that has not been added. */
+static int start_fail(struct pst_object_transfer *t, int ret)
+{
+	transfer_free(t);
+	return ret;
+}
+
+int pst_object_request_start(struct pst_object_requests *requests, struct pst_object_target *target,
+			     const struct penstock_object_request *request, struct pst_err *err)
+{
+	struct pst_object_transfer *t;
+	const char *refused;
+	int ret = request_check(target, request, err);
+
+	if (ret)
+		return ret;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	t->requests = requests;
+	t->target = target;
+	t->off = request->off;
+	t->verdict.next = PENSTOCK_OBJECT_ERROR;
+	t->no_body = request->flags & PENSTOCK_OBJECT_NO_BODY;
+	t->end = calloc(1, sizeof(*t->end));
+	ret = t->end ? place_find(request, &t->place, err)
+		     : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	if (ret)
+		return start_fail(t, ret);
+	t->end->request.user = request->user;
+	t->info.size = sizeof(t->info);
+	if (target->grant)
+		pst_wire_window_info(target->grant, &t->info);
+	t->no_body |= t->place.url.rdma == PST_OBJECT_RDMA_REQUIRE;
+	call_prepare(t, request);
+	refused = token_refused(t);
+	if (refused && t->no_body)
+		return start_fail(
+			t, pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW, "%s", refused));
+	if (!refused) {
+		pst_object_call_offer(&t->call, t->info.token, target->len);
+	} else {
+		t->verdict.next = PENSTOCK_OBJECT_RESEND;
+		snprintf(t->verdict.text, sizeof(t->verdict.text), "%s", refused);
+	}
+	ret = transfer_add(t, err);
+	if (ret)
+		return start_fail(t, ret);
+	if (refused)
+		transfer_resend(t);
+	else
+		transfer_fly(t, false);
+	return 0;
+}
+
+/* ---- open and close ---- */
+
+int pst_object_requests_open(struct pst_object_requests *requests, struct pst_ends *ends,
+			     const struct pst_wire_devices *devices)
+{
+	pthread_mutex_init(&requests->lock, NULL);
+	pthread_cond_init(&requests->none, NULL);
+	requests->ends = ends;
+	requests->devices = devices;
+	return 0;
+}
+
+/* Cancels a request that waits for its turn, or asks its reactor to end it. Returns a request that
+ * the caller completes. Called with the lock. */
+static struct pst_object_transfer *cancel_one(struct pst_object_requests *requests)
+{
+	for (struct pst_object_transfer *t = requests->all; t; t = t->next)
+		if (t->flying && pst_http_cancel(&t->call.http)) {
+			t->flying = false;
+			return t;
+		}
+	return NULL;
+}
+
+void pst_object_requests_cancel(struct pst_object_requests *requests)
+{
+	struct pst_object_transfer *t;
+
+	pthread_mutex_lock(&requests->lock);
+	requests->closing = true;
+	while ((t = cancel_one(requests))) {
+		pthread_mutex_unlock(&requests->lock);
+		transfer_finish(t, pst_fail(&t->err, PENSTOCK_WHY_CANCELLED, "cancelled"), &t->err);
+		pthread_mutex_lock(&requests->lock);
+	}
+	while (requests->count)
+		pthread_cond_wait(&requests->none, &requests->lock);
+	pthread_mutex_unlock(&requests->lock);
+}
+
+void pst_object_requests_close(struct pst_object_requests *requests)
+{
+	pst_object_requests_cancel(requests);
+	pthread_cond_destroy(&requests->none);
+	pthread_mutex_destroy(&requests->lock);
+}

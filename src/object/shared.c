@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements shared.h. Called by the library's side of a plane, and by the plane. */
+#include "object/shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "core/ops.h"
+
+#define PAGE 4096u
+
+static void descriptors_close(struct pst_shared *s)
+{
+	int *const fds[] = {&s->fd, &s->read_fd, &s->exported.fd};
+
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+		if (*fds[i] >= 0)
+			close(*fds[i]);
+		*fds[i] = -1;
+	}
+}
+
+/* Maps the memory at an address that is a multiple of PST_SHARED_ALIGN, for huge pages. */
+static int host_map(struct pst_shared *s, struct pst_err *err)
+{
+	unsigned char *space = mmap(NULL, s->len + PST_SHARED_ALIGN, PROT_NONE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uintptr_t at =
+		((uintptr_t)space + PST_SHARED_ALIGN - 1) & ~(uintptr_t)(PST_SHARED_ALIGN - 1);
+
+	if (space == MAP_FAILED)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
+	if (mmap((void *)at, s->len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, s->fd, 0) ==
+	    MAP_FAILED) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m", s->len);
+		munmap(space, s->len + PST_SHARED_ALIGN);
+		return err->code;
+	}
+	s->ptr = (unsigned char *)at;
+	if (s->ptr > space)
+		munmap(space, (size_t)(s->ptr - space));
+	munmap(s->ptr + s->len, (size_t)(space + PST_SHARED_ALIGN - s->ptr));
+	/* Advice: a failure changes nothing but the speed. */
+	madvise(s->ptr, s->len, MADV_HUGEPAGE);
+	/* A forked child must not have the memory, into which others write. */
+	if (madvise(s->ptr, s->len, MADV_DONTFORK))
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
+	return 0;
+}
+
+static int host_create(struct pst_shared *s, struct pst_err *err)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	char name[40];
+
+	s->fd = memfd_create("penstock-plane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (s->fd < 0 || fchmod(s->fd, S_IRUSR | S_IWUSR) || ftruncate(s->fd, (off_t)s->len) ||
+	    fcntl(s->fd, F_ADD_SEALS, seals))
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m",
+				s->len);
+	/* A server that only reads gets a descriptor with which it cannot write. */
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", s->fd);
+	s->read_fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (s->read_fd < 0)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "%s: %m", name);
+	return host_map(s, err);
+}
+
+int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared *out,
+		      struct pst_err *err)
+{
+	void *ptr;
+	int ret;
+
+	*out = (struct pst_shared){
+		.dev = dev, .fd = -1, .read_fd = -1, .exported = PENSTOCK_EXPORT_INIT};
+	if (!len || len > SIZE_MAX - 2 * (size_t)PST_SHARED_ALIGN)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%zu bytes are not possible", len);
+	out->len = (len + PST_SHARED_ALIGN - 1) & ~(size_t)(PST_SHARED_ALIGN - 1);
+	if (!dev) {
+		ret = host_create(out, err);
+	} else {
+		ret = penstock_alloc(dev, out->len, &ptr);
+		out->ptr = ret ? NULL : ptr;
+		if (!ret)
+			ret = penstock_export_memory(dev, ptr, out->len, &out->exported);
+		if (ret)
+			pst_fail_errno(err, -ret, penstock_errwhy(), "%s", penstock_errmsg());
+	}
+	if (ret)
+		pst_shared_close(out);
+	return ret;
+}
+
+/* Huge pages are refused: one can be missing at an access, which would kill the process. */
+static bool keeps_length(int fd, size_t len, int access)
+{
+	const int seals = fcntl(fd, F_GET_SEALS), flags = fcntl(fd, F_GETFL);
+	struct statfs fs;
+	struct stat st;
+
+	return seals >= 0 && (seals & F_SEAL_SHRINK) && flags >= 0 &&
+	       (flags & O_ACCMODE) == access && !fstat(fd, &st) && S_ISREG(st.st_mode) &&
+	       !fstatfs(fd, &fs) && fs.f_type == TMPFS_MAGIC && (uint64_t)st.st_size >= len;
+}
+
+static int host_open(struct pst_shared *s, struct pst_err *err)
+{
+	struct stat both[2];
+
+	/* The second descriptor goes to servers that read, so it must be of the same memory. */
+	if (!keeps_length(s->fd, s->len, O_RDWR) || !keeps_length(s->read_fd, s->len, O_RDONLY) ||
+	    fstat(s->fd, &both[0]) || fstat(s->read_fd, &both[1]) ||
+	    both[0].st_ino != both[1].st_ino || both[0].st_dev != both[1].st_dev)
+		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_MALFORMED,
+				      "the tenant passed no memory that keeps its length: use a "
+				      "memfd with F_SEAL_SHRINK");
+	return host_map(s, err);
+}
+
+static int device_open(struct pst_shared *s, struct pst_err *err)
+{
+	uint64_t exported_len;
+	void *ptr;
+	int ret = penstock_import_memory(s->dev, &s->exported, &ptr);
+
+	if (ret)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "the GPU's memory cannot be imported: %.150s",
+				      penstock_errmsg());
+	s->ptr = ptr;
+	exported_len = s->dev->ops->export_len(&s->exported);
+	/* A length that only the message says would give access to all memory of the GPU. */
+	if (s->len > exported_len)
+		return pst_fail(err, PENSTOCK_WHY_MALFORMED,
+				"the tenant passed memory of %llu bytes as %zu bytes",
+				(unsigned long long)exported_len, s->len);
+	return 0;
+}
+
+int pst_shared_open(struct pst_shared *s, struct pst_err *err)
+{
+	int ret;
+
+	s->ptr = NULL;
+	if (!s->len || s->len % PST_SHARED_ALIGN || s->len > SIZE_MAX - PST_SHARED_ALIGN)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			       "%zu bytes of memory: not a multiple of 2 MiB", s->len);
+	else
+		ret = s->dev ? device_open(s, err) : host_open(s, err);
+	if (ret)
+		pst_shared_close(s);
+	return ret;
+}
+
+int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_err *err)
+{
+	uint64_t start = off & ~(uint64_t)(PAGE - 1);
+	size_t size = (size_t)((off + len + PAGE - 1 - start) & ~(uint64_t)(PAGE - 1));
+	unsigned char *fresh;
+
+	if (s->dev)
+		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+				      "a server may still access the memory of the GPU");
+	fresh = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fresh == MAP_FAILED)
+		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
+				      size);
+	memcpy(fresh, s->ptr + start, size);
+	/* Replaces all pages at once, so that no thread finds them missing. */
+	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==
+	    MAP_FAILED) {
+		pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");
+		munmap(fresh, size);
+		return err->code;
+	}
+	return 0;
+}
+
+void pst_shared_close(struct pst_shared *s)
+{
+	if (s->ptr && s->dev)
+		penstock_free(s->dev, s->ptr);
+	else if (s->ptr)
+		munmap(s->ptr, s->len);
+	s->ptr = NULL;
+	descriptors_close(s);
+}

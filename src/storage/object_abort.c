@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of an upload without a commit: the abort, and the close. The server is asked to drop the
+ * parts, because it would keep them for ever, and charge for them. Called by object.c.
+ */
+#include "storage/object_upload_state.h"
+
+#include <stdlib.h>
+
+#include "core/base/log.h"
+
+/* An abort that the server does not answer must not keep a program from its end. */
+#define ABORT_S 5
+
+/* Asks the server to drop the parts. */
+static int parts_drop(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+		      struct pst_err *err)
+{
+	struct pst_object_call *call = calloc(1, sizeof(*call));
+	char query[UPLOAD_QUERY_MAX];
+	struct pst_err why;
+	int ret;
+
+	if (!call)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
+	pst_object_upload_query(up, 0, query);
+	pst_object_call_init(call, up->place, "DELETE", query);
+	call->deadline_s = ABORT_S;
+	call->limits = limits;
+	ret = pst_object_call_run(call, &why);
+	/* 404: the server has dropped the upload already, or has put the parts together */
+	if (!ret && call->http.head.status != 404)
+		ret = pst_object_call_result(call, "abort an upload", &why);
+	if (!ret) {
+		up->id_state = ID_NONE;
+	} else {
+		/* An upload ID of AWS has about 130 characters. */
+		pst_fail_errno(err, ret, why.why,
+			       "the server may keep upload ID %.150s: drop it with "
+			       "AbortMultipartUpload (%s)",
+			       up->id, why.text);
+		pst_log(PST_LOG_WARN, "object", "%s: the server may keep upload ID %s",
+			up->place->url.name, up->id);
+	}
+	pst_object_call_clear(call);
+	free(call);
+	return ret;
+}
+
+/* Finds out whether a commit succeeded that was stopped, or whose answer was lost. */
+static int unsure_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			struct pst_err *err)
+{
+	const char *name = up->place->url.name;
+	char etag[256];
+
+	switch (pst_object_upload_identify(up, limits, etag, sizeof(etag))) {
+	case PST_OBJECT_OURS:
+		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s: the commit that was stopped has succeeded: the object "
+				      "exists",
+				      name);
+	case PST_OBJECT_NOT_OURS:
+		up->unsure = false;
+		return 0;
+	default:
+		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "%s: a commit was stopped, and it is unknown whether the "
+				      "object exists: look for it",
+				      name);
+	}
+}
+
+int pst_object_upload_abort(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+			    struct pst_err *err)
+{
+	int ret = 0;
+
+	pst_object_upload_stop(up);
+	up->ended = true;
+	if (up->id_state == ID_KNOWN)
+		ret = parts_drop(up, limits, err);
+	if (!ret && up->unsure)
+		ret = unsure_judge(up, limits, err);
+	return ret;
+}
+
+void pst_object_upload_close(struct pst_object_upload *up)
+{
+	struct pst_err err;
+
+	if (!up)
+		return;
+	if (!up->ended && pst_object_upload_abort(up, NULL, &err))
+		pst_log(PST_LOG_WARN, "object", "%s", err.text);
+	pst_object_upload_free(up);
+}

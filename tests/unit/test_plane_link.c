@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library's side of a plane, against a plane of this test: one that dies, is silent, or sends
+ * what no plane sends. Whatever it does, calls fail, requests complete, and nothing hangs; after a
+ * release, bytes that are written to the shared memory do not reach the application's.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "object/plane_message.h"
+
+#define MIB (1u << 20)
+#define SILENCE_MS 300
+
+/* What the plane does when it gets the first message of a kind. */
+enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE };
+
+static char path[108];
+static struct plane {
+	int listener, fd;
+	_Atomic enum pst_plane_kind kind;
+	_Atomic enum act act;
+	int mem; /* the descriptor of the tenant's memory */
+	unsigned char *shared;
+	pthread_t thread;
+} plane;
+
+static void send_kind(enum pst_plane_kind kind, uint64_t seq, uint64_t user)
+{
+	struct pst_plane_message m = {.kind = kind, .seq = seq};
+
+	if (kind == PST_PLANE_WELCOME) {
+		m.welcome.version = PST_PLANE_VERSION_MAX;
+		m.welcome.in_flight = 2;
+	} else if (kind == PST_PLANE_ENDED) {
+		m.ended.end.user = user;
+		m.ended.end.result = 4096;
+		snprintf(m.ended.end.transport, sizeof(m.ended.end.transport), "shm1");
+	} else {
+		m.answer.id = 1;
+	}
+	pst_plane_send(plane.fd, &m, -1);
+}
+
+/* Acts on a message. Returns whether the connection ends. */
+static bool act(const struct pst_plane_message *m)
+{
+	bool chosen = m->kind == plane.kind;
+	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER, .seq = m->seq};
+
+	if (chosen && plane.act == DIE)
+		return true;
+	if (chosen && plane.act == SEND_GARBAGE)
+		return send(plane.fd, "garbage", 7, MSG_NOSIGNAL) != 7;
+	if (chosen && plane.act == REFUSE) {
+		answer.answer.result = -EDQUOT;
+		answer.answer.why = PENSTOCK_WHY_FULL;
+		snprintf(answer.answer.text, sizeof(answer.answer.text), "too many");
+		return pst_plane_send(plane.fd, &answer, -1);
+	}
+	send_kind(m->kind == PST_PLANE_HELLO ? PST_PLANE_WELCOME : PST_PLANE_ANSWER, m->seq, 0);
+	if (m->kind == PST_PLANE_START && plane.kind != PST_PLANE_START)
+		send_kind(PST_PLANE_ENDED, 0, m->start.user);
+	if (chosen && plane.act == END_TWICE) {
+		send_kind(PST_PLANE_ENDED, 0, m->start.user);
+		send_kind(PST_PLANE_ENDED, 0, m->start.user);
+	}
+	return false;
+}
+
+static void *plane_run(void *arg)
+{
+	struct pst_plane_message m;
+	int fd, ret;
+
+	(void)arg;
+	plane.fd = accept(plane.listener, NULL, NULL);
+	for (;;) {
+		struct pollfd wait = {plane.fd, POLLIN, 0};
+
+		poll(&wait, 1, -1);
+		ret = pst_plane_receive(plane.fd, &m, false, &fd);
+		if (ret < 0)
+			break;
+		if (m.kind == PST_PLANE_FD && m.fd.slot == 0)
+			plane.mem = fd;
+		else if (m.kind == PST_PLANE_FD)
+			close(fd);
+		if (m.kind == PST_PLANE_FD)
+			continue;
+		if (m.kind == plane.kind && plane.act == BE_SILENT) {
+			/* Waits for the end of the connection. */
+			while (ret >= 0) {
+				poll(&wait, 1, -1);
+				ret = pst_plane_receive(plane.fd, &m, false, &fd);
+			}
+			break;
+		}
+		if (act(&m))
+			break;
+	}
+	close(plane.fd);
+	return NULL;
+}
+
+/* Starts a plane that does `what` when it gets a message of the kind. */
+static void plane_start(enum pst_plane_kind kind, enum act what)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+	snprintf(path, sizeof(path), "%s/plane-%d", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
+		 getpid());
+	memcpy(address.sun_path, path, strlen(path));
+	unlink(path);
+	plane.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(plane.listener, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(plane.listener, 4), 0);
+	plane.kind = kind;
+	plane.act = what;
+	plane.mem = -1;
+	assert_int_equal(pthread_create(&plane.thread, NULL, plane_run, NULL), 0);
+}
+
+static void plane_join(void)
+{
+	pthread_join(plane.thread, NULL);
+	close(plane.listener);
+	if (plane.mem >= 0)
+		close(plane.mem);
+	unlink(path);
+}
+
+static struct penstock_object_client_opts client_opts(void)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+
+	opts.plane = path;
+	opts.plane_ms = SILENCE_MS;
+	return opts;
+}
+
+static struct penstock_object_request request(void)
+{
+	struct penstock_object_request r = PENSTOCK_OBJECT_REQUEST_INIT;
+
+	r.bucket = "bucket";
+	r.key = "key";
+	r.user = 42;
+	return r;
+}
+
+/* ---- the tests ---- */
+
+/* HELLO is not answered, or refused. */
+static void greeting(void **state)
+{
+	static const struct {
+		enum act act;
+		int result;
+	} tries[] = {{DIE, -ECONNRESET},
+		     {BE_SILENT, -ECONNRESET},
+		     {SEND_GARBAGE, -ECONNRESET},
+		     {REFUSE, -EDQUOT}};
+	struct penstock_object_server_opts server = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_client *client;
+	struct penstock_object_server *other;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		struct penstock_object_client_opts opts = client_opts();
+
+		plane_start(PST_PLANE_HELLO, tries[i].act);
+		assert_int_equal(penstock_object_client_open(&opts, &client), tries[i].result);
+		assert_string_not_equal(penstock_errmsg(), "");
+		plane_join();
+		/* No plane listens. */
+		assert_int_equal(penstock_object_client_open(&opts, &client), -ENOENT);
+		server.plane = path;
+		assert_int_equal(penstock_object_server_open(&server, &other), -ENOENT);
+		/* Options that the plane has. */
+		opts.transports = "shm1";
+		assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);
+		server.channels = 2;
+		assert_int_equal(penstock_object_server_open(&server, &other), -EINVAL);
+		server.channels = 0;
+	}
+}
+
+/* Each question meets a plane that dies, is silent or sends garbage. */
+static void questions(void **state)
+{
+	static const enum pst_plane_kind kinds[] = {PST_PLANE_MEMORY, PST_PLANE_WINDOW,
+						    PST_PLANE_START, PST_PLANE_INFO};
+	static const enum act acts[] = {DIE, BE_SILENT, SEND_GARBAGE};
+
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		struct penstock_object_client_info info = {.size = sizeof(info)};
+		struct penstock_object_client_opts opts = client_opts();
+		struct penstock_object_request r = request();
+		struct penstock_object_client *client;
+		struct penstock_object_buffer *buffer = NULL;
+		struct penstock_object_window *window = NULL;
+		struct penstock_object_end end;
+		int ret;
+
+		plane_start(kinds[i / 3], acts[i % 3]);
+		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+		ret = penstock_object_alloc(client, NULL, MIB, &buffer);
+		assert_int_equal(ret, i / 3 == 0 ? -ECONNRESET : 0);
+		if (!ret)
+			ret = penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window);
+		assert_int_equal(ret, i / 3 <= 1 ? -ECONNRESET : 0);
+		if (!ret)
+			ret = penstock_object_start(window, &r);
+		assert_int_equal(ret, i / 3 <= 2 ? -ECONNRESET : 0);
+		if (!ret) {
+			assert_int_equal(penstock_object_client_wait(client, &end, 1, -1), 1);
+			assert_int_equal(end.user, 42);
+			assert_int_equal(end.result, 4096);
+			assert_string_equal(end.transport, "shm1");
+		}
+		assert_int_equal(penstock_object_client_get_info(client, &info), -ECONNRESET);
+		/* A plane that is gone stays gone. */
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB,
+						       &(struct penstock_object_buffer *){0}),
+				 -ECONNRESET);
+		assert_int_equal(penstock_object_release(window), 0);
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+		assert_int_equal(penstock_object_client_wait(client, &end, 1, 0), 0);
+		penstock_object_client_close(client);
+		plane_join();
+	}
+}
+
+/* A request is in flight when the plane dies or becomes silent. Later, a server writes to the
+ * memory that it shares with the plane. */
+static void in_flight(void **state)
+{
+	static const enum act acts[] = {DIE, BE_SILENT, SEND_GARBAGE};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		struct penstock_object_client_opts opts = client_opts();
+		struct penstock_object_request r = request();
+		struct penstock_object_client *client;
+		struct penstock_object_buffer *buffer;
+		struct penstock_object_window *windows[3];
+		struct penstock_object_end end;
+		unsigned char *mine, *theirs;
+		uint64_t users = 0;
+
+		/* The plane answers START, but does not end it; RELEASE makes it act. */
+		plane_start(PST_PLANE_START, ANSWER);
+		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+		for (unsigned k = 0; k < 3; k++)
+			assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ,
+								     k * 8192, 8192, &windows[k]),
+					 0);
+		mine = penstock_object_ptr(buffer);
+		memset(mine, 1, MIB);
+		theirs = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, plane.mem, 0);
+		assert_true(theirs != MAP_FAILED);
+		assert_int_equal(theirs[5], 1);
+		assert_int_equal(penstock_object_start(windows[0], &r), 0);
+		assert_int_equal(penstock_object_start(windows[0], &r), -EBUSY);
+		assert_int_equal(penstock_object_release(windows[0]), -EBUSY);
+		r.user = 43;
+		assert_int_equal(penstock_object_start(windows[1], &r), 0);
+		assert_int_equal(penstock_object_start(windows[2], &r), -EAGAIN);
+		assert_int_equal(penstock_object_client_wait(client, &end, 1, 0), 0);
+		plane.kind = PST_PLANE_RELEASE;
+		plane.act = acts[i];
+		theirs[100] = 2;
+		assert_int_equal(mine[100], 2);
+		assert_int_equal(penstock_object_release(windows[2]), 0);
+		for (unsigned k = 0; k < 2; k++) {
+			assert_int_equal(penstock_object_client_wait(client, &end, 1, -1), 1);
+			users += end.user; /* they may come in any order */
+			assert_int_equal(end.result, -ECONNRESET);
+			assert_int_equal(end.next, PENSTOCK_OBJECT_ERROR);
+			assert_string_not_equal(end.text, "");
+			assert_int_equal(penstock_object_release(windows[k]), 0);
+		}
+		assert_int_equal(users, 42 + 43);
+		/* Late bytes. */
+		memset(theirs, 3, 3 * 8192);
+		assert_int_equal(mine[100], 2);
+		for (unsigned k = 0; k < 3 * 8192; k++)
+			if (k != 100)
+				assert_int_equal(mine[k], 1);
+		munmap(theirs, MIB);
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+		penstock_object_client_close(client);
+		plane_join();
+	}
+}
+
+/* A completion that no request has. */
+static void ended_twice(void **state)
+{
+	struct penstock_object_client_opts opts = client_opts();
+	struct penstock_object_request r = request();
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	struct penstock_object_end ends[3];
+
+	(void)state;
+	plane_start(PST_PLANE_START, END_TWICE);
+	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
+	assert_int_equal(penstock_object_start(window, &r), 0);
+	plane_join(); /* it has got the end of the connection */
+	assert_int_equal(penstock_object_client_wait(client, ends, 3, 0), 1);
+	assert_int_equal(ends[0].result, 4096);
+	assert_int_equal(penstock_object_start(window, &r), -ECONNRESET);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(client);
+}
+
+/* Calls that only a client without a plane has. */
+static void without_plane(void **state)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct penstock_object_verdict verdict = PENSTOCK_OBJECT_VERDICT_INIT;
+	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
+	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
+	struct penstock_object_client_opts opts = client_opts();
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	unsigned char byte[1];
+
+	(void)state;
+	plane_start(PST_PLANE_START, ANSWER);
+	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+	assert_true(penstock_object_client_fd(client) >= 0);
+	assert_int_equal(penstock_object_register(client, NULL, byte, 1, &buffer), -EOPNOTSUPP);
+	assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
+	assert_int_equal(penstock_object_window_get_info(window, &info), 0);
+	assert_string_equal(info.token, "");
+	assert_int_equal(penstock_object_headers(window, headers, 4), -EOPNOTSUPP);
+	assert_int_equal(penstock_object_judge(window, &reply, &verdict), -EOPNOTSUPP);
+	assert_int_equal(penstock_object_unregister(buffer), -EBUSY);
+	assert_int_equal(penstock_object_release(window), 0);
+	assert_int_equal(penstock_object_unregister(buffer), 0);
+	penstock_object_client_close(client);
+	plane_join();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
+		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
+		cmocka_unit_test(without_plane),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
