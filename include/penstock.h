@@ -1133,7 +1133,9 @@ struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
-	const char *text;      /* sentence for `why`, valid as long as the report is valid */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
+	 * its windows are, or "". Valid as long as the report is valid. */
+	const char *text;
 	const char *engine;    /* engine that made the path's system calls; "none" if there were
 				* none. If there were several engines, the one of the last chunk */
 	uint64_t reserved;
@@ -1182,7 +1184,9 @@ struct penstock_explain_path {
 	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
 		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
-	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
+	 * its windows are, or "". */
+	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
 
