@@ -100,8 +100,8 @@ static int place_fill(const struct pst_lane *lane, struct place *place, const st
 	struct pst_err reason;
 	int ret;
 
-	/* A borrowed lane carries short requests only. */
-	if (need->dev && lane->kind != PST_LANE_BORROWED)
+	/* Other lanes carry short requests, and there can be many of them. */
+	if (need->dev && lane->kind == PST_LANE_PUMP)
 		len = DEVICE_CHUNK;
 	ret = need->st->ops->window_open(need->st, need->dev, need->len > len ? need->len : len,
 					 &place->window, err);
