@@ -191,27 +191,31 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 	}
 	if (optind != argc)
 		return fail(EXIT_USAGE, "plane takes options only, see 'penstock plane --help'");
-	if (!a->plane.listen || !*a->plane.listen)
-		return fail(EXIT_USAGE, "--listen is missing: the path of the socket");
+	if (!a->plane.listen || !*a->plane.listen || *a->plane.listen == '-')
+		return fail(EXIT_USAGE, "--listen needs the path of a socket%s",
+			    a->plane.listen && *a->plane.listen ? ", which does not begin with '-'"
+								: "");
 	return 0;
 }
 
 static bool as_json;
 
 /* Prints where the plane listens. Programs that start it wait for this line. */
-static void print_ready(const char *socket, unsigned metrics_port)
+static void print_ready(const struct pl_options *options, unsigned metrics_port)
 {
 	struct json j;
 
 	if (as_json) {
 		json_open(&j, stdout);
 		json_bool(&j, "ok", true);
-		json_text(&j, "socket", socket);
+		json_text(&j, "socket", options->listen);
 		json_int(&j, "metrics_port", metrics_port);
+		json_int(&j, "protocol", pl_version());
+		json_int(&j, "tenants_max", options->tenants_max);
 		json_close(&j);
 	} else {
 		printf("penstock: plane at ");
-		print_name(stdout, socket);
+		print_name(stdout, options->listen);
 		if (metrics_port)
 			printf(", metrics at port %u", metrics_port);
 		printf("\n");
@@ -246,14 +250,13 @@ static int plane_run(int argc, char **argv)
 const struct command cmd_plane = {
 	.name = "plane",
 	.usage = "--listen SOCKET ...",
-	.summary = "hold the network card and the keys of S3 over RDMA for other processes",
+	.summary = "hold the NIC and the keys of S3 over RDMA for other programs",
 	.help = "  --listen SOCKET        path of the Unix socket for tenants\n"
 		"  --role ROLE            what tenants may be: client, server or both (both)\n"
 		"  --users LIST           users that may be tenants, beside root and the own one\n"
 		"  --buckets LIST         buckets that clients may use (default: all)\n"
 		"  --read-only            refuse to write objects\n"
-		"  --rdma LIST            transports: shm1, rc1, tcp1, ofi1 (default: all but "
-		"ofi1)\n"
+		"  --rdma LIST            shm1, rc1, tcp1, ofi1 (default: all but ofi1)\n"
 		"  --address ADDRESS      address of this host at which servers reach the plane\n"
 		"  --device NAME          GPU for windows in GPU memory, such as cuda:0\n"
 		"  --server-users LIST    users whose servers may open windows by shm1\n"

@@ -11,14 +11,17 @@
 
 #include "penstock.h"
 #include "request.h"
+#include "session.h"
 
 struct gw_rdma;
 
 struct gw_rdma_options {
-	const char *transports;	    /* NULL: all */
-	const char *device;	    /* GPU through which windows of GPUs are accessed; NULL: none */
-	unsigned moves_max;	    /* maximum number of moves at a time */
-	unsigned rate_min;	    /* lowest rate of a move in bytes a second; 0: any */
+	const char *transports; /* names of the accepted transports; NULL for all */
+	/* GPU through which windows in memory of GPUs are accessed; NULL for none */
+	const char *device;
+	unsigned moves_max; /* maximum number of moves at a time */
+	/* minimum rate of a move in bytes a second; 0 for any */
+	unsigned rate_min;
 	bool encrypt;		    /* whether bytes must not leave the host unencrypted */
 	struct gw_metrics *metrics; /* receives the names of the transports */
 };
@@ -31,15 +34,33 @@ void gw_rdma_cancel(struct gw_rdma *rdma);
 /* Frees the server half. No other thread uses it. NULL is allowed. */
 void gw_rdma_close(struct gw_rdma *rdma);
 
-/* Checks the token of a request that stores an object, before its body. Returns false after it has
- * filled the reply. If there is a token and it returns true, gw_rdma_receive reads the window. */
+/* ---- sessions of hipobj-rc-v2 ---- */
+
+/* Returns whether the transports include hipobj-rc-v2. NULL is allowed. */
+bool gw_rdma_pairs(const struct gw_rdma *rdma);
+/* Opens a session for a PREPARE with a token. `session` has the members of the client; the session
+ * is kept if the result is 0, and `id` receives its ID. Returns 0 or a negative errno of
+ * penstock_object_prepare. */
+int gw_rdma_prepare(struct gw_request *req, const char *token,
+		    struct penstock_object_pairing *pairing, struct gw_session *session,
+		    char id[GW_SESSION_ID]);
+/* Takes the session of an access key away; NULL if there is none. The caller frees it. */
+struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner);
+/* Counts the request of a session as a move, until gw_rdma_leave. Returns false if there are too
+ * many moves. */
+bool gw_rdma_enter(struct gw_request *req);
+void gw_rdma_leave(struct gw_request *req);
+
+/* Checks the token of a request that stores an object, before its body is read. On an error, fills
+ * the reply and returns false. If the request has a token, gw_rdma_receive then reads the
+ * window. */
 bool gw_rdma_check(struct gw_request *req);
-/* Reads the window of a request that stores an object, as its body. Returns false after it has
- * filled the reply. Does nothing for a request without a token. */
+/* Reads the window of a request that stores an object, in place of the request's body. Does nothing
+ * for a request without a token. On an error, fills the reply and returns false. */
 bool gw_rdma_receive(struct gw_request *req);
 /* Adds the headers of RDMA to the reply to a request that has stored an object. */
 void gw_rdma_stored(struct gw_request *req);
-/* Fills the reply to a request whose window could not be read, for a negative errno. */
+/* Fills the reply to a request whose window could not be read. `code` is the negative errno. */
 void gw_rdma_store_fail(struct gw_request *req, int code);
 
 /* Results of gw_rdma_send. */
@@ -49,23 +70,24 @@ enum gw_rdma_sent {
 	GW_RDMA_FAILED, /* the reply is filled with an error */
 };
 
-/* Writes a range of an object's file into the window of a GET. Adds the headers of RDMA. */
+/* Writes a range of an object's file into the window of a GET, and adds the headers of RDMA to the
+ * reply. */
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged);
-/* Adds the headers to the reply with the object as its body. `code` is 0 or -EOPNOTSUPP if the
- * token is declined, -ERANGE if the window is too short, and otherwise the negative errno of a
- * move. */
+/* Adds the headers of RDMA to a reply that has the object in its body, because nothing was moved to
+ * the window. `code` is 0 or -EOPNOTSUPP if the token is declined, -ERANGE if the window is too
+ * short, else the negative errno of the failed move. */
 void gw_rdma_decline(struct gw_request *req, int code);
 
 /* ---- objects of another server ---- */
 
-/* Checks the token of a GET. Returns false after it has filled the reply. If the token can be
- * served, req->remote is the window. */
+/* Checks the token of a GET. If the gateway can serve it, req->remote becomes the window. On an
+ * error, fills the reply and returns false. */
 bool gw_rdma_check_read(struct gw_request *req);
 /* Returns the length of the window. */
 uint64_t gw_rdma_window_length(const struct gw_request *req);
-/* Takes the length of the window as that of the request's body. Returns false after it has filled
- * the reply. */
+/* Sets the length of the request's body to the length of the window. On an error, fills the reply
+ * and returns false. */
 bool gw_rdma_length(struct gw_request *req);
 /* Moves a piece between memory and the window, and waits. Returns its length or a negative errno:
  * -EOPNOTSUPP if nothing has moved because the window cannot be reached. */

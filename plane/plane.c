@@ -265,6 +265,11 @@ static void plane_stop(struct plane *p)
 		close(p->signals);
 }
 
+unsigned pl_version(void)
+{
+	return PST_PLANE_VERSION_MAX;
+}
+
 int pl_serve(const struct pl_options *options, char *why, size_t why_len)
 {
 	struct plane p = {.shared = {.options = options, .stop = -1, .wake = -1},
@@ -277,7 +282,7 @@ int pl_serve(const struct pl_options *options, char *why, size_t why_len)
 
 	if (!ret) {
 		if (options->ready)
-			options->ready(options->listen, metrics_port);
+			options->ready(options, metrics_port);
 		while (!plane_wait(&p, -1))
 			;
 		drain(&p);

@@ -38,7 +38,7 @@ struct pl_options {
 	unsigned drain_s;
 	const char *metrics; /* ADDRESS:PORT; NULL: none */
 	/* Called when the plane listens. */
-	void (*ready)(const char *socket, unsigned metrics_port);
+	void (*ready)(const struct pl_options *options, unsigned metrics_port);
 };
 
 enum pl_limit {
@@ -92,6 +92,8 @@ static inline void pl_count(_Atomic uint64_t *count)
 	atomic_fetch_add(count, 1);
 }
 
+/* Returns the version of the protocol. */
+unsigned pl_version(void);
 /* Serves tenants until SIGTERM or SIGINT. Returns 0, or -errno with a sentence in `why`. */
 int pl_serve(const struct pl_options *options, char *why, size_t why_len);
 

@@ -323,6 +323,16 @@ def open_device(device: Any) -> Any:
     return handle
 
 
+def open_holder(device: str) -> Any:
+    """Returns the handle of the device that has some memory, or NULL if the library must find it
+    from the address. To torch, mapped memory of a PCI device is memory of the CPU, so NULL stands
+    for "host" in a process that has opened such a device."""
+    if device == "host" and any(pid == os.getpid() and name.startswith("peermem:")
+                                for pid, name in list(_devices)):
+        return ffi.NULL
+    return open_device(device)
+
+
 def handle_name(handle: Any) -> str:
     """Returns the name of an open device. A device opened as "auto" is "cuda:0" or "host"."""
     return _decode(lib.penstock_device_name(handle))

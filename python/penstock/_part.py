@@ -12,7 +12,7 @@ import os
 from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
                     Tuple, Union)
 
-from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_device, raise_caught,
+from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_holder, raise_caught,
                    to_c)
 from ._model import CLASSES, EFFORTS, Report, new_report
 
@@ -98,7 +98,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
             to.pitch, to.buf_pitch = segment.pitch, segment.ptr_pitch
             to.room = segment.room
             if segment.device not in devices:
-                devices[segment.device] = open_device(segment.device)
+                devices[segment.device] = open_holder(segment.device)
             to.buf, to.dev = ffi.cast("void *", segment.ptr), devices[segment.device]
             at += 1
     return table

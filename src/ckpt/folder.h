@@ -67,21 +67,4 @@ int pst_ckpt_folder_open(const struct pst_ckpt_dir *in, const char *name, const 
 			 struct pst_ckpt_folder *out);
 void pst_ckpt_folder_close(struct pst_ckpt_folder *f);
 
-/* Checkpoints, sorted by time. */
-struct pst_ckpt_list {
-	const char *name;	 /* the caller's name of the folder */
-	struct pst_ckpt_dir dir; /* the folder in which the checkpoints are */
-	bool self;		 /* whether that folder is itself the only checkpoint */
-	struct pst_ckpt_entry {
-		struct penstock_ckpt ckpt;
-		char *path, *name; /* its path, and the name of its folder in the list's folder */
-		char text[PENSTOCK_TEXT_MAX];
-	} * entries;
-	uint64_t count, capacity;
-};
-
-/* Finds all checkpoints of a folder, see penstock_ckpt_list. */
-int pst_ckpt_list_open(const char *dir, struct pst_ckpt_list *out);
-void pst_ckpt_list_close(struct pst_ckpt_list *list);
-
 #endif

@@ -12,6 +12,7 @@
 
 #include "ckpt/dir.h"
 #include "ckpt/folder.h"
+#include "ckpt/list.h"
 #include "weights/err.h"
 
 /* Adds a folder to the list. `name` is its name in the list's folder. */

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "ckpt/part.h"
 #include "ckpt/part_move.h"
 #include "common/struct_copy.h"
 #include "weights/err.h"

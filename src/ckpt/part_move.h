@@ -29,10 +29,4 @@ struct pst_part_move {
  */
 int pst_part_move(struct pst_part_move *m);
 
-/* Reads the items of a part that is open as `st`, and stores the checksums of the bytes in the
- * items. `path` is the file's name for messages. The segments must cover the items, and their
- * memory must be host memory. The device "host" must be open. */
-int pst_part_read_sums(struct penstock_storage *st, const char *path, struct penstock_item *items,
-		       uint64_t count, const struct penstock_part_opts *opts);
-
 #endif

@@ -14,6 +14,7 @@
 
 #include "ckpt/dir.h"
 #include "ckpt/folder.h"
+#include "ckpt/list.h"
 #include "weights/err.h"
 
 /* End of the names of lock files. A save holds such a lock while it writes into a folder. */
@@ -95,6 +96,16 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 	return ret;
 }
 
+/* Removes the lock that a killed job has left. */
+static int remove_lock(void *user, const char *name)
+{
+	const struct pst_ckpt_folder *f = user;
+
+	if (!strstr(name, SAVE_LOCK))
+		return 0;
+	return remove_file(f, &(struct pst_ckpt_file){.name = (char *)(uintptr_t)name});
+}
+
 /* Removes a checkpoint: first its markers, then its other files, then its folder if it is empty.
  * Syncs after the markers, so that a power cut leaves no marker without its parts. */
 static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
@@ -107,6 +118,8 @@ static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry 
 		ret = pst_weights_fail_errno(errno, e->path, NULL, PST_NO_OFF, "cannot sync: %m");
 	if (!ret)
 		ret = remove_files(f, false);
+	if (!ret)
+		ret = pst_ckpt_dir_names(&f->dir, remove_lock, (void *)(uintptr_t)f);
 	if (ret || p->list.self || f->dir.remote ||
 	    !unlinkat(p->list.dir.fd, e->name, AT_REMOVEDIR))
 		return ret;
@@ -160,29 +173,50 @@ static int lock_is_held(void *user, const struct dirent *e)
 	return held;
 }
 
-/* Adds the ETags and times of the objects of locks to a sum. */
+/* What the objects of locks below a prefix look like: a sum of their ETags and times, and the
+ * newest time. */
+struct beats {
+	uint64_t sum;
+	int64_t newest_ns;
+};
+
 static int add_beat(void *user, const struct pst_listed *object)
 {
-	uint64_t *sum = user;
+	struct beats *b = user;
 
-	if (strstr(object->key, SAVE_LOCK))
-		*sum += object->tag ^ (uint64_t)object->time_ns ^ 1;
+	if (!strstr(object->key, SAVE_LOCK))
+		return 0;
+	b->sum += object->tag ^ (uint64_t)object->time_ns ^ 1;
+	if (object->time_ns > b->newest_ns)
+		b->newest_ns = object->time_ns;
 	return 0;
 }
 
-/* Returns 1 if a save writes below a prefix, 0 if not, or a negative errno. A save whose process
- * runs replaces an object of its lock every BEAT_S seconds. What a dead process has left does not
- * change for LEASE_S seconds. */
-static int beat_is_seen(const struct pst_objects *objects)
+/* Returns the time of the newest checkpoint of a list, by the clock of the store. */
+static int64_t newest_time(const struct pst_ckpt_list *list)
 {
-	uint64_t first = 0, now = 0;
+	return list->count ? list->entries[list->count - 1].ckpt.saved_ns : 0;
+}
+
+/* Returns 1 if a save may be writing below a prefix, 0 if not, or a negative errno. A save whose
+ * process runs replaces an object of its lock every BEAT_S seconds. A lock is dead if the store has
+ * a checkpoint that is newer by LEASE_S seconds. With PENSTOCK_PRUNE_NEWEST, the function watches
+ * the lock for so long. */
+static int beat_is_seen(const struct prune *p, const struct pst_objects *objects)
+{
+	struct beats first = {.sum = 0}, now;
 	int ret = pst_objects_each(objects, add_beat, &first);
 
-	for (unsigned waited = 0; !ret && first && waited < LEASE_S; waited += BEAT_S) {
+	if (ret || !first.sum ||
+	    newest_time(&p->list) - first.newest_ns > (LEASE_S + 1) * INT64_C(1000000000))
+		return ret;
+	if (!(p->flags & PENSTOCK_PRUNE_NEWEST))
+		return 1;
+	for (unsigned waited = 0; !ret && waited < LEASE_S; waited += BEAT_S) {
 		sleep(BEAT_S);
-		now = 0;
+		now = (struct beats){.sum = 0};
 		ret = pst_objects_each(objects, add_beat, &now);
-		if (!ret && now != first)
+		if (!ret && now.sum != first.sum)
 			return 1;
 	}
 	return ret;
@@ -191,9 +225,9 @@ static int beat_is_seen(const struct pst_objects *objects)
 /* Returns 1 if a save is writing into the folder, 0 if not, or a negative errno. A save holds the
  * lock .penstock-saving. If each rank saves for itself, rank N holds the lock
  * __N.penstock-saving. */
-static int save_runs(struct pst_ckpt_folder *f)
+static int save_runs(const struct prune *p, struct pst_ckpt_folder *f)
 {
-	return f->dir.remote ? beat_is_seen(&f->dir.objects)
+	return f->dir.remote ? beat_is_seen(p, &f->dir.objects)
 			     : pst_ckpt_dir_each(&f->dir, lock_is_held, f);
 }
 
@@ -230,7 +264,7 @@ static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bo
 
 	if (ret)
 		return ret < 0 ? ret : 0;
-	ret = save_runs(&f);
+	ret = save_runs(p, &f);
 	if (ret || (whole && is_being_replaced(&f) && !(p->flags & PENSTOCK_PRUNE_NEWEST))) {
 		ret = ret < 0 ? ret : 0;
 	} else if (!whole) {

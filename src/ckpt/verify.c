@@ -15,8 +15,9 @@
 
 #include "ckpt/folder.h"
 #include "ckpt/manifest.h"
-#include "ckpt/part_move.h"
+#include "ckpt/part.h"
 #include "weights/err.h"
+#include "weights/report.h"
 
 #define PAGE 4096u
 /* Number of bytes of a batch, and maximum number of its pieces. A piece is an item, or a range of

@@ -13,7 +13,8 @@
 const struct pst_wire_devices *pst_object_devices_open(void);
 void pst_object_devices_close(void);
 
-/* Returns NULL for the device "host", which the data plane accesses itself, and else `dev`. */
+/* Returns NULL if `dev` is the device "host", because the data plane accesses host memory itself.
+ * Else returns `dev`. */
 struct penstock_device *pst_object_device(struct penstock_device *dev);
 
 #endif

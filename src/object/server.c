@@ -50,7 +50,8 @@ static int open_plane(struct penstock_object_server *server,
 					   .idle = move_idle};
 	int ret;
 
-	if (o->transports || o->channels || o->moves || o->timeout_ms || o->device || o->rate_min)
+	if (o->transports || o->channels || o->moves || o->timeout_ms || o->device || o->rate_min ||
+	    o->staging_max || o->dc_key)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"with a plane, only require_encryption and plane_ms can be set: "
 				"give the other options to 'penstock plane'");
@@ -108,7 +109,8 @@ void penstock_object_server_close(struct penstock_object_server *server)
 {
 	struct pst_err err;
 
-	/* The server of a parent process has no threads here, so it is left alone. */
+	/* In a forked child, the server belongs to the parent, and its threads do not run. So the
+	 * server stays unchanged. */
 	if (!server || pst_fork_check(server->generation, &err))
 		return;
 	if (server->link) {
@@ -251,6 +253,61 @@ int penstock_object_resolve(struct penstock_object_server *server, const char *t
 	return 0;
 }
 
+int penstock_object_prepare(struct penstock_object_server *server, const char *token, size_t len,
+			    const struct penstock_object_peer *peer,
+			    struct penstock_object_pairing *pairing,
+			    struct penstock_object_remote **out)
+{
+	struct penstock_object_pairing found;
+	struct penstock_object_remote *remote;
+	struct penstock_object_peer p;
+	struct pst_err err = {0};
+	int ret;
+
+	if (!server || !token || !pairing || !out)
+		return pst_fail_null(!server	? "the server"
+				     : !token	? "the token"
+				     : !pairing ? "the pairing"
+						: "out");
+	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err) ||
+	    pst_struct_copy_in(&found, sizeof(found), pairing, "the pairing", &err))
+		return pst_err_publish(&err);
+	if (found.op != PENSTOCK_READ && found.op != PENSTOCK_WRITE)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown",
+				found.op);
+	if (pst_fork_check(server->generation, &err))
+		return pst_err_publish(&err);
+	if (server->link)
+		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED,
+				"a plane does not serve hipobj-rc-v2: open a server without one");
+	remote = calloc(1, sizeof(*remote));
+	if (!remote)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
+	remote->server = server;
+	ret = pst_wire_prepare(server->wire, token, len, &p, &found, &remote->wire, &err);
+	if (ret) {
+		free(remote);
+		pst_err_publish(&err);
+		return ret;
+	}
+	*out = remote;
+	return pst_struct_copy_out(pairing, &found, sizeof(found));
+}
+
+int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn, uint64_t address,
+			  uint32_t key)
+{
+	struct pst_err err = {0};
+
+	if (!remote)
+		return pst_fail_null("the remote window");
+	if (!remote->wire)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "the window has no session");
+	if (pst_wire_ready(remote->wire, qpn, address, key, &err))
+		return pst_err_publish(&err);
+	return 0;
+}
+
 int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 				    struct penstock_object_remote_info *info)
 {
@@ -341,7 +398,7 @@ int penstock_object_wait(struct penstock_object_server *server, struct penstock_
 
 	if (!server || (max && !done))
 		return pst_fail_null(server ? "the array of completions" : "the server");
-	/* A wait would take the parent's event. */
+	/* In a forked child, a wait would consume an event of the parent. */
 	if (pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
 	return server->link ? take_ends(server, done, max, timeout_ms)
@@ -372,7 +429,8 @@ int penstock_object_answer_fill(struct penstock_object_answer *answer)
 {
 	if (!answer)
 		return pst_fail_null("the answer");
-	/* The headers point into the caller's struct, so it cannot be a copy of another length. */
+	/* The library stores pointers into this struct, so the caller's struct must have the full
+	 * length. */
 	if (answer->size < sizeof(*answer))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "size of the answer is not set");
 	if (pst_answer(answer))

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path rdma: the far side of a storage writes the bytes of a read into a window, which is memory of
- * the lane, and the device copies them from there. Of a write, the far side reads the bytes out of
- * a window that the storage fills. The storage and its transports decide how the far side accesses
- * the window, and report whether a CPU copies the bytes. The lane starts the chunks.
+ * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
+ * is memory of the lane. The device copies them from there. For a write, the server reads the
+ * bytes from a window that the storage has filled. The storage and its transports decide how the
+ * server accesses the window, and report whether a CPU copies the bytes. The lane starts the
+ * chunks.
  *
  * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. A storage returns a window only after the far side has lost its access, so a window can
- * be used again at once.
+ * closes. A storage completes a transfer only when the server has lost its access to the window. So
+ * the window can be used again at once.
  *
- * If the far side can access the memory of the lane's device, windows are there. Otherwise, they
- * are host memory, which is pinned for the device like the lane's ring. A window is never the
- * memory of a segment: the driver shares whole allocations only, so the far side would get access
- * to all memory of the caller's allocation. The copy within the device takes a few microseconds.
+ * If the server can access the memory of the lane's device, windows are there. Otherwise, they are
+ * host memory, which is pinned for the device like the lane's ring. A window is never the memory of
+ * a segment: the driver shares whole allocations only, so the server would get access to all memory
+ * of the caller's allocation. The copy within the device takes a few microseconds.
  *
  * A copy within the device waits in a queue behind streams that wait for requests
  * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
@@ -34,22 +35,22 @@
 #include "core/request/spans.h"
 #include "path/slotted.h"
 
-#define WINDOWS 4 /* windows of a lane */
-/* Windows of a lane in its device's memory, and their length. A server copies page cache to a GPU
- * without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes, 128 MiB are in
- * flight, which is 2.4 ms of a copy engine's time. */
+#define WINDOWS 4 /* maximum number of windows of a lane */
+/* Maximum number of a lane's windows in its device's memory, and their length. A server copies page
+ * cache to a GPU without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes,
+ * 128 MiB are in flight, which is 2.4 ms of a copy engine's time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
-/* After the far side has refused a window in the device's memory, a lane offers windows in host
+/* After the server has refused a window in the device's memory, a lane offers windows in host
  * memory only for this time. */
 #define REFUSED_NS 5000000000u
 /* Length of a chunk, and of the first chunks, if the storage has no preference. */
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_FIRST (1u << 20)
 
-/* A place for a window of a lane. */
+/* An element of the lane's table of windows. */
 struct place {
-	struct pst_window *window; /* NULL: none */
+	struct pst_window *window; /* NULL if the element has no window */
 	bool pinned, busy;
 };
 
@@ -71,8 +72,9 @@ struct need {
 
 /* ---- the lane's windows ---- */
 
-/* Closes the window of a place. Returns false if this must wait, because a stream waits for a
- * request while the device would have to be synchronised. */
+/* Closes an element's window. Returns false, and does nothing, if the window must be unregistered
+ * and a stream waits for a request: the call of the driver would wait for this stream. If `wait` is
+ * true, waits until no stream does. */
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -123,8 +125,8 @@ static bool place_suits(const struct place *place, const struct need *need)
 	       place->window->dev == need->dev && place->window->len >= need->len;
 }
 
-/* Returns the place for a chunk: one with a window that the storage can use, or else an empty one,
- * or else any that is not in use. Counts the places in use. */
+/* Returns an element for a chunk: one with a window that the storage can use, else an empty one,
+ * else one that is not in use. Stores in *busy how many elements are in use. */
 static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
 				const struct need *need, unsigned *busy)
 {
@@ -146,8 +148,8 @@ static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *s
 	return found;
 }
 
-/* Takes a place and makes sure that it has a window. Returns -EAGAIN if all windows are in use; the
- * lane tries again when a chunk has completed. */
+/* Takes an element, and opens a window in it if needed. Returns -EAGAIN if all windows are in use;
+ * the lane tries again when a chunk has completed. */
 static int place_take(const struct pst_lane *lane, struct rdma_lane *state, const struct need *need,
 		      struct place **out, struct pst_err *err)
 {
@@ -242,7 +244,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	device_probe(route, facts);
-	/* The bytes of a write pass through a slot into the storage's own window. */
+	/* For a write, the device copies the bytes to a slot, and the storage copies them from
+	 * there into its own window. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)
 		facts->chunk_max = pump->slot_bytes;
@@ -325,8 +328,9 @@ static void rdma_filled(struct pst_io *io)
 		rdma_fail(chunk, &io->err);
 		return;
 	}
-	/* The server may have sent the bytes in its response. They count for the path that would
-	 * have received them. Behind the end of the storage, there are none. */
+	/* The server may have sent the bytes in its response instead. They then count as moved by
+	 * the path that receives such bytes. If the transfer moved no byte, because it begins after
+	 * the storage's end, no path changes. */
 	if (io->result && !io->by_window && !pst_chunk_demote(chunk, &io->err)) {
 		rdma_fail(chunk, &io->err);
 		return;

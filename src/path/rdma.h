@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Path rdma: the far side of a storage, such as a server of objects, moves the bytes itself. */
+/* Path rdma: the server of a storage, for example of objects, writes or reads the bytes in a
+ * window. */
 #ifndef PST_PATH_RDMA_H
 #define PST_PATH_RDMA_H
 

@@ -24,6 +24,8 @@
 
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
+#include "storage/object_abort.h"
+#include "storage/object_commit.h"
 #include "storage/object_reach.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
@@ -40,8 +42,11 @@ struct object_read {
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
-	struct pst_object_grant grant; /* used if the read has a window */
+	struct pst_object_grant grant; /* the grant of its window, if the read has one */
 	int64_t result;
+	/* CRC64NVME of all its bytes, if it has been computed. */
+	bool has_crc64;
+	uint64_t crc64;
 };
 
 struct pst_object {
@@ -58,16 +63,16 @@ struct pst_object {
 
 /* ---- open ---- */
 
-/* Returns whether the ETag can be used in If-Match. A weak one never matches. */
+/* Returns whether the ETag can be used in If-Match: a weak ETag never matches. */
 static bool etag_is_strong(const char *etag)
 {
 	return etag[0] && strncmp(etag, "W/", 2);
 }
 
 /*
- * Asks for the object's length and ETag. HEAD gives both, but its errors have no text, and a
- * presigned URL is valid for one method only. So after an error, and for presigned URLs, this asks
- * for the first byte.
+ * Asks the server for the object's length and ETag. A HEAD request gives both, but an error in
+ * reply to HEAD has no text, and a presigned URL is valid for one method only. So after an error,
+ * and for presigned URLs, this function gets the first byte of the object instead.
  */
 static int object_ask(struct pst_object *object, struct pst_object_call *call, bool head,
 		      struct pst_err *err)
@@ -76,12 +81,14 @@ static int object_ask(struct pst_object *object, struct pst_object_call *call, b
 	pst_object_call_init(call, &object->place, head ? "HEAD" : "GET", "");
 	pst_object_call_header(call, "x-amz-checksum-mode", "ENABLED");
 	if (object->place.url.presigned)
-		call->header_count = 0; /* an unsigned header x-amz-* would be refused */
+		/* drops the additional headers: the server would refuse an unsigned header
+		 * x-amz-* */
+		call->header_count = 0;
 	call->ranged = !head;
 	return pst_object_call_run(call, err);
 }
 
-/* Takes length, ETag and checksum from the response. */
+/* Stores the length, the ETag and the checksum from the response. */
 static int object_take(struct pst_object *object, const struct pst_object_call *call, bool head,
 		       struct pst_err *err)
 {
@@ -127,7 +134,7 @@ static int object_find(struct pst_object *object, struct pst_err *err)
 			pst_object_call_clear(&call);
 			continue;
 		}
-		/* S3 answers 416 to a range of an empty object. */
+		/* In reply to a range of an empty object, S3 sends the status 416. */
 		if (!head && status == 416 && call.http.head.has_total)
 			break;
 		if (!head) {
@@ -165,11 +172,11 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 				      "%s: it exists, and an object cannot be changed in place: "
 				      "replace it with PENSTOCK_O_REPLACE",
 				      name);
-	/* Keys that may only write get 403 for any question. */
+	/* Keys that permit only writes get 403 in reply to this question. */
 	if (ret && ret != -ENOENT && ret != -EACCES)
 		return ret;
 	err->code = 0;
-	/* The commit replaces the object that this checksum is of. */
+	/* The commit replaces the object, so the checksum of the old object is of no use. */
 	pst_object_sum_close(&object->sum);
 	memset(&object->sum, 0, sizeof(object->sum));
 	return pst_object_upload_open(&object->place, opts->length, !replace, &object->upload, err);
@@ -227,6 +234,18 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		 object->place.server.tls ? "https" : "http", object->place.host, check);
 }
 
+/* Returns 0 if windows can be used for reads. If an answer is lost, its transfer may land in the
+ * window while that of the repetition does. Only If-Match makes sure that both are of the same
+ * bytes. */
+static int window_read_check(const struct pst_object *object, struct pst_err *err)
+{
+	if (etag_is_strong(object->etag))
+		return 0;
+	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+			      "the object has no strong ETag, without which a late transfer could "
+			      "be of other bytes");
+}
+
 static int object_open(struct penstock_storage *st, const char *url, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -252,7 +271,10 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 	}
 	object->windows = pst_object_windows_find(&object->place, &why_windows);
 	if (object->upload)
-		pst_object_upload_windows(object->upload, object->windows, &why_windows);
+		object->windows = pst_object_upload_windows(object->upload, object->windows,
+							    &why_windows);
+	else if (object->windows && window_read_check(object, &why_windows))
+		object->windows = NULL;
 	st->priv = object;
 	facts_set(st, object, &why_windows);
 	return 0;
@@ -300,6 +322,9 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
+	/* A READY names the range that it moves, and its answer has the status 200. */
+	if (call->exchange)
+		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
 		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
 				   "the server ignores ranges (it answered 200, not 206)");
@@ -319,7 +344,7 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	return PST_HTTP_BODY;
 }
 
-/* Judges the response to a request with a token. */
+/* Judges the response to a request with a token, which offers the window to the server. */
 static enum pst_http_verdict read_judge_window(struct object_read *read)
 {
 	struct pst_object_call *call = &read->call;
@@ -328,7 +353,8 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 	case PENSTOCK_OBJECT_DONE:
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
-		/* The body goes to the same memory, which the server must not access any more. */
+		/* The body is received into the same memory, so the server must first lose its
+		 * access to it. */
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
@@ -354,7 +380,7 @@ static enum pst_http_verdict read_judge(struct pst_object_call *call)
 	return read_check_head(read, call->last - (call->first + call->http.got) + 1);
 }
 
-/* Notes that the object will not be checked. */
+/* Gives up the check of the object's checksum, and notes this for the reports. */
 static void check_give_up(const struct pst_object *object)
 {
 	pst_log(PST_LOG_WARN, "object",
@@ -362,8 +388,8 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
-/* Adds the bytes of a read to the object's checksum, except those that it has already. Fails if
- * they complete it and it is wrong. */
+/* Adds the bytes of a read to the object's checksum, except bytes that have been added before.
+ * Fails if these bytes complete the checksum and it is wrong. */
 static int64_t read_check(struct object_read *read)
 {
 	struct pst_object *object = read->object;
@@ -380,14 +406,16 @@ static int64_t read_check(struct object_read *read)
 		uint64_t crc;
 
 		pthread_mutex_unlock(&object->lock);
-		crc = pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
+		crc = read->has_crc64 && sum->kind == PST_HASH_CRC64NVME && n == len
+			      ? read->crc64
+			      : pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
 		pthread_mutex_lock(&object->lock);
 		before = sum->state;
-		/* If another read has added some of these bytes meanwhile, the piece is ignored,
-		 * and the gap is now another one. */
+		/* If another read has added some of these bytes meanwhile, pst_object_sum_add
+		 * ignores the piece. The loop then finds the bytes that are still missing. */
 		state = pst_object_sum_add(sum, at, n, crc);
 	}
-	if (state == PST_OBJECT_SUM_WRONG) /* `found` is not set otherwise */
+	if (state == PST_OBJECT_SUM_WRONG) /* `found` is set only in this state */
 		pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
 	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
@@ -401,7 +429,8 @@ static int64_t read_check(struct object_read *read)
 			      object->place.url.name, pst_hash_name(sum->kind), found, expected);
 }
 
-/* Compares the checksum that the server has sent with bytes that it has written to a window. */
+/* Computes the checksum of the bytes that the server has written to the window, and compares it
+ * with the checksum in the response. */
 static int64_t read_check_window(struct object_read *read)
 {
 	const struct penstock_object_verdict *verdict = &read->grant.verdict;
@@ -412,6 +441,8 @@ static int64_t read_check_window(struct object_read *read)
 		return 0;
 	crc = pst_object_sum_of(PST_HASH_CRC64NVME, io->iov, io->iov_count, 0,
 				read->call.http.in_len);
+	read->has_crc64 = true;
+	read->crc64 = crc;
 	if (crc == verdict->crc64)
 		return 0;
 	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -421,7 +452,7 @@ static int64_t read_check_window(struct object_read *read)
 			      (unsigned long long)verdict->crc64);
 }
 
-/* Ends a read, to whose memory the server has no access any more. */
+/* Completes a read. The server must have no access to the read's memory any more. */
 static void read_finish(struct object_read *read, int64_t result)
 {
 	struct pst_object_call *call = &read->call;
@@ -467,14 +498,15 @@ static void read_released(struct pst_object_grant *grant)
 	read_finish(read, result);
 }
 
-/* Repeats a read with its token after an error that may pass. Returns whether it was started. */
+/* Repeats a read with its token if its error may pass. Returns whether the read was started
+ * again. */
 static bool read_again(struct object_read *read)
 {
 	struct pst_object *object = read->object;
 	struct pst_err err;
 	bool started;
 
-	pthread_mutex_lock(&object->lock); /* as in object_fill */
+	pthread_mutex_lock(&object->lock); /* taken for the reason given in object_fill */
 	started =
 		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);
 	pthread_mutex_unlock(&object->lock);
@@ -540,22 +572,25 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in_len = left;
 	if (etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
-	/* Ends a pause whose time is over, so that later chunks have windows again. */
+	/* If the server gets no tokens for a pause, and the pause is over, this ends it, so that
+	 * later chunks have windows again. */
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
-		ret = pst_object_grant_open(&read->grant, object->windows, io->window,
-					    PENSTOCK_READ, left, &io->err);
+		ret = window_read_check(object, &io->err); /* after a commit */
+		if (!ret)
+			ret = pst_object_grant_open(&read->grant, object->windows,
+						    io->window, PENSTOCK_READ, left, &io->err);
 		if (ret) {
 			free(read);
 			return ret;
 		}
-		pst_object_call_offer(&read->call, pst_object_grant_token(&read->grant), left);
+		pst_object_grant_offer(&read->grant, &read->call);
 	}
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;
 	object->reads = read;
-	/* Under the lock, because object_cancel must not see a call that has not been started. */
+	/* The lock is held so that object_cancel does not find a call that has not been started. */
 	ret = pst_http_start(&read->call.http, &io->err);
 	if (ret)
 		reads_remove(object, read);
@@ -596,7 +631,7 @@ static void object_cancel(struct pst_io *io)
 		ended = pst_object_upload_cancel(object->upload, io);
 	if (!ended)
 		return;
-	/* An earlier attempt may have given the token to the server. */
+	/* The server may have got the token with an earlier attempt. */
 	if (read && read->call.token) {
 		pst_object_grant_release(&read->grant, read_cancelled);
 		return;

@@ -3,11 +3,13 @@
  * The end of an upload without a commit: the abort, and the close. The server is asked to drop the
  * parts, because it would keep them for ever, and charge for them. Called by object.c.
  */
-#include "storage/object_upload_state.h"
+#include "storage/object_abort.h"
 
 #include <stdlib.h>
 
 #include "core/base/log.h"
+#include "storage/object_commit.h"
+#include "storage/object_upload_state.h"
 
 /* An abort that the server does not answer must not keep a program from its end. */
 #define ABORT_S 5

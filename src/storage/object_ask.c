@@ -12,10 +12,11 @@
 #include "core/base/struct_copy.h"
 #include "storage/object_request.h"
 
-/* Headers of the caller; the rest of PST_OBJECT_HEADERS_MAX is for this file. */
+/* Maximum number of headers of the caller. This file adds the others up to
+ * PST_OBJECT_HEADERS_MAX. */
 #define HEADERS_MAX 4u
-/* Longest wait for the answer to a copy inside the store. A server may answer only after it has
- * copied all bytes, at most 5 GiB, and a repetition would begin the copy anew. */
+/* Maximum wait for the reply to a copy inside the store. A server may reply only after it has
+ * copied all bytes, at most 5 GiB. To repeat the request earlier would begin the copy anew. */
 #define COPY_PATIENCE_S 600u
 
 static bool method_is_known(const char *method)
@@ -66,7 +67,7 @@ static int ask_check(const struct penstock_s3_question *ask, unsigned *headers, 
 	return 0;
 }
 
-/* Makes the request, and once more if the server names another region. */
+/* Makes the request. If the server names another region, makes it once more there. */
 static int ask_run(const struct penstock_s3_question *ask, unsigned headers, size_t body_max,
 		   struct pst_object_place *place, struct pst_object_call *call,
 		   struct pst_err *err)
@@ -82,7 +83,8 @@ static int ask_run(const struct penstock_s3_question *ask, unsigned headers, siz
 			    call->http.patience_s < COPY_PATIENCE_S)
 				call->http.patience_s = COPY_PATIENCE_S;
 		}
-		/* A PUT without a body says so, because some servers wait for one. */
+		/* A PUT without a body gets Content-Length: 0, because some servers wait for a body
+		 * otherwise. */
 		call->sends = !strcmp(ask->method, "PUT");
 		if (body_max >= PST_HTTP_TEXT_MAX)
 			call->http.text_max = body_max + 1;

@@ -4,8 +4,9 @@
  * that it can fetch the parts itself. Called by object_upload.c, under the upload's lock.
  *
  * The buffers together have at most BUFFERS_BYTES. There are two exceptions:
- * - BUFFERS_MIN buffers are always allowed, even if they are longer than BUFFERS_BYTES together.
- * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more are allowed.
+ * - The first BUFFERS_MIN buffers are always allowed, even if they have more than BUFFERS_BYTES
+ * together.
+ * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more bytes are allowed.
  *
  * The process keeps buffers of closed uploads for later ones, because the kernel clears new memory:
  * with objects of 512 MiB, the client needs 0.30 CPU seconds for 10^9 bytes over loopback, and 0.38
@@ -103,7 +104,7 @@ struct pst_window *pst_object_buffer_window(const struct pst_object_upload *up, 
 	return at ? at->window : NULL;
 }
 
-/* Allocates a window as a buffer. Returns NULL if there is none; the part then goes by HTTP. */
+/* Allocates a window as a buffer. Returns NULL if that fails; the part is then sent in a body. */
 static char *window_alloc(struct pst_object_upload *up, uint64_t len)
 {
 	struct upload_window *own;
@@ -158,7 +159,8 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 
 	if (up->spare && len <= up->part_bytes)
 		return spare_take(up);
-	/* If the length is unknown, later parts are longer and cannot use the free buffers. */
+	/* If the length of the object is unknown, later parts are longer, and cannot use the free
+	 * buffers of shorter parts. So those are freed. */
 	while (up->spare) {
 		pst_object_buffer_free(up, spare_take(up), up->part_bytes);
 		up->buffer_bytes -= up->part_bytes;

@@ -3,7 +3,7 @@
  * The commit of an upload: it makes the object appear, with one PUT or by putting the parts
  * together.
  */
-#include "storage/object_upload_state.h"
+#include "storage/object_commit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,10 @@
 #include "core/base/end.h"
 #include "storage/object_buffer.h"
 #include "storage/object_sum.h"
+#include "storage/object_upload_state.h"
 
-/* The server may need minutes to put the parts together. */
+/* Maximum wait in seconds for the reply of a server that puts the parts together, which may take
+ * minutes. */
 #define COMPLETE_PATIENCE_S 600
 
 /* Returns the length of the object. */
@@ -47,8 +49,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 	return 0;
 }
 
-/* Lets the server fetch an object of one part through a window. Returns 1 if the object must be
- * sent in a body instead, and otherwise what pst_object_call_run returns. */
+/* Offers an object of one part to the server through the part's window. Returns 1 if the object
+ * must be sent in a body instead, else the result of pst_object_call_run. */
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
 			 const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -56,6 +58,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	struct pst_object_grant grant = {.inner = NULL};
 	struct pst_err why;
 	char code[64];
+	bool began;
 	int ret;
 
 	if (!part || !up->far || !object_length(up))
@@ -73,7 +76,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
-	pst_object_call_offer(call, pst_object_grant_token(&grant), object_length(up));
+	pst_object_grant_offer(&grant, call);
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
@@ -83,8 +86,10 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
 		pst_object_grant_judge(&grant, call, code);
+	began = call->exchange && call->exchange->phase == PST_OBJECT_MOVES;
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
+	call->exchange = NULL;
 	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
 	    pst_object_call_lacks_sums(call)) {
 		up->no_sums = true; /* the server may not know this checksum */
@@ -97,9 +102,11 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		up->parts_far++;
 		return 0;
 	}
-	/* An attempt whose answer was lost, or was incomplete, may have stored the object. */
-	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
-	/* The empty object must not keep the object from being created. */
+	/* If the reply to an attempt was lost or incomplete, the server may have stored the
+	 * object. */
+	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2' || began;
+	/* A server that does not know tokens has stored an empty object. If the object must be new,
+	 * this empty object must not make the next request fail. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
@@ -107,7 +114,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	return ret ? ret : 1;
 }
 
-/* Sends an object of one part. */
+/* Sends an object of one part with a single PUT. */
 static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
 		      const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -136,7 +143,8 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		ret = pst_object_call_run(call, err);
 		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
-		pst_object_call_clear(call); /* the server may not know this checksum */
+		/* sends the object again without a checksum, whose kind the server may not know */
+		pst_object_call_clear(call);
 	}
 }
 
@@ -197,7 +205,9 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
 	} else
-		up->sum[0] = '\0'; /* the checksums of the parts are unknown */
+		/* sends no checksum of the object, because the checksums of the parts are
+		 * unknown */
+		up->sum[0] = '\0';
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
 	free(body.at);
@@ -205,7 +215,8 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	return ret;
 }
 
-/* Adds the 16 bytes of the MD5 digest that an ETag consists of. Returns false if it is none. */
+/* Parses an ETag that is an MD5 digest, and adds its 16 bytes to the hash. Returns false for any
+ * other ETag. */
 static bool etag_put(struct pst_hash *hash, const char *etag)
 {
 	size_t quote = etag[0] == '"';
@@ -217,8 +228,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 	return true;
 }
 
-/* Computes the ETag that most servers give the object: the MD5 digest of its bytes, or that of the
- * digests of its parts. Returns false if there is none. */
+/* Computes the ETag that most servers give to such an object: the MD5 digest of its bytes or, for
+ * several parts, of the parts' digests. Returns false if a digest is unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -262,8 +273,7 @@ enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up
 		 (head->status == 200 && head->has_length && head->length != object_length(up)))
 		found = PST_OBJECT_NOT_OURS;
 	else if (head->status == 200 && head->crc64nvme[0] && up->sum[0])
-		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS
-							 : PST_OBJECT_OURS;
+		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS : PST_OBJECT_OURS;
 	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
 		 !strcmp(head->etag, want))
 		found = PST_OBJECT_OURS;
@@ -274,9 +284,9 @@ enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up
 }
 
 /*
- * Judges a refusal after a request of the commit whose answer was lost. That request may have
- * succeeded, and then a repetition fails, because the upload has ended or the object exists.
- * Returns 1 if the refusal is a failure of the commit.
+ * Judges an error in reply to the commit, if the reply to an earlier attempt was lost. That attempt
+ * may have succeeded, and then a repetition fails, because the upload has ended or the object
+ * exists. Returns 1 if the error means that the commit has failed.
  */
 static int refusal_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 			 char *etag, size_t etag_len, struct pst_err *err)
@@ -300,7 +310,7 @@ static int refusal_judge(struct pst_object_upload *up, const struct penstock_end
 	}
 }
 
-/* Judges the answer to the commit's last request. */
+/* Judges the reply to the last request of the commit. */
 static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
 			 char *etag, size_t etag_len, struct pst_err *err)
 {
@@ -321,8 +331,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 				      up->place->url.name);
 	if (ret)
 		return ret;
-	/* The server begins to answer before it has put the parts together, so an error may come
-	 * after the status 200. */
+	/* The server sends the status 200 before it puts the parts together. So an error may come
+	 * in the body after it. */
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (code[0])
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -334,8 +344,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 	return 0;
 }
 
-/* Returns whether an object of one part shall be sent as a part. A server that does not know
- * windows then stores an empty part, which nobody sees, and not an empty object. */
+/* Returns whether an object of one part shall be sent by a multipart upload. If the server does not
+ * know tokens, it then stores an empty part, which nobody sees, instead of an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);

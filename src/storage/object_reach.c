@@ -44,7 +44,7 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	call->last = len - 1;
 	if (etag)
 		pst_object_call_header(call, "if-match", etag);
-	pst_object_call_offer(call, pst_object_grant_token(&test->grant), len);
+	pst_object_grant_offer(&test->grant, call);
 	ret = pst_object_call_run(call, err);
 	if (!ret && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));

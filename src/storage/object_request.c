@@ -20,16 +20,18 @@
 /* Maximum number of repetitions after an error of pst_object_call_may_pass. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
-/* Patience of calls that have none, and time for the waits between attempts. */
+/* Defaults in seconds: maximum wait for the head of a response, and time for the pauses between
+ * attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
-/* Lowest speed at which a server is expected to move bytes through a window, in bytes per second.
- */
+/* Minimum speed in bytes per second at which a server is expected to move bytes through a
+ * window. */
 #define BESIDE_SLOW (1u << 20)
 
 /* ---- the place ---- */
 
-/* Sets the server from the endpoint's URL, or from the region. */
+/* Sets the server's name and port from the endpoint's URL or, without an endpoint, from the
+ * region. */
 static int server_find(struct pst_object_place *place, struct pst_err *err)
 {
 	const struct pst_object_url *url = &place->url;
@@ -43,9 +45,10 @@ static int server_find(struct pst_object_place *place, struct pst_err *err)
 	return pst_object_server_parse(endpoint, &place->server, err);
 }
 
-/* A bucket's name with a dot does not match the wildcard of a server's certificate, and an IP
- * address has no subdomains. An endpoint with a port is most likely a server of one's own, whose
- * name has no subdomains either. */
+/* Returns whether the bucket is in the path and not in the server's name, unless the URL decides
+ * it. A bucket's name with a dot does not match the wildcard in a server's certificate. An IP
+ * address has no subdomains. An endpoint with a port is usually a private server, whose name has no
+ * subdomains either. */
 static bool uses_path_style(const struct pst_object_place *place)
 {
 	if (place->url.path_style >= 0)
@@ -54,7 +57,7 @@ static bool uses_path_style(const struct pst_object_place *place)
 	       strchr(place->url.bucket, '.');
 }
 
-/* Sets host, path and endpoint from the URL and the settings. */
+/* Sets the server, the host, the path and the HTTP endpoint from the URL and the settings. */
 static int place_resolve(struct pst_object_place *place, struct pst_err *err)
 {
 	struct pst_object_server *server = &place->server;
@@ -109,7 +112,7 @@ int pst_object_place_open(const char *url, struct pst_object_place *out, struct 
 	ret = pst_s3_settings_read(out->url.profile[0] ? out->url.profile : NULL, &out->settings,
 				   why, sizeof(why));
 	if (ret && (out->url.presigned || out->url.anonymous))
-		ret = 0; /* these need no keys */
+		ret = 0; /* anonymous and presigned requests need no keys */
 	if (ret) {
 		pst_fail_errno(err, ret, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %.150s", out->url.name,
 			       why);
@@ -166,18 +169,19 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and those that it needs. */
-static void put_signature(const struct pst_object_call *call, struct pst_header *headers,
-			  unsigned count, struct pst_text *out)
+/* Appends the header Authorization and those that it needs. `path` is that of a request of an
+ * exchange, or NULL. */
+static void put_signature(const struct pst_object_call *call, const char *path,
+			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
 	const struct pst_object_place *place = call->place;
 	const struct pst_s3_settings *settings = &place->settings;
 	struct pst_sigv4_keys keys = {settings->access_key, settings->secret,
 				      settings->token[0] ? settings->token : NULL, settings->region,
 				      place->day};
-	struct pst_sigv4_request req = {.method = call->method,
-					.path = place->path,
-					.query = call->query,
+	struct pst_sigv4_request req = {.method = path ? "POST" : call->method,
+					.path = path ? path : place->path,
+					.query = path ? "" : call->query,
 					.headers = headers,
 					.payload = PST_SIGV4_UNSIGNED};
 	char date[PST_SIGV4_DATE];
@@ -197,26 +201,15 @@ static void put_signature(const struct pst_object_call *call, struct pst_header 
 	pst_text_put_str(out, "\r\n");
 }
 
-static void object_write_head(struct pst_http_call *http, struct pst_text *out)
+/* Collects the headers of the call's own request. */
+static unsigned headers_put(const struct pst_object_call *call, struct pst_header *headers,
+			    char range[64])
 {
-	const struct pst_object_call *call = (const struct pst_object_call *)http;
-	const struct pst_object_place *place = call->place;
-	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 6];
 	unsigned count = 0;
-	char range[64];
 
-	pst_text_put_str(out, call->method);
-	pst_text_put_str(out, " ");
-	pst_text_put_str(out, place->url.presigned ? place->url.target : place->path);
-	if (call->query[0]) {
-		pst_text_put_str(out, "?");
-		pst_text_put_str(out, call->query);
-	}
-	pst_text_put_str(out, " HTTP/1.1\r\n");
-	headers[count++] = (struct pst_header){"host", place->host};
 	if (call->ranged) {
-		snprintf(range, sizeof(range), "bytes=%llu-%llu",
-			 (unsigned long long)(call->first + http->got),
+		snprintf(range, 64, "bytes=%llu-%llu",
+			 (unsigned long long)(call->first + call->http.got),
 			 (unsigned long long)call->last);
 		headers[count++] = (struct pst_header){"range", range};
 	}
@@ -224,30 +217,93 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 		headers[count++] = call->headers[i];
 	if (call->token)
 		headers[count++] = (struct pst_header){"x-amz-rdma-token", call->token};
+	return count;
+}
+
+/* Collects the headers of a request of an exchange. A READY has those of the GET or PUT, too, such
+ * as conditions, and the protocol's own in place of range and token. */
+static unsigned exchange_put(struct pst_object_call *call, const char **path,
+			     struct pst_header *headers)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < call->header_count && call->exchange->phase == PST_OBJECT_MOVES;
+	     i++)
+		headers[count++] = call->headers[i];
+	return count + call->exchange->ops->compose(call, path, headers + count);
+}
+
+static void object_write_head(struct pst_http_call *http, struct pst_text *out)
+{
+	struct pst_object_call *call = (struct pst_object_call *)http;
+	const struct pst_object_place *place = call->place;
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + PST_OBJECT_EXCHANGE_MAX + 6];
+	unsigned count = 1;
+	const char *path = NULL;
+	char range[64];
+
+	headers[0] = (struct pst_header){"host", place->host};
+	count += call->exchange ? exchange_put(call, &path, headers + 1)
+				: headers_put(call, headers + 1, range);
+	pst_text_put_str(out, path ? "POST" : call->method);
+	pst_text_put_str(out, " ");
+	pst_text_put_str(out, path ? path : place->url.presigned ? place->url.target : place->path);
+	if (call->query[0] && !path) {
+		pst_text_put_str(out, "?");
+		pst_text_put_str(out, call->query);
+	}
+	pst_text_put_str(out, " HTTP/1.1\r\n");
 	for (unsigned i = 0; i < count; i++)
 		put_header(out, headers[i].name, headers[i].value);
 	if (!place->url.presigned && !place->url.anonymous)
-		put_signature(call, headers, count, out);
-	if (call->sends) {
+		put_signature(call, path, headers, count, out);
+	if (call->sends || path) {
 		pst_text_put_str(out, "content-length: ");
-		pst_text_put_number(out, http->out_len);
+		pst_text_put_number(out, path ? 0 : http->out_len);
 		pst_text_put_str(out, "\r\n");
 	}
 	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
 }
 
-/* Returns whether a later repetition of the request may succeed. */
+/* Returns whether the status is one of an error that may pass, so that a repetition can succeed. */
 static bool status_is_passing(unsigned status)
 {
 	return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
 	       status == 504;
 }
 
+/* Takes the ETag from the header that hipobj-rc-v2 has for it, with quotes. */
+static void etag_take(struct pst_http_head *head)
+{
+	const char *etag = head->rdma_etag, *quote = etag[0] == '"' ? "" : "\"";
+
+	if (!head->etag[0] && etag[0] && strlen(etag) + 2 < sizeof(head->etag))
+		snprintf(head->etag, sizeof(head->etag), "%s%s%s", quote, etag, quote);
+}
+
+/* Judges a response to a request of an exchange. A READY ends its session, unless the server was
+ * too busy to begin. */
+static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
+{
+	const unsigned status = call->http.head.status;
+
+	if (status == 503 ||
+	    (call->exchange->phase != PST_OBJECT_MOVES && status_is_passing(status)))
+		return PST_HTTP_RETRY;
+	if (call->exchange->phase != PST_OBJECT_MOVES)
+		return PST_HTTP_TEXT;
+	etag_take(&call->http.head);
+	return call->judge && status / 100 == 2 ? call->judge(call) : PST_HTTP_TEXT;
+}
+
 static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
-	/* With a token, 500 may mean that the transfer failed, which the body tells. */
+	if (call->exchange)
+		return exchange_judge(call);
+	/* With a token, the status 500 may mean that the transfer has failed. Only the body shows
+	 * whether it does. */
 	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
@@ -255,10 +311,43 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 	return PST_HTTP_TEXT;
 }
 
+/* Makes the next request of an exchange. Returns false if the call has ended. After the result
+ * true, another thread may have freed it. */
+static bool exchange_continue(struct pst_object_call *call)
+{
+	struct pst_object_exchange *exchange = call->exchange;
+	struct pst_http_call *http = &call->http;
+	bool was_cancel = exchange->phase == PST_OBJECT_CANCELS;
+	int ret;
+
+	if (exchange->phase == PST_OBJECT_MOVES || (http->result && !was_cancel))
+		return false;
+	exchange->phase = was_cancel ? PST_OBJECT_REFUSED : exchange->ops->paired(call);
+	if (atomic_load(&http->cancelled)) {
+		http->result = pst_fail(&http->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+		return false;
+	}
+	if (exchange->phase == PST_OBJECT_REFUSED) {
+		http->result = 0;
+		http->head.status = 501;
+		return false;
+	}
+	/* The attempts of the next request are counted anew. */
+	http->tries = http->attempts = 0;
+	memset(&http->head, 0, sizeof(http->head));
+	pst_object_call_clear(call);
+	ret = pst_http_start(http, &http->err);
+	if (ret)
+		http->result = ret;
+	return !ret;
+}
+
 static void object_done(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
+	if (call->exchange && exchange_continue(call))
+		return;
 	call->ended(call);
 }
 
@@ -314,7 +403,7 @@ static bool text_is_error(const struct pst_text *text)
 	}
 }
 
-static bool code_is(const char *code, const char *const *list)
+bool pst_object_code_is(const char *code, const char *const *list)
 {
 	for (; *list; list++)
 		if (!strcmp(code, *list))
@@ -328,16 +417,16 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 					      "ServiceUnavailable", NULL};
 	char code[64];
 
-	if (call->http.result || call->repeats >= REPEATS_MAX ||
+	if (call->http.result || call->exchange || call->repeats >= REPEATS_MAX ||
 	    (call->http.head.status != 400 && call->http.head.status != 200 &&
 	     call->http.head.status != 500))
 		return false;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	/* Without a token, object_judge has the request repeated. */
+	/* For a request without a token, object_judge has already repeated the call. */
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
-	       code_is(code, passing);
+	       pst_object_code_is(code, passing);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
@@ -358,10 +447,10 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	if (call->http.head.status != 400)
 		return call->http.head.status == 501;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	return code_is(code, unknown);
+	return pst_object_code_is(code, unknown);
 }
 
-/* The wait of pst_object_call_run. */
+/* State of a thread that waits in pst_object_call_run. */
 struct wait {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -378,7 +467,7 @@ static void wait_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&wait->lock);
 }
 
-/* Returns the longest time of a call with all its repetitions. */
+/* Returns the maximum time in seconds that a call with all its repetitions may take. */
 static unsigned call_seconds(const struct pst_object_call *call)
 {
 	unsigned patience_s = call->http.patience_s ? call->http.patience_s : PATIENCE_S;
@@ -396,9 +485,21 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 	if (ret || pst_now_ns() < until_ns)
 		return ret;
 	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-			      "%s: the server did not serve the request within %u s, in %u "
-			      "attempts",
-			      call->place->url.name, call_seconds(call), call->http.attempts);
+			      "%s: the server did not serve the request within %u s",
+			      call->place->url.name, call_seconds(call));
+}
+
+/* Adds to the error of call_check what made the last attempt fail. */
+static int call_late(const struct pst_object_call *call, struct pst_err *err)
+{
+	size_t len = strlen(err->text);
+
+	if (err->code == -ETIMEDOUT)
+		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempts%s%s",
+			 call->http.attempts,
+			 call->http.attempts > 1 && call->http.err.text[0] ? ": " : "",
+			 call->http.attempts > 1 ? call->http.err.text : "");
+	return err->code;
 }
 
 /* Waits for a change of the wait's state, or until the call must be checked. */
@@ -425,14 +526,15 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return late; /* it had not begun */
+			/* The call had not begun, so it has ended now. */
+			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
 		pthread_cond_wait(&wait->changed, &wait->lock);
 	wait->ended = false;
 	pthread_mutex_unlock(&wait->lock);
-	return call->http.result == -ECANCELED ? late : 0;
+	return late && call->http.result == -ECANCELED ? call_late(call, err) : 0;
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
@@ -452,7 +554,8 @@ static int repeat_wait(const struct pst_object_call *call, struct wait *wait, ui
 	return ret;
 }
 
-/* Waits for the end of a call that has been started, and repeats it after an error that passes. */
+/* Waits for the end of a call that has been started. Repeats the call after an error that may
+ * pass. */
 static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
 {
 	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;
@@ -493,7 +596,8 @@ int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 
 /* ---- errors ---- */
 
-/* Replaces an escape at the start of `text`, and returns its length, or 1 if there is none. */
+/* Decodes an XML escape at the start of `text` and stores the character in *out. Returns the
+ * escape's length, or 1 if there is no escape. */
 static size_t xml_unescape(const char *text, char *out)
 {
 	static const struct {
@@ -519,7 +623,8 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 
 	out[0] = '\0';
 	snprintf(tag, sizeof(tag), "<%s>", name);
-	/* A text ends with a NUL, and bytes after an earlier NUL are not XML. */
+	/* The text ends with a NUL. If its bytes contain a NUL themselves, the rest is not XML and
+	 * is ignored. */
 	at = body->at && body->len ? strstr(body->at, tag) : NULL;
 	if (!at)
 		return;
@@ -535,7 +640,7 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 	out[len] = '\0';
 }
 
-/* Returns what to do about a response, or "". */
+/* Writes advice on what to do about the error in a response, or "" if there is none. */
 static void advice_write(const struct pst_object_call *call, const char *code, char *out,
 			 size_t out_len)
 {

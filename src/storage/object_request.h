@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to the server of an object: where the object is, the heads of requests with their
- * signatures, and the errors of responses. Called by object.c and object_upload.c. No secret
- * appears in a message.
+ * Requests to the server of an object: finds the server, writes the heads of requests with their
+ * signatures, and turns the errors of responses into messages. Called by object.c and
+ * object_upload.c. No secret appears in a message.
  */
 #ifndef PST_STORAGE_OBJECT_REQUEST_H
 #define PST_STORAGE_OBJECT_REQUEST_H
@@ -13,18 +13,23 @@
 #include "storage/object_url.h"
 
 #define PST_OBJECT_HEADERS_MAX 6
+#define PST_OBJECT_EXCHANGE_MAX 8 /* most headers of a request of an exchange */
 
-/* Where an object is, and how requests to it are signed. Constant after it has been opened, so any
- * thread may read it. */
+/* The place of an object: its server, and the settings for the signatures of requests. Constant
+ * after it has been opened, so any thread may read it. */
 struct pst_object_place {
 	struct pst_object_url url;
 	struct pst_s3_settings settings;
-	struct pst_sigv4_day *day; /* of the settings' secret; NULL if there is no memory for it */
-	struct pst_object_server server; /* with the bucket's name in virtual-host style */
+	/* cache of signing keys for the secret in `settings`; NULL if there is no memory for it */
+	struct pst_sigv4_day *day;
+	/* the server's name contains the bucket unless the bucket is in the path */
+	struct pst_object_server server;
 	struct pst_http_endpoint *endpoint;
-	char host[PST_OBJECT_AUTHORITY]; /* header Host */
-	char *path;			 /* as on the wire, without a query */
-	bool moved;			 /* the region was corrected once */
+	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
+	/* path of a request as it is sent, without a query */
+	char *path;
+	/* the region was corrected once, because the server has named another */
+	bool moved;
 };
 
 int pst_object_place_open(const char *url, struct pst_object_place *out, struct pst_err *err);
@@ -33,45 +38,79 @@ void pst_object_place_close(struct pst_object_place *place);
  * changed before or the server is not found. */
 int pst_object_place_move(struct pst_object_place *place, const char *region, struct pst_err *err);
 
+struct pst_object_call;
+
+/* Which request of an exchange is made. */
+enum pst_object_phase {
+	PST_OBJECT_PREPARES,
+	PST_OBJECT_MOVES,   /* READY, which the call's functions judge */
+	PST_OBJECT_CANCELS, /* then REFUSED */
+	PST_OBJECT_REFUSED, /* the server has moved nothing */
+};
+
+struct pst_object_exchange_ops {
+	/* Composes the headers of the phase's request, PST_OBJECT_EXCHANGE_MAX at most. Returns
+	 * their number. */
+	unsigned (*compose)(struct pst_object_call *call, const char **path,
+			    struct pst_header *headers);
+	/* Takes the response to a PREPARE, and returns the next phase. */
+	enum pst_object_phase (*paired)(struct pst_object_call *call);
+};
+
+/* Requests that take the place of the call's own request. */
+struct pst_object_exchange {
+	const struct pst_object_exchange_ops *ops;
+	enum pst_object_phase phase;
+};
+
 /* A request to the object's server. */
 struct pst_object_call {
-	struct pst_http_call http; /* the first member */
+	struct pst_http_call http; /* must be the first member */
 	const struct pst_object_place *place;
 	const char *method;
-	const char *query; /* as on the wire, without the question mark; "" if there is none */
+	/* query as it is sent, without the question mark; "" if there is none */
+	const char *query;
 	/* Additional headers, which are signed. A value must stay valid until the call's end. */
 	struct pst_header headers[PST_OBJECT_HEADERS_MAX];
 	unsigned header_count;
-	/* Token of the window through which the server shall move the bytes; NULL: they are in the
-	 * body. judge() may set it to NULL. */
+	/* Token of the window through which the server shall move the bytes; NULL if the bytes are
+	 * in the body. judge() may set it to NULL. */
 	const char *token;
-	bool ranged; /* asks for the bytes from `first` to `last` */
+	/* NULL: the request is made as it is. Otherwise, if the server refuses the exchange, the
+	 * call ends with status 501. */
+	struct pst_object_exchange *exchange;
+	bool ranged; /* the request asks for the bytes from `first` to `last` only */
 	uint64_t first, last;
 	bool sends; /* the request has a body, perhaps of 0 bytes */
 	/* Judges a response with status 2xx. NULL: its body is a text. */
 	enum pst_http_verdict (*judge)(struct pst_object_call *call);
-	/* Called by done() of the HTTP call. The call's owner may free it then. */
+	/* Called by done() of the HTTP call, when the call has ended. The owner may then free the
+	 * call. */
 	void (*ended)(struct pst_object_call *call);
 	void *user;
-	unsigned deadline_s; /* longest time of pst_object_call_run; 0 for a time that fits the call
-			      */
+	/* maximum duration of pst_object_call_run in seconds; 0 for a default that suits the
+	 * call */
+	unsigned deadline_s;
 	const struct penstock_end_opts *limits; /* more limits of pst_object_call_run; NULL: none */
-	unsigned repeats;    /* number of calls of pst_object_call_repeat */
+	unsigned repeats;			/* how often pst_object_call_repeat was called */
 };
 
 /* Prepares a call, whose memory must be zero. */
 void pst_object_call_init(struct pst_object_call *call, const struct pst_object_place *place,
 			  const char *method, const char *query);
 void pst_object_call_header(struct pst_object_call *call, const char *name, const char *value);
-/* Lets the server move `len` bytes through the window with this token, before it answers. The
- * request then has no body. */
+/* Offers a window to the server: adds its token to the request, so that the server moves `len`
+ * bytes through the window before it responds. The request then has no body. */
 void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len);
 /* Frees what the call has allocated. */
 void pst_object_call_clear(struct pst_object_call *call);
-/* Returns whether a call that has ended got an error that may pass, and can be repeated: S3 gives
- * some of them the status 400, or 200 if the answer begins before the work is done. */
+/* Returns whether a call has ended with an error that may pass, so that it can be repeated. S3
+ * gives some of these errors the status 400, or 200 if it begins to respond before the work is
+ * done. */
 bool pst_object_call_may_pass(const struct pst_object_call *call);
-/* Starts a call again that has ended. */
+/* Returns whether the code of an error is in the list, which ends with NULL. */
+bool pst_object_code_is(const char *code, const char *const *list);
+/* Starts a call that has ended again. */
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);

@@ -22,7 +22,8 @@ static uint64_t digest_number(const unsigned char *digest, size_t len)
 void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
 			 uint64_t length)
 {
-	/* "COMPOSITE" is a checksum of the parts' checksums, which says nothing about ranges. */
+	/* A checksum of the type COMPOSITE is computed from the checksums of the parts. It cannot
+	 * be compared with a checksum of the bytes, so it is ignored. */
 	bool whole = !head->checksum_type[0] || !strcmp(head->checksum_type, "FULL_OBJECT");
 	const char *text = head->crc64nvme[0] ? head->crc64nvme : head->crc32c;
 	unsigned char digest[16];
@@ -54,7 +55,8 @@ uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, uns
 	uint64_t crc;
 
 	if (!hash)
-		return 0; /* without memory, the checksum is wrong, and the check reports it */
+		/* if there is no memory, the checksum becomes wrong, and the check then fails */
+		return 0;
 	for (unsigned i = 0; i < iov_count && len; i++) {
 		uint64_t from = iov[i].iov_len < skip ? iov[i].iov_len : skip;
 		uint64_t n = iov[i].iov_len - from < len ? iov[i].iov_len - from : len;
@@ -125,7 +127,7 @@ enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_
 		sum->state = PST_OBJECT_SUM_RIGHT;
 		return sum->state;
 	}
-	/* Which piece is wrong is unknown, so all of them must be read and checked again. */
+	/* Nothing shows which piece is wrong. So all bytes must be read and checked again. */
 	sum->count = 0;
 	return PST_OBJECT_SUM_WRONG;
 }

@@ -3,9 +3,9 @@
  * Checks the checksum of a whole object that is read in pieces, in any order. The checksums of the
  * pieces are combined, so no byte is read twice. Called by object.c, under its lock.
  *
- * The checksum of bytes that have been read before is not computed again: pst_object_sum_gap finds
- * the others. The check is given up if more than PST_OBJECT_SUM_PIECES_MAX separate pieces have
- * been read.
+ * If bytes are read again, their checksum is not computed again: pst_object_sum_gap finds the bytes
+ * that are new. The check is given up if the bytes that have been read are more than
+ * PST_OBJECT_SUM_PIECES_MAX separate pieces.
  */
 #ifndef PST_STORAGE_OBJECT_SUM_H
 #define PST_STORAGE_OBJECT_SUM_H
@@ -24,7 +24,7 @@ enum pst_object_sum_state {
 	PST_OBJECT_SUM_OPEN, /* not all bytes have been read */
 	PST_OBJECT_SUM_GIVEN_UP,
 	PST_OBJECT_SUM_RIGHT,
-	PST_OBJECT_SUM_WRONG, /* only returned: the check then begins again */
+	PST_OBJECT_SUM_WRONG, /* returned once; the check then begins again */
 };
 
 struct pst_object_piece {
@@ -34,23 +34,26 @@ struct pst_object_piece {
 struct pst_object_sum {
 	enum pst_object_sum_state state;
 	enum pst_hash_kind kind;
-	uint64_t length;		 /* of the object */
-	uint64_t expected;		 /* checksum of the object */
-	uint64_t found;			 /* set when all bytes have been read */
+	uint64_t length;   /* length of the object */
+	uint64_t expected; /* checksum of the object */
+	/* checksum of the bytes that were read; set when all bytes have been read */
+	uint64_t found;
 	struct pst_object_piece *pieces; /* sorted, and not adjacent */
 	unsigned count;
 };
 
-/* Begins a check, if the head of a response has a checksum of the whole object. */
+/* Begins a check if the head of a response contains a checksum of the whole object. */
 void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
 			 uint64_t length);
 void pst_object_sum_close(struct pst_object_sum *sum);
 
-/* Computes the checksum of `len` bytes of some memory, after its first `skip` bytes. */
+/* Computes the checksum of `len` bytes of the memory in `iov`, of which it skips the first `skip`
+ * bytes. */
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
 			   uint64_t skip, uint64_t len);
-/* Finds the first bytes of the range from *off to `end` that are not part of the sum, sets *off to
- * their offset, and returns their number, or 0 if there are none or no check goes on. */
+/* Finds the first bytes between *off and `end` that have not been added to the checksum. Sets *off
+ * to their offset and returns their number. Returns 0 if there are none, or if no check is in
+ * progress. */
 uint64_t pst_object_sum_gap(const struct pst_object_sum *sum, uint64_t *off, uint64_t end);
 /* Adds a piece that has been read. A piece that overlaps another one is ignored. Returns the state,
  * or PST_OBJECT_SUM_WRONG if this piece completes a wrong checksum. */

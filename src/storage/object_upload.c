@@ -30,10 +30,10 @@
 #include "storage/object_sum.h"
 
 #define PART_UNIT (1ull << 20)
-/* If the object's length is unknown, the length of the parts doubles after each PARTS_EQUAL parts.
- * So 10,000 parts have 8 TB. S3's limit is 5 TB. */
+/* If the object's length is unknown, parts become longer: after each PARTS_EQUAL parts, the length
+ * doubles. So 10,000 parts, the maximum, have 8 TB; S3 allows 5 TB. */
 #define PARTS_EQUAL 1000u
-#define SPANS_MAX 256 /* separate written ranges of a part */
+#define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 
 /* ---- parts ---- */
 
@@ -89,8 +89,8 @@ static void part_close_window(struct part *part)
 	part->call.token = NULL;
 }
 
-/* Returns the part for writing, with a buffer. Returns NULL if there is no buffer, with the error
- * -EAGAIN if one may become free. */
+/* Returns the part with this index, ready for writes, with a buffer. Returns NULL if there is no
+ * buffer; the error is -EAGAIN if a buffer may become free. */
 static struct part *part_open(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
 	struct part *part = up->parts[index];
@@ -129,7 +129,8 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	return part;
 }
 
-/* Notes that a range of the part was written. Returns false if there are too many ranges. */
+/* Records that a range of the part was written. Returns false if the part would have more than
+ * SPANS_MAX separate ranges. */
 static bool part_note(struct part *part, uint64_t first, uint64_t end)
 {
 	struct span *spans = part->spans;
@@ -162,8 +163,8 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
-/* Repeats a call that has ended with an error that may pass. Returns true if it has been started
- * again. If the start fails, stores why in *ret and *err. */
+/* Repeats a call whose error may pass. Returns true if the call has been started again. If it could
+ * not be started, stores the error in *ret and *err. */
 static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
 			      int *ret, struct pst_err *err)
 {
@@ -196,7 +197,7 @@ int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *w
 	return 0;
 }
 
-/* Ends a part whose request has ended. Called without the lock. */
+/* Completes a part whose request has ended. Called without the lock. */
 static void part_finish(struct part *part)
 {
 	struct pst_object_call *call = &part->call;
@@ -232,7 +233,7 @@ static void part_finish(struct part *part)
 }
 
 void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char out[UPLOAD_QUERY_MAX])
+			     char *out)
 {
 	struct pst_text id = {NULL, 0, 0, false};
 
@@ -247,25 +248,27 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part in the body of a request, after the server has not taken it through its window. If
- * the caller allows no other way, offers the window again after an error that may pass. */
+/* Sends a part in the body of a request, because the server has not fetched it through the window.
+ * If the caller allows only windows, offers the window again after an error that may pass. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
-	bool again = up->windows_only && part->grant.verdict.next == PENSTOCK_OBJECT_ERROR;
+	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
+	bool again = up->windows_only && passing;
 	unsigned repeats = part->call.repeats + 1;
 	struct pst_err why, err;
 	int ret;
 
-	if (part->grant.verdict.next == PENSTOCK_OBJECT_ERROR)
+	if (passing)
 		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
 	else
 		pst_object_grant_why(&part->grant, &why);
+	/* Under the lock, because upload_stop may cancel the call. */
+	pthread_mutex_lock(&up->lock);
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
 	part->call.repeats = again ? repeats : 0;
 	part->offered = !again;
-	pthread_mutex_lock(&up->lock);
 	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
 	      : again	   ? 0
 			   : pst_object_upload_near(up, &why, &err);
@@ -282,7 +285,8 @@ static void part_resend(struct part *part)
 	part_finish(part);
 }
 
-/* Continues after the server has lost its access to the part's window. */
+/* Called when the server has lost its access to a part's window: completes the part, or sends it
+ * again. */
 static void part_released(struct pst_object_grant *grant)
 {
 	struct part *part = (struct part *)((char *)grant - offsetof(struct part, grant));
@@ -290,8 +294,9 @@ static void part_released(struct pst_object_grant *grant)
 	enum penstock_object_next next = grant->verdict.next;
 
 	part->call.token = NULL;
-	if (next == PENSTOCK_OBJECT_RESEND ||
-	    (next == PENSTOCK_OBJECT_ERROR && pst_object_call_may_pass(&part->call))) {
+	/* An error may also follow the status 200, although the bytes have moved. The request
+	 * cannot be repeated without a token, because it has no body. */
+	if (next == PENSTOCK_OBJECT_RESEND || pst_object_call_may_pass(&part->call)) {
 		part_resend(part);
 		return;
 	}
@@ -318,8 +323,8 @@ static void part_ended(struct pst_object_call *call)
 	pst_object_grant_release(&part->grant, part_released);
 }
 
-/* Lets the server fetch the part through its window, if the part has one. Returns 0 also if it does
- * not; the part then goes in the body. */
+/* Offers the part's window to the server, if the part has one. Returns 0 also if it cannot be
+ * offered; the part is then sent in a body. */
 static int part_offer(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
@@ -332,13 +337,13 @@ static int part_offer(struct part *part, struct pst_err *err)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
 	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
 					part->len, &why)) {
-		pst_object_call_offer(&part->call, pst_object_grant_token(&part->grant), part->len);
+		pst_object_grant_offer(&part->grant, &part->call);
 		return 0;
 	}
 	return pst_object_upload_near(up, &why, err);
 }
 
-/* Starts the request of a part with a body. */
+/* Starts the request that sends a part in its body. */
 static int part_start(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
@@ -410,7 +415,8 @@ static void id_ended(struct pst_object_call *call)
 	if (!ret) {
 		up->id_state = ID_KNOWN;
 	} else if (!up->no_sums && lacks_sums && !up->stopping) {
-		up->no_sums = true; /* a server that does not know this checksum */
+		/* sends no checksums from now on, because the server does not know this kind */
+		up->no_sums = true;
 		id_ask(up);
 	} else {
 		upload_fail(up, &err);
@@ -420,7 +426,7 @@ static void id_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Begins the multipart upload. */
+/* Starts the request that begins the multipart upload and asks for its ID. */
 static void id_ask(struct pst_object_upload *up)
 {
 	struct pst_err err;
@@ -441,7 +447,8 @@ static void id_ask(struct pst_object_upload *up)
 	upload_fail(up, &err);
 }
 
-/* Computes the checksum of a part, which can then be sent. Releases the lock meanwhile. */
+/* Computes the checksum of a part, and then marks the part as ready to be sent. Releases the lock
+ * meanwhile. */
 static void part_sum(struct pst_object_upload *up, struct part *part)
 {
 	struct iovec iov = {part->mem, (size_t)part->len};
@@ -458,7 +465,8 @@ static void part_sum(struct pst_object_upload *up, struct part *part)
 	up->ready_count++;
 }
 
-/* Prepares a full part for sending, unless it is the whole object, which the commit sends. */
+/* Prepares a full part for sending. If the part is the whole object, the commit sends it
+ * instead. */
 static void part_check(struct pst_object_upload *up, struct part *part)
 {
 	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
@@ -547,7 +555,7 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
-/* Sends the parts that are ready. The first one begins the upload and waits for its ID. */
+/* Sends the parts that are ready. Before the first part, begins the upload and waits for its ID. */
 static void parts_start(struct pst_object_upload *up)
 {
 	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
@@ -556,7 +564,7 @@ static void parts_start(struct pst_object_upload *up)
 		parts_send(up);
 }
 
-/* Sends what can be sent, and takes writes that waited for buffers. */
+/* Sends the parts that are ready, and continues the writes that waited for buffers. */
 static void upload_pump(struct pst_object_upload *up)
 {
 	if (up->stopping)
@@ -580,25 +588,32 @@ static void upload_pump(struct pst_object_upload *up)
 	}
 }
 
-/* Returns 0 if the bytes of a write can go through windows. The commit then sends an object of one
- * part in this way, too. But a server that knows nothing of windows would store an empty object for
- * a moment. */
+/* Returns 0 if an object of one part may go through a window. A server that knows nothing of
+ * windows would store an empty object for a moment. */
+static int one_part_check(const struct pst_object_upload *up,
+			  const struct pst_object_windows *windows, struct pst_err *err)
+{
+	if (up->windows_only || up->length > up->part_bytes || pst_object_windows_answered(windows))
+		return 0;
+	return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+			"an object of one part goes by HTTP until the server has moved bytes "
+			"through a window");
+}
+
+/* Returns 0 if the bytes of a write may be announced as going through windows. An object of one
+ * part then goes through a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the upload has no windows");
 	if (pst_object_windows_check(up->windows, err))
 		return err->code;
-	/* The bytes move later than the write completes, so the last answers decide. */
+	/* The bytes move only after the write has completed. So the decision follows from the
+	 * server's last responses. */
 	if (!up->windows_only && pst_object_windows_decline(up->windows))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
 				      "the server has declined the last token");
-	if (up->windows_only || !up->length || up->length > up->part_bytes ||
-	    pst_object_windows_answered(up->windows))
-		return 0;
-	return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
-			"an object of one part goes by HTTP until the server has moved bytes "
-			"through a window");
+	return 0;
 }
 
 int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
@@ -759,13 +774,17 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	return 0;
 }
 
-void pst_object_upload_windows(struct pst_object_upload *up, struct pst_object_windows *windows,
-			       const struct pst_err *why)
+struct pst_object_windows *pst_object_upload_windows(struct pst_object_upload *up,
+						     struct pst_object_windows *windows,
+						     struct pst_err *why)
 {
-	up->windows = windows;
 	up->windows_only = up->place->url.rdma == PST_OBJECT_RDMA_REQUIRE;
+	if (windows && up->length && one_part_check(up, windows, why))
+		windows = NULL;
+	up->windows = windows;
 	if (!windows && up->windows_only)
 		up->err = *why;
+	return windows;
 }
 
 void pst_object_upload_facts(const struct pst_object_upload *up, struct pst_storage_facts *facts)

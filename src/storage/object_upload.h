@@ -14,34 +14,51 @@
 struct pst_object_upload;
 struct pst_object_windows;
 
-/* Begins an upload. `length` is the object's length, or 0 if it is as long as the written bytes.
- * With `must_be_new`, the commit fails if the object exists. */
+/* Begins an upload. `length` is the length of the object; 0 means that the object ends with the
+ * last byte that is written. With `must_be_new`, the commit fails if the object exists. */
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err);
-/* Lets the parts go through windows. `windows` may be NULL, for the reason `why`. Called before the
- * first write. */
-void pst_object_upload_windows(struct pst_object_upload *upload, struct pst_object_windows *windows,
-			       const struct pst_err *why);
-/* Stores in the facts how the parts have been sent. Called after the commit. */
+/* Makes the upload offer its parts to the server through windows. `windows` is NULL if that is not
+ * possible, for the reason `why`. Called before the first write. Returns the windows, or NULL with
+ * the reason in `why` if the upload uses none. */
+struct pst_object_windows *pst_object_upload_windows(struct pst_object_upload *upload,
+						     struct pst_object_windows *windows,
+						     struct pst_err *why);
+/* Stores in the facts how many parts the server has fetched through windows. Called after the
+ * commit. */
 void pst_object_upload_facts(const struct pst_object_upload *upload,
 			     struct pst_storage_facts *facts);
-/* Takes the bytes of a write. Returns 0 or -errno like the storage's function drain. */
+/* Copies the bytes of a write into buffers. Returns 0 or -errno, as the storage's function drain
+ * does. */
 int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io);
-/* Takes a waiting write back. Returns whether it had not begun; it has then ended for the upload.
- */
+/* Cancels a write that waits for a buffer. Returns true if the write had not begun; the upload then
+ * never uses its memory. */
 bool pst_object_upload_cancel(struct pst_object_upload *upload, const struct pst_io *io);
-/* Makes the object appear, and stores its ETag and length. Blocks, but not for longer than the
- * limits allow. After an error, it may be called again. */
-int pst_object_upload_commit(struct pst_object_upload *upload,
-			     const struct penstock_end_opts *limits, char *etag, size_t etag_len,
-			     uint64_t *length, struct pst_err *err);
-/* Ends the upload without an object. Blocks until the server has dropped the parts, but not for
- * longer than the limits allow; they may be NULL. After an error, it may be called again. */
-int pst_object_upload_abort(struct pst_object_upload *upload,
-			    const struct penstock_end_opts *limits, struct pst_err *err);
-/* Returns the end of the written bytes. */
+/* Returns the offset after the last byte that has been written. */
 uint64_t pst_object_upload_length(struct pst_object_upload *upload);
-/* Frees the upload, after a commit or an abort, and aborts it otherwise. */
-void pst_object_upload_close(struct pst_object_upload *upload);
+
+/* ---- for object_commit.c and object_abort.c ---- */
+
+/* Returns the index of the part that has the byte at `off`. */
+unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
+/* Returns the offset of part `index`, and stores its length when it is full. */
+uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
+				      uint64_t *len_out);
+/* Writes the query of a request of the multipart upload. `number` is the part that the request is
+ * about, or 0 if it is about the whole upload. `out` has UPLOAD_QUERY_MAX bytes. */
+void pst_object_upload_query(const struct pst_object_upload *up, unsigned number, char *out);
+
+/* Counts a part that is sent in a body although the upload has windows. Returns 0, or -errno with
+ * the error in `err` if the caller allows only windows. */
+int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
+			   struct pst_err *err);
+/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
+int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
+			     const struct penstock_end_opts *limits, struct pst_err *err);
+
+/* Cancels all requests, and waits for their ends. */
+void pst_object_upload_stop(struct pst_object_upload *up);
+/* Frees a stopped upload. */
+void pst_object_upload_free(struct pst_object_upload *up);
 
 #endif

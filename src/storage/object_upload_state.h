@@ -25,21 +25,23 @@ struct span {
 };
 
 struct part {
-	struct pst_object_call call; /* the first member; used while the part is sent */
+	/* must be the first member; used while the part is sent */
+	struct pst_object_call call;
 	struct pst_object_upload *upload;
 	unsigned number; /* from 1 on */
 	enum part_state state;
 	uint64_t off, len;
 	char *mem;
 	uint64_t mem_len;
-	unsigned writers;   /* lanes that copy into `mem` */
+	unsigned writers;   /* number of lanes that are copying into `mem` */
 	struct span *spans; /* sorted, and not adjacent */
 	unsigned span_count;
 	uint64_t crc;
-	char sum[17]; /* the checksum in base64 */
+	char sum[17]; /* checksum of the part in base64 */
 	char query[UPLOAD_QUERY_MAX];
 	struct pst_object_grant grant; /* used while the part is sent through its window */
-	bool offered;		       /* the server has been offered the window, if there is one */
+	/* the server has got the token of the window in this request */
+	bool offered;
 };
 
 /* A buffer that is a window. */
@@ -48,7 +50,7 @@ struct upload_window {
 	struct pst_window *window;
 };
 
-/* The result of a part that has been sent. The part itself is freed. */
+/* The result of a part that the server has. The part itself has been freed. */
 struct sent {
 	char *etag;
 	uint64_t len, crc;
@@ -60,64 +62,38 @@ struct pst_object_upload {
 	const struct pst_object_place *place;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	uint64_t length; /* as announced, or 0 */
+	/* length of the object that the caller has announced; 0 if unknown */
+	uint64_t length;
 	uint64_t part_bytes;
 	bool must_be_new, ended;
-	bool stopping; /* no part is sent any more */
-	uint64_t end;  /* end of the written bytes */
+	bool stopping; /* no further part is sent */
+	uint64_t end;  /* offset after the last byte that was written */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
-	unsigned summing, ready_count, sending; /* parts in these states */
-	uint64_t buffer_bytes;			/* length of all buffers, including `spare` */
+	/* numbers of parts whose checksum is being computed, that are ready, and that are being
+	 * sent */
+	unsigned summing, ready_count, sending;
+	/* number of bytes in all buffers, including those of `spare` */
+	uint64_t buffer_bytes;
 	char *spare; /* list of free buffers of part_bytes; each begins with a pointer */
 	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
 	enum id_state id_state;
-	char id[UPLOAD_ID_MAX]; /* as the server has sent it */
-	bool no_sums;		/* the server refuses checksums */
+	char id[UPLOAD_ID_MAX]; /* ID of the multipart upload, as the server has sent it */
+	bool no_sums;		/* the server does not accept checksums */
 	bool unsure;		/* an earlier request of the commit may have succeeded */
 	char sum[17];		/* checksum of the object in base64, once a commit has begun */
 	struct pst_object_call create;
 	struct pst_err err; /* the first failure; its code is 0 if there is none */
-	/* Windows for the parts (S3 over RDMA); NULL if there are none. */
+	/* Windows through which the server can fetch the parts; NULL if there are none. */
 	struct pst_object_windows *windows;
-	struct upload_window *window_list; /* the buffers that are windows */
+	struct upload_window *window_list; /* list of the buffers that are windows */
 	bool windows_only;		   /* the caller allows no other way */
-	bool far;			   /* writes were taken that shall go through windows */
-	/* Numbers of parts that went through windows, and of those that went by HTTP although
-	 * there are windows. An object in a single PUT counts as one part. */
+	/* bytes were accepted that shall go through windows */
+	bool far;
+	/* Numbers of parts that the server has fetched through windows, and of parts that were sent
+	 * in a body although the upload has windows. A single PUT counts as one part. */
 	unsigned parts_far, parts_near;
-	struct pst_err why_near; /* reason of the first part that went by HTTP */
+	struct pst_err why_near; /* why the first of those parts was sent in a body */
 };
-
-/* Returns the index of the part that has the byte at `off`. */
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out);
-/* Writes the query of a request of the multipart upload, about part `number`, or about the upload
- * if it is 0. */
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char out[UPLOAD_QUERY_MAX]);
-
-/* Counts a part that goes by HTTP although there are windows. Returns 0, or -errno if the caller
- * allows this not, with the error in `err`. */
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err);
-/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
-int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
-			     const struct penstock_end_opts *limits, struct pst_err *err);
-
-/* Cancels all requests, and waits for their ends. */
-void pst_object_upload_stop(struct pst_object_upload *up);
-/* Frees a stopped upload. */
-void pst_object_upload_free(struct pst_object_upload *up);
-
-enum pst_object_identity { PST_OBJECT_OURS, PST_OBJECT_NOT_OURS, PST_OBJECT_UNKNOWN };
-
-/* Compares the object on the server with the one that was sent. If it is the same, stores its ETag.
- */
-enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up,
-						    const struct penstock_end_opts *limits,
-						    char *etag, size_t etag_len);
 
 #endif

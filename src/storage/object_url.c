@@ -277,8 +277,8 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 
 	out->presigned = true;
 	out->server.tls = !strncmp(url, "https:", 6);
-	/* The message does not show the URL, because a password with a '/' or a '?' could be taken
-	 * for a port. */
+	/* The message does not show the URL. The URL may contain a password, and a password with a
+	 * '/' or a '?' would be parsed as a host and a port. */
 	if (!authority_parse(at, len, &out->server))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the URL has no valid host: want "
@@ -298,9 +298,9 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 	return 0;
 }
 
-/* Stores the URL without its query and without what precedes an '@' in its authority, which may be
- * a password. The name is shortened in the middle if it is long, and has a '?' in place of control
- * characters. */
+/* Stores a name of the URL for messages. The name has neither the query nor the text before an '@'
+ * in the authority, which may be a password. A long name is shortened in the middle. Control
+ * characters become '?'. */
 static void name_set(struct pst_object_url *out, const char *url)
 {
 	const char *rest = strstr(url, "://") + 3;

@@ -13,7 +13,7 @@
 
 #define PST_OBJECT_KEY_MAX 1024 /* maximum length of a key in S3, in bytes */
 
-/* A server. */
+/* The name and the port of a server. */
 struct pst_object_server {
 	bool tls;
 	char host[256];	 /* name or IP address, without brackets */
@@ -21,8 +21,8 @@ struct pst_object_server {
 	bool port_given; /* the port is in the URL */
 };
 
-/* Whether bytes go through windows (S3 over RDMA): if the server is on this host; never; if the
- * server answers; always. */
+/* When bytes go through windows (S3 over RDMA): if the server is on this host (the default), never,
+ * whenever the server accepts tokens, or always. */
 enum pst_object_rdma {
 	PST_OBJECT_RDMA_AUTO,
 	PST_OBJECT_RDMA_OFF,
@@ -45,7 +45,7 @@ struct pst_object_url {
 	char transports[65]; /* of windows; "" if it is not given */
 	/* for a presigned URL */
 	struct pst_object_server server;
-	char *target; /* path and query as on the wire; freed by pst_object_url_clear */
+	char *target; /* path and query as they are sent; freed by pst_object_url_clear */
 	/* The URL without its query, which may contain a signature, for messages. */
 	char name[160];
 };

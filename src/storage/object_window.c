@@ -2,7 +2,8 @@
 /*
  * Implements object_window.h. The client of the data plane (src/wire/client.h) has a thread and
  * listens for servers, so all endpoints that are reached from one address of this host share one
- * client. Clients and states of endpoints stay until the process ends, like endpoints.
+ * client. Clients, and what is known of each endpoint, stay until the process ends, as endpoints
+ * do.
  */
 #include "storage/object_window.h"
 
@@ -28,6 +29,7 @@
 #define PAUSE_NS 60000000000u
 /* If a server has no access to a device's memory, it is asked again after this time. */
 #define REACH_NS 60000000000u
+#define LONG (1u << 20) /* bytes of a window whose release is worth a thread */
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
  * at the same address, and if they use the same transports and the same setting of `encrypt`. */
@@ -51,8 +53,10 @@ struct pst_object_windows {
 	struct pst_object_windows *next;
 	const struct pst_http_endpoint *endpoint;
 	const struct hub *hub;
-	_Atomic unsigned shut;	   /* 0, or the reason why the server gets no tokens */
-	_Atomic uint64_t again_ns; /* until this time; 0 for the rest of the process */
+	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
+	_Atomic unsigned shut;
+	/* time until which it gets none; 0 for the rest of the process */
+	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved the bytes of a PUT */
 	struct pst_err why;    /* protected by the lock, and so is `reaches` */
@@ -60,7 +64,7 @@ struct pst_object_windows {
 };
 
 struct object_window {
-	struct pst_window window; /* the first member */
+	struct pst_window window; /* must be the first member */
 	struct pst_wire_buffer *buffer;
 };
 
@@ -68,7 +72,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists *
 static struct hub *hubs;
 static struct pst_object_windows *all;
 
-/* The clients are the parent's: the child has none of their threads. */
+/* Forgets the parent's clients in a forked child, which has none of their threads. */
 static void windows_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -83,8 +87,8 @@ __attribute__((constructor)) static void windows_watch_fork(void)
 
 /* ---- where the server is ---- */
 
-/* Returns a socket that is bound to an address of the server, or -1 if none of the addresses of
- * this family is one of this host, which alone can be bound. */
+/* Returns a socket that is bound to an address of the server, or -1. A socket can only be bound to
+ * addresses of this host. So success shows that the server is on this host. */
 static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 {
 	struct sockaddr_storage address;
@@ -109,7 +113,7 @@ static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 	return -1;
 }
 
-/* Returns a socket that is connected to the server's first address, or -1. Nothing is sent. */
+/* Returns a socket that is connected to the server's first address, or -1. Sends nothing. */
 static int socket_there(struct pst_http_endpoint *endpoint)
 {
 	struct sockaddr_storage address;
@@ -125,9 +129,9 @@ static int socket_there(struct pst_http_endpoint *endpoint)
 	return -1;
 }
 
-/* Stores the address of this host at which the server reaches it. Returns whether the server is on
- * this host, or -errno. "localhost" has addresses of both families, and most servers listen at that
- * of IPv4. */
+/* Stores the address of this host at which the server can reach it. Returns 1 if the server is on
+ * this host, 0 if not, or -errno. "localhost" has addresses of IPv4 and IPv6, and most servers
+ * listen at that of IPv4. */
 static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
 			 struct pst_err *err)
 {
@@ -154,7 +158,7 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 	return here;
 }
 
-/* Finds a client, or opens one. Called with the lock. */
+/* Finds the client with these settings, or opens one. Called with the lock. */
 static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
 				  struct pst_err *err)
 {
@@ -185,8 +189,8 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	return hub;
 }
 
-/* Returns whether the server gets no tokens, and ends the pause if its time is over. Called with
- * the lock. */
+/* Returns whether the server gets no tokens at this time. If its pause is over, ends the pause.
+ * Called with the lock. */
 static bool is_shut(struct pst_object_windows *windows)
 {
 	uint64_t again_ns = atomic_load(&windows->again_ns);
@@ -199,7 +203,7 @@ static bool is_shut(struct pst_object_windows *windows)
 	return atomic_load(&windows->shut);
 }
 
-/* Finds or makes the state of an endpoint. Called with the lock. */
+/* Finds the state of an endpoint, or makes it. Called with the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
 {
@@ -208,7 +212,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 	for (windows = all; windows; windows = windows->next)
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
-	if (windows && is_shut(windows)) {
+	/* A pause ends while the storage is open, so the storage has its windows. */
+	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
 	}
@@ -278,7 +283,8 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 
 /* ---- what responses tell about the server ---- */
 
-/* Lets the server get no more tokens, or none for a pause. */
+/* Makes the server get no more tokens: for PAUSE_NS if `pause` is true, else for the rest of the
+ * process. */
 static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
 {
 	enum penstock_why why = pause ? PENSTOCK_WHY_DECLINED : PENSTOCK_WHY_NO_WINDOW;
@@ -407,7 +413,8 @@ int pst_object_window_open(struct pst_object_windows *windows, struct penstock_d
 	ret = pst_wire_buffer_open(windows->hub->client, dev, NULL, len, &own->buffer, err);
 	if (ret) {
 		free(own);
-		/* -EAGAIN would be repeated, but nobody may close a buffer meanwhile. */
+		/* A lane would repeat the call after -EAGAIN, but perhaps no buffer is ever
+		 * closed. */
 		return ret == -EAGAIN ? pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
 						       "there are too many windows")
 				      : ret;
@@ -443,18 +450,21 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 	grant->op = op;
 	grant->len = len;
 	grant->judged = NULL;
+	grant->steps.target = NULL;
 	grant->transport = info.transport;
 	grant->dma = pst_wire_window_is_dma(grant->inner);
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
 	return 0;
 }
 
-const char *pst_object_grant_token(const struct pst_object_grant *grant)
+void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	pst_wire_window_info(grant->inner, &info);
-	return info.token;
+	pst_object_call_offer(call, info.token, grant->len);
+	if (pst_wire_window_exchanges(grant->inner))
+		pst_object_steps_open(&grant->steps, grant->inner, call);
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
@@ -482,20 +492,11 @@ unsigned pst_object_reply_fill(const struct pst_http_head *head,
 	}
 	if (head->etag[0])
 		out[count++] = (struct penstock_object_header){"etag", head->etag};
-	if (head->rdma_reply[0])
-		out[count++] =
-			(struct penstock_object_header){"x-amz-rdma-reply", head->rdma_reply};
-	if (head->rdma_bytes[0])
-		out[count++] = (struct penstock_object_header){"x-amz-rdma-bytes-transferred",
-							       head->rdma_bytes};
-	if (head->rdma_checksum[0])
-		out[count++] =
-			(struct penstock_object_header){"x-amz-rdma-checksum", head->rdma_checksum};
-	return count;
+	return count + pst_object_rdma_headers(head, out + count);
 }
 
-/* Notes that the server has moved bytes. A server may take tokens of GETs only, so these do not
- * tell what it makes of a PUT. */
+/* Records that the server has moved bytes through a window. For a PUT, this shows that the server
+ * knows tokens of PUTs; a GET does not show it. */
 static void answered(struct pst_object_windows *windows, enum penstock_op op)
 {
 	atomic_store(&windows->declines, 0);
@@ -503,20 +504,17 @@ static void answered(struct pst_object_windows *windows, enum penstock_op op)
 		atomic_store(&windows->answered, true);
 }
 
-/* Returns whether a server that ignores the token of a PUT has compared the checksum of the window
- * with its empty body. A server that knows tokens gives this answer if bytes were damaged. */
+/* Returns whether the error in the response is a wrong checksum that a server without tokens
+ * reports: it has compared the window's checksum with the empty body. A server that knows tokens
+ * reports the same error if bytes were damaged. */
 static bool is_body_checked(const struct pst_object_grant *grant, const struct pst_http_head *head,
 			    const char *error)
 {
 	static const char *const codes[] = {"BadDigest", "InvalidRequest", "InvalidDigest",
 					    "XAmzContentChecksumMismatch", NULL};
 
-	if (grant->op != PENSTOCK_WRITE || head->status != 400 || head->rdma_reply[0] || !error)
-		return false;
-	for (unsigned i = 0; codes[i]; i++)
-		if (!strcmp(error, codes[i]))
-			return true;
-	return false;
+	return grant->op == PENSTOCK_WRITE && head->status == 400 && !head->rdma_reply[0] &&
+	       error && pst_object_code_is(error, codes);
 }
 
 /* Changes the verdict about a window in the memory of a device: the bytes must come through another
@@ -536,6 +534,23 @@ static void judge_device(struct pst_object_grant *grant)
 	verdict->remember = 0;
 }
 
+/* Notes what the verdict tells about the server, and returns its `next`. */
+static enum penstock_object_next grant_note(struct pst_object_grant *grant)
+{
+	struct pst_object_windows *windows = grant->windows;
+
+	if (grant->window->dev)
+		judge_device(grant);
+	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		answered(windows, grant->op);
+	else if (grant->verdict.remember)
+		windows_shut(windows, grant->verdict.text, false);
+	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
+		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
+		windows_shut(windows, grant->verdict.text, true);
+	return grant->verdict.next;
+}
+
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error)
@@ -547,6 +562,10 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	struct pst_object_reply_texts texts;
 
 	grant->judged = call;
+	if (call->exchange && call->exchange->phase == PST_OBJECT_REFUSED) {
+		grant->verdict = grant->steps.verdict;
+		return grant_note(grant);
+	}
 	reply.status = (int)head->status;
 	reply.headers = headers;
 	reply.header_count = pst_object_reply_fill(head, &texts, headers);
@@ -562,16 +581,15 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 : "got damaged bytes from the window",
 			 error);
 	}
-	if (grant->window->dev)
-		judge_device(grant);
-	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
-		answered(windows, grant->op);
-	else if (grant->verdict.remember)
-		windows_shut(windows, grant->verdict.text, false);
-	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
-		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
-		windows_shut(windows, grant->verdict.text, true);
-	return grant->verdict.next;
+	/* Without an ETag, the bytes may be those of another version. */
+	if (call->exchange && grant->op == PENSTOCK_READ && !head->etag[0] &&
+	    grant->verdict.next == PENSTOCK_OBJECT_DONE) {
+		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
+		grant->verdict.remember = 1;
+		snprintf(grant->verdict.text, sizeof(grant->verdict.text),
+			 "the server does not tell the ETag of what it has moved");
+	}
+	return grant_note(grant);
 }
 
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err)
@@ -587,11 +605,13 @@ void pst_object_grant_wait(struct pst_object_grant *grant)
 	struct object_window *own = (struct object_window *)grant->window;
 
 	grant->err.code = 0;
-	/* The response tells the end of one transfer. A lost attempt may have begun another. */
+	/* The response shows only that the transfer of the last attempt has ended. A lost attempt
+	 * may have begun another transfer, so the release must wait for the server. */
 	if (grant->judged && grant->judged->http.attempts > 1)
 		pst_wire_unsettle(grant->inner);
 	grant->result = pst_wire_release(grant->inner, &grant->err);
 	grant->inner = NULL;
+	pst_object_steps_close(&grant->steps);
 	if (!grant->result && !pst_wire_buffer_is_cut(own->buffer))
 		return;
 	atomic_store(&own->window.spoiled, true);
@@ -622,13 +642,16 @@ static void *release_run(void *arg)
 void pst_object_grant_release(struct pst_object_grant *grant,
 			      void (*released)(struct pst_object_grant *grant))
 {
+	bool waits = !pst_wire_revoke(grant->inner) ||
+		     (grant->len >= LONG && pst_wire_window_is_bound(grant->inner));
 	pthread_t thread;
 
 	grant->released = released;
-	if (!pst_wire_revoke(grant->inner) && !pst_thread_start(&thread, release_run, grant)) {
+	/* Taking a long window away from a network card stalls the other requests of a reactor. */
+	if (waits && !pst_thread_start(&thread, release_run, grant)) {
 		pthread_detach(thread);
 		return;
 	}
-	/* If no thread can be started, this one waits. */
+	/* If no thread can be started, the calling thread waits. */
 	release_run(grant);
 }

@@ -5,16 +5,17 @@
  * token lets the server move the bytes instead of sending a body. Called by object.c and the files
  * of uploads.
  *
- * All windows of an endpoint have one state: whether the server takes tokens. A server that does
- * not know them gets none any more, for the rest of the process. One that has declined many gets
- * none for a minute. Besides, the state has for each device whether the server can access its
- * memory. What a server answers to such a window does not change the state of the others.
+ * For each endpoint, the library remembers whether the server accepts tokens. A server that does
+ * not know tokens gets none for the rest of the process. A server that has declined many tokens
+ * gets none for a minute. Besides, the library remembers for each device whether the server can
+ * access its memory. An answer to such a window does not change what is remembered of the others.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
 
 #include "core/ops.h"
 #include "penstock_object.h"
+#include "storage/object_exchange.h"
 #include "storage/object_request.h"
 
 struct pst_object_windows;
@@ -24,14 +25,15 @@ struct pst_wire_grant;
  * freed. The server must have answered a request before. */
 struct pst_object_windows *pst_object_windows_find(const struct pst_object_place *place,
 						   struct pst_err *why);
-/* Fills the members of the facts that are about windows. `windows` may be NULL. */
+/* Fills the members of the facts that describe windows. `windows` may be NULL, for the reason
+ * `why`. `only` is true if the caller allows no other transfer. */
 void pst_object_windows_facts(const struct pst_object_windows *windows, const struct pst_err *why,
 			      bool only, struct pst_storage_facts *facts);
-/* Returns 0, or -EOPNOTSUPP with the reason if the server gets no tokens, for the rest of the
- * process or for a pause. A call after the pause ends it. */
+/* Returns 0 if the server gets tokens. Returns -EOPNOTSUPP with the reason if it gets none, for the
+ * rest of the process or for a pause. The first call after a pause ends it. */
 int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err);
 
-/* Returns whether the server has declined the last token that it has got. */
+/* Returns whether the server has declined the last token that it was sent. */
 bool pst_object_windows_decline(const struct pst_object_windows *windows);
 /* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
@@ -56,10 +58,12 @@ struct pst_object_grant {
 	enum penstock_op op;
 	uint64_t len;
 	const char *transport;			/* name of the transport; static */
-	bool dma;				/* no CPU copies the bytes */
-	struct penstock_object_verdict verdict; /* of pst_object_grant_judge */
-	const struct pst_object_call *judged;	/* the call that was judged; NULL: none */
-	/* Result of the release: 0, or -errno with the reason. */
+	bool dma;				/* the bytes move by DMA only */
+	struct penstock_object_verdict verdict; /* result of pst_object_grant_judge */
+	struct pst_object_steps steps;		/* used if the transport has requests of its own */
+	/* the call whose response was judged; NULL if none was */
+	const struct pst_object_call *judged;
+	/* Result of pst_object_grant_wait or _release: 0, or -errno with the reason in `err`. */
 	int result;
 	struct pst_err err;
 	void (*released)(struct pst_object_grant *grant);
@@ -69,18 +73,19 @@ struct pst_object_grant {
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err);
-/* Returns the token of an open grant. */
-const char *pst_object_grant_token(const struct pst_object_grant *grant);
-/* Judges the response to the call, whose token belongs to the grant, and notes what it tells about
- * the server. `error` is the code in the body, or NULL if the body has not arrived. The body of a
- * response cannot go to memory of a device, so the verdict is never BODY for such a window. */
+/* Lets the server move the bytes of the call through the window of an open grant. */
+void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
+/* Judges the response to the call that has sent the grant's token. Records what the response shows
+ * about the server. `error` is the code in the response's body, or NULL if the body has not
+ * arrived. The body of a response cannot go to memory of a device, so the verdict is never BODY for
+ * such a window. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);
-/* Stores the reason why the bytes did not come through the window. Returns -EOPNOTSUPP. */
+/* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
 /* The headers of a response that a judge needs, and memory for their values. */
-#define PST_OBJECT_REPLY_HEADERS 6
+#define PST_OBJECT_REPLY_HEADERS (3 + PST_OBJECT_RDMA_HEADERS)
 struct pst_object_reply_texts {
 	char length[24], range[80];
 };
@@ -88,12 +93,13 @@ struct pst_object_reply_texts {
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
 			       struct pst_object_reply_texts *texts,
 			       struct penstock_object_header *out);
-/* Closes the window to the server if this needs no wait. Returns whether it is closed. */
+/* Ends the server's access to the window if that needs no wait. Returns whether the access has
+ * ended. */
 bool pst_object_grant_close(struct pst_object_grant *grant);
-/* Closes the window to the server. Waits for the server, at most 2 s. */
+/* Ends the server's access to the window. Waits for the server, at most 2 s. */
 void pst_object_grant_wait(struct pst_object_grant *grant);
-/* Closes the window to the server. Calls released() when no byte can get into the window or out of
- * it any more: at once, or on another thread if the server must be waited for. */
+/* Ends the server's access to the window. Then calls released(): at once or, if it must wait for
+ * the server, on another thread. */
 void pst_object_grant_release(struct pst_object_grant *grant,
 			      void (*released)(struct pst_object_grant *grant));
 

@@ -63,7 +63,7 @@ bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant
 	return live;
 }
 
-/* Ends one use of a grant, with the lock. */
+/* Ends one access to the memory of a grant's window. Called with the lock. */
 static void grant_unuse(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
 	if (!--grant->users && !grant->live)
@@ -86,8 +86,9 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 		grant_unuse(conn->client, grant);
 }
 
-/* Appends a slot to the list of free slots. The list is first in, first out, so that a late
- * transfer is recognised as such for as long as possible. */
+/* Appends a grant to the end of the list of free grants, whose first element is used next. So a
+ * released grant keeps its id for as long as possible, and a transfer that comes too late is
+ * recognised. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
 {
 	g->next = NULL;
@@ -102,8 +103,9 @@ static int cut_fail(struct pst_err *err)
 			      "are lost, and it has no new ones; use a new buffer");
 }
 
-/* Takes a free slot, gives it a number that no earlier window had, and adds it to the windows of
- * the buffer. The slot refuses all transfers until it is live. Returns NULL if there is none. */
+/* Takes a free grant, gives it an id that no earlier window had, and adds it to the windows of the
+ * buffer. The grant refuses all transfers until its member `live` is set. Returns NULL if none is
+ * free. */
 static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 					const unsigned char cap[PST_TOKEN_CAP], struct pst_err *err)
 {
@@ -142,7 +144,7 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 	for (unsigned i = 0; i < c->listener_count; i++) {
 		g->listener = &c->listeners[i];
 		if ((g->buffer->direct && !g->listener->ops->direct) ||
-		    !g->listener->ops->fits(g->buffer, g->off))
+		    !g->listener->ops->fits(g->listener, g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
@@ -181,7 +183,7 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	g = slot_take(buffer, cap, err);
 	if (!g)
 		return err->code;
-	/* Until the slot is live, no other thread reads these members. */
+	/* Until `live` is set, no other thread reads these members. */
 	g->op = op;
 	g->off = off;
 	g->len = len;
@@ -221,13 +223,13 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-/* Compares the window with the server's checksum. */
+/* Computes the CRC of the window's bytes, and compares it with the CRC in the server's response. */
 static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
 	const struct pst_wire_buffer *b = grant->buffer;
 	const char *reason = NULL;
 
-	/* The transports that are checked have no windows in memory of a GPU. */
+	/* The transports whose bytes are checked here have no windows in memory of a GPU. */
 	if (!verdict->has_crc64 || b->dev) {
 		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
 		verdict->remember = 1;
@@ -269,10 +271,14 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict)
 {
-	pst_judge(grant->op, grant->len, reply, verdict);
+	if (grant->ops->judge)
+		grant->ops->judge(grant, reply, verdict);
+	else
+		pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
-	/* A server finds an error of the request itself before the first byte moves. */
+	/* With a status of 4xx, the server refuses the request itself. It does so before the first
+	 * byte moves. */
 	atomic_store(&grant->settled,
 		     verdict->next == PENSTOCK_OBJECT_DONE ||
 			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
@@ -288,7 +294,7 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 	return grant->ops->dma;
 }
 
-/* Closes the window to further transfers, with the lock. */
+/* Refuses further transfers of the window. Called with the lock. */
 static void grant_close(struct pst_wire_grant *grant)
 {
 	if (grant->live && grant->users && grant->ops->revoke)
@@ -316,15 +322,17 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	bool lost;
 	int ret = 0, unbound = 0;
 
-	/* The sockets are the parent's: a message on them would end a transfer of the parent. */
+	/* In a forked child, the sockets belong to the parent. A message on them would end a
+	 * transfer of the parent. */
 	if (pst_fork_check(client->generation, &(struct pst_err){0}))
 		return 0;
-	/* Without the lock: it may take the time of a system call for each page. */
-	if (grant->bound && grant->ops->unbind(grant, err))
-		unbound = -ETIMEDOUT;
+	/* The lock is not held here, because this call may take the time of a system call for each
+	 * page. */
+	if (grant->bound)
+		unbound = grant->ops->unbind(grant, err);
 	grant->bound = NULL;
 	pthread_mutex_lock(&client->lock);
-	if (unbound) {
+	if (unbound == -ETIMEDOUT) {
 		grant->buffer->stuck = true;
 		atomic_fetch_add(&client->counts.stuck, 1);
 	}
@@ -338,10 +346,12 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	}
 	if (!ret && !lost)
 		ret = pst_wire_holders_wait(grant->buffer, err);
-	/* A server may have written to pages that the cut of another window has replaced. */
+	/* If a server was cut off from another window of the buffer, pages of the buffer were
+	 * replaced. The server of this window may have written to the old pages. */
 	if (lost && !ret)
 		ret = cut_fail(err);
-	/* The slot keeps id and capability, so that a late transfer is known as such. */
+	/* The free grant keeps its id and capability, so that a transfer that comes too late is
+	 * recognised. */
 	grant->buffer->windows--;
 	slot_return(client, grant);
 	pthread_mutex_unlock(&client->lock);
@@ -362,7 +372,8 @@ static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
 			       PST_WIRE_BUFFERS_MAX);
 	} else {
 		client->buffer_count++;
-		/* Two numbers: one for servers that read, and one for servers that write. */
+		/* Each buffer has two ids: one for servers that read, and one for servers that
+		 * write. */
 		client->next_buffer += 2;
 		b->id = client->next_buffer;
 		b->next = client->buffers;
@@ -548,8 +559,9 @@ static void conn_close(struct pst_wire_conn *conn)
 	free(conn);
 }
 
-/* Makes room for a connection: shuts down the one that has been idle for the longest time, so that
- * connections that send nothing cannot lock out servers. epoll then reports its end. */
+/* Shuts down the connection that has been idle for the longest time, to make room for a new
+ * connection. So connections that send nothing cannot lock out servers. epoll then reports the end
+ * of the connection. */
 static void conn_evict(struct pst_wire_client *client)
 {
 	struct pst_wire_conn *oldest = NULL;
@@ -599,8 +611,8 @@ static void listener_event(struct pst_wire_client *client, struct pst_wire_liste
 		conn_accept(client, listener);
 }
 
-/* Moves the bytes of transports that need it. Returns the longest time to wait in ms; -1: no
- * limit. */
+/* Calls the function progress of each transport that has one. Returns the maximum time in ms to
+ * wait for events; -1 if there is no limit. */
 static int listeners_progress(struct pst_wire_client *client)
 {
 	int wait = -1;
@@ -645,7 +657,8 @@ static void *client_run(void *arg)
 
 /* ---- open and close ---- */
 
-/* One transport of pst_wire_each; an error is kept, because others may be left. */
+/* Argument of listener_open. An error of one transport is kept in `err`, because other transports
+ * may work. */
 struct opening {
 	struct pst_wire_client *client;
 	struct pst_err *err;
@@ -719,7 +732,7 @@ static int client_slots(struct pst_wire_client *c, struct pst_err *err)
 	return 0;
 }
 
-/* Copies the options. The strings of the caller are used only during the open. */
+/* Copies the caller's options. The client does not keep the caller's strings after the open. */
 static int client_options(struct pst_wire_client *c, const struct penstock_object_client_opts *opts,
 			  struct pst_err *err)
 {
@@ -791,7 +804,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 
 	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
-	/* A caller may have left windows open. */
+	/* The caller may have left windows open, so end their registrations. */
 	for (unsigned i = 0; c->grants && i < SLOTS; i++)
 		if (c->grants[i].bound)
 			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});

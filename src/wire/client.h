@@ -31,14 +31,16 @@ struct pst_wire_memory {
  * and the descriptors. */
 int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
 			  struct pst_wire_buffer **out, struct pst_err *err);
-/* Ends a registration. Returns -EBUSY if a window is open. */
+/* Ends a registration, and frees memory that pst_wire_buffer_open allocated. Returns -EBUSY if a
+ * window of the buffer is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
 /* Makes windows of the buffer, which is memory of a GPU, use only transports that access this
  * memory without a copy in host memory. Called before its first window is opened. */
 void pst_wire_buffer_direct(struct pst_wire_buffer *buffer);
 struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer);
-/* Returns whether a release has cut off a server, so that the buffer has no more windows. */
+/* Returns whether the release of a window has cut off a server from the buffer. The buffer can then
+ * have no more windows. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */
 bool pst_wire_client_is_dma(const struct pst_wire_client *client);
@@ -54,10 +56,23 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
  * transport may report success for lost bytes. All members of *verdict but `size` are set. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
-/* Forgets that a response has shown the end of all transfers. */
+/* Returns whether the window's requests are those of an exchange (penstock_object_exchange). */
+bool pst_wire_window_exchanges(const struct pst_wire_grant *grant);
+/* Returns whether a release takes memory away from a network card, which takes time. */
+bool pst_wire_window_is_bound(const struct pst_wire_grant *grant);
+/* Composes a request of an exchange. `headers` has PENSTOCK_OBJECT_EXCHANGE_MAX places. Returns the
+ * number of headers. */
+int pst_wire_compose(struct pst_wire_grant *grant, const struct pst_wire_step *step,
+		     const char **path, struct penstock_object_header *headers,
+		     struct pst_err *err);
+/* Takes the response to a PREPARE. */
+int pst_wire_paired(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		    struct penstock_object_verdict *verdict, struct pst_err *err);
+/* Makes pst_wire_release wait for the server, even if a judged response has shown that all
+ * transfers have ended. */
 void pst_wire_unsettle(struct pst_wire_grant *grant);
-/* Begins a release without waiting: no further transfer begins, and servers are told to stop.
- * Returns whether no transfer accesses the window, so that pst_wire_release will not wait. */
+/* Begins a release without waiting: refuses further transfers, and tells servers to stop. Returns
+ * true if no transfer accesses the window, so that pst_wire_release will not wait. */
 bool pst_wire_revoke(struct pst_wire_grant *grant);
 /* Closes a window, after which no byte gets into it. Returns 0, or -ETIMEDOUT if this cannot be
  * guaranteed. */
@@ -65,16 +80,17 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err);
 
 /* ---- for transports ---- */
 
-/* Finds an open window and checks a transfer, and counts a refusal. The caller holds the lock. */
+/* Finds the open window that a transfer names, and checks the transfer against it. Counts a
+ * refusal. The caller holds the lock. */
 enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
 				   const unsigned char cap[PST_TOKEN_CAP], enum penstock_op op,
 				   uint64_t off, uint64_t len, struct pst_wire_grant **out);
 /* Begins an access to the window's memory. Returns false if the window is closed. */
 bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id);
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
-/* Drops the grant of a connection, with the lock. */
+/* Ends the use of the window that a connection has open. Called with the lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
-/* Changes the events that a connection waits for. */
+/* Sets the epoll events that a connection waits for. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements ofi.h, and is the only file that calls libfabric. libfabric is loaded by dlopen, so a
- * program that moves no bytes by ofi1 runs without it. Only its functions of the table below are
- * symbols; all others are reached through tables in the objects.
+ * program that moves no bytes by ofi1 runs without it. Only the functions of the table below are
+ * symbols of the library. All others are called through tables in libfabric's objects.
  *
  * The comments about providers describe libfabric 1.17. tests/unit/test_wire_ofi1.c shows them.
  */
@@ -29,7 +29,8 @@
 _Static_assert(sizeof(((struct pst_ofi_op *)0)->space) >= sizeof(struct fi_context2),
 	       "libfabric needs more space");
 
-/* The functions that are symbols. Written once by library_load, read-only afterwards. */
+/* The functions of libfabric that are symbols. library_load writes the table once; afterwards it is
+ * read-only. */
 static struct {
 	int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
 		       const struct fi_info *hints, struct fi_info **out);
@@ -47,8 +48,9 @@ struct pst_ofi {
 	struct fid_domain *domain;
 	struct fid_av *av;
 	struct fid_cq *cq;
-	struct fid_ep *ep;    /* NULL: closed */
-	struct fid_mr *local; /* the server's memory; NULL: none */
+	struct fid_ep *ep; /* endpoint; NULL while it is closed */
+	/* registration of the server's memory; NULL if there is none */
+	struct fid_mr *local;
 	int fd;
 };
 
@@ -118,8 +120,8 @@ int pst_ofi_load(struct pst_err *err)
 	return lib_err.code;
 }
 
-/* Returns the errno for a code of libfabric. A connection that the other side has closed has
- * several codes. Providers close it after a wrong key, too. */
+/* Returns the errno for a code of libfabric. If the other side has closed a connection, the code
+ * depends on the provider. Providers also close the connection after a wrong key. */
 static int code_errno(int code)
 {
 	switch (code) {
@@ -146,7 +148,7 @@ static int ofi_fail(ssize_t ret, const char *what, struct pst_err *err)
 
 /* ---- opening ---- */
 
-/* Returns what an endpoint must be able to do. */
+/* Returns the properties that an endpoint must have. */
 static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 {
 	struct fi_info *h = lib.dupinfo(NULL);
@@ -163,17 +165,19 @@ static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 	h->addr_format = place->v6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
 	h->ep_attr->type = FI_EP_RDM;
 	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	/* The callers serialise their calls. */
+	/* No two threads call libfabric for one object at the same time. */
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
-	/* Without threads of the provider: a client can then stop all transfers. */
+	/* The provider must not move bytes on threads of its own. A client can then stop all
+	 * transfers. */
 	h->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	h->domain_attr->data_progress = FI_PROGRESS_MANUAL;
-	/* A write is complete when the bytes are in the other host's memory. */
+	/* A write counts as complete only when the bytes are in the other host's memory. */
 	h->tx_attr->op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
 	return h;
 }
 
-/* Finds the provider with exactly this name. libfabric also offers providers that contain it. */
+/* Finds the provider whose name is exactly place->provider. libfabric also offers layered
+ * providers, whose names only contain it. */
 static int info_find(const struct pst_ofi_place *place, struct fi_info **out, struct pst_err *err)
 {
 	struct fi_info *hints = hints_alloc(place), *list = NULL, *at;
@@ -199,7 +203,7 @@ static int info_find(const struct pst_ofi_place *place, struct fi_info **out, st
 			     place->provider, place->address);
 }
 
-/* Opens the queue of completions, if possible with a descriptor to wait for. */
+/* Opens the queue of completions, if possible one with a descriptor to wait for. */
 static int queue_open(struct pst_ofi *o)
 {
 	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_FD};
@@ -250,7 +254,7 @@ void pst_ofi_close(struct pst_ofi *o)
 {
 	if (!o)
 		return;
-	/* An object that libfabric cannot close stays open until the process ends. */
+	/* If libfabric cannot close an object, the object stays open until the process ends. */
 	if (o->ep)
 		fi_close(&o->ep->fid);
 	if (o->local)
@@ -268,8 +272,8 @@ void pst_ofi_close(struct pst_ofi *o)
 	free(o);
 }
 
-/* An endpoint has a queue of its own: tcp;ofi_rxm crashes if a queue is used after an endpoint that
- * it had was closed. */
+/* Each endpoint gets its own queue: the provider tcp;ofi_rxm crashes if a queue is used after one
+ * of its endpoints was closed. */
 int pst_ofi_endpoint_open(struct pst_ofi *o, struct pst_err *err)
 {
 	int ret = queue_open(o);
@@ -297,7 +301,7 @@ int pst_ofi_endpoint_close(struct pst_ofi *o, struct pst_err *err)
 	if (ret)
 		return ofi_fail(ret, "close", err);
 	o->ep = NULL;
-	/* A queue that cannot be closed stays allocated. */
+	/* If the queue cannot be closed, it stays allocated. */
 	if (o->cq)
 		fi_close(&o->cq->fid);
 	o->cq = NULL;

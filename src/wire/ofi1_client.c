@@ -4,9 +4,9 @@
  * bytes of each window. Called by client.c. The client's thread moves the bytes, with the state's
  * lock, so no byte moves while another thread holds the lock.
  *
- * A provider goes on with a transfer that it has begun when the registration ends. So unless the
- * response shows that the server has ended all transfers, a release closes the endpoint, and the
- * next window gets another one. Servers whose transfers this breaks off see an error.
+ * If a registration ends, the provider still continues a transfer that it has begun. So a release
+ * closes the endpoint, unless the response shows that the server has ended all transfers. The next
+ * window opens another endpoint. Servers whose transfers are broken off see an error.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,27 +21,30 @@
 #include "wire/common.h"
 #include "wire/ofi.h"
 
-#define WAIT_MS 50 /* longest wait while windows are open */
-#define POLL_MS 1  /* the same for a provider without a descriptor */
+#define WAIT_MS 50 /* maximum wait in ms while windows are open */
+#define POLL_MS 1  /* the same for a provider without a descriptor to wait for */
 
-/* Providers that are tried if the caller names none, the one that needs the least memory first. */
+/* The providers that are tried if the options name none. The provider that needs the least memory
+ * comes first. */
 static const char *const preferred[] = {"tcp", "net", "tcp;ofi_rxm"};
 
 /* The state that all windows of a client share. The descriptors are constant. */
 struct ofi1_state {
 	pthread_mutex_t lock; /* protects all members */
 	struct pst_ofi *ofi;
-	int epoll; /* descriptor of the listener: waits for the endpoint's and for `wake` */
-	int wake;  /* eventfd that wakes the thread when a window is opened */
+	/* descriptor of the listener: an epoll that waits for the endpoint's descriptor and for
+	 * `wake` */
+	int epoll;
+	int wake; /* eventfd that wakes the thread when a window is opened */
 	unsigned windows;
-	uint64_t endpoint; /* number of the endpoint, which differs from those before */
+	uint64_t endpoint; /* number of the endpoint; each endpoint gets a new number */
 	unsigned char name[PST_TOKEN_NAME_MAX];
 	size_t name_len;
 };
 
 /* The state of one window. */
 struct ofi1_window {
-	struct pst_ofi_memory *memory; /* NULL: the window is empty */
+	struct pst_ofi_memory *memory; /* registration; NULL if the window has no bytes */
 	uint64_t endpoint, base, key;
 	unsigned char name[PST_TOKEN_NAME_MAX];
 	size_t name_len;
@@ -66,7 +69,7 @@ static int endpoint_open(struct ofi1_state *s, struct pst_err *err)
 	return ret;
 }
 
-/* Breaks off all transfers, with the state's lock. */
+/* Closes the endpoint, which breaks off all transfers. Called with the state's lock. */
 static int endpoint_close(struct ofi1_state *s, struct pst_err *err)
 {
 	if (pst_ofi_fd(s->ofi) >= 0)
@@ -74,7 +77,8 @@ static int endpoint_close(struct ofi1_state *s, struct pst_err *err)
 	return pst_ofi_endpoint_close(s->ofi, err);
 }
 
-/* Registers the memory, with the state's lock. */
+/* Registers the window's memory, and opens an endpoint if there is none. Called with the state's
+ * lock. */
 static int window_register(struct ofi1_state *s, const struct pst_wire_grant *grant,
 			   struct ofi1_window *w, struct pst_err *err)
 {
@@ -83,7 +87,8 @@ static int window_register(struct ofi1_state *s, const struct pst_wire_grant *gr
 
 	if (ret)
 		return ret;
-	/* The capability has 128 random bits; the key has as many of them as the provider takes. */
+	/* Uses the first 64 bits of the capability as the key. The provider may use fewer of
+	 * them. */
 	memcpy(&key, grant->cap, sizeof(key));
 	if (grant->len)
 		ret = pst_ofi_register(s->ofi, grant->buffer->ptr + grant->off, grant->len,
@@ -111,7 +116,7 @@ static int ofi1_bind(struct pst_wire_grant *grant, struct pst_err *err)
 		free(w);
 		return ret;
 	}
-	/* A counter that is full is readable, too. */
+	/* If the counter is full, the eventfd is readable already. */
 	if (write(s->wake, &one, sizeof(one)) < 0)
 		errno = 0;
 	grant->bound = w;
@@ -148,8 +153,10 @@ static void ofi1_fill(const struct pst_wire_grant *grant, struct pst_token *toke
 	memcpy(token->ofi.name, w->name, w->name_len);
 }
 
-static bool ofi1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool ofi1_fits(const struct pst_wire_listener *listener,
+		      const struct pst_wire_buffer *buffer, uint64_t off)
 {
+	(void)listener;
 	(void)off;
 	/* The providers copy by the CPU, which cannot access memory of a GPU. */
 	return !buffer->dev;
@@ -165,7 +172,8 @@ static int ofi1_progress(struct pst_wire_listener *listener)
 
 	pthread_mutex_lock(&s->lock);
 	if (pst_ofi_has_endpoint(s->ofi)) {
-		/* A client starts no transfers, so an error is one of a server's connection. */
+		/* A client starts no transfers. So an error here concerns the connection of a
+		 * server, and is ignored. */
 		pst_ofi_progress(s->ofi, &ignored);
 		if (pst_ofi_fd(s->ofi) < 0)
 			wait = s->windows ? POLL_MS : -1;
@@ -184,7 +192,7 @@ static void ofi1_event(struct pst_wire_client *client, struct pst_wire_listener 
 	uint64_t count;
 
 	(void)client;
-	/* The bytes move in ofi1_progress. */
+	/* Only clears the event: the bytes move in ofi1_progress. */
 	if (read(s->wake, &count, sizeof(count)) < 0)
 		errno = 0;
 }
@@ -202,7 +210,7 @@ static void state_close(struct ofi1_state *s)
 	free(s);
 }
 
-/* Opens the provider, or the first of the preferred ones. */
+/* Opens the provider that `place` names, or else the first preferred one that works. */
 static int provider_open(struct pst_ofi_place *place, struct ofi1_state *s, struct pst_err *err)
 {
 	const unsigned count = sizeof(preferred) / sizeof(preferred[0]);

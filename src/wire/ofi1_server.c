@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The server half of transport ofi1: writes and reads windows of clients by libfabric. Called by
- * server.c, on the thread of a channel. A channel has one endpoint for each provider and local
- * address, which reaches all clients. After an error the channel closes the endpoint, so that no
- * transfer that has begun accesses the server's memory later. A server connects only to the address
- * that its HTTP request came from.
+ * server.c, on the thread of a channel. A channel (a thread) has one endpoint for each provider and
+ * local address. This endpoint reaches all clients. After an error the channel closes the endpoint,
+ * so that a transfer that has begun cannot access the server's memory later. A server connects only
+ * to the address that its HTTP request came from.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,14 +18,17 @@
 #include "wire/common.h"
 #include "wire/ofi.h"
 
-#define SLOTS 4				 /* transfers at the same time */
-#define PIECE (PST_WIRE_STAGING / SLOTS) /* most bytes of one */
-#define NAMES_MAX 64			 /* most clients of an endpoint */
-#define DIAL_MS 100			 /* wait for a connection until it is examined */
-#define WAIT_NS 10000000		 /* longest wait for an event */
-#define POLL_NS 50000			 /* the same for a provider without a descriptor */
+#define SLOTS 4				 /* maximum number of transfers at the same time */
+#define PIECE (PST_WIRE_STAGING / SLOTS) /* maximum length of a transfer in bytes */
+/* maximum number of clients that an endpoint knows */
+#define NAMES_MAX 64
+/* time in ms after which client_listens checks why there is no connection */
+#define DIAL_MS 100
+#define WAIT_NS 10000000 /* maximum wait for an event, in ns */
+/* the same for a provider without a descriptor to wait for */
+#define POLL_NS 50000
 
-/* The socket address that is the name of an endpoint. */
+/* The name of an endpoint, which is a socket address. */
 union name {
 	struct sockaddr any;
 	struct sockaddr_in four;
@@ -52,7 +55,7 @@ struct ofi1_peer {
 	struct pst_wire_peer peer;
 	struct pst_ofi *ofi;
 	struct slot slots[SLOTS];
-	bool staged; /* whether only the channel's staging memory can be used */
+	bool staged; /* only the channel's staging memory can be used for transfers */
 	char provider[PST_TOKEN_PROVIDER_MAX + 1];
 	char source[INET6_ADDRSTRLEN]; /* address of the endpoint */
 	struct client_name names[NAMES_MAX];
@@ -61,7 +64,7 @@ struct ofi1_peer {
 
 /* ---- addresses ---- */
 
-/* Returns the socket address of the client's endpoint. Returns false if it is not one. */
+/* Parses the name of the client's endpoint as a socket address. Returns false if it is none. */
 static bool name_read(const struct pst_token *token, union name *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -96,8 +99,8 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 	return ret ? ret : pst_ofi_load(err);
 }
 
-/* Finds this host's address on the way to the client. A socket for datagrams sends nothing when it
- * connects. */
+/* Finds the address of this host from which packets to the client are sent. For this it connects a
+ * datagram socket, which sends nothing. */
 static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN], bool *v6)
 {
 	union name name;
@@ -106,7 +109,7 @@ static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN
 	int fd = socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	*v6 = name.any.sa_family == AF_INET6;
-	/* The port of a datagram does not matter, but 0 is refused. */
+	/* The port has no effect, but the kernel refuses port 0. */
 	found = found && fd >= 0 && !connect(fd, &name.any, (socklen_t)token->ofi.name_len) &&
 		!getsockname(fd, &name.any, &len) &&
 		inet_ntop(name.any.sa_family, name_address(&name), out, INET6_ADDRSTRLEN);
@@ -115,20 +118,30 @@ static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN
 	return found;
 }
 
-/* Returns the number of the client's endpoint. */
+/* Returns the name of the client's endpoint, or NULL if libfabric does not know it. */
+static const struct client_name *name_find(const struct ofi1_peer *t, const struct pst_token *token)
+{
+	for (unsigned i = 0; i < t->name_count; i++)
+		if (t->names[i].len == token->ofi.name_len &&
+		    !memcmp(t->names[i].bytes, token->ofi.name, t->names[i].len))
+			return &t->names[i];
+	return NULL;
+}
+
+/* Finds the number that libfabric has given the client's endpoint, or passes its name to
+ * libfabric. */
 static int number_find(struct ofi1_peer *t, const struct pst_token *token, uint64_t *out,
 		       struct pst_err *err)
 {
-	struct client_name *name = t->names;
+	const struct client_name *known = name_find(t, token);
+	struct client_name *name = &t->names[t->name_count];
 	int ret;
 
-	for (; name < t->names + t->name_count; name++)
-		if (name->len == token->ofi.name_len &&
-		    !memcmp(name->bytes, token->ofi.name, name->len)) {
-			*out = name->number;
-			return 0;
-		}
-	/* After this error, the channel opens another endpoint. */
+	if (known) {
+		*out = known->number;
+		return 0;
+	}
+	/* After this error, the channel closes the endpoint and opens another. */
 	if (t->name_count == NAMES_MAX)
 		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_FULL,
 				      "the endpoint knows %u clients", NAMES_MAX);
@@ -151,12 +164,12 @@ struct run {
 	uint64_t to;
 	uint64_t active_ms; /* time at which the move began, or a transfer was last completed */
 	bool started;	    /* whether a transfer has been started */
-	bool dialled;	    /* whether client_listens was called */
-	uint64_t ended;	    /* bytes that have moved */
+	bool dialled;	    /* client_listens has been called for this move */
+	uint64_t ended;	    /* number of bytes that have moved */
 };
 
-/* Returns whether the client accepts connections. The providers try to connect again and again, and
- * do not report that nobody listens. */
+/* Returns whether the client accepts TCP connections. The providers repeat a failed connect without
+ * end, and do not report that no process listens. Returns true if this cannot be found out. */
 static bool client_listens(const struct run *r)
 {
 	const struct pst_token *token = &r->move->remote->token;
@@ -180,7 +193,7 @@ static bool client_listens(const struct run *r)
 	return code != ECONNREFUSED && code != EHOSTUNREACH && code != ENETUNREACH;
 }
 
-/* Lets transfers go on, and waits for an event. */
+/* Calls pst_ofi_progress, and waits for an event if no transfer has completed. */
 static int run_wait(struct run *r, struct pst_err *err)
 {
 	const struct pst_wire_server *server = r->channel->server;
@@ -211,19 +224,10 @@ static int run_wait(struct run *r, struct pst_err *err)
 		   : 0;
 }
 
-/* Copies between the server's memory and the slot's staging memory. */
+/* Copies a slot's bytes between the server's memory and the staging memory. */
 static int slot_copy(struct run *r, const struct slot *s, bool gather, struct pst_err *err)
 {
-	for (uint32_t done = 0; done < s->len;) {
-		struct penstock_object_seg seg =
-			pst_wire_seg_at(r->move, s->at + done, s->len - done);
-		int ret = pst_wire_seg_copy(r->channel, &seg, NULL, s->mem + done, gather, err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
+	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
 /* Starts the transfer of the bytes at `at`. */
@@ -282,7 +286,9 @@ static int ofi1_move(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 			.t = (struct ofi1_peer *)peer,
 			.move = move,
 			.active_ms = pst_wire_now_ms()};
-	uint64_t begun = 0, first = 0, next = 0; /* bytes; numbers of transfers */
+	/* number of bytes whose transfers have begun; numbers of the oldest and of the next
+	 * transfer */
+	uint64_t begun = 0, first = 0, next = 0;
 	int ret = number_find(r.t, &move->remote->token, &r.to, err);
 
 	move->crc64 = UINT64_MAX;
@@ -308,11 +314,14 @@ static int ofi1_move(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote)
 {
 	const struct ofi1_peer *t = (const struct ofi1_peer *)peer;
+	const struct pst_token *token = &remote->token;
 	char source[INET6_ADDRSTRLEN];
 	bool v6;
 
-	return !strcmp(t->provider, remote->token.ofi.provider) &&
-	       source_find(&remote->token, source, &v6) && !strcmp(t->source, source);
+	if (strcmp(t->provider, token->ofi.provider) != 0)
+		return false;
+	return name_find(t, token) ||
+	       (source_find(token, source, &v6) && !strcmp(t->source, source));
 }
 
 static int ofi1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
@@ -332,7 +341,7 @@ static int ofi1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 	t->staged = ret == 1;
 	if (ret >= 0)
 		ret = pst_ofi_endpoint_open(t->ofi, err);
-	/* No byte has moved, so the request is declined. */
+	/* No byte has moved, so the caller may decline the token, and the bytes go by HTTP. */
 	return ret ? -EOPNOTSUPP : 0;
 }
 
@@ -340,7 +349,7 @@ static int ofi1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 {
 	(void)channel;
 	(void)peer;
-	/* The peer's descriptor is -1: nothing is to be done between two moves. */
+	/* The peer's descriptor is -1, so there is nothing to do between two moves. */
 	return 0;
 }
 

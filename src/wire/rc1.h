@@ -14,10 +14,11 @@
 
 #define PST_RC1_HELLO "PENSTOCK rc1 1\n" /* 16 bytes with the NUL */
 #define PST_RC1_HELLO_LEN 16
-/* rdma_cm carries up to 56 bytes for the connecting side, and pads them with zeros. */
+/* Length of the private data of a connection request. rdma_cm carries up to 56 bytes, and pads them
+ * with zeros. */
 #define PST_RC1_REQUEST_LEN (PST_RC1_HELLO_LEN + PST_TOKEN_CAP)
 
-/* The private data of a connection request. */
+/* Writes the private data of a connection request: the greeting and the client's number. */
 static inline void pst_rc1_put_request(unsigned char out[PST_RC1_REQUEST_LEN],
 				       const unsigned char conn[PST_TOKEN_CAP])
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of transport rc1. Each window is a memory region of its own, of exactly the
- * window's bytes and with access in the window's direction only. So the network card refuses
- * everything outside, and a release that ends the region is a fence: no byte of a server lands
- * after it. The client takes no part in a transfer.
+ * window's bytes and with access in the window's direction only. So the network card refuses every
+ * access outside the window. A release ends the region and thus is a fence: no byte of a server
+ * arrives after it. The client's CPU takes no part in a transfer.
  *
  * The client's thread accepts and ends connections. Any thread binds and unbinds windows. Called by
  * client.c.
@@ -15,15 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wire/card.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/rc1.h"
 #include "wire/verbs.h"
 
 #define BACKLOG 128
-#define PAGE_MASK ((uintptr_t)PST_WIRE_PAGE - 1)
-/* Random bits of addresses. They keep the alignment of long pages, and no window overflows. */
-#define RANDOM_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN)
 
 /* A connection from a channel of a server. */
 struct rc1_conn {
@@ -36,14 +34,14 @@ struct rc1_state {
 	const struct pst_verbs *v;
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
-	const char *card;  /* its name */
-	struct ibv_pd *pd; /* no other user of the library has it */
-	struct ibv_cq *cq; /* queue pairs need one; it stays empty */
+	const char *card;  /* name of the network card */
+	struct ibv_pd *pd; /* protection domain, used by this client only */
+	struct ibv_cq *cq; /* completion queue; queue pairs need one, but it stays empty */
 	unsigned char conn[PST_TOKEN_CAP];
 	_Atomic bool gone; /* the network card was removed */
 
 	pthread_mutex_t lock;	/* protects the members below; taken inside no other lock */
-	struct rc1_conn *conns; /* the latest first */
+	struct rc1_conn *conns; /* list of connections, the latest first */
 	unsigned conn_count;
 };
 
@@ -80,7 +78,7 @@ static void conn_end(struct rc1_state *s, struct rc1_conn *conn)
 	free(conn);
 }
 
-/* Ends the connection that is the oldest, so that servers that are gone cannot lock out others. */
+/* Ends the oldest connection, so that servers that no longer exist cannot lock out others. */
 static void conn_evict(struct rc1_state *s)
 {
 	struct rc1_conn *oldest = s->conns;
@@ -90,11 +88,11 @@ static void conn_evict(struct rc1_state *s)
 	conn_end(s, oldest);
 }
 
-/* Accepts a connection. It is in the list before, because the server may use it at once, and a
- * release must find it. */
+/* Accepts a connection. Adds it to the list first, because the server may access windows at once,
+ * and a release must then find the connection. */
 static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 {
-	/* The client sends nothing, but a queue pair needs room for one request. */
+	/* The client sends nothing, but a queue pair must have space for at least one request. */
 	struct ibv_qp_init_attr attr = {
 		.send_cq = s->cq, .recv_cq = s->cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 	struct rdma_conn_param param = {.private_data = PST_RC1_HELLO,
@@ -113,7 +111,8 @@ static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 	return -EIO;
 }
 
-/* Answers a connection request. `right` says whether it has the client's number. */
+/* Accepts or rejects a connection request. `right` tells whether the request contains the client's
+ * number. */
 static void conn_request(struct pst_wire_client *client, struct rc1_state *s, struct rdma_cm_id *id,
 			 bool right)
 {
@@ -165,7 +164,7 @@ static void rc1_event(struct pst_wire_client *client, struct pst_wire_listener *
 					 PST_RC1_REQUEST_LEN) &&
 			pst_wire_same_cap(data + PST_RC1_HELLO_LEN, s->conn);
 	}
-	/* An id cannot be destroyed before its events are acknowledged. */
+	/* An id can be destroyed only after its event is acknowledged. */
 	s->v->ack_cm_event(event);
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST)
 		conn_request(client, s, id, right);
@@ -177,77 +176,21 @@ static void rc1_event(struct pst_wire_client *client, struct pst_wire_listener *
 
 /* ---- windows ---- */
 
-static int register_fail(const struct rc1_state *s, const struct pst_wire_grant *g, int code,
-			 struct pst_err *err)
-{
-	if (code == ENOMEM)
-		return pst_fail_errno(err, code, PENSTOCK_WHY_MEMLOCK,
-				      "%s cannot pin %llu bytes: raise RLIMIT_MEMLOCK", s->card,
-				      (unsigned long long)g->len);
-	return pst_fail_errno(err, code, pst_why_from_errno(code),
-			      "%s cannot register %llu bytes: %s", s->card,
-			      (unsigned long long)g->len, strerror(code));
-}
-
-/* Returns the address of a window in the card's view. Its offset in the page is that of the memory;
- * the rest hides where the memory is. It is random, because a card may give the key of a region
- * that has ended to the next one: a late transfer by an older token must not fit. */
-static uint64_t card_address(const struct pst_wire_grant *g)
-{
-	uint64_t random;
-
-	memcpy(&random, g->cap, sizeof(random));
-	return (random & RANDOM_MASK) | (((uintptr_t)g->buffer->ptr + g->off) & PAGE_MASK);
-}
-
-/* Registers memory of a GPU: by a dma-buf, or else by the kernel's module for peer memory. */
-static struct ibv_mr *register_device(const struct rc1_state *s, const struct pst_wire_grant *g,
-				      void *ptr, int access, struct pst_err *err)
-{
-	const struct pst_wire_devices *devices = g->buffer->client->devices;
-	struct ibv_mr *mr = NULL;
-	char why[100];
-	uint64_t off;
-	int fd;
-
-	if (!s->v->reg_dmabuf_mr) {
-		snprintf(why, sizeof(why), "libibverbs is older than 34");
-	} else if (devices->dma_buf(g->buffer->dev, ptr, g->len, &fd, &off)) {
-		snprintf(why, sizeof(why), "%.99s", penstock_errmsg());
-	} else {
-		mr = s->v->reg_dmabuf_mr(s->pd, off, g->len, card_address(g), fd, access);
-		snprintf(why, sizeof(why), "%s", strerror(errno));
-		close(fd);
-	}
-	if (!mr)
-		mr = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
-	if (!mr)
-		pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
-			       "%s cannot access the GPU's memory: as dma-buf: %s; as peer memory "
-			       "(module nvidia_peermem): %s; use a buffer in host memory",
-			       s->card, why, strerror(errno));
-	return mr;
-}
-
 static int rc1_bind(struct pst_wire_grant *g, struct pst_err *err)
 {
 	struct rc1_state *s = g->listener->state;
-	unsigned char *ptr = g->buffer->ptr + g->off;
 	const int access = g->op == PENSTOCK_READ ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 						  : IBV_ACCESS_REMOTE_READ;
 
-	/* An empty window needs no memory: its server moves no byte. */
+	/* A window without bytes needs no registration: its server moves nothing. */
 	if (!g->len)
 		return 0;
-	if (g->buffer->dev) {
-		g->bound = register_device(s, g, ptr, access, err);
-		return g->bound ? 0 : err->code;
-	}
-	g->bound = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
-	return g->bound ? 0 : register_fail(s, g, errno, err);
+	g->bound = pst_card_register(s->v, s->pd, s->card, g, access, err);
+	return g->bound ? 0 : err->code;
 }
 
-/* Stops the queue pairs of all connections, so that the card drops what it is receiving. */
+/* Stops the queue pairs of all connections, so that the card drops the messages that it is
+ * receiving. */
 static void stop_all(struct rc1_state *s)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -263,41 +206,37 @@ static int rc1_unbind(struct pst_wire_grant *g, struct pst_err *err)
 	struct rc1_state *s = g->listener->state;
 	int code = s->v->dereg_mr(g->bound);
 
-	/* A card may keep the region while a message of several packets is incomplete, because the
-	 * rest of it is lost or its sender has stopped. */
+	/* The card may refuse to end the region while it has received only some packets of a
+	 * message, because the others are lost or the sender has stopped. */
 	if (code) {
 		atomic_fetch_add(&g->buffer->client->counts.cut_off, 1);
 		stop_all(s);
 		code = s->v->dereg_mr(g->bound);
 	}
-	/* A card that was removed accesses no memory, and its driver answers no call. */
+	/* If the card was removed, it accesses no memory, and its driver answers no call. */
 	if (code && !atomic_load(&s->gone))
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
 				      "%s does not end a memory region: %s; a server may still "
 				      "access the window",
 				      s->card, strerror(code));
-	if (g->buffer->dev && g->op == PENSTOCK_READ)
-		return g->buffer->client->devices->order_writes(g->buffer->dev);
-	return 0;
+	return pst_card_order(g, err);
 }
 
-static bool rc1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool rc1_fits(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		     uint64_t off)
 {
-	const struct pst_wire_client *client = buffer->client;
+	const struct rc1_state *s = listener->state;
 
+	(void)buffer;
 	(void)off;
-	for (unsigned i = 0; i < client->listener_count; i++)
-		if (client->listeners[i].ops == &pst_rc1_client)
-			return !atomic_load(
-				&((struct rc1_state *)client->listeners[i].state)->gone);
-	return false;
+	return !atomic_load(&s->gone);
 }
 
 static void rc1_fill(const struct pst_wire_grant *grant, struct pst_token *token)
 {
 	const struct ibv_mr *mr = grant->bound;
 
-	token->base = card_address(grant);
+	token->base = pst_card_address(grant);
 	token->rc.rkey = mr ? mr->rkey : 0;
 }
 
@@ -324,7 +263,7 @@ static void rc1_unlisten(struct pst_wire_client *client, struct pst_wire_listene
 	listener->fd = -1;
 }
 
-/* Binds to the address, and opens what windows and connections need. */
+/* Binds to the address, and creates the objects that windows and connections need. */
 static int state_open(struct rc1_state *s, struct pst_token_place *place, struct pst_err *err)
 {
 	struct sockaddr_storage at;

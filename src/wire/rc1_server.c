@@ -18,28 +18,33 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "wire/card.h"
 #include "wire/common.h"
 #include "wire/rc1.h"
 #include "wire/verbs.h"
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
-#define DIRECT_MIN (256u << 10) /* shortest segment that the card accesses itself */
-#define DIRECT_LEN (1u << 20)	/* most bytes of one transfer of such a segment */
-/* The CM repeats a request for this time at most, so that a client that is gone is soon known. */
+/* minimum length of a segment that the card accesses directly */
+#define DIRECT_MIN (256u << 10)
+/* maximum number of bytes of one transfer of such a segment */
+#define DIRECT_LEN (1u << 20)
+/* Maximum time in ms for which rdma_cm repeats a request, so that the server soon notices a client
+ * that no longer exists. */
 #define RESOLVE_MS 2000
 
-/* A network card as a channel uses it. All connections of the channel over this card share it, so
- * that the staging memory is pinned once. */
+/* The network card, as one channel uses it. All connections of the channel over this card share
+ * this struct, so that the staging memory is pinned only once. */
 struct rc1_card {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
-	struct ibv_mr *mr; /* the channel's staging memory, without remote access */
+	/* registration of the channel's staging memory, without remote access */
+	struct ibv_mr *mr;
 	unsigned users;
 };
 
 struct rc1_peer {
-	struct pst_wire_peer peer; /* its fd is that of `events` */
+	struct pst_wire_peer peer; /* its fd is the descriptor of `events` */
 	const struct pst_verbs *v;
 	struct pst_token_place at;
 	unsigned char conn[PST_TOKEN_CAP];
@@ -48,8 +53,9 @@ struct rc1_peer {
 	struct rc1_card *card;
 	struct ibv_comp_channel *completions;
 	struct ibv_cq *cq;
-	int both;   /* epoll of `events` and `completions`; -1 */
-	bool armed; /* the next completion makes `completions` readable */
+	/* epoll that waits for `events` and `completions`; -1 if it is closed */
+	int both;
+	bool armed; /* the next completion will make `completions` readable */
 };
 
 static int admit(const struct pst_wire_server *server, const struct pst_token *token,
@@ -70,7 +76,7 @@ static int wait_fail(int ret, struct pst_err *err)
 			      strerror(-ret));
 }
 
-/* Waits for the event `want` of the connection, which must come next. */
+/* Waits for the next event of the connection, and fails unless it is `want`. */
 static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 		      enum rdma_cm_event_type want, struct pst_err *err)
 {
@@ -102,7 +108,7 @@ static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	return 0;
 }
 
-/* Finds the card among those of the channel's other connections. */
+/* Searches the card among the cards of the channel's other connections. */
 static struct rc1_card *card_find(const struct pst_wire_channel *channel,
 				  const struct ibv_context *context)
 {
@@ -126,8 +132,8 @@ static void card_put(const struct pst_verbs *v, struct rc1_card *card)
 	free(card);
 }
 
-/* Takes a reference to the card, and registers the staging memory with it. The error -EOPNOTSUPP
- * lets the client use HTTP. */
+/* Takes a reference to the card, and registers the staging memory with it if needed. Returns
+ * -EOPNOTSUPP if that fails, so that the client uses HTTP. */
 static int card_get(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
 {
 	struct rc1_card *card = card_find(channel, r->id->verbs);
@@ -255,7 +261,7 @@ static void rc1_close(struct pst_wire_channel *channel, struct pst_wire_peer *pe
 		r->v->destroy_event_channel(r->events);
 	if (r->both >= 0)
 		close(r->both);
-	/* destroy_event_channel has closed it. */
+	/* destroy_event_channel has closed the descriptor. */
 	peer->fd = -1;
 }
 
@@ -271,29 +277,11 @@ static int rc1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *peer
 {
 	(void)channel;
 	(void)peer;
-	/* Every event of an established connection means its end. */
+	/* On an established connection, every event means that the connection has ended. */
 	return -EPIPE;
 }
 
 /* ---- completions ---- */
-
-static int status_fail(const struct rc1_peer *r, enum ibv_wc_status status, struct pst_err *err)
-{
-	int code = EIO;
-
-	if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR)
-		return pst_fail_errno(
-			err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
-			"the client's network card has refused the access: the token "
-			"is wrong or released, or does not allow range and direction");
-	/* The client has ended the connection, or does not answer. */
-	if (status == IBV_WC_WR_FLUSH_ERR)
-		code = EPIPE;
-	else if (status == IBV_WC_RETRY_EXC_ERR)
-		code = ECONNRESET;
-	return pst_fail_errno(err, code, PENSTOCK_WHY_IO_ERROR, "the client's connection: %s",
-			      r->v->wc_status_str(status));
-}
 
 /* Waits until the card has an event, or the connection ends. */
 static int completion_sleep(struct pst_wire_channel *channel, struct rc1_peer *r,
@@ -323,7 +311,7 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	int n, ret;
 
 	while ((n = ibv_poll_cq(r->cq, 1, &wc)) == 0) {
-		/* Polls once more after it is armed, because a completion before that causes no
+		/* After arming, polls once more, because a completion before that causes no
 		 * event. */
 		if (!r->armed) {
 			ret = ibv_req_notify_cq(r->cq, 0);
@@ -339,17 +327,17 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	}
 	if (n < 0)
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR, "ibv_poll_cq failed");
-	return wc.status == IBV_WC_SUCCESS ? 0 : status_fail(r, wc.status, err);
+	return wc.status == IBV_WC_SUCCESS ? 0 : pst_card_status_fail(r->v, wc.status, err);
 }
 
 /* ---- moves ---- */
 
-/* A part of a move that is one transfer of the card. */
+/* A part of a move, which the card makes as one transfer. */
 struct piece {
 	uint64_t at; /* offset in the move */
 	uint32_t len, key;
 	unsigned char *mem;
-	bool staged; /* `mem` is a slot, not the server's memory */
+	bool staged; /* `mem` is a slot of the staging memory, not the server's memory */
 };
 
 /* A move in progress. Its pieces complete in order. */
@@ -357,13 +345,15 @@ struct progress {
 	struct pst_wire_channel *channel;
 	struct rc1_peer *r;
 	const struct pst_wire_move *move;
-	struct ibv_mr *mrs[PENSTOCK_OBJECT_SEGS_MAX]; /* NULL: the segment's bytes are staged */
+	/* registrations of the segments; NULL if a segment's bytes are staged */
+	struct ibv_mr *mrs[PENSTOCK_OBJECT_SEGS_MAX];
 	struct piece pieces[SLOTS];
-	unsigned posted, done; /* numbers of pieces */
-	uint64_t at;	       /* offset of the next piece */
+	/* numbers of pieces that were started, and that are complete */
+	unsigned posted, done;
+	uint64_t at; /* offset of the next piece */
 };
 
-/* Registers the long segments, because pinning them takes less time than a copy. If the card
+/* Registers the long segments, because to pin one takes less time than to copy it. If the card
  * cannot pin a segment, its bytes are staged. */
 static void segments_register(struct progress *p)
 {
@@ -378,7 +368,8 @@ static void segments_register(struct progress *p)
 	}
 }
 
-/* Ends the card's access to the segments, also of pieces that are in flight after an error. */
+/* Ends the registrations of the segments. After an error, pieces that are still in flight can then
+ * no longer access them. */
 static void segments_end(struct progress *p)
 {
 	for (unsigned i = 0; i < p->move->seg_count; i++)
@@ -386,7 +377,8 @@ static void segments_end(struct progress *p)
 			p->r->v->dereg_mr(p->mrs[i]);
 }
 
-/* Returns the piece at offset `p->at`. A staged piece ends before a registered segment. */
+/* Returns the piece that begins at offset p->at. A staged piece ends where a registered segment
+ * begins. */
 static struct piece piece_next(const struct progress *p)
 {
 	const struct penstock_object_seg *segs = p->move->segs;
@@ -415,19 +407,12 @@ static struct piece piece_next(const struct progress *p)
 static int piece_copy(const struct progress *p, const struct piece *piece, bool gather,
 		      struct pst_err *err)
 {
-	for (uint32_t done = 0; piece->staged && done < piece->len;) {
-		struct penstock_object_seg seg =
-			pst_wire_seg_at(p->move, piece->at + done, piece->len - done);
-		int ret = pst_wire_seg_copy(p->channel, &seg, NULL, piece->mem + done, gather, err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
+	return piece->staged ? pst_wire_stage(p->channel, p->move, piece->at, piece->mem,
+					      piece->len, gather, err)
+			     : 0;
 }
 
-/* Begins the transfer of the next piece. */
+/* Starts the transfer of the next piece. */
 static int piece_post(struct progress *p, struct pst_err *err)
 {
 	const struct pst_token *token = &p->move->remote->token;
@@ -460,7 +445,7 @@ static int piece_post(struct progress *p, struct pst_err *err)
 	return 0;
 }
 
-/* Completes the oldest piece. */
+/* Waits for the oldest piece, and completes it. */
 static int piece_end(struct progress *p, struct pst_err *err)
 {
 	int ret = completion_wait(p->channel, p->r, err);

@@ -25,6 +25,7 @@
 #define MOVES_MAX 4096
 #define TIMEOUT_MS 10000
 #define RATE_MIN 1024
+#define STAGING_MAX (256u << 20)
 
 /* Makes an eventfd readable. The counter is never near its limit, so the write cannot fail. */
 static void signal_event(int fd)
@@ -39,8 +40,11 @@ static void signal_event(int fd)
 
 static void remote_put(struct pst_wire_remote *remote)
 {
-	if (atomic_fetch_sub(&remote->refs, 1) == 1)
-		free(remote);
+	if (atomic_fetch_sub(&remote->refs, 1) != 1)
+		return;
+	if (remote->state)
+		remote->ops->forget(remote);
+	free(remote);
 }
 
 void pst_wire_forget(struct pst_wire_remote *remote)
@@ -57,7 +61,7 @@ static const struct pst_wire_server_ops *ops_for(const struct pst_wire_server *s
 	return NULL;
 }
 
-/* Decides whether a well-formed token is served. */
+/* Decides whether the server serves a well-formed token. Returns 0 or -errno. */
 static int token_admit(const struct pst_wire_server *server, const struct pst_token *token,
 		       const struct penstock_object_peer *peer, struct pst_err *err)
 {
@@ -70,35 +74,96 @@ static int token_admit(const struct pst_wire_server *server, const struct pst_to
 	return ops->admit(server, token, peer, err);
 }
 
+/* Parses a token and makes a remote window of it, without asking the transport. */
+static int remote_open(struct pst_wire_server *server, const struct pst_token *token,
+		       const struct penstock_object_peer *peer, struct pst_wire_remote **out,
+		       struct pst_err *err)
+{
+	struct pst_wire_remote *remote = calloc(1, sizeof(*remote));
+
+	if (!remote)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
+	remote->server = server;
+	remote->ops = ops_for(server, token->kind);
+	remote->token = *token;
+	remote->has_user = peer->has_user;
+	remote->user = peer->user;
+	atomic_store(&remote->refs, 1);
+	*out = remote;
+	return 0;
+}
+
+/* Parses a token. The message must not contain it, because it has a capability. */
+static int token_parse(struct pst_wire_server *server, const char *token, size_t len,
+		       struct pst_token *out, struct pst_err *err)
+{
+	if (!pst_token_parse(token, len, out))
+		return 0;
+	atomic_fetch_add(&server->malformed, 1);
+	return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+			      "the token of %zu characters is malformed", len);
+}
+
 int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t len,
 		     const struct penstock_object_peer *peer, struct pst_wire_remote **out,
 		     struct pst_err *err)
 {
-	struct pst_wire_remote *remote;
 	struct pst_token parsed;
+	int ret = token_parse(server, token, len, &parsed, err);
 
-	/* The message must not contain the token, which has a capability. */
-	if (pst_token_parse(token, len, &parsed)) {
-		atomic_fetch_add(&server->malformed, 1);
-		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
-				      "the token of %zu characters is malformed", len);
-	}
+	if (ret)
+		return ret;
 	if (token_admit(server, &parsed, peer, err)) {
 		atomic_fetch_add(&server->declined, 1);
 		return -EOPNOTSUPP;
 	}
-	remote = calloc(1, sizeof(*remote));
-	if (!remote)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
-	remote->server = server;
-	remote->ops = ops_for(server, parsed.kind);
-	remote->token = parsed;
-	remote->has_user = peer->has_user;
-	remote->user = peer->user;
-	atomic_store(&remote->refs, 1);
+	ret = remote_open(server, &parsed, peer, out, err);
+	if (!ret)
+		atomic_fetch_add(&server->resolved, 1);
+	return ret;
+}
+
+int pst_wire_prepare(struct pst_wire_server *server, const char *token, size_t len,
+		     const struct penstock_object_peer *peer,
+		     struct penstock_object_pairing *pairing, struct pst_wire_remote **out,
+		     struct pst_err *err)
+{
+	const struct pst_wire_server_ops *ops = ops_for(server, PST_TOKEN_HIPOBJ_RC_V2);
+	struct pst_wire_remote *remote;
+	struct pst_token parsed;
+	int ret;
+
+	if (!ops || !ops->prepare)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"this server does not serve hipobj-rc-v2");
+	ret = token_parse(server, token, len, &parsed, err);
+	if (!ret && parsed.kind != PST_TOKEN_HIPOBJ_RC_V2)
+		ret = pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED, "the token is one of %s",
+				     pst_token_name(parsed.kind));
+	if (!ret)
+		ret = remote_open(server, &parsed, peer, &remote, err);
+	if (ret)
+		return ret;
+	remote->token.size = pairing->length;
+	ret = ops->prepare(server, remote, peer, pairing, err);
+	if (ret) {
+		atomic_fetch_add(&server->declined, 1);
+		remote_put(remote);
+		return ret;
+	}
 	atomic_fetch_add(&server->resolved, 1);
 	*out = remote;
 	return 0;
+}
+
+int pst_wire_ready(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
+		   struct pst_err *err)
+{
+	if (!remote->ops->ready)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a window of %s has no sessions: move its bytes",
+				pst_token_name(remote->token.kind));
+	return remote->ops->ready(remote, qpn, address, key, err);
 }
 
 void pst_wire_remote_info(const struct pst_wire_remote *remote,
@@ -112,7 +177,7 @@ void pst_wire_remote_info(const struct pst_wire_remote *remote,
 
 /* ---- submitting moves and taking completions ---- */
 
-/* Adds up the lengths of the segments. */
+/* Checks the segments of a move, and adds up their lengths. */
 static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 		      const struct penstock_object_seg *segs, unsigned seg_count, uint64_t *len,
 		      struct pst_err *err)
@@ -143,7 +208,7 @@ static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len
 {
 	uint64_t s = len / server->opts.rate_min;
 
-	/* So the sum does not overflow. This longest time is millions of years. */
+	/* This limit keeps the sum from overflowing. It is millions of years. */
 	if (s > UINT64_MAX / 4096)
 		s = UINT64_MAX / 4096;
 	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
@@ -200,7 +265,7 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
-	/* With the lock, so that `done` is readable exactly while the list has completions. */
+	/* The lock is held, so that `done` is readable exactly while the list has completions. */
 	if (!server->finished)
 		signal_event(server->done);
 	*server->finished_end = move;
@@ -231,7 +296,7 @@ static unsigned take_finished(struct pst_wire_server *server, struct penstock_ob
 	}
 	if (!server->finished) {
 		server->finished_end = &server->finished;
-		/* Clears the event; EAGAIN means that there was none. */
+		/* Clears the event. EAGAIN means that there was none. */
 		if (read(server->done, &events, sizeof(events)) < 0)
 			events = 0;
 	}
@@ -271,7 +336,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	if (*at) {
 		*at = peer->next;
 		channel->peer_count--;
-		/* A close(2) is not enough: a forked child may have the descriptor, too. */
+		/* close(2) alone is not enough, because a forked child may have the descriptor,
+		 * too. */
 		epoll_ctl(channel->epoll, EPOLL_CTL_DEL, peer->fd, NULL);
 	}
 	peer->ops->close(channel, peer);
@@ -280,7 +346,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	free(peer);
 }
 
-/* Finds the channel's connection to the owner of the window, and puts it at the front. */
+/* Finds the channel's connection to the client that has the window, and moves it to the front of
+ * the list. */
 static struct pst_wire_peer *peer_find(struct pst_wire_channel *channel,
 				       const struct pst_wire_remote *remote)
 {
@@ -329,8 +396,8 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 	return 0;
 }
 
-/* Carries out a move. A kept connection may have been closed by a client that has restarted, so the
- * move is tried again over a new one. That is safe: the bytes of both tries are the same. */
+/* Carries out a move. If a client has restarted, a kept connection is closed, and the move is tried
+ * again over a new connection. That does no harm, because both attempts move the same bytes. */
 static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *move)
 {
 	const struct pst_wire_remote *remote = move->remote;
@@ -344,6 +411,11 @@ static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *mov
 		move->result = pst_fail_errno(&move->err, -ret, pst_why_from_errno(ret),
 					      "the move was in the queue for too long: %s",
 					      strerror(-ret));
+		return;
+	}
+	if (!remote->ops->connect) {
+		ret = remote->ops->move(channel, NULL, move, &move->err);
+		move->result = ret < 0 ? ret : (int64_t)move->len;
 		return;
 	}
 	peer = peer_find(channel, remote);
@@ -404,8 +476,8 @@ static void *channel_run(void *arg)
 			else if (peer->ops->idle(channel, peer) < 0)
 				peer_close(channel, peer);
 		}
-		/* After the loop, because a move may close connections that have events. Another
-		 * channel may have taken the move. */
+		/* This comes after the loop, because a move may close connections for which the
+		 * loop has events. The read fails if another channel has taken the move. */
 		if (!has_job || read(server->jobs, &job, sizeof(job)) != sizeof(job))
 			continue;
 		move = queue_take(server);
@@ -419,7 +491,7 @@ static void *channel_run(void *arg)
 static int channel_open(struct pst_wire_server *server, struct pst_wire_channel *channel,
 			struct pst_err *err)
 {
-	/* EPOLLEXCLUSIVE: a new move wakes up one of the idle channels, and not all of them. */
+	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel instead of all. */
 	struct epoll_event job = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = &server->jobs};
 	struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
 	int code;
@@ -476,11 +548,13 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 		s->opts.timeout_ms = TIMEOUT_MS;
 	if (!s->opts.rate_min)
 		s->opts.rate_min = RATE_MIN;
+	if (!s->opts.staging_max)
+		s->opts.staging_max = STAGING_MAX;
 	if (s->opts.channels > CHANNELS_MAX || s->opts.moves > MOVES_MAX ||
 	    s->opts.timeout_ms > INT32_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "more than %u channels or %u moves", CHANNELS_MAX, MOVES_MAX);
-	/* Without the hash, the server declines shm1. */
+	/* If the hash of the host is unknown, the server declines tokens of shm1. */
 	s->has_host = !pst_wire_host(s->host, &ignored);
 	return pst_wire_each(opts->transports, transport_add, s, err);
 }
@@ -540,6 +614,9 @@ void pst_wire_server_close(struct pst_wire_server *s)
 		channel_close(&s->channels[i]);
 	for (struct pst_wire_move *move = s->queue; move; move = move->next)
 		remote_put(move->remote);
+	for (unsigned i = 0; i < s->ops_count; i++)
+		if (s->ops[i]->end)
+			s->ops[i]->end(s);
 	if (s->jobs >= 0)
 		close(s->jobs);
 	if (s->stop >= 0)

@@ -53,7 +53,8 @@ unsigned pst_shm1_address(const char *handle, void *out)
 
 	memset(address, 0, sizeof(*address));
 	address->sun_family = AF_UNIX;
-	/* The first byte stays 0: the name is in the abstract namespace, which has no files. */
+	/* The first byte stays 0, so that the name is in the abstract namespace and no file is
+	 * made. */
 	snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, PST_SHM1_NAME "%s", handle);
 	return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 +
 			  strlen(address->sun_path + 1));

@@ -33,20 +33,22 @@ enum pst_shm1_kind {
 
 struct pst_shm1_message {
 	uint32_t magic, kind;
-	uint64_t id;			  /* the window */
+	uint64_t id;			  /* id of the window */
 	unsigned char cap[PST_TOKEN_CAP]; /* OPEN */
 	uint32_t op;			  /* OPEN: enum penstock_op */
 	uint32_t status;		  /* WINDOW, MEMORY, DONE: enum pst_wire_status */
-	uint64_t off, len;		  /* OPEN: range of the window. WINDOW: range of the memory.
-					   * DONE: bytes that have moved */
-	uint64_t memory, memory_len;	  /* WINDOW, MEMORY, DROP */
-	uint32_t cuda;			  /* MEMORY: 1: `exported` describes memory of a GPU */
+	/* OPEN: range of the window. WINDOW: range of the memory. DONE: `len` is the number of
+	 * bytes that have moved */
+	uint64_t off, len;
+	/* WINDOW, MEMORY, DROP: id and length of the memory */
+	uint64_t memory, memory_len;
+	uint32_t cuda; /* MEMORY: 1: `exported` describes memory of a GPU */
 	uint32_t spare;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };
 
-/* Sends a message, with the descriptor `fd` unless it is negative, without waiting. Returns 0 or
- * -errno. */
+/* Sends a message without waiting, together with the descriptor `fd` unless it is negative. Returns
+ * 0 or -errno. */
 int pst_shm1_send(int sock, struct pst_shm1_message *message, int fd);
 /* Receives a message without waiting. Returns 1, 0 if there is none, or a negative errno if the
  * connection has ended or the message is malformed. *fd receives a descriptor, or -1. */

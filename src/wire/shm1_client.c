@@ -27,9 +27,12 @@ struct shm1_conn {
 	int pidfd;
 };
 
-static bool fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool fits(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		 uint64_t off)
 {
-	/* The pages of a window in host memory can be replaced, so it must begin with a page. */
+	(void)listener;
+	/* A release may replace the pages of a window in host memory. So the window must begin at a
+	 * page boundary. */
 	return buffer->shared && (buffer->dev || off % PST_WIRE_PAGE == 0);
 }
 
@@ -39,7 +42,7 @@ static void fill(const struct pst_wire_grant *grant, struct pst_token *token)
 	memcpy(token->shm.cap, grant->cap, sizeof(grant->cap));
 }
 
-/* Returns the number of the memory for a server that reads or writes. */
+/* Returns the id of the memory, which differs for servers that read and servers that write. */
 static uint64_t memory_id(const struct pst_wire_grant *grant)
 {
 	return grant->buffer->id + (grant->op == PENSTOCK_READ);
@@ -56,7 +59,7 @@ static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message
 		return -EPROTO;
 	answer.status = pst_wire_find(conn->client, open->id, open->cap, open->op, open->off,
 				      open->len, &g);
-	/* A token of another transport must not open the memory by this one. */
+	/* A server must not open a window by shm1 with a token of another transport. */
 	if (answer.status == PST_WIRE_OK && (g->ops != conn->ops || !g->buffer->shared))
 		answer.status = PST_WIRE_REFUSED;
 	if (answer.status == PST_WIRE_OK) {
@@ -70,7 +73,7 @@ static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message
 	return pst_shm1_send(conn->fd, &answer, -1);
 }
 
-/* Passes the memory of the window that the server has open. */
+/* Sends the memory of the window that the server has open. */
 static int send_memory(struct pst_wire_conn *conn)
 {
 	struct pst_shm1_message answer = {.kind = PST_SHM1_MEMORY};
@@ -97,7 +100,7 @@ static int send_memory(struct pst_wire_conn *conn)
 
 static int end_window(struct pst_wire_conn *conn, const struct pst_shm1_message *done)
 {
-	/* After a release that has cut off the server, the connection has no window. */
+	/* If a release has cut off the server, the connection has no window any more. */
 	if (!conn->grant || conn->grant->id != done->id)
 		return -EPROTO;
 	if (done->status == PST_WIRE_OK && done->len <= conn->grant->len)
@@ -146,7 +149,8 @@ static void tell(struct pst_wire_client *client, const struct pst_wire_grant *gr
 {
 	for (struct pst_wire_conn *conn = client->conns; conn; conn = conn->next)
 		if (conn->ops == &pst_shm1_client && (!grant || conn->grant == grant))
-			/* A server whose queue is full does not read: the release cuts it off. */
+			/* If the server's queue is full, the server does not read, and the release
+			 * will cut it off. */
 			(void)pst_shm1_send(conn->fd, message, -1);
 }
 
@@ -176,7 +180,8 @@ static void lost(struct pst_wire_conn *conn)
 	own->watched = false;
 }
 
-/* Ends the connections that have the window open, and with them their use of the grant. */
+/* Ends the connections of the servers that have the window open, and thus their use of the
+ * window. */
 static void hang_up(struct pst_wire_grant *grant)
 {
 	for (struct pst_wire_conn *conn = grant->buffer->client->conns; conn; conn = conn->next)
@@ -188,9 +193,9 @@ static void hang_up(struct pst_wire_grant *grant)
 	grant->users = 0;
 }
 
-/* Replaces the window's pages by private ones with the same contents. The server keeps the old
- * pages, which nobody else sees. mremap(2) replaces all pages at once, so that another thread that
- * touches them never finds them missing. */
+/* Replaces the window's pages by private pages with the same contents. The server keeps the old
+ * pages, which no other process uses. mremap(2) replaces all pages at once, so another thread never
+ * finds a page missing. */
 static int replace_pages(const struct pst_wire_grant *grant, struct pst_err *err)
 {
 	unsigned char *at = grant->buffer->ptr + grant->off, *fresh;
@@ -213,7 +218,8 @@ static int cut(struct pst_wire_grant *grant, struct pst_err *err)
 	struct pst_wire_buffer *buffer = grant->buffer;
 	int ret = 0;
 
-	/* The buffer consists of several mappings from here on, which cannot be passed. */
+	/* From here on the buffer consists of several mappings, and its memory cannot be passed to
+	 * servers any more. */
 	buffer->shared = false;
 	if (grant->len)
 		ret = buffer->dev ? -ETIMEDOUT : replace_pages(grant, err);

@@ -22,17 +22,20 @@
 #include "wire/shm1.h"
 #include "wire/common.h"
 
-#define MEMORIES_MAX 64	     /* most mappings of a connection */
-#define STEP (4u << 20)	     /* bytes between two checks for a REVOKE */
-#define GPU_STEP (64u << 20) /* the same for a GPU, whose copies of several threads overlap */
+#define MEMORIES_MAX 64 /* maximum number of mappings of a connection */
+/* number of bytes between two checks whether the client has sent REVOKE */
+#define STEP (4u << 20)
+/* the same for memory of a GPU; the value is larger, because copies of several threads overlap */
+#define GPU_STEP (64u << 20)
 
 /* A mapping of a client's memory, or an import of a GPU's memory. */
 struct memory {
-	uint64_t id; /* 0: unused */
+	uint64_t id; /* id of the memory; 0 if the element is unused */
 	unsigned char *at;
-	uint64_t len, used;	     /* used: number of the last move */
-	bool doomed;		     /* whether the client has dropped it during a move */
-	struct penstock_device *dev; /* NULL: host memory */
+	/* length of the memory; number of the last move that used it */
+	uint64_t len, used;
+	bool doomed;		     /* the client has dropped the memory during a move */
+	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 };
 
 struct shm1_peer {
@@ -80,7 +83,7 @@ static int shm1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 	peer->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (peer->fd < 0)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "socket: %m");
-	/* Limits the time of connect(2), which waits if the client's queue is full. */
+	/* Limits the duration of connect(2), which waits while the client's queue is full. */
 	setsockopt(peer->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (connect(peer->fd, (struct sockaddr *)&address,
 		    pst_shm1_address(remote->token.shm.handle, &address)))
@@ -117,7 +120,8 @@ static void shm1_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 		memory_drop(channel->server->devices, &s->memories[i]);
 }
 
-/* Drops both mappings of a buffer: the number without the last bit names the buffer. */
+/* Drops both mappings of a buffer, the one for reads and the one for writes. Their ids differ in
+ * the last bit only. */
 static void drop_buffer(const struct pst_wire_devices *devices, struct shm1_peer *s, uint64_t id)
 {
 	for (unsigned i = 0; i < MEMORIES_MAX; i++)
@@ -134,7 +138,7 @@ static int shm1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 		close(fd);
 	if (ret > 0 && message.kind == PST_SHM1_DROP)
 		drop_buffer(channel->server->devices, (struct shm1_peer *)peer, message.memory);
-	/* A REVOKE of a move that has ended comes too late, and is ignored. */
+	/* A REVOKE that arrives now belongs to a move that has ended, and is ignored. */
 	return ret;
 }
 
@@ -146,7 +150,7 @@ static int io_fail(int ret, struct pst_err *err)
 			      strerror(-ret));
 }
 
-/* Waits for a message of the kind `kind`. Handles those that may come in between. */
+/* Waits for a message of the kind `kind`. Handles DROP and REVOKE that arrive before it. */
 static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32_t kind,
 		   struct pst_shm1_message *message, int *fd, struct pst_err *err)
 {
@@ -161,7 +165,8 @@ static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32
 			drop_buffer(channel->server->devices, s, message->memory);
 		if (ret > 0 &&
 		    (message->kind == PST_SHM1_DROP || message->kind == PST_SHM1_REVOKE)) {
-			/* A client may send them without end. */
+			/* A client could send such messages without end, so check the deadline of
+			 * the move. */
 			ret = pst_wire_check(channel);
 			if (!ret)
 				continue;
@@ -182,8 +187,8 @@ static int transmit(struct shm1_peer *s, struct pst_shm1_message *message, struc
 	return ret ? io_fail(ret, err) : 0;
 }
 
-/* Returns an unused place for a mapping; drops the one that was not used for the longest time if
- * there is none. */
+/* Returns an unused element of the table of mappings. If there is none, drops the mapping that was
+ * not used for the longest time. */
 static struct memory *memory_place(const struct pst_wire_devices *devices, struct shm1_peer *s)
 {
 	struct memory *oldest = &s->memories[0];
@@ -206,7 +211,8 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	struct stat st;
 	void *at;
 
-	/* Huge pages are refused: one can be missing at an access, which would kill the process. */
+	/* Refuses memory of huge pages: the kernel may lack a page at an access, and then kills the
+	 * process. */
 	if (fd < 0 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || fstatfs(fd, &fs) ||
 	    fs.f_type != TMPFS_MAGIC || message->memory_len > (uint64_t)st.st_size ||
 	    !message->memory_len)
@@ -217,7 +223,7 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	if (at == MAP_FAILED)
 		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
 				      "the client's memory cannot be mapped: %m");
-	/* A child of the server must not keep the client's memory. */
+	/* A forked child of the server must not keep the client's memory. */
 	if (madvise(at, message->memory_len, MADV_DONTFORK)) {
 		munmap(at, message->memory_len);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
@@ -227,7 +233,8 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	return 0;
 }
 
-/* Imports a GPU's memory. The import holds its own reference to what `fd` stands for. */
+/* Imports memory of a GPU. The import has its own reference to the memory, so `fd` may be
+ * closed. */
 static int memory_import(const struct pst_wire_server *server, struct memory *m,
 			 const struct pst_shm1_message *message, int fd, struct pst_err *err)
 {
@@ -246,7 +253,8 @@ static int memory_import(const struct pst_wire_server *server, struct memory *m,
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 				      "the GPU's memory cannot be imported: %.150s",
 				      penstock_errmsg());
-	/* A length that only the message says would give access to all memory of the GPU. */
+	/* The allocation must be as long as the message says. Otherwise a client could name a
+	 * length that reaches into other memory of the GPU. */
 	if (message->memory_len > len) {
 		server->devices->free(server->opts.device, at);
 		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
@@ -303,8 +311,8 @@ static int memory_find(struct pst_wire_channel *channel, struct shm1_peer *s,
 
 /* ---- the move ---- */
 
-/* Returns whether the client has released the window. A memory that the client drops meanwhile
- * stays mapped until the end of the move, because the client may name the one in use. */
+/* Returns whether the client has released the window. If the client drops the memory that this move
+ * uses, the memory stays mapped until the move has ended. */
 static bool revoked(struct shm1_peer *s, uint64_t id, int *ended)
 {
 	struct pst_shm1_message message;

@@ -19,8 +19,9 @@
 
 #define PST_TCP1_GREETING "PENSTOCK tcp1 1\n"
 #define PST_TCP1_GREETING_LEN 16
-#define PST_TCP1_MAGIC 0x31504354u    /* "TCP1" */
-#define PST_TCP1_FRAME_MAX (1u << 20) /* most bytes after a command or a reply */
+#define PST_TCP1_MAGIC 0x31504354u /* "TCP1" */
+/* maximum number of bytes after a command or a reply */
+#define PST_TCP1_FRAME_MAX (1u << 20)
 #define PST_TCP1_COMMAND_LEN 56
 #define PST_TCP1_REPLY_LEN 24
 
@@ -83,7 +84,7 @@ static inline void pst_tcp1_put_command(unsigned char *out, const struct pst_tcp
 	pst_tcp1_put32(out + 52, c->crc);
 }
 
-/* Returns 0, or -1 if the command is malformed. */
+/* Parses a command. Returns 0, or -1 if it is malformed. */
 static inline int pst_tcp1_get_command(const unsigned char *in, struct pst_tcp1_command *c)
 {
 	c->kind = pst_tcp1_get32(in + 4);
@@ -111,7 +112,7 @@ static inline void pst_tcp1_put_reply(unsigned char *out, const struct pst_tcp1_
 	pst_tcp1_put32(out + 20, r->crc);
 }
 
-/* Returns 0, or -1 if the reply is malformed. */
+/* Parses a reply. Returns 0, or -1 if it is malformed. */
 static inline int pst_tcp1_get_reply(const unsigned char *in, struct pst_tcp1_reply *r)
 {
 	r->status = in[6];

@@ -19,8 +19,10 @@
 #include "wire/client.h"
 #include "wire/common.h"
 
-#define STEP (256u << 10) /* most bytes of one system call, so that a release waits briefly */
-#define BUDGET (1u << 20) /* bytes after which other connections have their turn */
+/* maximum number of bytes of one system call; it is low, so that a release waits only briefly */
+#define STEP (256u << 10)
+/* number of bytes after which the thread serves other connections */
+#define BUDGET (1u << 20)
 
 enum state {
 	STATE_COMMAND, /* receives a command */
@@ -38,9 +40,11 @@ struct tcp1_conn {
 	enum pst_wire_status status;
 	/* Window of the command. Valid only after pst_wire_enter with command.id. */
 	struct pst_wire_grant *target;
-	bool staged;		/* the bytes go through `staging`, because the memory is a GPU's */
-	uint32_t raw, left;	/* raw: CRC of the bytes so far; left: bytes to receive or send */
-	unsigned char *staging; /* PST_TCP1_FRAME_MAX bytes, allocated when needed; NULL */
+	bool staged; /* the bytes go through `staging`, because the memory is a GPU's */
+	/* raw: CRC of the bytes so far; left: number of bytes still to receive or send */
+	uint32_t raw, left;
+	/* buffer of PST_TCP1_FRAME_MAX bytes, allocated when it is first needed; NULL before */
+	unsigned char *staging;
 };
 
 /* ---- the window's memory ---- */
@@ -60,7 +64,7 @@ static void leave(struct tcp1_conn *t)
 	pst_wire_leave(t->conn.client, t->target);
 }
 
-/* Gives up the window of the command: it has been released. */
+/* Refuses the command, because its window has been released. */
 static void refuse_late(struct tcp1_conn *t)
 {
 	t->status = PST_WIRE_REFUSED;
@@ -87,7 +91,7 @@ static void reply(struct tcp1_conn *t, uint32_t len, uint32_t crc)
 	t->state = STATE_SEND;
 }
 
-/* Completes a WRITE whose bytes have arrived. */
+/* Completes a WRITE whose bytes have all arrived, and makes its reply. */
 static void write_end(struct tcp1_conn *t)
 {
 	struct pst_wire_client *client = t->conn.client;
@@ -180,7 +184,7 @@ static ssize_t command_step(struct tcp1_conn *t)
 	return n;
 }
 
-/* Receives bytes of a refused WRITE, which go nowhere. */
+/* Receives bytes of a refused WRITE and drops them. */
 static ssize_t discard(struct tcp1_conn *t, size_t max)
 {
 	unsigned char nowhere[16384];
@@ -237,7 +241,8 @@ static ssize_t send_step(struct tcp1_conn *t)
 		t->left -= n > 0 ? (uint32_t)n : 0;
 	} else {
 		if (!enter(t)) {
-			/* The reply has promised bytes that are gone, so the connection ends. */
+			/* The window was released after the reply had announced its bytes. So the
+			 * connection must end. */
 			refuse_late(t);
 			return -ECANCELED;
 		}
@@ -281,7 +286,7 @@ static int tcp1_accept(struct pst_wire_conn *conn)
 	const int on = 1;
 
 	setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	/* The socket's buffer is empty, so the greeting fits. */
+	/* The socket's send buffer is empty at this time, so the greeting fits in it. */
 	return send(conn->fd, PST_TCP1_GREETING, PST_TCP1_GREETING_LEN,
 		    MSG_NOSIGNAL | MSG_DONTWAIT) == PST_TCP1_GREETING_LEN
 		       ? 0
@@ -318,8 +323,10 @@ static int tcp1_listen(struct pst_wire_client *client, struct pst_wire_listener 
 	return 0;
 }
 
-static bool tcp1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool tcp1_fits(const struct pst_wire_listener *listener,
+		      const struct pst_wire_buffer *buffer, uint64_t off)
 {
+	(void)listener;
 	(void)buffer;
 	(void)off;
 	return true;

@@ -18,10 +18,9 @@
 #include "wire/tcp1.h"
 #include "wire/common.h"
 
-#define WRITES_MAX                                                                             \
-	64	    /* most WRITEs without an answer: their replies fit in the socket's buffer \
-		     */
-#define READS_MAX 4 /* most READs without an answer */
+/* Maximum number of WRITEs without a reply. So many replies fit in the socket's buffer. */
+#define WRITES_MAX 64
+#define READS_MAX 4 /* maximum number of READs without a reply */
 
 struct tcp1_peer {
 	struct pst_wire_peer peer;
@@ -103,7 +102,7 @@ static int receive_reply(struct pst_wire_channel *channel, int fd, uint64_t seq,
 
 /* ---- moves ---- */
 
-/* Length of the command for the bytes at `at`. */
+/* Returns the length of the command for the bytes at offset `at` of the move. */
 static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 {
 	uint64_t left = move->len - at;
@@ -111,29 +110,13 @@ static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 	return (uint32_t)(left < PST_TCP1_FRAME_MAX ? left : PST_TCP1_FRAME_MAX);
 }
 
-/* Returns the address of the frame's bytes: in the server's memory if it is one piece of host
- * memory, else NULL. */
+/* Returns the address of a frame's bytes (those of one command) if they are contiguous in the
+ * server's host memory, else NULL. */
 static unsigned char *frame_at(const struct pst_wire_move *move, uint64_t at, uint32_t len)
 {
 	struct penstock_object_seg seg = pst_wire_seg_at(move, at, len);
 
 	return !seg.dev && !seg.has_fd && seg.len == len ? seg.ptr : NULL;
-}
-
-/* Copies between the server's memory and the staging memory. */
-static int frame_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
-		      uint64_t at, uint32_t len, bool gather, struct pst_err *err)
-{
-	for (uint32_t done = 0; done < len;) {
-		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
-		int ret = pst_wire_seg_copy(channel, &seg, NULL, channel->staging + done, gather,
-					    err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
 }
 
 static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
@@ -155,7 +138,7 @@ static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return send_all(channel, t->peer.fd, iov, err);
 }
 
-/* Begins a piece of a move. */
+/* Checks before each frame that the move may go on. */
 static int piece_begin(const struct pst_wire_channel *channel, struct pst_err *err)
 {
 	int ret = pst_wire_check(channel);
@@ -177,7 +160,7 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 		int ret = piece_begin(channel, err);
 
 		if (!ret && !bytes)
-			ret = frame_copy(channel, move, at, len, true, err);
+			ret = pst_wire_stage(channel, move, at, channel->staging, len, true, err);
 		if (!ret && asked - answered == WRITES_MAX)
 			ret = receive_reply(channel, t->peer.fd, first + answered++, &reply, err);
 		if (!ret)
@@ -197,7 +180,7 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return 0;
 }
 
-/* Receives the answer to the READ of the bytes at `at`. */
+/* Receives the reply to the READ of the bytes at offset `at`, and the bytes. */
 static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uint64_t seq,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {
@@ -214,7 +197,7 @@ static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uin
 	if (!ret && pst_crc32c_finish(pst_crc32c_raw(0, to, len), len) != reply.crc)
 		ret = pst_wire_status_fail(PST_WIRE_CHECKSUM, err);
 	if (!ret && !bytes)
-		ret = frame_copy(channel, move, at, len, false, err);
+		ret = pst_wire_stage(channel, move, at, channel->staging, len, false, err);
 	return ret;
 }
 
@@ -261,7 +244,7 @@ static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_rem
 	return pst_wire_same_place(&t->at, &remote->token.tcp.at);
 }
 
-/* Connects within the server's time limit. Returns 0 or -errno. */
+/* Connects to the client within the server's time limit. Returns 0 or -errno. */
 static int dial(struct pst_wire_channel *channel, int fd, const struct pst_token *token)
 {
 	struct sockaddr_storage at;
@@ -309,7 +292,8 @@ static int tcp1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 {
 	(void)channel;
 	(void)peer;
-	/* A client sends nothing between two moves, so its end was closed or it is broken. */
+	/* Between two moves a client sends nothing. So the connection has ended, or the client does
+	 * not follow the protocol. */
 	return -EPIPE;
 }
 

@@ -23,10 +23,11 @@
 #include "s3/token.h"
 #include "wire/wire.h"
 
-#define PST_WIRE_CONNS_MAX 256	  /* most connections of a client */
-#define PST_WIRE_BUFFERS_MAX 1024 /* most buffers of a client */
-#define PST_WIRE_PEERS_MAX 16	  /* most connections of a channel */
-#define PST_WIRE_ALIGN (2u << 20) /* alignment and granule of allocated memory */
+#define PST_WIRE_CONNS_MAX 256	  /* maximum number of connections of a client */
+#define PST_WIRE_BUFFERS_MAX 1024 /* maximum number of buffers of a client */
+#define PST_WIRE_PEERS_MAX 16	  /* maximum number of connections of a channel */
+/* alignment of allocated memory; its length is a multiple of this */
+#define PST_WIRE_ALIGN (2u << 20)
 #define PST_WIRE_PAGE 4096u
 #define PST_WIRE_HOLDERS_MAX 16 /* most servers of a buffer that the client watches */
 
@@ -34,48 +35,53 @@
 
 struct pst_wire_conn;
 struct pst_wire_client_ops;
+struct pst_wire_step;
 
-/* A registration: `len` bytes at `ptr`. */
+/* Registered memory of a client: `len` bytes at `ptr`. */
 struct pst_wire_buffer {
 	struct pst_wire_client *client;
 	struct pst_wire_buffer *next;
-	struct penstock_device *dev; /* NULL: host memory */
+	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 	unsigned char *ptr;
 	size_t len, mapped; /* mapped: length of allocated memory; 0 if the caller owns it */
 	int fd, read_fd;    /* descriptors of allocated host memory, for reading and writing, and
 			     * for reading only; -1: none */
-	struct penstock_export exported; /* of allocated memory of a GPU */
-	bool shared;			 /* whether shm1 can pass the memory to a server */
+	/* export of the memory, if it was allocated on a GPU */
+	struct penstock_export exported;
+	bool shared; /* shm1 can pass the memory to a server */
 	bool direct; /* its windows use only transports that access the memory of `dev` */
-	bool cut;   /* whether a server was cut off: no window opens any more */
-	bool stuck; /* whether a server that was not fenced may access the memory */
+	/* a release has cut off a server, so no window of the buffer can be opened any more */
+	bool cut;
+	bool stuck; /* a server that was not fenced may still access the memory */
 	/* Memory of a GPU cannot be taken away from a server. These are the pidfds of servers that
 	 * have lost their connections in the middle of a transfer: when such a process has ended,
 	 * it accesses the memory no more. -1: a process that cannot be watched. */
 	int holders[PST_WIRE_HOLDERS_MAX];
 	unsigned holder_count;
-	bool retired; /* closed by its owner while a server may access the memory */
+	bool retired; /* its owner has closed it while a server may access the memory */
 	uint64_t id;
-	unsigned windows; /* open windows */
+	unsigned windows; /* number of open windows */
 };
 
 /* A window. All members but `live`, `settled` and `users` are constant while the window is open. */
 struct pst_wire_grant {
 	uint64_t
-		id; /* `base` of the token; the slot's number is id % PENSTOCK_OBJECT_WINDOWS_MAX */
+		/* id of the window, which is `base` in its token; the grant's index in the client's
+		 * table is id % PENSTOCK_OBJECT_WINDOWS_MAX */
+		id;
 	unsigned char cap[PST_TOKEN_CAP];
 	struct pst_wire_buffer *buffer;
 	const struct pst_wire_client_ops *ops;
 	struct pst_wire_listener *listener;
-	void *bound; /* what `bind` of the transport has made; NULL: nothing */
-	/* whether a response shows that servers have ended all transfers */
+	void *bound; /* result of the transport's function `bind`; NULL if there is none */
+	/* a judged response has shown that servers have ended all transfers */
 	_Atomic bool settled;
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
-	unsigned users; /* transfers that access the memory */
+	unsigned users; /* number of transfers that access the memory */
 	char text[PST_TOKEN_MAX + 1];
-	struct pst_wire_grant *next; /* next free slot */
+	struct pst_wire_grant *next; /* next free grant */
 };
 
 struct pst_wire_counts {
@@ -83,18 +89,20 @@ struct pst_wire_counts {
 		malformed, cut_off, stuck;
 };
 
-/* A listening socket of a client, or what a transport has in its place. */
+/* A listening socket of a client, or another descriptor of a transport that has no such socket. */
 struct pst_wire_listener {
 	const struct pst_wire_client_ops *ops;
 	int fd;
-	void *state;		/* of the transport; NULL: none */
-	struct pst_token token; /* what all tokens of this listener have in common */
+	void *state; /* state of the transport; NULL if it has none */
+	/* the fields that are equal in all tokens of this listener */
+	struct pst_token token;
 };
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
-	unsigned generation;			 /* fork generation of the process that opened it */
-	struct penstock_object_client_opts opts; /* `users` is a copy */
+	unsigned generation; /* fork generation of the process that opened it */
+	/* options of the caller; `users` points to a copy */
+	struct penstock_object_client_opts opts;
 	struct pst_wire_listener listeners[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
@@ -112,7 +120,7 @@ struct pst_wire_client {
 	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
-	struct pst_wire_grant *free, **free_end; /* list of free slots */
+	struct pst_wire_grant *free, **free_end; /* list of free grants */
 };
 
 /* A connection from a server. A transport's struct begins with it. */
@@ -123,60 +131,87 @@ struct pst_wire_conn {
 	int fd;
 	uint32_t events;  /* events of epoll that the connection waits for */
 	uint64_t last_ms; /* time of the last event */
-	/* The window that the server has open by shm1; NULL: none. Protected by the lock. */
+	/* The window that the server has open by shm1; NULL if there is none. Protected by the
+	 * lock. */
 	struct pst_wire_grant *grant;
 };
 
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
-	bool named;   /* whether it is used only if the options name it */
-	bool checked; /* whether bytes count as moved only if the response has their CRC */
-	bool dma;     /* no CPU copies the bytes, on this host or on the server's */
-	bool direct;  /* it accesses memory of a GPU without a copy in host memory */
+	bool named;   /* the transport is used only if the options name it */
+	bool checked; /* bytes count as moved only if the response contains their CRC */
+	/* no CPU copies the bytes, neither on this host nor on the server's */
+	bool dma;
+	bool direct; /* it accesses memory of a GPU without a copy in host memory */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
 		      struct pst_err *err);
-	/* Handles an event of listener->fd, which is not a socket. NULL: it is a socket, which
-	 * accepts connections. */
+	/* Handles an event of listener->fd. NULL if listener->fd is a socket that accepts
+	 * connections. */
 	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
-	/* Moves bytes, if only calls of the client do so. Called by the client's thread before it
-	 * waits for events; returns the longest wait in ms, -1 without limit. May be NULL. */
+	/* For a transport whose bytes move only during calls of the client: moves bytes. The
+	 * client's thread calls it before it waits for events. Returns the maximum time in ms to
+	 * wait; -1 means no limit. NULL for other transports. */
 	int (*progress)(struct pst_wire_listener *listener);
-	/* Frees listener->state, closes listener->fd and sets it to -1. May be NULL. */
+	/* Frees listener->state, closes listener->fd and sets it to -1. NULL if the client shall
+	 * close only listener->fd. */
 	void (*unlisten)(struct pst_wire_client *client, struct pst_wire_listener *listener);
-	/* Prepares the memory of a window, and sets grant->bound. After an error, the next
-	 * transport is tried. NULL: nothing is to be prepared. */
+	/* Prepares the memory of a window, and sets grant->bound. If it fails, the client tries the
+	 * next transport. NULL if no preparation is needed. */
 	int (*bind)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* Takes the memory away from all servers: after it, no byte gets into the window. An
-	 * error means that this cannot be guaranteed. Not NULL if `bind` is not NULL. */
+	/* Takes the memory away from all servers: after it, no byte gets into the window. The error
+	 * -ETIMEDOUT means that this cannot be guaranteed, and every other one that the bytes in
+	 * the window may be wrong. Not NULL if `bind` is not NULL. */
 	int (*unbind)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* Returns whether the transport can serve the range. */
-	bool (*fits)(const struct pst_wire_buffer *buffer, uint64_t off);
-	/* Adds the grant to the token. */
+	/* Returns whether the transport can serve a window that begins at offset `off` of the
+	 * buffer. */
+	bool (*fits)(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		     uint64_t off);
+	/* Adds the fields that identify the window to the token. */
 	void (*fill)(const struct pst_wire_grant *grant, struct pst_token *token);
-	/* Begins a connection; a negative result closes it. */
+	/* Called for a new connection; a negative result closes it. */
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
 	/* With the lock: the connection ends while it has a window open. May be NULL. */
 	void (*lost)(struct pst_wire_conn *conn);
-	/* Frees what the connection has besides its descriptor. */
+	/* Frees the connection's resources, except its descriptor. */
 	void (*close)(struct pst_wire_conn *conn);
-	/* With the lock: tells servers that the window is closed; may be NULL. */
+	/* Tells servers that the window is closed. Called with the lock; may be NULL. */
 	void (*revoke)(struct pst_wire_grant *grant);
-	/* With the lock: takes the memory away from servers that have not answered. NULL: a
-	 * release waits until users are gone. */
+	/* Cuts off servers that have not answered: ends their access to the memory. Called with the
+	 * lock. NULL if a release waits until no server accesses the window. */
 	int (*cut)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* With the lock: tells servers that the memory of a buffer is gone; may be NULL. */
+	/* Tells servers that the memory of a buffer is about to be freed. Called with the lock; may
+	 * be NULL. */
 	void (*drop)(struct pst_wire_buffer *buffer);
+	/* The next three belong to a transport with requests of its own, instead of GET and PUT
+	 * with a token; NULL for all others. See penstock_object_exchange and
+	 * penstock_object_paired. */
+	int (*compose)(struct pst_wire_grant *grant, const struct pst_wire_step *step,
+		       const char **path, struct penstock_object_header *headers,
+		       struct pst_err *err);
+	int (*paired)(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		      struct penstock_object_verdict *verdict, struct pst_err *err);
+	void (*judge)(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		      struct penstock_object_verdict *verdict);
+};
+
+/* A request of an exchange. */
+struct pst_wire_step {
+	enum penstock_object_step step;
+	const char *target; /* of PREPARE */
+	uint64_t offset;
 };
 
 /* Results of pst_wire_find, which also travel in messages. */
 enum pst_wire_status {
 	PST_WIRE_OK = 0,
-	PST_WIRE_REFUSED = 1,  /* wrong, or released: a server does not learn which */
+	/* the window's id or capability is wrong, or the window was released; the server does not
+	 * learn which */
+	PST_WIRE_REFUSED = 1,
 	PST_WIRE_OUTSIDE = 2,  /* range or direction do not fit the window */
 	PST_WIRE_CHECKSUM = 3, /* the bytes were damaged */
 	PST_WIRE_FAULT = 4,    /* the client could not access its memory */
@@ -191,6 +226,7 @@ struct pst_wire_remote {
 	struct pst_wire_server *server;
 	const struct pst_wire_server_ops *ops;
 	struct pst_token token;
+	void *state; /* of the transport; freed by `forget` */
 	bool has_user;
 	unsigned user;
 	_Atomic unsigned refs;
@@ -201,7 +237,8 @@ struct pst_wire_move {
 	struct pst_wire_remote *remote;
 	enum penstock_op op;
 	uint64_t off, len, user;
-	uint64_t deadline_ms; /* time by which it is complete, or fails */
+	/* time in ms by which the move must be complete; otherwise it fails */
+	uint64_t deadline_ms;
 	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned seg_count;
 	bool has_crc64;
@@ -222,8 +259,8 @@ struct pst_wire_channel {
 	pthread_t thread;
 	bool running;
 	int epoll;		     /* waits for moves, for `stop` and for the connections */
-	uint64_t deadline_ms;	     /* that of the move in progress */
-	struct pst_wire_peer *peers; /* the most recently used first */
+	uint64_t deadline_ms;	     /* deadline of the move that is in progress, in ms */
+	struct pst_wire_peer *peers; /* list of connections, the most recently used first */
 	unsigned peer_count;
 	unsigned char *staging; /* PST_WIRE_STAGING bytes */
 };
@@ -242,8 +279,9 @@ struct pst_wire_server {
 	int stop; /* eventfd that becomes readable when the server is closed */
 	int done; /* eventfd that is readable while completions wait */
 	_Atomic uint64_t resolved, malformed, declined, moves, failed;
-	/* bytes of moves, by kind and direction: out (GET), in (PUT) */
+	/* number of bytes that have moved, by kind of token and direction: out (GET), in (PUT) */
 	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
+	void *state[PST_TOKEN_KINDS]; /* of transports; freed by `end` */
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
@@ -254,20 +292,34 @@ struct pst_wire_server {
 struct pst_wire_server_ops {
 	enum pst_token_kind kind;
 	bool encrypted, on_host;
-	bool checked;	  /* whether a move computes the CRC of its bytes */
+	bool checked;	  /* a move computes the CRC of its bytes */
 	size_t peer_size; /* size of the transport's struct of a connection */
-	/* Checks whether the token can be served. */
+	/* Decides whether the server serves the token. Returns 0 or -errno. */
 	int (*admit)(const struct pst_wire_server *server, const struct pst_token *token,
 		     const struct penstock_object_peer *peer, struct pst_err *err);
-	/* Returns whether the connection leads to the owner of the remote window. */
+	/* Opens a session with a client, for the request PREPARE. Fills remote->state, and what
+	 * `pairing` receives. NULL: a token is enough. */
+	int (*prepare)(struct pst_wire_server *server, struct pst_wire_remote *remote,
+		       const struct penstock_object_peer *peer,
+		       struct penstock_object_pairing *pairing, struct pst_err *err);
+	/* Begins the session's transfer. */
+	int (*ready)(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
+		     struct pst_err *err);
+	/* Frees remote->state. The server may have been closed. May be NULL. */
+	void (*forget)(struct pst_wire_remote *remote);
+	/* Frees server->state[kind]. May be NULL. */
+	void (*end)(struct pst_wire_server *server);
+	/* Returns whether the connection leads to the client that has the remote window. */
 	bool (*leads_to)(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote);
-	/* Connects. The result -EOPNOTSUPP means that the client cannot be reached. */
+	/* Connects to the client. Returns -EOPNOTSUPP if it cannot be reached. NULL: sessions
+	 * have the connections, and `move` gets no peer. */
 	int (*connect)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		       const struct pst_wire_remote *remote, struct pst_err *err);
-	/* Moves all bytes of `move`. After an error, the channel closes the connection. */
+	/* Moves all bytes of `move`. If it fails, the channel closes the connection. */
 	int (*move)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		    struct pst_wire_move *move, struct pst_err *err);
-	/* Handles a readable descriptor between two moves; a negative result closes it. */
+	/* Called if the connection's descriptor is readable between two moves. A negative result
+	 * closes the connection. */
 	int (*idle)(struct pst_wire_channel *channel, struct pst_wire_peer *peer);
 	void (*close)(struct pst_wire_channel *channel, struct pst_wire_peer *peer);
 };
@@ -275,9 +327,9 @@ struct pst_wire_server_ops {
 /* ---- both ---- */
 
 extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client,
-	pst_ofi1_client;
+	pst_ofi1_client, pst_hipobj_client, pst_dc_client;
 extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server,
-	pst_ofi1_server;
+	pst_ofi1_server, pst_hipobj_server, pst_dc_server;
 
 /* Compares two capabilities in a time that does not depend on their bytes. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)

@@ -13,9 +13,9 @@ struct pst_wire_transport {
 extern const struct pst_wire_transport pst_wire_transports[];
 extern const unsigned pst_wire_transport_count;
 
-/* Calls use(user, i) for the index i of each transport that `list` names. If it is NULL, for all
- * but those that must be named.
- * Returns 0, the first result of use() that is not 0, or -EINVAL for an unknown name. */
+/* Calls use(user, i) for the index i of each transport that `list` names. If `list` is NULL, for
+ * all transports except those that are used only by name. Returns 0, the first result of use() that
+ * is not 0, or -EINVAL for an unknown name. */
 int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void *user,
 		  struct pst_err *err);
 

@@ -17,7 +17,8 @@
 #define CM_DEVICE "/dev/infiniband/rdma_cm"
 
 static struct pst_verbs verbs;
-static struct pst_err load_err; /* code 0: the libraries are loaded */
+/* why the libraries could not be loaded; code 0 if they are loaded */
+static struct pst_err load_err;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Looks up one symbol and stores its address in `member`. POSIX guarantees that a function pointer
@@ -74,8 +75,8 @@ const struct pst_verbs *pst_verbs_get(struct pst_err *err)
 		*err = load_err;
 		return NULL;
 	}
-	/* librdmacm writes to stderr if it cannot open the device. A module may be loaded later, so
-	 * the result is not kept. */
+	/* librdmacm writes to stderr if it cannot open the device, so check this first. The kernel
+	 * module may be loaded later, so a failure is not remembered. */
 	if (access(CM_DEVICE, R_OK | W_OK)) {
 		pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
 			 CM_DEVICE ": %m: rc1 needs an RDMA network card, the module rdma_ucm, and "

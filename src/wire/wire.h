@@ -37,7 +37,8 @@ struct pst_wire_devices {
 	int (*dma_buf)(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off);
 	/* Makes bytes that a network card has written visible to later reads of the memory. */
 	int (*order_writes)(struct penstock_device *dev);
-	/* Moves bytes between a file and memory of a device, all or a negative errno. */
+	/* Moves bytes between a file and memory of a device. Moves all bytes or returns a negative
+	 * errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);
 	/* Closes what file_io has kept and no longer needs. Returns after how many ms it shall be
@@ -45,7 +46,7 @@ struct pst_wire_devices {
 	int (*tidy)(void);
 };
 
-/* The objects of both halves; transport.h has their members. */
+/* The objects of both halves. transport.h defines the structs. */
 struct pst_wire_client;
 struct pst_wire_buffer;
 struct pst_wire_grant; /* a window with its token */

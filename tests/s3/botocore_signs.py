@@ -28,7 +28,7 @@ signer = subprocess.Popen([sys.argv[1]], stdin=subprocess.PIPE, stdout=subproces
 
 
 def ask(operation, request, keys, now, region, expires=0, headers=()):
-    """Sends one request to our signer, and returns its answer."""
+    """Sends one request to the program SIGN. Returns its answer."""
     fields = [operation, *request, str(now), keys.access_key, keys.secret_key, keys.token or "",
               region, str(expires), *(f"{name.lower()}:{value}" for name, value in headers)]
     assert not any(c in field for field in fields for c in "\t\n"), fields
@@ -41,7 +41,7 @@ def text(longest, letters=ODD):
 
 
 def random_request():
-    """Returns a method, the parts of a URL, and headers."""
+    """Returns a random method, the parts of a URL, and headers."""
     path = "/bucket/" + quote(text(20), safe="/~")
     pairs = [(text(6) or "x", text(12)) for _ in range(rng.randrange(4))]
     query = "&".join(quote(n, safe="-_.~") + rng.choice(["=" + quote(v, safe="-_.~"), ""])
@@ -86,7 +86,7 @@ def check_header(keys, region):
 
 
 def signature_of(query):
-    """Returns the parameters of a query in order, and its signature."""
+    """Returns the parameters of a presigned query in their order, and its signature."""
     pairs = query.split("&")
     assert pairs[-1].startswith("X-Amz-Signature="), query
     return sorted(pairs[:-1]), pairs[-1]
@@ -94,7 +94,8 @@ def signature_of(query):
 
 def check_presigned(keys, region):
     method, path, query, headers = random_request()
-    # botocore keeps only the first of several parameters with one name, and decodes plus signs.
+    # If several parameters have one name, botocore keeps only the first. It also decodes plus
+    # signs.
     pairs = {pair.split("=")[0]: pair if "=" in pair else pair + "="
              for pair in query.split("&") if pair}
     query = "&".join(pairs.values())

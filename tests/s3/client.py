@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks `penstock cp` with s3:// against a server, in both directions. boto3 makes and reads the
-objects on the other side. The arguments, the output and the environment are those of
+"""Tests `penstock cp` with s3:// URLs against a server, in both directions. The tests write and
+read the objects with boto3 to compare them. Arguments, output and environment are those of
 conformance.py."""
 
 import sys

@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 
-from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, SEED, Gateway, run_cases, same
+from served import (ADDRESS, BUILD, KEY, PENSTOCK, SECRET, SEED, Gateway, Skip, run_cases,
+                    same)
 
 MIB = 1 << 20
 LEN = 37 * MIB + 4099
@@ -67,13 +68,14 @@ class Setup:
         return done
 
     def copy(self, source, target, *more, status=0, **env):
-        """Copies. Returns the report."""
+        """Runs `penstock cp`, which must exit with `status`. Returns the report, or the messages
+        if it fails."""
         done = self.run("cp", "--json", *more, source, target, **env)
         same(done.returncode, status, f"cp {source} {target}: {done.stderr}")
         return json.loads(done.stdout) if not status else done.stdout + done.stderr
 
     def moved(self, transport):
-        """Returns the bytes that the gateway has got and sent by a transport."""
+        """Returns the numbers of bytes that the gateway has received and sent by a transport."""
         line = f'penstock_bytes_total{{transport="{transport}",side="front",direction='
         return tuple(int(self.gateway.metric(line + f'"{way}"')) for way in ("in", "out"))
 
@@ -81,8 +83,8 @@ class Setup:
         return int(self.gateway.metric("penstock_rdma_declined_total"))
 
 
-def both_ways(device, transport, length, parts):
-    with Setup() as s:
+def both_ways(device, transport, length, parts, **gateway):
+    with Setup(**gateway) as s:
         url = f"s3://data-1/key?rdma-transports={transport}"
         data = s.source(length)
         report = s.copy(s.path("source"), url, "--via", device)
@@ -107,10 +109,44 @@ def case_both_ways():
 
 
 if ADDRESS != "127.0.0.1":
-    # An RDMA network card has the address (tests/lab/rc1).
+    # With PENSTOCK_RC1_ADDRESS, ADDRESS is the address of an RDMA network card (tests/lab/rc1).
     def case_both_ways_through_a_card():
         for device in ("host", "cuda:0"):
             both_ways(device, "rc1", 9 * MIB + 77, 2)
+
+
+def case_both_ways_by_ofi1():
+    """ofi1 moves the bytes if both sides name it, and another transport or HTTP otherwise."""
+    for provider in ("net", "tcp;ofi_rxm"):
+        os.environ["PENSTOCK_OFI_PROVIDER"] = provider
+        with Setup() as s:
+            s.source(MIB)
+            s.copy(s.path("source"), "s3://data-1/key")
+            report = s.copy("s3://data-1/key?rdma-transports=ofi1", s.path("got"))
+            reason = report["read"]["reasons"]["rdma"]["text"]
+            print(f"# a gateway without ofi1, {provider}: {reason}")
+            if "needs libfabric" in reason or "has no ofi1" in reason:
+                raise Skip(reason)
+            same(report["read"]["paths"], {"bounce": MIB}, "paths without ofi1")
+        both_ways("host", "ofi1", LEN, 5, flags=["--rdma", "tcp1,ofi1"])
+    del os.environ["PENSTOCK_OFI_PROVIDER"]
+
+
+def case_check():
+    """penstock check tells how the server moves the bytes, and why not otherwise."""
+    with Setup() as s:
+        s.source(5 * MIB)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for options, state, words in (("", "no", "by shm1, and a CPU copies them"),
+                                      ("?rdma-transports=tcp1", "no", "by tcp1, and a CPU copies"),
+                                      ("?rdma=off", "no", "rdma=off")):
+            done = s.run("check", "--json", "s3://data-1/key" + options)
+            same(done.returncode, 4, f"status: {done.stdout} {done.stderr}")
+            gates = json.loads(done.stdout)["gates"]
+            same(gates["s3-rdma"]["state"], state, "state")
+            true(words in gates["s3-rdma"]["seen"], gates["s3-rdma"]["seen"])
+            same((gates["objects"]["state"], gates["keys"]["state"]), ("ok", "ok"), "others")
+            true("a range of 4.2 MB" in gates["objects"]["seen"], gates["objects"]["seen"])
 
 
 def case_lengths():
@@ -126,7 +162,7 @@ def case_lengths():
 
 
 def case_many_ranges():
-    """Many short reads at the same time have the same bytes by RDMA and by HTTP."""
+    """Many short reads at the same time get the same bytes by RDMA as by HTTP."""
     with Setup() as s:
         s.source(LEN)
         s.copy(s.path("source"), "s3://data-1/key")
@@ -143,7 +179,8 @@ def case_many_ranges():
 
 
 def case_rdma_is_off():
-    """A gateway without RDMA declines: HTTP carries the bytes, and the reasons are told."""
+    """A gateway without RDMA declines tokens. The bytes then move by HTTP, and the reports give
+    the reason."""
     with Setup(flags=["--rdma", "none"]) as s:
         data = s.source(LEN)
         report = s.copy(s.path("source"), "s3://data-1/key")
@@ -197,7 +234,7 @@ def case_tls_excludes_tcp1():
 
 
 def case_load():
-    """`penstock load` of a model, into host memory and into the GPU."""
+    """Runs `penstock load` of a model, into host memory and into the GPU."""
     with Setup() as s:
         data = s.source(9 * MIB)
         head = json.dumps({"t": {"dtype": "U8", "shape": [len(data)],
@@ -216,8 +253,8 @@ def case_load():
 
 
 def case_upstream():
-    """A gateway in front of another one moves the bytes by RDMA. If it declines all tokens, they go
-    by HTTP, and it gets no more tokens after 32."""
+    """A gateway in front of another gateway moves the bytes by RDMA. If this gateway declines all
+    tokens, the bytes move by HTTP, and the client sends it no more tokens after 32."""
     for flags, path in (([], "rdma"), (["--rdma", "none"], "bounce")):
         with Setup() as s, Setup(upstream=s.gateway.url, flags=flags, env={
                 "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -236,13 +273,13 @@ def case_upstream():
 
 
 def case_gateway_killed():
-    """A gateway that is killed in the middle of a read: the copy fails, and leaves no file."""
+    """Kills the gateway in the middle of a read. The copy must fail, and must leave no file."""
     with Setup() as s:
         s.source(LEN)
         s.copy(s.path("source"), "s3://data-1/key")
         url = "s3://data-1/key?rdma=require&timeout=2"
         with open(os.path.join(s.gateway.root, "data-1", "key"), "r+b") as file:
-            file.truncate(40 << 30)  # long enough to be in the middle
+            file.truncate(40 << 30)  # makes the read so long that the kill comes in its middle
         errors = []
         thread = threading.Thread(target=lambda: errors.append(
             s.run("cp", "--json", url, s.path("none"))))

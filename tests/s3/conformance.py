@@ -42,8 +42,8 @@ def cases(modules=MODULES):
 
 
 def deviations(server, names):
-    """Returns this server's known deviations: for each case the reason, and whether the case
-    must fail."""
+    """Returns the known deviations of this server. For each case, they say the reason, and whether
+    the case must fail or may also pass."""
     found, of, reason = {}, "", ""
     with open(os.path.join(HERE, "deviations"), encoding="utf-8") as file:
         for line in file:
@@ -60,7 +60,7 @@ def deviations(server, names):
 
 
 def run(case):
-    """Runs a case. Returns an empty text if it passes, else the reason."""
+    """Runs a case. Returns an empty text if it passes, else the reason of its failure."""
     test = tools.Test()
     try:
         case(test)
@@ -101,7 +101,8 @@ def report(number, name, case, known):
 
 
 def main(modules=MODULES, strict=True):
-    """Runs the cases of modules. `strict`: the deviations must be cases of these modules."""
+    """Runs the cases of some modules. If `strict` is true, each listed deviation must name a case
+    of these modules."""
     wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     found = cases(modules)
     chosen = [(name, case) for name, case in found

@@ -24,7 +24,7 @@ def check(got, wanted, what):
 
 def main():
     bucket, up, down = sys.argv[1:]
-    # Old versions do not read AWS_ENDPOINT_URL.
+    # Old versions of boto3 do not read AWS_ENDPOINT_URL.
     s3 = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     print("boto3", boto3.__version__)
     config = TransferConfig(multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The far side of windows: what a server of S3 over RDMA does with a client's token, by the
-transports tcp1 and shm1. Written from the comments in src/wire/tcp1.h and shm1.h, without the
-library. Called by tests/s3/windows."""
+"""Implements the server side of transfers by S3 over RDMA: what a server does with a client's
+token, for the transports tcp1 and shm1. It was written from the comments in src/wire/tcp1.h and
+shm1.h, and does not use the library. tests/s3/windows calls it."""
 
 import base64
 import socket
 import struct
 
-READ, WRITE = 0, 1  # as in the token's direction: the server writes, the server reads
+# direction of a token: READ means that the server writes the window, WRITE that it reads it
+READ, WRITE = 0, 1
 OK, REFUSED, OUTSIDE = 0, 1, 2
 FRAME = 1 << 20
 COMMAND = struct.Struct("<IIQQ16sQII")
 REPLY = struct.Struct("<IBBBBQII")
-EXPORTED = 192  # bytes of struct penstock_export
+EXPORTED = 192  # length of struct penstock_export in bytes
 MESSAGE = struct.Struct(f"<IIQ16sIIQQQQII{EXPORTED}s")
 CASTAGNOLI = []
 for _byte in range(256):
@@ -29,7 +30,7 @@ def crc32c(data):
 
 
 class Window:
-    """A window of a client, which its token describes."""
+    """The window that a client's token describes."""
 
     def __init__(self, token):
         fields = token.split(":")
@@ -76,7 +77,7 @@ class Window:
         return status, self._take(len_)
 
     def write(self, data, off=0):
-        """Writes to the window by tcp1. Returns the first status that is not OK."""
+        """Writes to the window by tcp1. Returns the first status that is not OK, or OK."""
         for at in range(0, len(data), FRAME):
             piece = data[at:at + FRAME]
             status, _ = self._command(1, off + at, len(piece), piece)
@@ -85,7 +86,7 @@ class Window:
         return OK
 
     def read(self):
-        """Returns the bytes of the window, by tcp1."""
+        """Reads the bytes of the window by tcp1."""
         data = b""
         while len(data) < self.len:
             status, piece = self._command(2, len(data), min(FRAME, self.len - len(data)), b"")
@@ -95,8 +96,8 @@ class Window:
         return data
 
     def open_shm1(self):
-        """Opens the window by shm1, as for a transfer, and does nothing more. Returns the status
-        of the client's answer."""
+        """Opens the window by shm1, as a server does before a transfer, but transfers nothing.
+        Returns the status of the client's answer."""
         self.connect()
         self.socket.send(MESSAGE.pack(0x314d4853, 1, self.id, self.cap, READ, 0, 0, self.len, 0,
                                       0, 0, 0, bytes(EXPORTED)))
@@ -104,13 +105,13 @@ class Window:
 
 
 def token_of(request):
-    """Returns the window of a request's token, or None."""
+    """Returns the window that a request's token describes, or None."""
     token = request.headers.get("x-amz-rdma-token")
     return Window(token) if token else None
 
 
 def moved(count, reply="200", **more):
-    """Returns the headers of a transfer that is complete."""
+    """Returns the headers of the response to a request whose transfer moved `count` bytes."""
     return {"x-amz-rdma-reply": reply, "x-amz-rdma-bytes-transferred": str(count), **more}
 
 
@@ -119,7 +120,7 @@ def checksum(crc64nvme):
 
 
 def wrong(crc64nvme):
-    """Returns another checksum, in base64."""
+    """Returns a checksum that differs from this one, in base64."""
     data = bytearray(base64.b64decode(crc64nvme))
     data[0] ^= 1
     return base64.b64encode(bytes(data)).decode()

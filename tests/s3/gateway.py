@@ -29,7 +29,7 @@ from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, S
 # --- keys -------------------------------------------------------------------------
 
 def refused_keys(text, mode=0o600):
-    """Starts a gateway with a key file. Returns its exit status and its message."""
+    """Starts a gateway with a wrong key file. Returns its exit status and its message."""
     with Gateway() as place:
         write_private(place.keys, text)
         os.chmod(place.keys, mode)
@@ -92,7 +92,8 @@ def case_keys_reload():
 # --- hostile requests -------------------------------------------------------------
 
 def case_slow_head():
-    """A client that sends a head byte by byte is cut off; others are served meanwhile."""
+    """A client that sends a head byte by byte is disconnected. Other clients are served meanwhile.
+    """
     gateway, client = opened(flags=["--timeout", "2", "--threads", "1"])
     with gateway, gateway.connect() as slow:
         start = time.monotonic()
@@ -147,9 +148,9 @@ def case_oversize_heads():
 
 
 def case_garbage():
-    """Requests with random changes are answered or cut off. They store nothing under other keys,
-    and no body that its checksum does not fit."""
-    gateway, client = opened(flags=["--timeout", "3"])  # ends requests that are not whole
+    """Sends requests with random changes. The gateway answers or disconnects. It must store
+    nothing under other keys, and no body that differs from its checksum."""
+    gateway, client = opened(flags=["--timeout", "3"])  # ends requests that stay incomplete
     source, body = random.Random(SEED), b"abcde" * 50
     with gateway:
         def request(number):
@@ -158,7 +159,8 @@ def case_garbage():
                                    zlib.crc32(body).to_bytes(4, "big"))
             return put_head(client, f"plain-{number}", len(body), "Connection: close\r\n") + body
 
-        # Without changes, the requests are accepted, so that the changes matter.
+        # Without changes the requests are accepted, so a later refusal is an effect of the
+        # changes.
         for number in (0, 1):
             with gateway.connect() as raw:
                 raw.sendall(request(number))
@@ -189,14 +191,15 @@ def case_garbage():
 
 
 def case_unknown_uploads():
-    """Requests for uploads that do not exist leave the gateway's own descriptors open."""
+    """A request for an upload that does not exist must not close the gateway's own descriptors 0
+    to 2."""
     gateway, client = opened()
     with gateway:
         client.create_bucket(Bucket="other")
         upload = client.create_multipart_upload(Bucket="other", Key="k")["UploadId"]
         standard = [f"/proc/{gateway.process.pid}/fd/{n}" for n in (0, 1, 2)]
         before = [os.readlink(path) for path in standard]
-        # No upload was ever made in data-1.
+        # The folder of uploads has no entry for data-1.
         for bucket in ("data-1", "other"):
             for word in ("x", "../" * 4, "0" * 32, "f" * 33, upload[:-1] + "/"):
                 for call, more in ((client.list_parts, {}), (client.abort_multipart_upload, {}),
@@ -208,12 +211,13 @@ def case_unknown_uploads():
 
 
 def case_unknown_parameters():
-    """A parameter that the gateway does not know makes no other change than the one it names."""
+    """If a request has an unknown parameter, the gateway either refuses it or makes only the
+    change that the request names."""
     gateway, client = opened()
     with gateway:
         client.put_object(Bucket="data-1", Key="k", Body=b"old")
         client.create_bucket(Bucket="other")
-        added = []  # the last word is added to the query
+        added = []  # the last word of this list is appended to the query
         client.meta.events.register("before-sign.s3", lambda request, **_: setattr(
             request, "url", request.url + ("&" if "?" in request.url else "?") + added[-1]))
         calls = ((client.put_object, {"Bucket": "data-1", "Key": "k", "Body": b"new"}),
@@ -267,8 +271,9 @@ def case_body_limit():
 
 
 def count_answered(gateway, count, address="127.0.0.1"):
-    """Opens connections from an address, one after another, sends a request on each, and holds
-    them. Returns how many get a reply, and how many the gateway ends without one."""
+    """Opens `count` connections from one address, one after another. Sends a request on each and
+    keeps it open. Returns how many connections get a reply, and how many the gateway closes
+    without a reply."""
     replies, held = collections.Counter(), []
     before = gateway.metric("penstock_connections")
     for _ in range(count):
@@ -286,7 +291,7 @@ def count_answered(gateway, count, address="127.0.0.1"):
 
 
 def case_connections_limit():
-    """Connections beyond the limit are ended at once, and the others are served."""
+    """The gateway closes connections beyond the limit at once, and serves the others."""
     with Gateway(flags=["--connections", "64", "--timeout", "600"]) as gateway:
         for _ in range(2):
             same(count_answered(gateway, 200), (64, 136), "connections with and without a reply")
@@ -306,7 +311,7 @@ def case_connections_per_address():
 
 
 def case_many_connections():
-    """1,000 connections, each with a part of a request, and another client meanwhile."""
+    """The gateway serves a client while 1,000 connections have each sent a part of a request."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit < 2500:
         raise Skip(f"only {limit} files may be open")
@@ -331,7 +336,7 @@ def case_many_connections():
 
 
 def case_herd():
-    """256 clients at once store and read objects; none gets an error."""
+    """256 clients store and read objects at the same time. None of them may get an error."""
     gateway, client = opened()
     with gateway:
         paths = [(presigned(client, "put_object", f"k{n}"), presigned(client, "get_object",
@@ -390,7 +395,8 @@ def case_traversal():
 # --- files ------------------------------------------------------------------------
 
 def case_plain_files():
-    """Objects are files, and files are objects."""
+    """Each object is a plain file with the name of its key, and each plain file in a bucket is an
+    object."""
     gateway, client = opened()
     with gateway:
         folder = os.path.join(gateway.root, "data-1")
@@ -413,7 +419,8 @@ def case_plain_files():
 
 
 def case_long_metadata():
-    """Metadata that the file system's attributes cannot hold is kept in a file."""
+    """If the metadata do not fit into the file system's extended attributes, the gateway keeps
+    them in a file."""
     gateway, client = opened()
     with gateway:
         metadata = {f"m{i}": "%" * 190 for i in range(10)}
@@ -433,7 +440,8 @@ NAMES = ["a", "b", "", ".", "..", "%", "%e", "%self", "%moving", "%25", "-", "a"
 
 
 def case_keys_collide():
-    """Random keys that share names of folders, compared with a dictionary."""
+    """Stores random keys, many of which are also prefixes of other keys. Compares the objects with
+    a dictionary."""
     gateway, client = opened()
     source = random.Random(SEED)
     other = Gateway(root=gateway.root)
@@ -495,7 +503,7 @@ def listed(client, prefix, delimiter, size):
 
 
 def case_large_folder():
-    """A folder with more files than a listing keeps in memory."""
+    """Lists a folder with more files than a listing keeps in memory at a time."""
     gateway, client = opened()
     with gateway:
         folder = os.path.join(gateway.root, "data-1")
@@ -507,7 +515,7 @@ def case_large_folder():
 
 
 def case_unreadable_files():
-    """A listing fails if it cannot read a file that it should show."""
+    """If the gateway may not read a file that belongs to a listing, the listing fails."""
     gateway, client = opened(before=without_override())
     with gateway:
         own = os.path.join(gateway.root, ".penstock", "multipart", "data-1")
@@ -536,8 +544,8 @@ def case_unreadable_files():
 
 
 def case_completions_wait():
-    """Of two requests that complete an upload, one stores the object, and both get its ETag. An
-    upload that is aborted meanwhile is not completed."""
+    """Two requests complete one upload at the same time. One of them stores the object, and both
+    get its ETag. If the upload is aborted at the same time, it is not completed."""
     gateway, client = opened()
     with gateway:
         for end in ("complete", "abort"):
@@ -586,7 +594,8 @@ def case_full_disk():
 
 
 def case_if_none_match_race():
-    """Of many PUTs with If-None-Match: * by two gateways, one succeeds."""
+    """Many clients of two gateways send PUT with If-None-Match: * for one key. Exactly one
+    succeeds."""
     gateway, client = opened()
     other = Gateway(root=gateway.root)
     with gateway, other:
@@ -601,7 +610,7 @@ def case_if_none_match_race():
                                Body=b"%d" % number, IfNoneMatch="*")
 
             calls = [lambda n=n: attempt(n) for n in range(6)]
-            # A folder with the object's name appears at the same time.
+            # At the same time, another PUT makes a folder with the object's name.
             calls.append(lambda: failure(client.put_object, Bucket="data-1", Key=key + "/x",
                                          Body=b"x"))
             results = together(calls)
@@ -612,7 +621,8 @@ def case_if_none_match_race():
 
 
 def case_object_becomes_folder():
-    """An object stays readable while another gateway makes a folder of its name."""
+    """While another gateway replaces an object by a folder of its name, the object must stay
+    readable."""
     gateway, client = opened()
     other = Gateway(root=gateway.root)
     with gateway, other:
@@ -729,7 +739,8 @@ def case_tls():
 
 
 def case_old_certificate_ends():
-    """The server with the old certificate ends after its last connection, without a signal."""
+    """After a reload of the certificate, the process runs a second HTTP server. The server with
+    the old certificate ends when its last connection ends, and needs no signal for that."""
     with Gateway() as place:
         pair = make_certificate(place.place, "one")
         with Gateway(tls=pair) as gateway:
@@ -767,7 +778,8 @@ def case_repair():
         same((result["uploads_removed"], result["drafts_removed"], result["in_use"]), (1, 0, 2),
              "first repair")
         same([os.path.exists(path) for path in uploads], [False, True], "uploads")
-        # The time of a name's last change cannot be set, so the lease runs out.
+        # A test cannot set the time of a name's last change (ctime), so it waits until the lease
+        # expires.
         until(lambda: repair(gateway, "--lease", "1")["drafts_removed"] == 1, "the draft is old")
         raw.sendall(b"67890")
         until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
@@ -776,12 +788,14 @@ def case_repair():
 
 
 def case_repair_keeps_moves():
-    """A repair that cannot visit a folder does not remove the only name of an object."""
+    """If a repair cannot read a folder, it must not remove a draft that may be the only name of an
+    object."""
     gateway, client = opened()
     with gateway:
         client.put_object(Bucket="data-1", Key="a", Body=b"body")
         gateway.stop()
-        # As after a crash that interrupts the PUT of "a/b": only the exchange has been made.
+        # Simulates a crash in the middle of PUT "a/b": the folder and the object "a" have
+        # exchanged their names, and nothing else has happened.
         folder = os.path.join(gateway.root, "data-1", "a")
         place = os.path.join(gateway.root, ".penstock", "tmp", "0" * 32)
         os.rename(folder, place)
@@ -814,7 +828,8 @@ def case_repair_keeps_unreadable_uploads():
 
 
 def without_override():
-    """Returns the begin of a command to which the modes of files apply, also as root."""
+    """Returns the first words of a command whose process obeys the permissions of files even as
+    root."""
     if os.getuid():
         return []
     words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
@@ -838,7 +853,7 @@ def case_rdma_declined():
             got = error.response["ResponseMetadata"]["HTTPHeaders"]
         with open(gateway.log, encoding="utf-8") as file:
             status = json.loads(file.read().splitlines()[-1])["status"]
-        # boto3 reports 500, because the body of the reply is an error.
+        # The status is 200, but boto3 reports 500, because the body of the reply is an error.
         same((status, got.get("x-amz-rdma-reply"), got.get("x-amz-rdma-bytes-transferred")),
              (200, "501", "0"), "PUT")
         same(os.listdir(os.path.join(gateway.root, "data-1")), [], "nothing is stored")

@@ -22,13 +22,13 @@ PART = 5 << 20
 
 
 def body_of(writer, number, length):
-    """Returns a body that shows whether it is whole: a head, bytes, and their digest."""
+    """Returns a body whose completeness can be checked: a head, bytes, and their digest."""
     rest = random.Random(f"{writer} {number}").randbytes(length)
     return b"%d %d %d\n" % (writer, number, length) + rest + hashlib.sha256(rest).digest()
 
 
 def number_of(body, writer):
-    """Returns the number of a whole body of a writer."""
+    """Returns the number in a body of this writer. Fails if the body is not complete."""
     head, rest = body.split(b"\n", 1)
     who, number, length = map(int, head.split())
     same((who, len(rest)), (writer, length + 32), "writer and length")
@@ -37,13 +37,13 @@ def number_of(body, writer):
 
 
 class Writer(threading.Thread):
-    """Stores an object under its key again and again, until the gateway is gone."""
+    """Stores objects with increasing numbers under its key until the gateway is gone."""
 
     def __init__(self, client, key, writer, first):
         super().__init__()
         self.client, self.key, self.writer = client, key, writer
         self.next, self.acknowledged, self.errors = first, -1, []
-        self.count = 0  # acknowledged objects
+        self.count = 0  # number of acknowledged objects
 
     def store(self, body):
         if self.writer != 2:
@@ -73,7 +73,7 @@ class Writer(threading.Thread):
 
 
 def check(client, writers):
-    """Checks all objects against what was acknowledged."""
+    """Compares all stored objects with the acknowledged ones."""
     for one in writers:
         same(one.errors, [], f"errors of {one.key[:9]}")
         try:
@@ -82,7 +82,7 @@ def check(client, writers):
             same(one.acknowledged, -1, f"last acknowledged object {one.key[:9]}")
             continue
         found = number_of(body, one.writer)
-        # The PUT that was interrupted may have been stored.
+        # The interrupted PUT may have been stored or not.
         same(one.acknowledged <= found < one.next, True,
              f"number {found} of {one.key[:9]} between {one.acknowledged} and {one.next}")
         one.acknowledged = found
@@ -91,11 +91,13 @@ def check(client, writers):
 
 
 def check_repair(gateway, writers):
-    """Repairs what the kills have left, and checks that the objects stay."""
+    """Runs a repair after the kills. Checks that it removes all drafts and uploads, and no object.
+    """
     left = gateway.drafts()
     print(f"# {len(left)} files are left", flush=True)
     same(bool(left), True, f"the kills have left files: {left}")
-    # The time of a file's last change cannot be set, so the leases run out.
+    # A test cannot set the time of a file's last change (ctime), so it waits until the leases
+    # expire.
     until(lambda: repair(gateway, "--lease", "1", "--upload-lease", "1")["in_use"] == 0,
           "nothing is in use")
     same(gateway.drafts(), [], "files that the repair leaves")
@@ -124,7 +126,7 @@ def case_kills():
             if kill == 0:
                 until(lambda: all(one.count for one in writers) or any(
                     not one.is_alive() for one in writers), "each writer has stored an object")
-            # The time of a kill is random: any moment of a PUT may be hit.
+            # The time until the kill is random, so that it can interrupt a PUT at any moment.
             threading.Event().wait(source.uniform(0.05, 0.8))
             gateway.stop(signal.SIGKILL)
             for one in writers:

@@ -17,19 +17,21 @@ from served import (READ_KEY, READ_SECRET, host, opened, presigned, put_head, ru
 
 REQUESTS = int(os.environ.get("PENSTOCK_REQUESTS", "20000"))
 CONNECTIONS = 4
-WARM_UP = 4000  # requests that fill the caches of each thread's allocator
+# number of requests that fill the caches of each thread's allocator before the measurement
+WARM_UP = 4000
 GROWTH_KIB = 2048
 BATCH = max(REQUESTS // 10, CONNECTIONS)
 
 
 def memory_kib(gateway):
-    """Returns the gateway's anonymous memory: heap and stacks, without the pages of files."""
+    """Returns the gateway's anonymous memory (heap and stacks) in KiB. It does not include mapped
+    files."""
     with open(f"/proc/{gateway.process.pid}/status", encoding="ascii") as file:
         return [int(line.split()[1]) for line in file if line.startswith("RssAnon")][0]
 
 
 def requests_of(gateway, client, number):
-    """Returns the bytes of one request of each kind and the status of its reply."""
+    """Returns one request of each kind, as bytes, with the status that its reply must have."""
     body = b"x" * 3000
     reader = gateway.client(READ_KEY, READ_SECRET)
 
@@ -47,7 +49,7 @@ def requests_of(gateway, client, number):
              (plain("GET", "/data-1/k"), 403),
              (plain("GET", get).replace(b"\r\n\r\n", b"\r\nRange: bytes=10-99\r\n\r\n"), 206)]
     kinds += kinds
-    # A PUT waits for the drive, so it is one of many.
+    # A PUT is slow, because it waits for the drive. So only one of many requests is a PUT.
     return kinds + [(put_head(client, f"put-{number}", len(body)) + body, 200)]
 
 
@@ -64,7 +66,7 @@ def reply_read(stream, is_head):
 
 
 def send(gateway, kinds, count):
-    """Sends requests on one connection, each after the reply to the one before."""
+    """Sends requests on one connection. Each request follows the reply to the previous one."""
     with gateway.connect() as raw, raw.makefile("rb") as stream:
         for request, status in itertools.islice(itertools.cycle(kinds), count):
             raw.sendall(request)
@@ -78,7 +80,7 @@ def case_memory_is_flat():
         client.put_object(Bucket="data-1", Key="k", Body=b"y" * 5000)
 
         def send_all(count):
-            # A presigned URL is valid for an hour, so each batch has URLs of its own.
+            # A presigned URL is valid for only an hour, so each batch uses new URLs.
             kinds = [requests_of(gateway, client, n) for n in range(CONNECTIONS)]
             together([lambda k=k: send(gateway, k, count // CONNECTIONS) for k in kinds])
 

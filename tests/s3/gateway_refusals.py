@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sends requests to `penstock serve` that it must refuse, hundreds of times. Each must be refused
-and counted, no object may be stored or changed, no descriptor and no draft may be left, and the
-memory may grow by at most 6 MiB. Also fills the disk in the middle of uploads and copies.
+"""Sends requests to `penstock serve` that it must refuse, hundreds of times. The gateway must
+refuse and count each request. It must not store or change an object, nor leave a descriptor or a
+draft behind, and its memory may grow by at most 6 MiB. Also fills the disk in the middle of
+uploads and copies.
 
 gateway_refusals.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
 TAP; tests/run runs it."""
@@ -24,19 +25,19 @@ from served import (KEY, SECRET, SEED, Gateway, encoded_put, eventually, failure
 
 TURNS, REQUESTS = 10, 10
 BODY = b"a body of some length " * 50
-KEYS = ("kept", "new")  # an object that exists, and one that does not
+KEYS = ("kept", "new")  # the key of an existing object, and the key of none
 SOURCE = random.Random(SEED)
 
 
 def flip(data, first, last):
-    """Returns bytes with one bit changed between two offsets."""
+    """Returns a copy of `data` in which one random bit between two offsets is flipped."""
     data = bytearray(data)
     data[SOURCE.randrange(first, last)] ^= 1 << SOURCE.randrange(8)
     return bytes(data)
 
 
 def signed_put(gateway, key, body):
-    """Returns the head of a PUT whose signature covers the digest of the body."""
+    """Returns the head of a PUT that is signed with the digest of the body."""
     request = AWSRequest("PUT", f"{gateway.url}/data-1/{key}", data=body)
     Auth = type("Auth", (S3SigV4Auth,), {"_should_sha256_sign_payload": lambda *_: True})
     Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
@@ -46,7 +47,7 @@ def signed_put(gateway, key, body):
 
 
 def framed_put(gateway, key, frames):
-    """Returns a PUT in the encoding aws-chunked whose body is sent in chunks of HTTP."""
+    """Returns a PUT with the encoding aws-chunked whose body is also sent in HTTP chunks."""
     head, body = encoded_put(gateway, key, BODY,
                              zlib.crc32(BODY).to_bytes(4, "big")).split(b"\r\n\r\n", 1)
     head = re.sub(rb"\r\nContent-Length: \d+", b"\r\nTransfer-Encoding: chunked", head)
@@ -57,7 +58,7 @@ def chunks(body):
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
-# Each kind returns the bytes of a request that must be refused.
+# Each of these functions returns the bytes of a request that the gateway must refuse.
 
 def wrong_signature(gateway, client, key):
     head = put_head(client, key, len(BODY), "Connection: close\r\n")
@@ -111,7 +112,8 @@ def truncated_body(gateway, client, key):
 
 
 FOUR = 'penstock_requests_total{operation="PutObject",status="4xx"}'
-KINDS = (  # request, statuses ("": the client goes away), what counts it
+# function, accepted statuses ("": the client closes the connection), metrics that count it
+KINDS = (
     (wrong_signature, {"403"}, ["penstock_refused_signatures_total"]),
     (flipped_path, {"403"}, ["penstock_refused_signatures_total"]),
     (flipped_body, {"400"}, [FOUR]),
@@ -125,7 +127,7 @@ KINDS = (  # request, statuses ("": the client goes away), what counts it
 
 
 def resident(gateway):
-    """Returns the resident memory in KiB."""
+    """Returns the gateway's resident memory in KiB."""
     with open(f"/proc/{gateway.process.pid}/status", encoding="ascii") as lines:
         return [int(line.split()[1]) for line in lines if line.startswith("VmRSS")][0]
 
@@ -135,13 +137,15 @@ def descriptors(gateway):
 
 
 def send(gateway, data, ends=False):
-    """Sends a request. Returns the status, or "" if there is none. `ends` says that the client then
-    closes the connection without a reply."""
+    """Sends a request. Returns the status of the reply, or "" if there is none. If `ends` is true,
+    the client closes the connection without waiting for a reply."""
     with gateway.connect() as raw:
         try:
             raw.sendall(data)
         except OSError:
-            pass  # the gateway has refused before it had read all
+            # the gateway has replied and closed the connection before it had read the whole
+            # request
+            pass
         return "" if ends else read_reply(raw)[9:12].decode()
 
 
@@ -149,7 +153,7 @@ def case_refusals():
     gateway, client = opened(flags=["--timeout", "2"])
     with gateway:
         client.put_object(Bucket="data-1", Key="kept", Body=b"kept")
-        # The same requests without a defect are accepted.
+        # The same requests without their defects are accepted.
         for data in (signed_put(gateway, "good", BODY) + BODY,
                      framed_put(gateway, "good", chunks),
                      put_head(client, "good", len(BODY), "Connection: close\r\n") + BODY):
@@ -184,7 +188,8 @@ def case_refusals():
 
 
 def case_replays_after_expiry():
-    """A request that was accepted is refused when its URL has expired, and changes nothing."""
+    """A valid request is sent again after its URL has expired. The gateway must refuse it, and
+    change nothing."""
     gateway, client = opened()
     with gateway:
         url = client.generate_presigned_url("put_object", ExpiresIn=2, Params={
@@ -193,7 +198,7 @@ def case_replays_after_expiry():
                 f"close\r\nContent-Length: {len(BODY)}\r\n\r\n").encode() + BODY
         same(send(gateway, data), "200", "status within the time")
         client.put_object(Bucket="data-1", Key="k", Body=b"newer")
-        # Each replay within the time is a valid request, so only a read is repeated.
+        # Before the expiry, a repeated request is still valid. So this case repeats only a read.
         url = client.generate_presigned_url("get_object", ExpiresIn=2, Params={
             "Bucket": "data-1", "Key": "k"})
         get = (f"GET /{url.split('/', 3)[3]} HTTP/1.1\r\nHost: {host(client)}\r\nConnection: "
@@ -206,7 +211,8 @@ def case_replays_after_expiry():
 
 
 def case_full_disk():
-    """Parts, copies and completions that do not fit get 507, and nothing of them is visible."""
+    """On a full disk, parts, copies and completions get status 507, and no part of them becomes
+    visible."""
     gateway = Gateway()
     with gateway, small_disk(gateway, 16):
         client = gateway.client()
@@ -231,7 +237,7 @@ def case_full_disk():
         same([p["PartNumber"] for p in client.list_parts(UploadId=upload, **names)["Parts"]],
              [1], "parts")
         same(client.get_object(Bucket="data-1", Key="old")["Body"].read() == part, True, "body")
-        # With room, the same upload is completed.
+        # After space was freed, the same upload can be completed.
         client.delete_object(Bucket="data-1", Key="old")
         same(failure(client.complete_multipart_upload, **finish), None, "with room")
         same(client.get_object(**names)["Body"].read() == part, True, "the object")
@@ -239,7 +245,8 @@ def case_full_disk():
 
 
 def case_herd_with_errors():
-    """256 clients at once, of which half send requests that are refused: the others are served."""
+    """256 clients send requests at the same time, and half of them send requests that are refused.
+    The other half must be served."""
     gateway, client = opened()
     with gateway:
         requests = []

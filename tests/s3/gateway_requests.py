@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what `penstock serve` does with conditions of requests, and with limits of their bodies,
-beyond what conformance.py can expect of all servers.
+"""Tests how `penstock serve` handles conditions of requests and limits of their bodies.
+conformance.py cannot test these cases, because other servers behave differently.
 
 gateway_requests.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
 TAP; tests/run runs it."""
@@ -14,12 +14,13 @@ import threading
 
 from served import Skip, failure, keys_of, opened, run_cases, same, together, until
 
-TEXT, TEXTS = 4 << 20, 64 << 20  # longest list of parts, and the limit for all at once
+# maximum bytes of one XML body, and of the XML bodies of all requests together
+TEXT, TEXTS = 4 << 20, 64 << 20
 WRONG = '"0123456789abcdef0123456789abcdef"'
 
 
 def case_delete_many_conditions():
-    """Only entries whose conditions hold are deleted; an unknown condition is refused."""
+    """DeleteObjects deletes only entries whose conditions hold. An unknown condition is refused."""
     gateway, client = opened()
     with gateway:
         etags = {key: client.put_object(Bucket="data-1", Key=key, Body=key.encode())["ETag"]
@@ -54,10 +55,12 @@ def case_delete_conditions():
 
 
 def case_complete_if_match_race():
-    """An object that changes while a completion copies the parts is not replaced."""
+    """A completion with If-Match must not replace an object that changes while the parts are
+    copied."""
     gateway, client = opened()
     blocked = threading.Event()
-    # The kernel delays the opening of a file with a lease, and sends SIGIO to the lease's owner.
+    # The test holds a lease on a part. When the gateway opens this file, the kernel delays the
+    # open and sends SIGIO to the test.
     before = signal.signal(signal.SIGIO, lambda *_: blocked.set())
     with gateway:
         etag = client.put_object(Bucket="data-1", Key="k", Body=b"old")["ETag"]
@@ -86,7 +89,8 @@ def case_complete_if_match_race():
 
 
 def case_listing_while_objects_move():
-    """Objects that folders replace stay in all listings, with their sizes."""
+    """While folders replace objects, each listing must still contain these objects with their
+    sizes."""
     gateway, client = opened()
     with gateway:
         folder = os.path.join(gateway.root, "data-1")
@@ -101,7 +105,8 @@ def case_listing_while_objects_move():
             try:
                 for number, key in enumerate(wanted):
                     if number % 100 == 50:
-                        # Each of three thirds of the moves meets listings by both clients.
+                        # Pauses in each third of the moves until both clients have made another
+                        # listing.
                         seen = list(counts)
                         until(lambda seen=seen: all(now > then for now, then in
                                                     zip(counts, seen)), "both clients list")
@@ -125,7 +130,7 @@ def case_listing_while_objects_move():
 
 
 def has_queue(gateway):
-    """Returns whether bytes are on their way to or from the gateway."""
+    """Returns whether a socket of the gateway has bytes that were not read yet."""
     with open("/proc/net/tcp", encoding="ascii") as file:
         rows = [line.split() for line in file.readlines()[1:]]
     port = f":{gateway.port:04X}"
@@ -134,7 +139,8 @@ def has_queue(gateway):
 
 
 def case_texts_limit():
-    """The texts of all requests at once have a limit, after which requests get 503."""
+    """The memory for the XML bodies of all requests together is limited. Requests beyond the limit
+    get status 503."""
     gateway, client = opened()
     with gateway:
         upload = client.create_multipart_upload(Bucket="data-1", Key="k")["UploadId"]
@@ -145,7 +151,8 @@ def case_texts_limit():
                 f"Content-Length: {TEXT}\r\n\r\n").encode()
 
         def replies(count):
-            """Sends requests that all are there before the first one is whole."""
+            """Sends requests whose last byte is missing, and waits until the gateway has read
+            them. Then completes them."""
             connections = [gateway.connect() for _ in range(count)]
             for one in connections:
                 one.sendall(head + b" " * (TEXT - 1))
@@ -157,7 +164,7 @@ def case_texts_limit():
                 one.close()
             return got
 
-        # Requests that are refused count until they have their replies.
+        # A refused request occupies its memory until its reply is sent.
         got = replies(TEXTS // TEXT + 4)
         statuses = [reply.split(" ", 2)[1] for reply in got]
         print("#", statuses)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges objects with boto3 through moto, a simulation of S3 that none of us wrote. moto checks
-our signatures with botocore's code. Called by tests/s3/moto."""
+"""Exchanges objects between Penstock and boto3 through moto, an independent simulation of S3. moto
+verifies our signatures with botocore's code. tests/s3/moto runs this script."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ class Exchange(unittest.TestCase):
         for name in list(os.environ):
             if name.startswith("AWS_"):
                 del os.environ[name]
-        # The server prints a line for each request.
+        # Disables the log line that the server prints for each request.
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         options = {"endpoint_url": cls.url, "region_name": "us-east-1"}
         first = boto3.session.Session("first", "first")
@@ -48,13 +48,13 @@ class Exchange(unittest.TestCase):
         key = iam.create_access_key(UserName="user")["AccessKey"]
         cls.key, cls.secret = key["AccessKeyId"], key["SecretAccessKey"]
         cls.s3 = boto3.session.Session(cls.key, cls.secret).client("s3", **options)
-        # From here on, moto checks the signature of each request.
+        # From now on, moto verifies the signature of each request.
         cls.check_signatures("0")
         cls.s3.create_bucket(Bucket="bucket")
 
     @classmethod
     def check_signatures(cls, after):
-        """Makes moto check signatures after so many requests."""
+        """Makes moto verify signatures after the next `after` requests."""
         urllib.request.urlopen(urllib.request.Request(
             cls.url + "/moto-api/reset-auth", after.encode(), {"Content-Type": "text/plain"},
             method="POST")).read()
@@ -108,7 +108,7 @@ class Exchange(unittest.TestCase):
         self.s3.put_object(Bucket="bucket", Key="signed key", Body=data)
         url = self.s3.generate_presigned_url("get_object", {"Bucket": "bucket",
                                                             "Key": "signed key"})
-        # moto cannot check the signature of a presigned URL.
+        # moto cannot verify the signature of a presigned URL.
         self.check_signatures("inf")
         self.addCleanup(self.check_signatures, "0")
         done = self.cp(url, self.dir / "got", AWS_ACCESS_KEY_ID="")

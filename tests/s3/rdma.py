@@ -84,7 +84,7 @@ def round_trip(transport, device, *flags):
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
         same(s.declined(), 0, "declined")
-        # Parts of an upload.
+        # Uploads an object in parts.
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
         for number in (1, 2):
@@ -103,7 +103,7 @@ def case_round_trips():
 
 
 def case_ofi1_round_trips():
-    """ofi1 moves bytes if both sides name it, over each provider of libfabric."""
+    """If both sides name transport ofi1, it moves the bytes, over each provider of libfabric."""
     for provider in ("net", "tcp;ofi_rxm"):
         os.environ["PENSTOCK_OFI_PROVIDER"] = provider
         try:
@@ -113,7 +113,7 @@ def case_ofi1_round_trips():
                 raise Skip(str(error)) from error
             raise
         round_trip("ofi1", "host", "--rdma", "tcp1,ofi1")
-    # Without the option, the gateway declines the token, and the bytes go by HTTP.
+    # Without the option for ofi1, the gateway declines the token, and the bytes move by HTTP.
     with Setup("ofi1") as s:
         s.memory.write(0, b"x" * MIB)
         same(s.objects.put("data-1", "key", s.memory, 0, MIB)[0], "http", "PUT")
@@ -122,7 +122,7 @@ def case_ofi1_round_trips():
 
 
 if ADDRESS != "127.0.0.1":
-    # An RDMA network card has the address (tests/lab/rc1).
+    # With PENSTOCK_RC1_ADDRESS, ADDRESS is the address of an RDMA network card (tests/lab/rc1).
     def case_round_trip_through_a_card():
         round_trip("rc1", "host")
 
@@ -151,7 +151,7 @@ def with_token(s, token, function, key="key", **words):
 
 
 def declined_put(s, token):
-    """Returns the code and the reply of a PUT that is not served."""
+    """Returns the error code and x-amz-rdma-reply of a PUT that must be declined."""
     try:
         with_token(s, token, s.plain.put_object)
     except botocore.exceptions.ClientError as error:
@@ -176,11 +176,12 @@ def case_wrong_tokens():
         window.release()
         reply = failure(lambda: with_token(s, token, s.plain.put_object))
         same(reply, (500, "RDMATransferFailed"), "a released token")
-        # A GET falls back to its body.
+        # If the transfer of a GET fails, the gateway sends the object as the body.
         same(with_token(s, token, s.plain.get_object)["Body"].read() == data, True, "body")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
         same(s.metric("rdma_failed_total"), 3, "failed")
-        # Another host: declined, and the client sends the object by HTTP.
+        # The tokens name another host. The gateway declines them, so that the client can send the
+        # object by HTTP.
         for foreign in ("0:100000:tcp1:192.0.2.1:9:" + "0" * 32,
                         f"0:100000:shm1:{'0' * 32}:m:x:{'0' * 32}"):
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
@@ -188,7 +189,8 @@ def case_wrong_tokens():
 
 
 def rdma_turned_off(setup):
-    """Without a transport that the client offers, all bytes go by HTTP. `setup` makes a Setup."""
+    """If the gateway allows no transport of the client, all bytes move by HTTP. `setup` creates
+    the Setup."""
     data = random.Random(9).randbytes(MIB)
     for flags, transport in ((["--rdma", "none"], None), (["--rdma", "tcp1"], "shm1")):
         with setup(transport, flags=flags) as s:
@@ -221,7 +223,8 @@ def case_tls_excludes_tcp1():
 
 
 def case_lost_client():
-    """A client that is killed in the middle of the transfer of a PUT leaves no object."""
+    """The client is killed in the middle of the transfer of a PUT. The gateway must not store the
+    object."""
     script = f"""
 import sys
 sys.path[:0] = [{os.path.dirname(os.path.abspath(__file__))!r}]
@@ -247,14 +250,14 @@ sys.stdin.readline()
         client.wait()
         same(results, [(500, "RDMATransferFailed")], "the PUT")
         same(s.metric("rdma_failed_total"), 1, "failed")
-        # Nobody is at the token's address, so nothing moves.
+        # The client at the token's address is gone, so nothing moves.
         same(declined_put(s, token), ("RDMANotSupported", "501"), "a later PUT")
         same(failure(lambda: s.plain.head_object(Bucket="data-1", Key="key"))[0], 404, "the object")
         same(s.gateway.drafts(), [], "drafts")
 
 
 class Stalled:
-    """A client of tcp1 that greets, and then only counts what it receives."""
+    """A client of tcp1 that sends the greeting and then only counts the bytes that it receives."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -262,7 +265,7 @@ class Stalled:
         self.token = f"0:{MIB:x}:tcp1:127.0.0.1:{port}:{'0' * 32}"
 
     def accept(self):
-        """Returns a connection on which the server has sent a command."""
+        """Returns a connection on which the server has already sent a command."""
         connection = self.listener.accept()[0]
         connection.sendall(b"PENSTOCK tcp1 1\n")
         same(len(connection.recv(56, socket.MSG_WAITALL)), 56, "length of a command")
@@ -276,7 +279,8 @@ class Stalled:
 
 
 def case_stalled_client():
-    """A client that stalls gets an error in the end, and does not stop the gateway."""
+    """If a client stalls, its request fails after the time limit, and the gateway continues to
+    work."""
     data = random.Random(10).randbytes(MIB)
     with Setup(flags=["--threads", "2"]) as s, Stalled() as stalled:
         s.plain.put_object(Bucket="data-1", Key="key", Body=data)
@@ -285,7 +289,8 @@ def case_stalled_client():
             lambda: with_token(s, stalled.token, s.plain.put_object))))
         put.start()
         connection = stalled.accept()
-        # One of two workers waits. The other one serves; a second token is declined.
+        # One of the two workers waits for the stalled client. The other worker serves requests,
+        # and declines a second token.
         same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
         same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
              "a GET with a token meanwhile")
@@ -295,7 +300,7 @@ def case_stalled_client():
         connection.close()
         same(results, [(500, "RDMATransferFailed")], "the stalled PUT")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
-        # A GET whose transfer stalls gets the object as its body.
+        # If the transfer of a GET stalls, the gateway sends the object as the body.
         get = threading.Thread(target=lambda: results.append(
             with_token(s, stalled.token, s.plain.get_object)["Body"].read()))
         get.start()
@@ -305,13 +310,13 @@ def case_stalled_client():
         same(results[1] == data, True, "the stalled GET")
 
 
-# The head of the answer to a READ of a megabyte.
+# head of the client's answer to a READ of 1 MiB
 READ_REPLY = struct.pack("<IBBBBQII", 0x31504354, 3, 0, 0, 0, 1, MIB, 0)
 
 
 class Dripping(threading.Thread):
-    """Sends one byte after another of the answer to a READ of a megabyte, until the server hangs
-    up."""
+    """Sends the answer to a READ of 1 MiB one byte at a time, until the server closes the
+    connection."""
 
     def __init__(self, connection):
         super().__init__()
@@ -320,7 +325,8 @@ class Dripping(threading.Thread):
     def run(self):
         try:
             self.connection.sendall(READ_REPLY)
-            # The pause is what is tested: the server sees progress within its time limit.
+            # The pause is shorter than the server's limit for a time without progress, so that
+            # only another limit can end the transfer.
             while not select.select([self.connection], [], [], 0.1)[0]:
                 self.connection.sendall(b"x")
                 self.sent += 1
@@ -330,7 +336,7 @@ class Dripping(threading.Thread):
 
 
 def case_dripping_client():
-    """A client that makes progress one byte at a time does not hold a worker."""
+    """A client that makes progress one byte at a time must not occupy a worker forever."""
     with Setup(flags=["--min-rate", str(MIB)]) as s, Stalled() as stalled:
         results = []
         put = threading.Thread(target=lambda: results.append(failure(
@@ -341,12 +347,14 @@ def case_dripping_client():
         put.join()
         drip.join()
         same(results, [(500, "RDMATransferFailed")], "the PUT")
-        # More than five seconds without progress would be the other limit.
+        # With 20 pauses of 0.1 s, the transfer did not end because of the limit for a time without
+        # progress.
         same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
 
 
 def drain_during_a_drip(s, stalled):
-    """Ends a gateway while a PUT by RDMA drips. The gateway and the PUT must end."""
+    """Stops a gateway by SIGTERM while the transfer of a PUT makes slow progress. The gateway and
+    the PUT must end."""
     results = []
 
     def put():
@@ -366,14 +374,15 @@ def drain_during_a_drip(s, stalled):
 
 
 def case_drain_ends_a_dripping_client():
-    """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
+    """When the time of --drain has passed, the gateway cancels a transfer by RDMA and exits."""
     with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
         drain_during_a_drip(s, stalled)
         same(s.gateway.drafts(), [], "drafts")
 
 
 def case_drain_refuses_queued_requests():
-    """After the time of --drain, a request that waits for a worker is refused, not carried out."""
+    """When the time of --drain has passed, the gateway refuses a request that waits for a worker,
+    and does not execute it."""
     with Setup(flags=["--drain", "1", "--threads", "1", "--min-rate", "1"]) as s, \
             Stalled() as stalled:
         s.plain.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
@@ -389,7 +398,7 @@ def case_drain_refuses_queued_requests():
             ends(lambda: s.gateway.client().copy_object(Bucket="data-1", Key=f"copy-{number}",
                                                         CopySource="data-1/key"))
 
-        # The only worker waits for this transfer, which makes progress.
+        # The only worker waits for this transfer, which makes slow progress.
         threads = [threading.Thread(target=ends, args=(
             lambda: with_token(s, stalled.token, s.plain.put_object),))]
         threads[0].start()
@@ -407,7 +416,8 @@ def case_drain_refuses_queued_requests():
 
 
 def case_drain_waits_for_transfers():
-    """SIGTERM lets a transfer by RDMA come to its end, here to its error."""
+    """After SIGTERM, the gateway waits for the end of a transfer by RDMA, which is an error in
+    this case."""
     with Setup() as s, Stalled() as stalled:
         results = []
         thread = threading.Thread(target=lambda: results.append(failure(
@@ -421,7 +431,7 @@ def case_drain_waits_for_transfers():
 
 
 def case_gateway_killed():
-    """A gateway that is killed in the middle of a PUT by RDMA leaves no object."""
+    """Kills the gateway in the middle of a PUT by RDMA. It must not leave an object."""
     with Setup() as s, Stalled() as stalled:
         errors = []
 

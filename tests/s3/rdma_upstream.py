@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests S3 over RDMA through `penstock serve --upstream`: bytes move between the client's window
-and the gateway, and by HTTP between the gateway and the upstream. The client is boto3 with
-examples/object_boto3.py, or one of this file that ends in the middle of a transfer. The upstream is
-another gateway, moto, or the server of server.py, which misbehaves. rdma_upstream.py [WORD...] runs
-the cases whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
+"""Tests S3 over RDMA through `penstock serve --upstream`: bytes move by RDMA between the client's
+window and the gateway, and by HTTP between the gateway and the upstream server. The client is
+boto3 with examples/object_boto3.py, or a client in this file that ends in the middle of a
+transfer. The upstream server is another gateway, moto, or the misbehaving server of server.py.
+rdma_upstream.py [WORD...] runs the cases whose names contain one of the words, or all. Prints TAP;
+tests/run runs it."""
 
 import base64
 import hashlib
@@ -27,11 +28,11 @@ from server import Server
 from upstream import BACK_KEY, BACK_KEYS, BACK_SECRET, ENV, FRONT_KEYS
 
 KIB = 1 << 10
-RING = 192 * KIB  # staging of a request
+RING = 192 * KIB  # bytes of staging memory that one request uses
 
 
 class Setup(rdma.Setup):
-    """A gateway in front of another one, or of the server at `url`."""
+    """A gateway in front of another gateway, or of the server at `url`."""
 
     def __init__(self, transport=None, device="host", url=None, flags=()):
         self.back = None if url else Gateway(keys=BACK_KEYS)
@@ -45,7 +46,7 @@ class Setup(rdma.Setup):
             self.back.close()
 
     def stored(self, key):
-        """Returns an object of the upstream, or None."""
+        """Returns the body of an object that the upstream server stores, or None."""
         try:
             return self.direct.get_object(Bucket="data-1", Key=key)["Body"].read()
         except self.direct.exceptions.NoSuchKey:
@@ -60,7 +61,7 @@ class Setup(rdma.Setup):
 
 
 def crc32c(data):
-    """Computes the CRC-32C of some bytes, one by one."""
+    """Computes the CRC-32C byte by byte."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -75,8 +76,8 @@ for _byte in range(256):
 
 
 class Puppet(threading.Thread):
-    """A client of tcp1 with a window of `data`. It answers `commands` commands, and then ends its
-    connections, as a client that is killed does."""
+    """A client of tcp1 with a window of `data`. It answers `commands` commands and then closes its
+    connections, like a client that is killed."""
 
     def __init__(self, data, commands):
         super().__init__(daemon=True)
@@ -88,7 +89,7 @@ class Puppet(threading.Thread):
 
     def run(self):
         connections = []
-        # The gateway may use several connections.
+        # The gateway may open several connections.
         while not connections or len(self.offsets) < self.commands:
             for ready in select.select([self.listener, *connections], [], [])[0]:
                 try:
@@ -117,7 +118,7 @@ class Puppet(threading.Thread):
                                        crc32c(piece) if piece else 0) + piece)
 
     def end(self):
-        """Waits until the client has ended. It has, unless the gateway sent too few commands."""
+        """Waits until the client has ended. Fails if the gateway has sent too few commands."""
         self.join(30)
         same(self.is_alive(), False, f"a client that waits after {self.offsets}")
 
@@ -167,7 +168,7 @@ def case_lengths_around_the_staging():
             same(s.objects.get("data-1", "key", s.memory, 0, length), "shm1", f"GET {length}")
             same(s.memory.read(0, 3 * RING) == data[:length] + bytes(3 * RING - length), True,
                  f"the window of {length} bytes")
-        # An empty object leaves the window as it is.
+        # A GET of an empty object does not change the window.
         s.direct.put_object(Bucket="data-1", Key="empty", Body=b"")
         s.memory.write(0, b"x")
         window = object_boto3.Window(s.memory, object_boto3.READ, 0, 1)
@@ -180,7 +181,7 @@ def case_lengths_around_the_staging():
 
 
 def case_moto():
-    """moto as the upstream: a server that none of us wrote."""
+    """Uses moto as the upstream server, which is independent of this project."""
     from moto.server import ThreadedMotoServer
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -201,7 +202,7 @@ def case_moto():
 
 
 def reply_of(call, **words):
-    """Returns status, x-amz-rdma-reply and Retry-After of a request that fails."""
+    """Returns status, x-amz-rdma-reply and Retry-After of a request that must fail."""
     try:
         call(**words)
     except botocore.exceptions.ClientError as error:
@@ -255,7 +256,8 @@ def case_checksums():
         s.objects.put("data-1", "key", s.memory, 0, MIB, ContentMD5=md5)
         same(s.stored("key") == data, True, "the object")
         s.is_idle()
-    # An upstream that does not compare checksums gets no whole body either.
+    # Even if the upstream server does not compare checksums, it must not get a complete body with
+    # wrong bytes.
     server = Server()
     with Setup(url=server.url) as s:
         s.memory.write(0, data)
@@ -305,7 +307,7 @@ def case_wrong_tokens():
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
         same(s.gateway.metric("penstock_upstream_replies_total"), replies,
              "requests that reached the upstream")
-        # A GET falls back to its body.
+        # If the transfer of a GET fails, the gateway sends the object as the body.
         same(with_token(s, token, s.plain.get_object)["Body"].read() == data, True, "body")
         same(s.metric("rdma_failed_total"), 3, "failed")
         same(s.stored("key") == data, True, "the object is unchanged")
@@ -330,7 +332,8 @@ def case_upstream_down():
 
 
 def case_upstream_breaks_off():
-    """Nothing has been sent to the client, so that it gets an error and not a broken body."""
+    """The upstream server breaks off before the gateway has sent anything to the client. So the
+    client gets an error and no truncated body."""
     server = Server()
     server.objects[b"key"] = bytes(LEN)
     with Setup(url=server.url) as s:
@@ -347,7 +350,8 @@ def case_upstream_breaks_off():
 
 
 def case_client_ends_in_a_get():
-    """After the first pieces have moved, the gateway reads the object again for the body."""
+    """The client ends when some pieces have moved. The gateway then reads the object again, to
+    send it as the body."""
     data = random.Random(14).randbytes(MIB)
     with Setup() as s:
         s.plain.put_object(Bucket="data-1", Key="key", Body=data)
@@ -369,14 +373,15 @@ def case_client_ends_in_a_put():
         s.plain.put_object(Bucket="data-1", Key="key", Body=b"old")
         for commands in (0, 1, 5):
             puppet = Puppet(data, commands)
-            # A client that is gone when the gateway connects again cannot be reached.
+            # If the client is gone when the gateway opens another connection, the gateway declines
+            # the token.
             reply = failure(lambda p=puppet: with_token(s, p.token, s.plain.put_object))
             same(reply in ((500, "RDMATransferFailed"), (500, "RDMANotSupported")), True,
                  f"{reply} after {commands} commands")
             puppet.end()
             same(puppet.offsets, [n * RING for n in range(commands)], "offsets of the pieces")
             same(s.stored("key"), b"old", "the object")
-        # One MiB has six pieces.
+        # 1 MiB is moved in six pieces.
         puppet = Puppet(data, 6)
         with_token(s, puppet.token, s.plain.put_object)
         puppet.end()
@@ -386,8 +391,8 @@ def case_client_ends_in_a_put():
 
 
 def case_staging_is_bounded():
-    """Half of the staging may wait for windows. More tokens are declined, and requests beyond all
-    of the staging get 503."""
+    """Requests with RDMA may use half of the staging memory while they wait. The gateway declines
+    further tokens. When all staging memory is in use, requests get status 503."""
     data = random.Random(10).randbytes(MIB)
     with Setup(flags=["--buffer-memory", "512KiB"]) as s, Stalled() as stalled:
         s.plain.put_object(Bucket="data-1", Key="key", Body=data)
@@ -419,7 +424,8 @@ def case_staging_is_bounded():
 
 
 def case_many_clients():
-    """Windows are declined under load, but no request fails and no object is damaged."""
+    """Under load the gateway may decline tokens, but no request may fail, and no object may be
+    damaged."""
     data = random.Random(16).randbytes(2 * MIB)
     with Setup(flags=["--buffer-memory", "8MiB"]) as s:
         s.memory.write(0, data)
@@ -448,7 +454,7 @@ def case_many_clients():
 
 
 def case_drain_ends_a_dripping_client():
-    """After the time of --drain, a transfer by RDMA is cancelled, and the gateway ends."""
+    """When the time of --drain has passed, the gateway cancels a transfer by RDMA and exits."""
     with Setup(flags=["--drain", "1", "--min-rate", "1"]) as s, Stalled() as stalled:
         drain_during_a_drip(s, stalled)
         same((s.stored("key"), s.back.drafts()), (None, []), "object and drafts")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts `penstock serve` for the tests of the gateway, and helps them: a client, raw requests,
-waits, certificates, TAP output. The scripts that tests/s3/gateway runs import it."""
+"""Shared by the tests of `penstock serve`: starts the gateway, and provides a client, raw
+requests, waits, certificates and TAP output. The scripts that tests/s3/gateway runs import this
+module."""
 
 import base64
 import contextlib
@@ -29,7 +30,8 @@ from botocore.credentials import Credentials
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("PENSTOCK_BUILD", os.path.join(ROOT, "build"))
 PENSTOCK = os.environ.get("PENSTOCK", os.path.join(BUILD, "penstock"))
-# With PENSTOCK_RC1_ADDRESS, the address of an RDMA network card, HTTP uses this card, too.
+# If PENSTOCK_RC1_ADDRESS is set, it is the address of an RDMA network card. The servers then use
+# it for HTTP, too.
 ADDRESS = os.environ.get("PENSTOCK_RC1_ADDRESS", "127.0.0.1")
 SEED = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))  # run_cases prints it
 KEY, SECRET = "AKWRITE", "secret+of/the+writer"
@@ -60,9 +62,9 @@ def write_private(path, text):
 
 
 class Gateway:
-    """A gateway on a free port. `root` is made if it is None. `before` begins its command. With
-    `upstream`, a URL, it passes requests through to this server, and `env` is added to its
-    environment."""
+    """A gateway on a free port. If `root` is None, a new folder is made. `before` has the first
+    words of the command, before `penstock`. With the URL `upstream`, the gateway forwards requests
+    to that server, and `env` is added to its environment."""
 
     def __init__(self, root=None, flags=(), keys=KEYS, tls=None, before=(), upstream=None,
                  env=()):
@@ -103,8 +105,8 @@ class Gateway:
         self.url = f"http{'s' if self.tls else ''}://{ADDRESS}:{self.port}"
 
     def stop(self, number=signal.SIGTERM, timeout=60):
-        """Ends the gateway, which must be running or end by an earlier SIGTERM. Returns its exit
-        status and what it wrote to standard error."""
+        """Stops the gateway with a signal and waits. It must still be running, or be ending after
+        an earlier SIGTERM. Returns its exit status and its messages on stderr."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.runs = False
@@ -115,7 +117,7 @@ class Gateway:
         return status, err
 
     def close(self):
-        """Ends the gateway, if the test has not, and removes its files."""
+        """Stops the gateway if it still runs, and removes its files."""
         try:
             ended = self.process.poll() is not None
             if self.runs:
@@ -140,12 +142,13 @@ class Gateway:
                             config=botocore.client.Config(**settings))
 
     def connect(self, timeout=60, address=None):
-        """Connects from an address of this host; None: the kernel chooses it."""
+        """Opens a connection to the gateway from this local address. If `address` is None, the
+        kernel chooses the address."""
         source = (address, 0) if address else None
         return socket.create_connection((ADDRESS, self.port), timeout, source)
 
     def get(self, path):
-        """Returns status and text of a page of the second port."""
+        """Returns status and text of a page of the gateway's port for metrics."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}",
                                         timeout=30) as reply:
@@ -154,19 +157,19 @@ class Gateway:
             return error.code, error.read().decode()
 
     def metric(self, name):
-        """Returns the sum of a counter's values."""
+        """Returns the sum of a counter over all its labels."""
         lines = [line.split() for line in self.get("/metrics")[1].splitlines()
                  if line.startswith(name) and not line.startswith("#")]
         return sum(float(line[1]) for line in lines)
 
     def drafts(self):
-        """Returns the names of all files of the gateway's own that a request may leave."""
+        """Returns the names of the gateway's own files that requests have left behind."""
         return [name for _, _, names in os.walk(os.path.join(self.root, ".penstock"))
                 for name in names if name != "lock"]
 
 
 def opened(*args, **named):
-    """Starts a gateway with a bucket. Returns the gateway and a client."""
+    """Starts a gateway with the bucket data-1. Returns the gateway and a boto3 client."""
     gateway = Gateway(*args, **named)
     client = gateway.client()
     client.create_bucket(Bucket="data-1")
@@ -183,7 +186,8 @@ def host(client):
 
 
 def presigned(client, method, key, **more):
-    """Returns the path of a presigned URL, so that a raw request needs no signer."""
+    """Returns the path of a presigned URL. A raw request with this path needs no other signature.
+    """
     url = client.generate_presigned_url(method, Params={"Bucket": "data-1", "Key": key, **more})
     return "/" + url.split("/", 3)[3]
 
@@ -195,7 +199,7 @@ def put_head(client, key, length, extra=""):
 
 
 def raw_put(gateway, client, key, length, body, extra=""):
-    """Begins a PUT and returns its connection."""
+    """Sends the head and the first bytes of a PUT. Returns the connection."""
     connection = gateway.connect()
     connection.sendall(put_head(client, key, length, extra) + body)
     return connection
@@ -224,8 +228,8 @@ def encoded_put(gateway, key, body, crc):
 
 
 def eventually(check, wanted, what, seconds=60):
-    """Waits until check() returns what is wanted. Other processes or threads cause it, and the test
-    has no event to wait for."""
+    """Waits until check() returns `wanted`. Use it only if another process or thread causes the
+    change and the test has no event to wait for."""
     end = time.monotonic() + seconds
     got = check()
     while got != wanted and time.monotonic() < end:
@@ -240,7 +244,8 @@ def until(condition, what, seconds=60):
 
 
 def make_certificate(place, name="cert"):
-    """Makes a certificate for 127.0.0.1. Returns the files of the certificate and its key."""
+    """Makes a self-signed certificate for 127.0.0.1. Returns the file names of the certificate and
+    of its key."""
     paths = os.path.join(place, name + ".pem"), os.path.join(place, name + ".key")
     try:
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
@@ -259,14 +264,14 @@ def repair_run(gateway, *flags, before=()):
 
 
 def repair(gateway, *flags):
-    """Runs a repair, which must succeed. Returns what it reports."""
+    """Runs `penstock serve --repair`, which must succeed. Returns its report."""
     done = repair_run(gateway, *flags)
     same((done.returncode, done.stderr), (0, ""), "repair")
     return json.loads(done.stdout)
 
 
 def failure(call, *args, **named):
-    """Returns status and code of the error with which a call fails, or None."""
+    """Calls a function of boto3. Returns status and code of its error, or None if it succeeds."""
     try:
         call(*args, **named)
     except botocore.exceptions.ClientError as error:
@@ -276,7 +281,7 @@ def failure(call, *args, **named):
 
 
 def read_reply(connection):
-    """Returns all bytes until the server ends the connection."""
+    """Receives until the server closes the connection. Returns all bytes."""
     data = b""
     try:
         while True:
@@ -289,7 +294,8 @@ def read_reply(connection):
 
 
 def together(functions):
-    """Runs functions in threads. Returns their results; an exception is raised again."""
+    """Runs functions in parallel threads. Returns their results. If one raises an exception,
+    raises it again."""
     results, errors = [None] * len(functions), []
 
     def run(number):
@@ -310,7 +316,8 @@ def together(functions):
 
 @contextlib.contextmanager
 def small_disk(gateway, mib):
-    """Mounts a tmpfs of so many MiB as the root of a gateway, starts the gateway, and ends both."""
+    """Mounts a tmpfs of `mib` MiB as the root of a gateway and starts the gateway. Stops and
+    unmounts both at the end."""
     gateway.stop()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", gateway.root],
                       stderr=subprocess.DEVNULL, check=False).returncode:
@@ -325,8 +332,8 @@ def small_disk(gateway, mib):
 
 def run_cases(names, words):
     """Runs the functions case_NAME whose names contain one of the words. Returns the status."""
-    # Such a Python may crash when it collects a memoryview in a cycle (cpython issue 77894). A
-    # request that fails in urllib3 leaves such a cycle.
+    # Before version 3.11.9, Python may crash when it collects a memoryview in a reference cycle
+    # (cpython issue 77894). A failed request in urllib3 leaves such a cycle.
     if sys.version_info < (3, 11, 9):
         gc.disable()
     cases = [(name[5:], call) for name, call in names.items() if name.startswith("case_")

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test server: a small part of S3 over real sockets, which misbehaves on request.
+"""A test server that implements a small part of S3 and misbehaves on request.
 
-Server.fault is called for each request and returns None or a list of actions, for example
+The server calls Server.fault for each request. It returns None or a list of actions, for example
 [("short", 1000)]. Server.requests records every request, so that a test can count them. The server
-checks no signatures; tests/s3 shows elsewhere that servers which do accept ours.
-"""
+verifies no signatures. Other tests in tests/s3 show that real servers accept ours."""
 
 import base64
 import hashlib
@@ -29,7 +28,7 @@ for _byte in range(256):
 
 
 def crc64nvme(data):
-    """Computes the CRC-64/NVME of some bytes, in base64, byte by byte."""
+    """Computes the CRC-64/NVME byte by byte. Returns it in base64."""
     crc = 0xFFFFFFFFFFFFFFFF
     for byte in data:
         crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -49,7 +48,7 @@ class Request:
 
 
 class Server:
-    """Serves one bucket, whatever its name, on a port of 127.0.0.1."""
+    """Serves one bucket on a port of 127.0.0.1. Accepts any bucket name."""
 
     def __init__(self, tls=None):
         self.objects, self.checksums, self.uploads, self.etags = {}, {}, {}, {}
@@ -57,7 +56,8 @@ class Server:
         self.fault = lambda request: None
         self.lock = threading.Lock()
         self.tls = tls
-        self.closed = threading.Event()  # set when a client has closed a stalled connection
+        # set when a client has closed the connection of a stalled response
+        self.closed = threading.Event()
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self.socket.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -65,7 +65,8 @@ class Server:
         self.thread.start()
 
     def stop(self):
-        # The thread must not call accept() with a descriptor that is closed and used again.
+        # shutdown() makes accept() return in the thread. Without it, the thread could call
+        # accept() with a closed descriptor whose number has been reused.
         if self.thread.is_alive():
             self.socket.shutdown(socket.SHUT_RDWR)
             self.thread.join()
@@ -120,8 +121,9 @@ class Server:
             return False
         if "drop" in names:
             return False
-        if "refuse" in names:  # like "status", but the request has no effect
-            actions = [("status", *action[1:]) for action in actions]
+        if "refuse" in names:  # like "status", but the server does not execute the request
+            actions = [("status", *action[1:]) if action[0] == "refuse" else action
+                       for action in actions]
             status, out, data = 0, {}, b""
         else:
             with self.lock:
@@ -162,7 +164,7 @@ class Server:
                 sock.sendall(head)
                 for at in range(0, len(data), action[1]):
                     sock.sendall(data[at:at + action[1]])
-                    time.sleep(0.1)  # the fault itself: a slow server
+                    time.sleep(0.1)  # this delay is the injected fault: a slow server
                 return True
             if action[0] == "flip":
                 data = bytearray(data)
@@ -200,7 +202,8 @@ class Server:
         if r.method == "PUT":
             return self._put(r)
         if r.method == "POST" and "uploads" in r.query:
-            upload = f"up/{len(self.uploads)}+="  # has to be percent-encoded in a query
+            # contains characters that the client must percent-encode in a query
+            upload = f"up/{len(self.uploads)}+="
             self.uploads[upload] = {}
             return 200, {}, f"<R><UploadId>{upload}</UploadId></R>".encode()
         if r.method == "POST":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cases of the S3 conformance suite share: clients, requests that are signed here, and
-checks that print both values. tests/s3/conformance.py makes one Test for each case."""
+"""Shared by the cases of the S3 conformance suite: clients, requests that the suite signs itself,
+and checks that print both values. tests/s3/conformance.py makes one object of class Test for each
+case."""
 
 import base64
 import datetime
@@ -34,7 +35,7 @@ ALGORITHMS = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
 
 
 class Skip(Exception):
-    """The endpoint lacks what the case needs; the text says what."""
+    """Raised if the server lacks a feature that the case needs. The text names the feature."""
 
 
 # --- checks -------------------------------------------------------------------
@@ -60,8 +61,8 @@ def true(condition, what):
 
 
 def fails(codes, status, call, *args, **named):
-    """Calls a boto3 method, which must fail with one of the codes and this status or one of
-    these statuses. Returns the reply of the error."""
+    """Calls a boto3 method that must fail with one of the codes, and with the status `status` or
+    one of several statuses. Returns the reply."""
     codes = (codes,) if isinstance(codes, str) else codes
     statuses = (status,) if isinstance(status, int) else status
     try:
@@ -88,7 +89,8 @@ def checksum(algorithm, data):
 
 
 def composite(algorithm, parts):
-    """Returns the checksum of the checksums of parts, with the number of parts."""
+    """Returns the composite checksum: the checksum of the parts' checksums, followed by the number
+    of parts."""
     raw = b"".join(base64.b64decode(checksum(algorithm, part)) for part in parts)
     return f"{checksum(algorithm, raw)}-{len(parts)}"
 
@@ -113,7 +115,7 @@ def data(length, seed=1):
 # --- requests that are signed here ----------------------------------------------
 
 def encode(text):
-    """Encodes a key or a value for a URL. A slash stays."""
+    """Percent-encodes a key or a value for a URL, except slashes."""
     return urllib.parse.quote(text, safe="/-_.~")
 
 
@@ -122,7 +124,7 @@ def hmac256(key, text):
 
 
 class Signer:
-    """Signature version 4. `when` is the time of the request."""
+    """Signs requests with signature version 4. `when` is the time of the signature."""
 
     def __init__(self, key=KEY, secret=SECRET, region=REGION, service="s3", when=None):
         self.key, self.secret, self.region, self.service = key, secret, region, service
@@ -137,7 +139,8 @@ class Signer:
         return hmac256(key, text).hex()
 
     def request(self, method, path, query, headers, payload_hash):
-        """Returns the signature of a request, with all headers in it, and their names."""
+        """Signs a request with all of its headers. Returns the signature and the list of header
+        names."""
         lower = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
         names = ";".join(sorted(lower))
         lines = [method, path, "&".join(sorted(canonical_pairs(query)))]
@@ -180,7 +183,7 @@ class Reply:
         self.code = self.error().get("Code", "")
 
     def error(self):
-        """Returns the elements of an XML error, or nothing."""
+        """Returns the elements of an XML error as a dictionary, which is empty for another body."""
         if self.status < 300 or b"<Error>" not in self.body:
             return {}
         root = xml.etree.ElementTree.fromstring(self.body)
@@ -209,7 +212,7 @@ def connect():
 
 
 def open_socket():
-    """Returns a connection without HTTP."""
+    """Returns a connected socket, with TLS if the endpoint uses https."""
     url = urllib.parse.urlsplit(ENDPOINT)
     stream = socket.create_connection((url.hostname, url.port), timeout=30)
     if url.scheme == "https":
@@ -222,8 +225,8 @@ def host():
 
 
 def send(method, path, query="", headers=None, body=b"", connection=None):
-    """Sends a request with exactly these headers and no others. A body that is None is left
-    out, together with Content-Length."""
+    """Sends a request with exactly these headers. If `body` is None, sends no body and no
+    Content-Length."""
     connection = connection or connect()
     connection.putrequest(method, path + ("?" + query if query else ""),
                           skip_host=True, skip_accept_encoding=True)
@@ -241,7 +244,7 @@ def send(method, path, query="", headers=None, body=b"", connection=None):
 
 
 def signed(method, path, query="", headers=None, body=b"", signer=None, payload_hash=None):
-    """Returns the headers of a request, signed."""
+    """Signs a request. Returns its headers with the signature."""
     signer = signer or Signer()
     payload_hash = payload_hash or hashlib.sha256(body or b"").hexdigest()
     headers = {"Host": host(), **(headers or {})}
@@ -257,7 +260,7 @@ def call(method, path, query="", headers=None, body=b"", **named):
 
 
 def presigned(method, path, query="", expires="60", signer=None, headers=None):
-    """Returns the query of a presigned request."""
+    """Signs a request in its query. Returns the query."""
     signer = signer or Signer()
     headers = {"Host": host(), **(headers or {})}
     names = ";".join(sorted(name.lower() for name in headers))
@@ -284,8 +287,8 @@ def client(key=KEY, secret=SECRET, **config):
 
 
 class Test:
-    """What a case gets. `bucket` is the name of an empty bucket, made at its first use. clean()
-    removes the case's buckets with all that is in them."""
+    """The argument of a case. `bucket` is the name of an empty bucket, which is made at its first
+    use. clean() removes the buckets of the case with all their objects."""
 
     s3 = client()
 
@@ -310,7 +313,7 @@ class Test:
         return self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, **named)
 
     def fill(self, *keys):
-        """Puts objects whose bodies are their keys."""
+        """Stores an object under each key. The body of each object is its key."""
         for key in keys:
             self.put(key, key.encode())
 
@@ -334,7 +337,8 @@ class Test:
         return [item["Key"] for item in reply.get("Contents", [])]
 
     def start(self, key="k", **named):
-        """Starts a multipart upload. Returns its identity as arguments of boto3."""
+        """Starts a multipart upload. Returns its bucket, key and upload ID as arguments for boto3.
+        """
         made = self.s3.create_multipart_upload(Bucket=self.bucket, Key=key, **named)
         return {"Bucket": self.bucket, "Key": key, "UploadId": made["UploadId"]}
 
@@ -373,7 +377,7 @@ class Test:
 
 
 def other_client(name, **config):
-    """Returns a client with the key S3_NAME_KEY."""
+    """Returns a boto3 client that uses the access key in the variable S3_NAME_KEY."""
     if f"S3_{name}_KEY" not in os.environ:
         raise Skip(f"no key S3_{name}_KEY is given")
     return client(os.environ[f"S3_{name}_KEY"], os.environ[f"S3_{name}_SECRET"], **config)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `penstock serve --upstream`: identities, an upstream that fails, limits, broken requests.
+"""Tests `penstock serve --upstream`: identities, a failing upstream server, limits and broken
+requests.
 
-upstream.py [WORD...]: runs the cases whose names contain one of the words, or all. The upstream is
-another `penstock serve`, or the server of server.py, which misbehaves. conformance.py tests the API
-through an upstream. Prints TAP; tests/run runs it."""
+upstream.py [WORD...]: runs the cases whose names contain one of the words, or all. The upstream
+server is another `penstock serve`, or the misbehaving server of server.py. conformance.py tests
+the S3 API through an upstream server. Prints TAP; tests/run runs it."""
 
 import base64
 import json
@@ -39,7 +40,7 @@ upstream-secret = {OWN_SECRET}
 """
 ENV = {"AWS_ACCESS_KEY_ID": BACK_KEY, "AWS_SECRET_ACCESS_KEY": BACK_SECRET,
        "AWS_REGION": "us-east-1"}
-BIG = 1 << 20  # longer than the staging of a request
+BIG = 1 << 20  # longer than the staging memory of one request
 
 
 def front(url, *flags):
@@ -47,7 +48,7 @@ def front(url, *flags):
 
 
 class Pair:
-    """A gateway in front of another one."""
+    """A gateway in front of another gateway."""
 
     def __init__(self, *flags):
         self.back = Gateway(keys=BACK_KEYS)
@@ -64,7 +65,8 @@ class Pair:
             pass
 
     def stored(self):
-        """Returns the upstream's keys and drafts."""
+        """Returns the keys of the objects and the names of the drafts that the upstream gateway
+        stores."""
         listed = self.direct.list_objects_v2(Bucket="data-1").get("Contents", [])
         return [item["Key"] for item in listed], self.back.drafts()
 
@@ -136,7 +138,8 @@ def case_wrong_bodies_store_nothing():
 
 
 def case_trailers():
-    sizes = (1000, 176 << 10, 192 << 10, BIG)  # also the limits of what waits in the staging
+    # around the lengths at which the staging memory is full
+    sizes = (1000, 176 << 10, 192 << 10, BIG)
     data = random.Random(SEED).randbytes(BIG)
     with Pair() as pair:
         for size in sizes:
@@ -201,7 +204,7 @@ def case_tls():
 
 def case_buffer_memory():
     with Pair("--buffer-memory", "256KiB") as pair:
-        # A request keeps its memory until shortly after its reply.
+        # The gateway frees the staging memory of a request shortly after it has sent the reply.
         eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 0, "staging")
         with raw_put(pair.front, pair.client, "k", BIG, b"begin"):
             eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 256 << 10, "staging")
@@ -283,7 +286,8 @@ def case_upstream_breaks_off():
 
 
 def case_herd():
-    """256 clients at once store and read objects through the gateway; none gets an error."""
+    """256 clients store and read objects through the gateway at the same time. None of them may
+    get an error."""
     with Pair() as pair:
         gate = threading.Barrier(256)
 
@@ -305,7 +309,8 @@ def case_herd():
 
 
 def case_early_reply():
-    """The upstream replies in the middle of a body and closes the connection."""
+    """The upstream server replies before it has received the whole body, and closes the
+    connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer():
@@ -349,7 +354,7 @@ def case_rdma_tokens_are_declined():
             "x-amz-rdma-token", f"0:4:tcp1:192.0.2.1:9:{'0' * 32}"))
         try:
             reply = pair.client.put_object(Bucket="data-1", Key="k", Body=b"")
-        except ClientError as error:  # botocore takes the element Error for an error
+        except ClientError as error:  # botocore treats any reply with an element Error as an error
             reply = error.response
         same(reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-rdma-reply"), "501", "PUT")
         same(pair.stored()[0], [], "keys")

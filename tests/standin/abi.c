@@ -270,6 +270,14 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_copy_attr CUmemcpyAttributes_st
 #define pst_cu_copy3d CUDA_MEMCPY3D_BATCH_OP_st
 
+/* The version of cuStreamGetCaptureInfo before CUDA 12.3. cuda.h of CUDA 13 no longer declares it,
+ * so there it is compared with this declaration, which is from NVIDIA's manual of CUDA 12. */
+#define cuStreamGetCaptureInfoNoEdges cuStreamGetCaptureInfo_v2
+#if CUDA_VERSION >= 13000
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+				   CUgraph *graph, const CUgraphNode **deps, size_t *dep_count);
+#endif
+
 #define TYPE(name, symbol, params)                                                        \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(symbol), CUresult params), \
 		       #symbol " has another type in cuda.h");

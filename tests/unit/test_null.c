@@ -317,6 +317,8 @@ static void null_object_clients(void **state)
 	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
 	struct penstock_object_reply reply = {.size = sizeof(reply)};
 	struct penstock_object_verdict verdict = {.size = sizeof(verdict)};
+	struct penstock_object_request request = {.size = sizeof(request)};
+	struct penstock_object_end end;
 	struct penstock_object_client *client;
 	struct penstock_object_buffer *buffer;
 	struct penstock_object_window *window;
@@ -339,6 +341,15 @@ static void null_object_clients(void **state)
 	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, LEN, &window), 0);
 	FAILS(penstock_object_window_get_info, NULL, &window_info);
 	FAILS(penstock_object_window_get_info, window, NULL);
+	FAILS(penstock_object_start, NULL, &request);
+	FAILS(penstock_object_start, window, NULL);
+	request.key = "key";
+	FAILS(penstock_object_start, window, &request);
+	request = (struct penstock_object_request){.size = sizeof(request), .bucket = "bucket"};
+	FAILS(penstock_object_start, window, &request);
+	FAILS(penstock_object_client_wait, NULL, &end, 1, 0);
+	FAILS(penstock_object_client_wait, client, NULL, 1, 0);
+	FAILS(penstock_object_client_fd, NULL);
 	FAILS(penstock_object_headers, NULL, headers, PENSTOCK_OBJECT_HEADERS_MAX);
 	FAILS(penstock_object_headers, window, NULL, PENSTOCK_OBJECT_HEADERS_MAX);
 	FAILS(penstock_object_judge, NULL, &reply, &verdict);
@@ -359,6 +370,7 @@ static void null_object_servers(void **state)
 	struct penstock_object_done done;
 	struct penstock_object_server *server;
 	struct penstock_object_remote *remote;
+	void *memory;
 
 	(void)state;
 	FAILS(penstock_object_server_open, NULL, NULL);
@@ -376,6 +388,14 @@ static void null_object_servers(void **state)
 	FAILS(penstock_object_wait, server, NULL, 1, 0);
 	FAILS(penstock_object_fd, NULL);
 	FAILS(penstock_object_answer_fill, NULL);
+	FAILS(penstock_object_exchange, NULL, PENSTOCK_OBJECT_PREPARE, NULL, 0, NULL, NULL, 0);
+	FAILS(penstock_object_paired, NULL, NULL, NULL);
+	FAILS(penstock_object_prepare, NULL, NULL, 0, NULL, NULL, NULL);
+	FAILS(penstock_object_ready, NULL, 0, 0, 0);
+	FAILS(penstock_object_server_alloc, NULL, NULL, LEN, &memory);
+	FAILS(penstock_object_server_alloc, server, NULL, LEN, NULL);
+	FAILS(penstock_object_server_free, NULL, buf);
+	assert_int_equal(penstock_object_server_free(server, NULL), 0);
 	RUNS(penstock_object_forget, NULL);
 	RUNS(penstock_object_server_close, NULL);
 	penstock_object_server_close(server);

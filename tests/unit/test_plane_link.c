@@ -53,6 +53,8 @@ static void send_kind(enum pst_plane_kind kind, uint64_t seq, uint64_t user)
 static bool act(const struct pst_plane_message *m)
 {
 	bool chosen = m->kind == plane.kind;
+	/* Before the answer, because the test then goes on. */
+	bool ends = m->kind == PST_PLANE_START && !chosen;
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER, .seq = m->seq};
 
 	if (chosen && plane.act == DIE)
@@ -66,7 +68,7 @@ static bool act(const struct pst_plane_message *m)
 		return pst_plane_send(plane.fd, &answer, -1);
 	}
 	send_kind(m->kind == PST_PLANE_HELLO ? PST_PLANE_WELCOME : PST_PLANE_ANSWER, m->seq, 0);
-	if (m->kind == PST_PLANE_START && plane.kind != PST_PLANE_START)
+	if (ends)
 		send_kind(PST_PLANE_ENDED, 0, m->start.user);
 	if (chosen && plane.act == END_TWICE) {
 		send_kind(PST_PLANE_ENDED, 0, m->start.user);
@@ -329,6 +331,35 @@ static void ended_twice(void **state)
 	penstock_object_client_close(client);
 }
 
+/* Memory of a server, with and without a plane. */
+static void server_memory(void **state)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_server *server;
+	void *mem;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		char byte;
+
+		if (i)
+			plane_start(PST_PLANE_INFO, ANSWER);
+		opts.plane = i ? path : NULL;
+		assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+		assert_int_equal(penstock_object_server_alloc(server, NULL, 0, &mem), -EINVAL);
+		assert_int_equal(penstock_object_server_alloc(server, NULL, MIB, &mem), 0);
+		memset(mem, 1, MIB);
+		assert_int_equal(penstock_object_server_free(server, &byte), -EINVAL);
+		assert_int_equal(penstock_object_server_free(server, NULL), 0);
+		assert_int_equal(penstock_object_server_free(server, mem), 0);
+		assert_int_equal(penstock_object_server_free(server, mem), -EINVAL);
+		assert_int_equal(penstock_object_server_alloc(server, NULL, MIB, &mem), 0);
+		penstock_object_server_close(server);
+		if (i)
+			plane_join();
+	}
+}
+
 /* Calls that only a client without a plane has. */
 static void without_plane(void **state)
 {
@@ -365,7 +396,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
 		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
-		cmocka_unit_test(without_plane),
+		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

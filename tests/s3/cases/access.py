@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys that may only read, or that may not use the bucket."""
+"""Access keys that may only read, and access keys that may not use the bucket."""
 
 import os
 
@@ -59,7 +59,8 @@ def case_other_key_is_denied(t):
 
 
 def case_other_key_learns_no_key_names(t):
-    """A key without access gets the same answer for keys that exist and those that do not."""
+    """A key without access gets the same answer for existing and for missing objects, so it learns
+    no names."""
     other = other_client("OTHER")
     t.put("k", b"body")
     for key in ("k", "missing"):
@@ -67,7 +68,7 @@ def case_other_key_learns_no_key_names(t):
 
 
 def case_other_key_copies_nothing_out(t):
-    """The source of a copy needs read access, too."""
+    """A copy is refused if the access key may not read the source."""
     other = other_client("OTHER")
     t.put("k", b"body")
     try:
@@ -98,7 +99,7 @@ def case_other_key_deletes_many_denied(t):
 
 
 def case_other_secret_with_own_key(t):
-    """The secret of one key does not open another."""
+    """The secret of another access key does not authenticate this access key."""
     if "S3_OTHER_KEY" not in os.environ:
         raise Skip("no key S3_OTHER_KEY is given")
     t.bucket

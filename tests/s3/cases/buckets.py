@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets: making, naming, listing and deleting them, and what a bucket answers that has no
-versions, tags or access lists."""
+"""Buckets: creating, naming, listing and deleting them. Also requests for features that the bucket
+does not use: versions, tags and access lists."""
 
 import xml.etree.ElementTree
 
@@ -158,7 +158,7 @@ def case_bucket_list_pages(t):
 
 
 def case_bucket_location(t):
-    # In us-east-1 the constraint is empty.
+    # Amazon returns no LocationConstraint for us-east-1.
     same(t.s3.get_bucket_location(Bucket=t.bucket)["LocationConstraint"],
          None if REGION == "us-east-1" else REGION, "LocationConstraint")
 
@@ -192,7 +192,7 @@ def case_bucket_tagging_none(t):
 
 
 def case_bucket_unset_configurations(t):
-    # A server that has no such settings may also say so.
+    # A server without these settings may also answer that it does not implement them.
     wanted = {"policy": "NoSuchBucketPolicy", "lifecycle": "NoSuchLifecycleConfiguration",
               "cors": "NoSuchCORSConfiguration", "website": "NoSuchWebsiteConfiguration"}
     for query, code in wanted.items():
@@ -237,7 +237,7 @@ def case_error_of_head_has_no_body(t):
     path = t.path("missing")
     reply = send("HEAD", path, headers=signed("HEAD", path), connection=connection)
     same(reply.status, 404, "status")
-    # The connection can be used again only if no body follows.
+    # If the reply to HEAD had a body, the next request on this connection would fail.
     path = f"/{t.bucket}"
     send("GET", path, headers=signed("GET", path), connection=connection).is_ok()
 

@@ -101,7 +101,7 @@ def case_checksum_two_at_once(t):
 
 
 def case_checksum_algorithm_differs(t):
-    """x-amz-sdk-checksum-algorithm must name the checksum that is sent."""
+    """x-amz-sdk-checksum-algorithm must name the algorithm of the checksum in the request."""
     call("PUT", t.path("k"), headers={
         "x-amz-checksum-crc32": checksum("CRC32", BODY),
         "x-amz-sdk-checksum-algorithm": "SHA256"}, body=BODY) \
@@ -110,7 +110,7 @@ def case_checksum_algorithm_differs(t):
 
 
 def case_checksum_of_sdk(t):
-    """boto3 sends and checks a CRC by itself unless it is told otherwise."""
+    """boto3 by default sends a CRC with each object, and verifies the CRC of each reply."""
     s3 = client(request_checksum_calculation="when_supported",
                 response_checksum_validation="when_supported")
     for algorithm in ALGORITHMS:
@@ -128,7 +128,7 @@ def case_checksum_empty_body(t):
 
 
 def case_checksum_not_of_range(t):
-    """A part of an object must not come with the checksum of the whole."""
+    """A reply with a range of an object must not contain the checksum of the whole object."""
     t.put("k", BODY, ChecksumCRC32=checksum("CRC32", BODY))
     got = t.get("k", Range="bytes=0-3", ChecksumMode="ENABLED")
     one_of(got.get("ChecksumCRC32"), (None, checksum("CRC32", BODY[:4])), "checksum")
@@ -246,7 +246,7 @@ def case_checksum_complete_with_wrong_part(t):
 
 
 def case_checksum_sdk_transfer(t):
-    """boto3's transfer of a file in parts with its own checksums."""
+    """boto3 uploads a file in parts, with checksums that it computes itself."""
     s3 = client(request_checksum_calculation="when_supported",
                 response_checksum_validation="when_supported")
     body, got = data(2 * PART + 9), io.BytesIO()

@@ -16,7 +16,7 @@ def split(body, size):
 
 
 class Upload:
-    """One request. The attributes can be changed before it is sent."""
+    """One request with a chunked body. A test can change its attributes before it is sent."""
 
     def __init__(self, t, body, kind, algorithm=None, key="k", size=CHUNK):
         self.path, self.kind, self.body, self.size = t.path(key), kind, body, size
@@ -48,7 +48,8 @@ class Upload:
 
     def send(self):
         signer = Signer()
-        # The length does not depend on the signatures.
+        # The length of the body does not depend on the signatures, so it is computed with wrong
+        # ones.
         length = len(self.edit(self.encode(signer, "0" * 64)))
         headers = dict(self.headers, **{"Content-Length": str(length)})
         headers = signed("PUT", self.path, self.query, headers, payload_hash=self.kind,
@@ -111,7 +112,7 @@ def case_chunked_changed_last_byte(t):
 
 
 def case_chunked_wrong_signature_of_end(t):
-    """The signature of the empty last chunk counts."""
+    """A wrong signature of the empty last chunk is refused."""
     upload = Upload(t, b"abc", SIGNED)
 
     def edit(text):
@@ -135,7 +136,7 @@ def case_chunked_without_signatures(t):
 
 
 def case_chunked_missing_end(t):
-    """Without the empty last chunk the body may have been cut."""
+    """A body without the empty last chunk is refused, because it may have been truncated."""
     upload = Upload(t, b"abc", SIGNED)
     upload.edit = lambda text: text[:text.index(b"abc") + 5]
     refused(t, upload)

@@ -22,14 +22,14 @@ def run(*arguments, **environment):
 
 
 def copy(source, target, **environment):
-    """Copies with success. Returns the JSON report."""
+    """Copies, and fails the case if the copy fails. Returns the JSON report."""
     done = run("cp", "--json", source, target, **environment)
     same((done.returncode, done.stderr), (0, ""), f"cp {source} {target}")
     return json.loads(done.stdout)
 
 
 def refused(words, *arguments, **environment):
-    """Copies without success. The message must have one of the words, and no secret."""
+    """Runs a copy that must fail. The message must contain one of the words, and no secret."""
     done = run("cp", *arguments, **environment)
     true(done.returncode != 0, f"cp {arguments}: exit status 0, wanted a failure")
     true(any(word in done.stderr for word in words),
@@ -39,7 +39,7 @@ def refused(words, *arguments, **environment):
 
 
 class Folder:
-    """A folder for files."""
+    """A temporary folder for files."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -109,7 +109,7 @@ def case_client_up_leaves_no_uploads(t):
 
 
 def case_client_up_etag(t):
-    """A large object is made of parts, whose number follows the hyphen of the ETag."""
+    """A large object is uploaded in parts. The number of parts follows the hyphen in the ETag."""
     files = Folder()
     copy(files.write("f", data(40 * MIB)), url(t, "large"))
     etag = t.head("large")["ETag"]
@@ -134,7 +134,7 @@ def case_client_odd_keys(t):
 
 
 def case_client_at_once(t):
-    """Eight processes copy to one server."""
+    """Eight processes copy to one server at the same time."""
     files, bodies = Folder(), [data(9 * MIB + n, n) for n in range(8)]
     paths = [files.write(f"f{n}", body) for n, body in enumerate(bodies)]
     running = [subprocess.Popen([PROGRAM, "cp", "--quiet", path, url(t, f"k{n}")])
@@ -158,7 +158,7 @@ def case_client_missing_bucket(t):
 
 
 def case_client_wrong_secret(t):
-    """A server that checks signatures refuses, and the message says where the keys are from."""
+    """If the server refuses the signature, the message names the source of the access keys."""
     if os.environ.get("S3_SERVER") == "moto":
         raise Skip("moto verifies no signatures")
     files = Folder()
@@ -183,7 +183,7 @@ def case_client_no_server(t):
 
 
 def case_client_profile(t):
-    """Keys, region and endpoint come from the files of a profile."""
+    """Access key, region and endpoint are read from a profile in the files of AWS."""
     files = Folder()
     t.put("k", b"by profile")
     credentials = files.write("credentials", (
@@ -208,7 +208,7 @@ def case_client_presigned(t):
 
 
 def case_client_verify_is_refused(t):
-    """--verify compares files only, and nothing is copied."""
+    """`cp --verify` works only for files. With an object it fails before anything is copied."""
     files = Folder()
     refused(["--verify"], "--verify", files.write("f", b"x"), url(t, "k"))
     t.absent("k")

@@ -107,13 +107,13 @@ def case_if_unmodified_since_future(t):
 
 
 def case_if_match_beats_unmodified(t):
-    """If-Match that holds wins over If-Unmodified-Since that does not."""
+    """If If-Match holds, If-Unmodified-Since is ignored, even if it does not hold."""
     etag, _ = fresh(t)
     read(t, 200, If_Match=etag, If_Unmodified_Since=PAST)
 
 
 def case_if_none_match_beats_modified(t):
-    """If-None-Match that fails wins over If-Modified-Since that holds."""
+    """If If-None-Match fails, If-Modified-Since is ignored, even if it holds."""
     etag, _ = fresh(t)
     read(t, 304, If_None_Match=etag, If_Modified_Since=PAST)
 
@@ -145,7 +145,7 @@ def case_put_if_none_match_after_delete(t):
 
 
 def case_put_if_none_match_one_winner(t):
-    """Of writers at the same time, one wins."""
+    """Several clients create the object at the same time. Exactly one of them succeeds."""
     t.bucket
 
     def work(n):

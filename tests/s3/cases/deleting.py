@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeleteObjects: several keys by one request."""
+"""DeleteObjects: one request deletes several keys."""
 
 import base64
 import hashlib

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Details that programs rely on: parameters that SDKs add, versions of buckets without versions,
-headers that must not be ignored in silence, and objects that change while they are read."""
+"""Details that programs rely on: parameters that SDKs add, version IDs in buckets without
+versioning, headers that a server must not ignore silently, and objects that change while they are
+read."""
 
 import concurrent.futures
 
@@ -11,7 +12,8 @@ from tools import (MIB, PART, call, connect, data, multipart_etag, one_of, open_
 
 
 def case_sdk_operation_names(t):
-    """Amazon's SDK for JavaScript names the operation in a parameter, which has no effect."""
+    """Amazon's SDK for JavaScript adds a parameter with the name of the operation. The server must
+    ignore it."""
     call("PUT", t.path("k"), "x-id=PutObject", body=b"body").is_ok()
     same(call("GET", t.path("k"), "x-id=GetObject").is_ok().body, b"body", "body")
     call("HEAD", t.path("k"), "x-id=HeadObject").is_ok()
@@ -26,7 +28,7 @@ def case_sdk_operation_names(t):
 
 
 def case_sdk_headers(t):
-    """Headers of SDKs that have no effect, signed and unsigned."""
+    """SDKs add headers, signed or unsigned, that have no effect."""
     path = t.path("k")
     headers = signed("PUT", path, body=b"body", headers={
         "amz-sdk-invocation-id": "6c54d2ce", "amz-sdk-request": "attempt=1; max=3",
@@ -68,7 +70,8 @@ def case_header_tagging_is_not_ignored(t):
 
 
 def case_header_public_acl_is_not_ignored(t):
-    """An object that is public by its ACL is readable without a signature, or refused."""
+    """If a PUT makes the object public by an ACL, the object is then readable without a signature,
+    or the PUT is refused."""
     reply = call("PUT", t.path("k"), headers={"x-amz-acl": "public-read"}, body=b"public")
     if reply.status == 200:
         same(send("GET", t.path("k")).is_ok().body, b"public", "body")
@@ -79,7 +82,8 @@ def case_header_public_acl_is_not_ignored(t):
 
 
 def case_header_customer_key_is_not_ignored(t):
-    """A server without encryption by the customer's key must refuse it."""
+    """A server that does not implement encryption with the customer's key must refuse these
+    headers."""
     headers = {"x-amz-server-side-encryption-customer-algorithm": "AES256",
                "x-amz-server-side-encryption-customer-key":
                    "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
@@ -123,7 +127,8 @@ def case_header_length_malformed(t):
 
 
 def case_header_two_lengths(t):
-    """A request with two different lengths is refused: they are how requests are smuggled."""
+    """A request with two different lengths is refused, because such requests allow request
+    smuggling."""
     path = t.path("k")
     headers = signed("PUT", path, body=b"x")
     stream = open_socket()
@@ -137,7 +142,8 @@ def case_header_two_lengths(t):
 
 
 def case_object_overwritten_during_get(t):
-    """A reader whose object is overwritten gets the old body or an error, not a mixture."""
+    """If an object is overwritten during a read, the reader gets the old body or an error, never
+    bytes of both."""
     old = data(24 * MIB, 1)
     t.put("k", old)
     path, connection = t.path("k"), connect()
@@ -157,7 +163,8 @@ def case_object_overwritten_during_get(t):
 
 
 def case_complete_at_once(t):
-    """Of two completions at the same time, at least one succeeds, and the object is whole."""
+    """If two requests complete an upload at the same time, at least one succeeds, and the object
+    is complete."""
     bodies, upload = [data(PART, 1), b"end"], t.start("k")
     parts = [t.part(upload, n, body) for n, body in enumerate(bodies, 1)]
 
@@ -175,7 +182,8 @@ def case_complete_at_once(t):
 
 
 def case_complete_and_abort_at_once(t):
-    """Either the object is whole, or the upload is gone."""
+    """An upload is completed and aborted at the same time. Either the object is complete, or the
+    upload no longer exists."""
     for n in range(5):
         upload = t.start(f"k{n}")
         parts = [t.part(upload, 1, b"body")]

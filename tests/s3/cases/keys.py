@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that are odd: long ones, ones that look like paths, and ones with bytes that URLs, XML or
-file systems treat specially. Each must name its own object and come back in listings."""
+"""Unusual keys: long keys, keys that look like paths, and keys with bytes that URLs, XML or file
+systems treat specially. Each key must name its own object and occur in listings."""
 
 import os
 import urllib.parse
@@ -9,7 +9,8 @@ from tools import Skip, call, fails, same, send, signed
 
 
 def listed(t):
-    """Returns the keys of a listing whose keys are URL-encoded, which all bytes survive."""
+    """Returns the keys of a listing. The listing is URL-encoded, because XML cannot contain all
+    bytes."""
     found, token = [], {}
     while True:
         reply = t.s3.list_objects_v2(Bucket=t.bucket, EncodingType="url", **token)
@@ -20,9 +21,10 @@ def listed(t):
 
 
 def distinct(t, *keys):
-    """Puts each key with a body of its own, and checks bodies, listing and deletion."""
+    """Stores an object with its own body under each key. Checks the bodies, the listing and the
+    deletion."""
     for key in keys:
-        # Signed here, because boto3 normalises some paths.
+        # This test signs the request itself, because boto3 normalises some paths.
         call("PUT", t.path(key), body=key.encode()).is_ok()
     for key in keys:
         same(call("GET", t.path(key)).is_ok().body, key.encode(), f"body of {key!r}")
@@ -86,7 +88,7 @@ def case_key_unicode(t):
 
 
 def case_key_order_is_by_bytes(t):
-    # U+FF5E stands before U+1F600 in UTF-8, and after it in UTF-16.
+    # In UTF-8, U+FF5E precedes U+1F600. In UTF-16, it follows U+1F600.
     distinct(t, "\U0001f600", "\uff5e", "z", "A", "a", "0", "~")
 
 
@@ -121,21 +123,21 @@ def case_key_deep(t):
 
 
 def case_key_encoded_slash_in_url(t):
-    """%2F in the path of a URL is a slash of the key. The signature covers it as a slash."""
+    """%2F in the path of a URL means a slash in the key. The canonical request contains a slash."""
     t.put("a/b", b"body")
     headers = signed("GET", t.path("a/b"))
     same(send("GET", f"/{t.bucket}/a%2Fb", headers=headers).body, b"body", "body")
 
 
 def case_key_unreserved_encoded(t):
-    """An encoded letter is the letter. The canonical request has the letter."""
+    """A percent-encoded letter in the path means the letter itself, as in the canonical request."""
     t.put("abc", b"body")
     headers = signed("GET", t.path("abc"))
     same(send("GET", f"/{t.bucket}/%61bc", headers=headers).body, b"body", "body")
 
 
 def case_key_bucket_with_slash(t):
-    """/bucket/ is the bucket."""
+    """The path /bucket/ names the bucket, not an object."""
     t.put("k")
     call("GET", f"/{t.bucket}/", "list-type=2").is_ok()
 

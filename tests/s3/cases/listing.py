@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ListObjects and ListObjectsV2: order, prefixes, delimiters, pages, markers and encodings.
-`model` says what a listing must be; random listings are compared with it."""
+"""ListObjects and ListObjectsV2: order, prefixes, delimiters, pages, markers and encodings. The
+function `model` computes what a listing must contain. Random listings are compared with it."""
 
 import concurrent.futures
 
@@ -23,7 +23,7 @@ def list2(t, **named):
 
 
 def model(keys, prefix="", delimiter="", after=""):
-    """Returns the keys and the common prefixes of a listing without pages."""
+    """Returns the keys and the common prefixes that a listing without pages must contain."""
     found, prefixes = [], []
     for key in sorted(keys, key=str.encode):
         if not key.startswith(prefix) or key.encode() <= after.encode():
@@ -66,7 +66,8 @@ def pages2(t, **named):
 
 
 def both(t, prefix="", delimiter=""):
-    """Lists by both versions, whole and in pages of one and of two, and compares with TREE."""
+    """Lists with both versions of the API, completely and in pages of one and two entries.
+    Compares the results with TREE."""
     wanted = model(TREE, prefix, delimiter)
     for size in (1000, 1, 2):
         for pages in (pages1, pages2):
@@ -173,7 +174,8 @@ def case_list_max_keys_exact(t):
 
 
 def case_list_max_keys_exact_with_prefixes(t):
-    """Nothing follows the last common prefix, so the page is the last one."""
+    """The page ends with the last common prefix and is full. No entry follows, so the listing must
+    not be marked as truncated."""
     t.fill("a", "b/1", "b/2", "b/3")
     for reply in (list1(t, MaxKeys=2, Delimiter="/"), list2(t, MaxKeys=2, Delimiter="/")):
         same((names(reply), reply["IsTruncated"]), ((["a"], ["b/"]), False), "reply")
@@ -233,7 +235,8 @@ def case_list2_owner_on_demand(t):
 
 
 def case_list1_next_marker_needs_delimiter(t):
-    """Without a delimiter the last key is the marker, and NextMarker is left out."""
+    """Without a delimiter the reply has no NextMarker, because the client can use the last key as
+    the marker."""
     t.fill("a", "b")
     same(list1(t, MaxKeys=1).get("NextMarker"), None, "NextMarker")
     same(list1(t, MaxKeys=1, Delimiter="/").get("NextMarker"), "a", "NextMarker")
@@ -261,7 +264,7 @@ def case_list1_marker_before_prefix(t):
 
 
 def case_list1_marker_is_common_prefix(t):
-    """A marker that is a common prefix skips it."""
+    """If the marker is a common prefix, the listing continues after all keys with this prefix."""
     t.fill("a/1", "b/1", "c/1")
     same(names(list1(t, Marker="b/", Delimiter="/"))[1], ["c/"], "prefixes")
 
@@ -274,7 +277,7 @@ def case_list2_start_after(t):
 
 
 def case_list2_start_after_with_token(t):
-    """The token is where the listing goes on; start-after then has no effect."""
+    """With a continuation token, start-after has no effect."""
     t.fill("a", "b", "c", "d")
     reply = list2(t, StartAfter="a", MaxKeys=1)
     reply = list2(t, StartAfter="a", MaxKeys=1, ContinuationToken=reply["NextContinuationToken"])
@@ -326,7 +329,7 @@ def case_list_without_encoding(t):
 
 
 def case_list_unknown_prefix_encoding(t):
-    """A plus sign in a query is a plus sign or a blank, never lost."""
+    """A plus sign in a query is decoded as a plus sign or as a blank. It must not be removed."""
     t.fill("a b", "a+b")
     reply = call("GET", t.path(), "list-type=2&prefix=a%2Bb").is_ok()
     same((b"<Key>a+b</Key>" in reply.body, b"<Key>a b</Key>" in reply.body), (True, False),
@@ -341,7 +344,7 @@ def case_list_xml_namespace(t):
 
 
 def case_list_sees_changes(t):
-    """A listing that starts after a write's reply has the write."""
+    """A listing that starts after the reply to a write must contain the written object."""
     for n in range(10):
         t.fill(f"k{n}")
         same(len(t.keys()), n + 1, "keys")
@@ -390,7 +393,7 @@ def case_list_random_start_after(t):
 
 
 def case_list_versions(t):
-    """A bucket without versions has one version, called null, of each object."""
+    """A bucket without versioning lists one version of each object, with the ID null."""
     t.fill("a", "b")
     reply = call("GET", t.path(), "versions")
     if reply.status != 501:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multipart uploads: parts, their order and sizes, completion and abortion, and the listings of
+"""Multipart uploads: parts, their order and sizes, completion and abort, and the listings of
 uploads and parts."""
 
 import concurrent.futures
@@ -25,7 +25,8 @@ def complete_raw(t, upload, body):
 
 
 def two_parts(t, key="k"):
-    """Uploads two parts. Returns the upload, the bodies and the parts."""
+    """Uploads two parts. Returns the upload, the bodies, and the list of parts for the completion.
+    """
     upload, bodies = t.start(key), [data(PART, 1), data(1000, 2)]
     return upload, bodies, [t.part(upload, n, b) for n, b in enumerate(bodies, 1)]
 
@@ -304,7 +305,8 @@ def case_multipart_abort_without_parts(t):
 
 
 def case_multipart_complete_twice(t):
-    """The second completion repeats the reply of the first, or the upload is gone."""
+    """A second completion returns the same reply as the first, or the error that the upload does
+    not exist."""
     upload, bodies, parts = two_parts(t)
     t.complete(upload, parts)
     try:
@@ -328,7 +330,7 @@ def case_multipart_part_number_bounds(t):
 
 
 def case_multipart_part_without_upload(t):
-    """A part number without an upload ID must not store an object."""
+    """A PUT with a part number but without an upload ID must not store an object."""
     reply = call("PUT", t.path("k"), "partNumber=1", body=b"x")
     true(reply.status >= 400, f"status {reply.status}, wanted an error")
     t.absent("k")
@@ -423,8 +425,8 @@ def case_multipart_list_uploads_prefix(t):
 
 
 def case_multipart_list_uploads_pages(t):
-    """Uploads come by key; those of one key by the time of their start. A page's markers lead
-    to the next page without loss."""
+    """Uploads are listed in the order of their keys. Uploads of one key are listed in the order of
+    their start. With the markers of one page, the next page continues without missing an upload."""
     started = sorted((u["Key"], u["UploadId"])
                      for u in (t.start(key) for key in ("a", "b", "b", "b", "c", "d")))
     found, markers = [], {}
@@ -463,7 +465,7 @@ def case_multipart_large(t):
 
 
 def case_multipart_sdk_transfer(t):
-    """boto3's own transfer of a file in parts."""
+    """boto3's own function uploads a file in parts."""
     body = data(21 * MIB + 5)
     config = TransferConfig(multipart_threshold=PART, multipart_chunksize=PART)
     t.s3.upload_fileobj(io.BytesIO(body), t.bucket, "k", Config=config)

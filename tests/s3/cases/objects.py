@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects: bodies of all sizes, headers and metadata, ranges, and requests that break off."""
+"""Objects: bodies of all sizes, headers and metadata, ranges, and requests that end early."""
 
 import concurrent.futures
 import email.utils
@@ -150,7 +150,7 @@ def case_metadata_empty_value(t):
 
 
 def case_metadata_two_kib(t):
-    # The limit counts the names without their prefix, and the values.
+    # The limit of the size counts the values and the names without the prefix x-amz-meta-.
     sent = {"k": "v" * 2000, "l": "w" * 46}
     t.put("k", b"x", Metadata=sent)
     same(t.head("k")["Metadata"], sent, "metadata")
@@ -200,7 +200,8 @@ def head_text(method, path, headers):
 
 
 def case_object_chunked_transfer(t):
-    """Amazon refuses a body of unknown length. A server that accepts it must store it whole."""
+    """Amazon refuses a body without a declared length. A server that accepts it must store all of
+    it."""
     path = t.path("k")
     headers = signed("PUT", path, headers={"Transfer-Encoding": "chunked"},
                      payload_hash=hashlib.sha256(b"abcdef").hexdigest())
@@ -222,7 +223,7 @@ def case_object_broken_off_is_not_stored(t):
         headers = signed("PUT", path, headers={"Content-Length": "100000"}, body=body)
         stream = raw_socket(head_text("PUT", path, headers), body[:50000])
         stream.shutdown(socket.SHUT_WR)
-        # The end of the connection shows that the server has given up the request.
+        # The server closes the connection when it has given up the request.
         while stream.recv(4096):
             pass
         stream.close()
@@ -277,7 +278,7 @@ def case_object_storage_class_unknown(t):
 
 
 def case_object_encryption_is_not_ignored(t):
-    """A server without encryption must refuse it."""
+    """A server that does not implement encryption must refuse these headers."""
     reply = call("PUT", t.path("k"), headers={"x-amz-server-side-encryption": "AES256"},
                  body=b"x")
     if reply.status == 200:
@@ -302,7 +303,8 @@ def case_object_tagging_empty(t):
 
 
 def case_object_setting_keeps_body(t):
-    """A request for a part of an object's settings must not be taken for the object itself."""
+    """A request for a subresource, such as the object's tags, must not be handled like a request
+    for the object."""
     t.put("k", b"body")
     for query in ("tagging", "acl", "retention", "legal-hold", "torrent", "restore"):
         call("PUT", t.path("k"), query, body=b"<Bogus/>")
@@ -326,7 +328,8 @@ def case_object_many_at_once(t):
 
 
 def case_object_overwritten_at_once(t):
-    """A reader sees one of the bodies, never a mixture."""
+    """While an object is overwritten, a reader gets one of the complete bodies, never bytes of
+    both."""
     bodies = [bytes([n]) * 200000 for n in range(6)]
     t.put("k", bodies[0])
 
@@ -340,14 +343,15 @@ def case_object_overwritten_at_once(t):
 
 
 def case_host_in_upper_case(t):
-    """Header names have no case."""
+    """The case of header names does not matter."""
     path = t.path()
     headers = {name.upper(): value for name, value in signed("GET", path).items()}
     send("GET", path, headers=headers).is_ok()
 
 
 def case_host_is_needed(t):
-    """A request without Host is refused even if its signature covers the endpoint's host."""
+    """A request without the header Host is refused, even if its signature is computed with the
+    right host."""
     headers = signed("GET", t.path())
     for leave_out, wanted in (("", (b"200",)), ("Host", (b"400", b"403"))):
         lines = [f"{name}: {value}" for name, value in headers.items() if name != leave_out]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures in the query: presigned URLs, their expiry, and each way to be wrong."""
+"""Presigned URLs, which have the signature in the query: their expiry, and each kind of error."""
 
 import datetime
 import urllib.request
@@ -70,7 +70,7 @@ def case_presigned_response_headers(t):
 
 
 def case_presigned_other_response_headers(t):
-    """A parameter that is added afterwards breaks the signature."""
+    """A parameter that is added after the signing makes the signature wrong."""
     fetch(t, prepared(t) + "&response-content-type=text%2Fx") \
         .is_error("SignatureDoesNotMatch", 403)
 
@@ -153,7 +153,7 @@ def case_presigned_wrong_region(t):
 
 
 def case_presigned_signed_header(t):
-    """A header that was signed must come with the request, with the signed value."""
+    """A header that was signed must be in the request, with the signed value."""
     t.bucket
     query = presigned("PUT", t.path("k"), headers={"Content-Type": "text/x"})
     send("PUT", t.path("k"), query, {"Content-Type": "text/y"}, b"x") \
@@ -174,7 +174,7 @@ def case_presigned_part(t):
 
 
 def case_presigned_and_authorization(t):
-    """Two signatures at once are refused."""
+    """A request with a signature in the query and another one in the header is refused."""
     query = prepared(t)
     signer = Signer()
     headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/{signer.scope}, "
@@ -183,7 +183,7 @@ def case_presigned_and_authorization(t):
 
 
 def case_presigned_parameters_encoded(t):
-    """The slashes of the credential may be encoded or not."""
+    """The slashes in the credential may be percent-encoded or not."""
     encoded = prepared(t)
     true("%2F" in encoded, f"query {encoded!r}")
     for query in (encoded, encoded.replace("%2F", "/"), encoded.replace("%2F", "%2f")):

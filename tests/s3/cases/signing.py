@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures in the Authorization header: the accepted forms, and each way to be wrong."""
+"""Signatures in the header Authorization: the accepted forms, and each kind of error."""
 
 import datetime
 import hashlib
@@ -15,7 +15,8 @@ def ago(**delta):
 
 
 def get_with(t, headers):
-    """Sends GET of an object with these headers. A refusal must not contain its body."""
+    """Sends GET of an object with these headers. If the reply is an error, it must not contain the
+    object's body."""
     reply = send("GET", t.path("k"), headers=headers)
     true(reply.status == 200 or b"the secret body" not in reply.body, "the body leaks")
     return reply
@@ -27,7 +28,7 @@ def prepared(t, **named):
 
 
 def published(payload_hash, path="/examplebucket/chunkObject.txt", **headers):
-    """Signs the request of one of Amazon's published examples."""
+    """Signs a request that one of Amazon's published examples shows."""
     signer = Signer("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
                     "us-east-1", "s3", datetime.datetime(2013, 5, 24))
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -37,7 +38,7 @@ def published(payload_hash, path="/examplebucket/chunkObject.txt", **headers):
 
 
 def case_sign_published_chunks(_):
-    """Checks this suite's own signer with Amazon's example "Transferring payload in multiple
+    """Checks the signer of this test suite with Amazon's example "Transferring payload in multiple
     chunks"."""
     signer, _, seed = published(
         "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", x_amz_storage_class="REDUCED_REDUNDANCY",
@@ -54,7 +55,7 @@ def case_sign_published_chunks(_):
 
 
 def case_sign_published_trailer(_):
-    """The same with Amazon's example of a trailer."""
+    """Checks the signer of this test suite with Amazon's example of a trailer."""
     signer, _, seed = published(
         "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
         x_amz_storage_class="REDUCED_REDUNDANCY", Content_Encoding="aws-chunked",
@@ -104,7 +105,7 @@ def case_sign_short_signature(t):
 
 
 def case_sign_upper_case_signature(t):
-    """The signature is lower-case hexadecimal."""
+    """A signature in upper-case hexadecimal digits is refused."""
     headers = prepared(t)
     front, _, end = headers["Authorization"].rpartition("=")
     headers["Authorization"] = f"{front}={end.upper()}"
@@ -162,7 +163,8 @@ def case_sign_host_must_be_signed(t):
 
 
 def case_sign_header_order_and_blanks(t):
-    """Values are trimmed and runs of blanks count as one; the order of headers is free."""
+    """The signature does not depend on the order of headers, nor on blanks around values. Several
+    blanks inside a value count as one."""
     t.bucket
     headers = signed("PUT", t.path("k"), body=b"x", headers={
         "x-amz-meta-b": "  two   words ", "x-amz-meta-a": "1", "Content-Type": "text/x"})
@@ -171,14 +173,15 @@ def case_sign_header_order_and_blanks(t):
 
 
 def case_sign_authorization_spaces(t):
-    """The parts of Authorization may follow each other with or without a blank."""
+    """A blank after the commas in Authorization is optional."""
     headers = prepared(t)
     headers["Authorization"] = headers["Authorization"].replace(", ", ",")
     get_with(t, headers).is_ok()
 
 
 def case_sign_query_order(t):
-    """The canonical query is sorted, and a parameter without a value has an empty one."""
+    """In the canonical query the parameters are sorted, and a parameter without a value counts as
+    empty."""
     t.fill("p/a", "p/b")
     query = "prefix=p%2F&max-keys=1&list-type=2&delimiter=&encoding-type=url"
     reply = call("GET", t.path(), query).is_ok()
@@ -191,7 +194,7 @@ def case_sign_query_order(t):
 def case_sign_wrong_region(t):
     reply = get_with(t, prepared(t, signer=Signer(region="xx-wrong-1")))
     reply.is_error("AuthorizationHeaderMalformed", 400)
-    # SDKs and s3cmd sign again with the region that the error names.
+    # SDKs and s3cmd sign the request again with the region that the error contains.
     same(reply.error().get("Region"), REGION, "Region")
 
 
@@ -255,7 +258,7 @@ def case_sign_authorization_malformed(t):
 
 
 def case_sign_version_2(t):
-    """Version 2 is refused, or verified."""
+    """A signature of version 2 is refused, or verified correctly."""
     headers = prepared(t)
     headers["Authorization"] = f"AWS {KEY}:AAAAAAAAAAAAAAAAAAAAAAAAAAA="
     one_of(get_with(t, headers).status, (400, 403), "status")
@@ -289,7 +292,7 @@ def case_sign_body_differs(t):
 
 
 def case_sign_body_differs_of_delete(t):
-    """The body of a command is covered, too."""
+    """The signature of a request such as DeleteObjects also covers the body."""
     t.fill("a", "b")
     body, other = [f"<Delete><Object><Key>{key}</Key></Object></Delete>".encode()
                    for key in ("a", "b")]
@@ -304,7 +307,8 @@ def case_sign_unsigned_payload(t):
 
 
 def case_sign_hash_in_upper_case(t):
-    """A server may refuse such a hash, but must not accept it without comparing the body."""
+    """A server may refuse a hash in upper case. If it accepts the hash, it must compare it with
+    the body."""
     digest = hashlib.sha256(b"x").hexdigest().upper()
     reply = call("PUT", t.path("k"), body=b"x", payload_hash=digest)
     one_of(reply.status, (200, 400), "status")
@@ -315,7 +319,7 @@ def case_sign_hash_in_upper_case(t):
 
 
 def case_sign_nothing_made_by_refused_requests(t):
-    """Refused requests change nothing."""
+    """Refused requests must not change the stored objects."""
     t.fill("k")
     bad = Signer(KEY, SECRET + "x")
     name = t.name()

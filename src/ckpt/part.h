@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads parts of a checkpoint for penstock_ckpt_verify. */
+#ifndef PST_CKPT_PART_H
+#define PST_CKPT_PART_H
+
+#include "penstock_ckpt.h"
+
+/* Reads the items of a part that is open as `st`, and stores the checksums of the bytes in the
+ * items. `path` is the file's name for messages. The segments must cover the items, and their
+ * memory must be host memory. The device "host" must be open. */
+int pst_part_read_sums(struct penstock_storage *st, const char *path, struct penstock_item *items,
+		       uint64_t count, const struct penstock_part_opts *opts);
+
+#endif
