@@ -2,8 +2,8 @@
 /*
  * Tests when the client stops sending tokens to a server: for the rest of the process after the
  * server has ignored a token, and for a minute after it has declined many tokens in a row. The test
- * includes the source, and changes the ends of pauses directly. What the server answers to windows in
- * the memory of a device does not count.
+ * includes the source, and changes the ends of pauses directly. What the server answers to windows
+ * in the memory of a device does not count.
  */
 #include "test.h"
 
