@@ -16,6 +16,7 @@
 #include "object/plane_client.h"
 #include "object/request.h"
 #include "wire/client.h"
+#include "wire/exchange.h"
 
 struct penstock_object_client {
 	struct pst_wire_client *wire; /* NULL if the client has a plane */

@@ -23,6 +23,7 @@
 #include "storage/object_request.h"
 #include "storage/object_window.h"
 #include "wire/common.h"
+#include "wire/exchange.h"
 
 struct pst_object_transfer {
 	struct pst_object_call call; /* must be the first member */

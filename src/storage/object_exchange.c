@@ -7,6 +7,7 @@
 
 #include "s3/uri.h"
 #include "wire/client.h"
+#include "wire/exchange.h"
 
 unsigned pst_object_rdma_headers(const struct pst_http_head *head,
 				 struct penstock_object_header *out)

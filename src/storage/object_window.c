@@ -21,6 +21,7 @@
 #include "core/base/log.h"
 #include "io/http_endpoint.h"
 #include "wire/client.h"
+#include "wire/exchange.h"
 
 /* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
  * example, the server may be busy. */

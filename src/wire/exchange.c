@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Requests of transports that have their own, instead of GET and PUT with a token. Implements a
- * part of client.h. Called by src/object, and by the storage of objects.
- */
-#include "wire/client.h"
+/* Implements exchange.h. */
+#include "wire/exchange.h"
 
 bool pst_wire_window_exchanges(const struct pst_wire_grant *grant)
 {
