@@ -335,6 +335,7 @@ static bool exchange_continue(struct pst_object_call *call)
 	}
 	/* Counts the attempts of the next request from 0. */
 	http->tries = http->attempts = 0;
+	http->beside = exchange->phase == PST_OBJECT_MOVES ? exchange->beside : 0;
 	memset(&http->head, 0, sizeof(http->head));
 	pst_object_call_clear(call);
 	ret = pst_http_start(http, &http->err);

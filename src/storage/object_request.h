@@ -62,6 +62,7 @@ struct pst_object_exchange_ops {
 struct pst_object_exchange {
 	const struct pst_object_exchange_ops *ops;
 	enum pst_object_phase phase;
+	uint64_t beside; /* bytes that the server moves while it answers the READY */
 };
 
 /* A request to the object's server. */

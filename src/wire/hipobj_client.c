@@ -24,9 +24,9 @@
 #include "wire/common.h"
 
 #define RC 1 /* value of a token's `transport` */
-#define ARRIVE_MS                                                                      \
-	1000 /* longest wait for the card after the response says that all has arrived \
-	      */
+/* Maximum wait in ms for the card's completion after the response has arrived. The completion
+ * usually comes first. */
+#define ARRIVE_MS 100
 #define PATH "/.hipobj-rc/"
 
 /* The next step of a window: PREPARING: send PREPARE; PAIRED: send READY; ENDED: nothing. */
