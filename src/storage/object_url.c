@@ -161,6 +161,9 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else if (!strcmp(name, "insecure")) {
 		ok = flag_parse(value, &flag);
 		url->insecure = flag;
+	} else if (!strcmp(name, "unchecked")) {
+		ok = flag_parse(value, &flag);
+		url->unchecked = flag;
 	} else if (!strcmp(name, "rdma")) {
 		ok = rdma_parse(value, &url->rdma);
 	} else if (!strcmp(name, "rdma-transports")) {
@@ -174,7 +177,7 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else {
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: '%.30s' is no option: use endpoint, region, profile, "
-				"path-style, anonymous, insecure, timeout, rdma or "
+				"path-style, anonymous, insecure, timeout, unchecked, rdma or "
 				"rdma-transports, and write a question mark in a key as %%3F",
 				url->name, name);
 	}

@@ -39,6 +39,7 @@ struct pst_object_url {
 	char endpoint[1025], region[65], profile[129]; /* options; "" if they are not given */
 	int path_style;				       /* 1 or 0; -1 if it is not given */
 	bool anonymous, insecure;
+	bool unchecked; /* no checksum of the whole object is compared */
 	unsigned timeout_s; /* 0 if it is not given */
 	enum pst_object_rdma rdma;
 	/* transports that windows may use; "" if the option is not given */
