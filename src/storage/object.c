@@ -26,6 +26,7 @@
 #include "core/lane/inbox.h"
 #include "storage/object_abort.h"
 #include "storage/object_commit.h"
+#include "storage/object_reach.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"
@@ -37,13 +38,13 @@
 
 /* A read in flight. */
 struct object_read {
-	struct pst_object_call call; /* the first member */
+	struct pst_object_call call; /* must be the first member */
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
-	struct pst_object_grant grant; /* the grant of its window, if the read has one */
+	struct pst_object_grant grant; /* the grant of the read's window, if it has one */
 	int64_t result;
-	/* CRC64NVME of all its bytes, if it has been computed. */
+	/* CRC-64/NVME of all bytes of the read, if it was computed */
 	bool has_crc64;
 	uint64_t crc64;
 };
@@ -109,7 +110,7 @@ static int object_take(struct pst_object *object, const struct pst_object_call *
 				      name);
 	}
 	memcpy(object->etag, h->etag, sizeof(object->etag));
-	if (head)
+	if (head && !object->place.url.unchecked)
 		pst_object_sum_open(&object->sum, h, object->length);
 	return 0;
 }
@@ -225,15 +226,17 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		check = object->sum.kind == PST_HASH_CRC64NVME
 				? "checked by CRC64NVME when all of it is read"
 				: "checked by CRC32C when all of it is read";
+	else if (object->place.url.unchecked)
+		check = "unchecked, as the URL asks";
 	else if (!object->etag[0])
 		check = "unchecked, and without an ETag changes go unnoticed";
 	snprintf(facts->text, sizeof(facts->text), "object at %s://%.100s, %s",
 		 object->place.server.tls ? "https" : "http", object->place.host, check);
 }
 
-/* Returns 0 if windows can be used for reads. If an answer is lost, its transfer may land in the
- * window while that of the repetition does. Only If-Match makes sure that both are of the same
- * bytes. */
+/* Returns 0 if reads may use windows. If a response is lost, the transfer of its attempt may write
+ * to the window at the same time as that of the repetition. Only If-Match guarantees that both
+ * write the same bytes. */
 static int window_read_check(const struct pst_object *object, struct pst_err *err)
 {
 	if (etag_is_strong(object->etag))
@@ -319,7 +322,8 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
-	/* A READY names the range that it moves, and its answer has the status 200. */
+	/* The server moves exactly the range that the PREPARE names, and its response to READY has
+	 * status 200. */
 	if (call->exchange)
 		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
@@ -574,7 +578,8 @@ static int object_fill(struct pst_io *io)
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
-		ret = window_read_check(object, &io->err); /* after a commit */
+		/* checks this again, because a commit may have changed the object */
+		ret = window_read_check(object, &io->err);
 		if (!ret)
 			ret = pst_object_grant_open(&read->grant, object->windows,
 						    io->window, PENSTOCK_READ, left, &io->err);
@@ -640,12 +645,27 @@ static void object_cancel(struct pst_io *io)
 	pst_io_done(io, -ECANCELED);
 }
 
-static int object_window_open(struct penstock_storage *st, size_t len, struct pst_window **out,
-			      struct pst_err *err)
+static int object_window_open(struct penstock_storage *st, struct penstock_device *dev, size_t len,
+			      struct pst_window **out, struct pst_err *err)
 {
 	struct pst_object *object = st->priv;
 
-	return pst_object_window_open(object->windows, len, out, err);
+	return pst_object_window_open(object->windows, dev, len, out, err);
+}
+
+static int object_windows_reach(struct penstock_storage *st, struct penstock_device *dev,
+				struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	if (object->upload || !object->length)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
+	if (object->sum.pieces)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+				"the object has a checksum, which the CPU compares with the bytes "
+				"(add unchecked=1 to the URL to compare none)");
+	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
+				object->length, object->windows, dev, err);
 }
 
 /* ---- writes ---- */
@@ -672,7 +692,8 @@ static int object_sync(struct pst_io *io)
 			      "PENSTOCK_R_DURABLE");
 }
 
-/* An object store answers only when the object is durable, so opts->durable has no effect. */
+/* An object store responds to the commit only when the object is durable, so opts->durable has no
+ * effect. */
 static int object_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
 			 struct pst_err *err)
 {
@@ -723,6 +744,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.sync = object_sync,
 	.cancel = object_cancel,
 	.window_open = object_window_open,
+	.windows_reach = object_windows_reach,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

@@ -17,7 +17,7 @@
 #include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Maximum number of repetitions after an error of pst_object_call_may_pass. */
+/* Maximum number of repetitions after errors for which pst_object_call_may_pass returns true. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
 /* Defaults in seconds: maximum wait for the head of a response, and time for the pauses between
@@ -169,8 +169,8 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and those that it needs. `path` is that of a request of an
- * exchange, or NULL. */
+/* Appends the header Authorization and the headers that it needs. `path` is the path of a request
+ * of an exchange; NULL for the call's own path. */
 static void put_signature(const struct pst_object_call *call, const char *path,
 			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
@@ -220,8 +220,8 @@ static unsigned headers_put(const struct pst_object_call *call, struct pst_heade
 	return count;
 }
 
-/* Collects the headers of a request of an exchange. A READY has those of the GET or PUT, too, such
- * as conditions, and the protocol's own in place of range and token. */
+/* Collects the headers of a request of an exchange. A READY has the headers of the GET or PUT, such
+ * as conditions. Headers of the protocol replace the range and the token. */
 static unsigned exchange_put(struct pst_object_call *call, const char **path,
 			     struct pst_header *headers)
 {
@@ -265,14 +265,15 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
 }
 
-/* Returns whether the status is one of an error that may pass, so that a repetition can succeed. */
+/* Returns whether the status is that of a temporary error, so that a repeated request can
+ * succeed. */
 static bool status_is_passing(unsigned status)
 {
 	return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
 	       status == 504;
 }
 
-/* Takes the ETag from the header that hipobj-rc-v2 has for it, with quotes. */
+/* Replaces the ETag by that of the protocol's own header x-amz-rdma-etag, and adds quotes. */
 static void etag_take(struct pst_http_head *head)
 {
 	const char *etag = head->rdma_etag, *quote = etag[0] == '"' ? "" : "\"";
@@ -281,8 +282,8 @@ static void etag_take(struct pst_http_head *head)
 		snprintf(head->etag, sizeof(head->etag), "%s%s%s", quote, etag, quote);
 }
 
-/* Judges a response to a request of an exchange. A READY ends its session, unless the server was
- * too busy to begin. */
+/* Judges the response to a request of an exchange. After a READY the session has ended, unless the
+ * server was too busy to begin the transfer. */
 static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
 {
 	const unsigned status = call->http.head.status;
@@ -311,8 +312,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 	return PST_HTTP_TEXT;
 }
 
-/* Makes the next request of an exchange. Returns false if the call has ended. After the result
- * true, another thread may have freed it. */
+/* Makes the next request of an exchange. Returns false if the call has ended. If it returns true,
+ * another thread may already have freed the call. */
 static bool exchange_continue(struct pst_object_call *call)
 {
 	struct pst_object_exchange *exchange = call->exchange;
@@ -332,8 +333,9 @@ static bool exchange_continue(struct pst_object_call *call)
 		http->head.status = 501;
 		return false;
 	}
-	/* The attempts of the next request are counted anew. */
+	/* Counts the attempts of the next request from 0. */
 	http->tries = http->attempts = 0;
+	http->beside = exchange->phase == PST_OBJECT_MOVES ? exchange->beside : 0;
 	memset(&http->head, 0, sizeof(http->head));
 	pst_object_call_clear(call);
 	ret = pst_http_start(http, &http->err);
@@ -477,7 +479,8 @@ static unsigned call_seconds(const struct pst_object_call *call)
 	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
 }
 
-/* Returns 0, or -errno if the call must end at this time. */
+/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed or the
+ * caller's limits tell it to end. */
 static int call_check(const struct pst_object_call *call, uint64_t until_ns, struct pst_err *err)
 {
 	int ret = pst_end_check(call->limits, err);
@@ -489,7 +492,7 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 			      call->place->url.name, call_seconds(call));
 }
 
-/* Adds to the error of call_check what made the last attempt fail. */
+/* Appends the error of the last attempt to the error of call_check. */
 static int call_late(const struct pst_object_call *call, struct pst_err *err)
 {
 	size_t len = strlen(err->text);
@@ -502,7 +505,8 @@ static int call_late(const struct pst_object_call *call, struct pst_err *err)
 	return err->code;
 }
 
-/* Waits for a change of the wait's state, or until the call must be checked. */
+/* Waits until another thread changes the state of the wait, or until it is time to check the call
+ * again. */
 static void wait_some(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns)
 {
 	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
@@ -514,7 +518,8 @@ static void wait_some(const struct pst_object_call *call, struct wait *wait, uin
 	pthread_cond_timedwait(&wait->changed, &wait->lock, &until);
 }
 
-/* Waits for the end of a call, or cancels it. Returns 0, or -errno if it was cancelled. */
+/* Waits for the end of a call. If the call must end earlier, cancels it. Returns 0, or -errno if it
+ * was cancelled. */
 static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
 			struct pst_err *err)
 {
@@ -526,7 +531,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			/* The call had not begun, so it has ended now. */
+			/* the call had not been started, so it has ended now */
 			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
@@ -538,7 +543,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
- * at this time. */
+ * instead. */
 static int repeat_wait(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
 		       struct pst_err *err)
 {

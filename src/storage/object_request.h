@@ -13,7 +13,8 @@
 #include "storage/object_url.h"
 
 #define PST_OBJECT_HEADERS_MAX 6
-#define PST_OBJECT_EXCHANGE_MAX 8 /* most headers of a request of an exchange */
+/* maximum number of headers of a request of an exchange */
+#define PST_OBJECT_EXCHANGE_MAX 8
 
 /* The place of an object: its server, and the settings for the signatures of requests. Constant
  * after it has been opened, so any thread may read it. */
@@ -40,7 +41,7 @@ int pst_object_place_move(struct pst_object_place *place, const char *region, st
 
 struct pst_object_call;
 
-/* Which request of an exchange is made. */
+/* The request of an exchange that is made next. */
 enum pst_object_phase {
 	PST_OBJECT_PREPARES,
 	PST_OBJECT_MOVES,   /* READY, which the call's functions judge */
@@ -57,10 +58,11 @@ struct pst_object_exchange_ops {
 	enum pst_object_phase (*paired)(struct pst_object_call *call);
 };
 
-/* Requests that take the place of the call's own request. */
+/* Requests that replace the call's own request. */
 struct pst_object_exchange {
 	const struct pst_object_exchange_ops *ops;
 	enum pst_object_phase phase;
+	uint64_t beside; /* bytes that the server moves while it answers the READY */
 };
 
 /* A request to the object's server. */
@@ -76,7 +78,7 @@ struct pst_object_call {
 	/* Token of the window through which the server shall move the bytes; NULL if the bytes are
 	 * in the body. judge() may set it to NULL. */
 	const char *token;
-	/* NULL: the request is made as it is. Otherwise, if the server refuses the exchange, the
+	/* Requests that replace the call's own request; NULL: none. If the server refuses them, the
 	 * call ends with status 501. */
 	struct pst_object_exchange *exchange;
 	bool ranged; /* the request asks for the bytes from `first` to `last` only */
@@ -91,8 +93,10 @@ struct pst_object_call {
 	/* maximum duration of pst_object_call_run in seconds; 0 for a default that suits the
 	 * call */
 	unsigned deadline_s;
-	const struct penstock_end_opts *limits; /* more limits of pst_object_call_run; NULL: none */
-	unsigned repeats;			/* how often pst_object_call_repeat was called */
+	/* further limits of pst_object_call_run, set by the caller of the commit or abort; NULL:
+	 * none */
+	const struct penstock_end_opts *limits;
+	unsigned repeats; /* how often pst_object_call_repeat was called */
 };
 
 /* Prepares a call, whose memory must be zero. */
@@ -115,8 +119,8 @@ int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
 /* Makes a call and waits for its end, but not longer than its deadline and its limits. Returns 0 if
- * there was a response, whatever its status. But if each attempt got an error that might have
- * passed, such as 503, it returns this error. */
+ * there was a final response, whatever its status. If every attempt failed with a temporary error,
+ * such as 503, returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

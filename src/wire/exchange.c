@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests of transports that have their own, instead of GET and PUT with a token. Implements a
- * part of client.h. Called by src/object, and by the storage of objects.
+ * Implements the part of client.h for transports that have their own requests instead of GET and
+ * PUT with a token. Called by src/object and by the storage of objects.
  */
 #include "wire/client.h"
 

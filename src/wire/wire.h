@@ -41,6 +41,9 @@ struct pst_wire_devices {
 	 * errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);
+	/* Closes what file_io has kept and no longer needs. Returns after how many ms it shall be
+	 * called again, or -1 if nothing is kept. NULL if file_io keeps nothing. */
+	int (*tidy)(void);
 };
 
 /* The objects of both halves. transport.h defines the structs. */
