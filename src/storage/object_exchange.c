@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "s3/uri.h"
-#include "wire/client.h"
 #include "wire/exchange.h"
 
 unsigned pst_object_rdma_headers(const struct pst_http_head *head,

@@ -17,7 +17,7 @@
 #include "wire/card.h"
 #include "wire/client.h"
 #include "wire/common.h"
-#include "wire/dc.h"
+#include "wire/mlx5_card.h"
 
 #define RNR_TIMER 12
 

@@ -12,7 +12,7 @@
 
 #include "wire/card.h"
 #include "wire/common.h"
-#include "wire/dc.h"
+#include "wire/mlx5_card.h"
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)

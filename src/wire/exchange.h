@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of transports that have their own, instead of GET and PUT with a token. Called by
- * src/object, and by the storage of objects. */
+/*
+ * Requests of transports that have their own, instead of GET and PUT with a token. Called by
+ * src/object, and by the storage of objects.
+ */
 #ifndef PST_WIRE_EXCHANGE_H
 #define PST_WIRE_EXCHANGE_H
 
-#include "wire/client.h"
+#include "wire/transport.h"
 
 /* Returns whether the window's requests are those of an exchange (penstock_object_exchange). */
 bool pst_wire_window_exchanges(const struct pst_wire_grant *grant);

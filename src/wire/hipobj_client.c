@@ -11,6 +11,7 @@
  */
 #include <endian.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,14 @@ struct exchange {
 	struct pst_hipobj_offer offer;
 	struct pst_hipobj_ready ready; /* values for READY and CANCEL */
 	struct pst_hipobj_texts texts;
+	struct exchange *next; /* in the list `stuck` */
+};
+
+/* The state of the listener. */
+struct hipobj_state {
+	struct pst_card card;	/* the first member */
+	pthread_mutex_t lock;	/* protects `stuck`; taken inside no other lock */
+	struct exchange *stuck; /* of released windows; the card did not end their objects */
 };
 
 /* ---- windows ---- */
@@ -125,14 +134,21 @@ static int hipobj_bind(struct pst_wire_grant *g, struct pst_err *err)
 
 static int hipobj_unbind(struct pst_wire_grant *g, struct pst_err *err)
 {
-	const struct pst_card *card = g->listener->state;
-	int code = exchange_close(card, g->bound);
+	struct hipobj_state *state = g->listener->state;
+	const struct pst_card *card = &state->card;
+	struct exchange *x = g->bound;
+	int code = exchange_close(card, x);
 
-	if (code)
+	if (code) {
+		pthread_mutex_lock(&state->lock);
+		x->next = state->stuck;
+		state->stuck = x;
+		pthread_mutex_unlock(&state->lock);
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
 				      "%s does not end a queue pair or a memory region: %s; a "
 				      "server may still access the window",
 				      card->name, strerror(code));
+	}
 	return pst_card_order(g, err);
 }
 
@@ -381,9 +397,19 @@ static void hipobj_judge(struct pst_wire_grant *g, const struct penstock_object_
 
 static void hipobj_unlisten(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
+	struct hipobj_state *state = listener->state;
+
 	(void)client;
-	pst_card_close(listener->state);
-	free(listener->state);
+	while (state->stuck) {
+		struct exchange *x = state->stuck;
+
+		state->stuck = x->next;
+		if (exchange_close(&state->card, x))
+			free(x);
+	}
+	pst_card_close(&state->card);
+	pthread_mutex_destroy(&state->lock);
+	free(state);
 	listener->state = NULL;
 }
 
@@ -398,6 +424,7 @@ static int hipobj_listen(struct pst_wire_client *client, struct pst_wire_listene
 			 struct pst_err *err)
 {
 	struct pst_token *token = &listener->token;
+	struct hipobj_state *state;
 	struct pst_card *card;
 	int ret;
 
@@ -405,10 +432,12 @@ static int hipobj_listen(struct pst_wire_client *client, struct pst_wire_listene
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"hipobj-rc-v2 needs the address of an RDMA network card: set "
 				"`address`");
-	card = calloc(1, sizeof(*card));
-	if (!card)
+	state = calloc(1, sizeof(*state));
+	if (!state)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a network card");
-	listener->state = card;
+	pthread_mutex_init(&state->lock, NULL);
+	listener->state = state;
+	card = &state->card;
 	ret = pst_card_open(card, PST_HIPOBJ, client->opts.address, err);
 	listener->fd = ret ? -1 : eventfd(0, EFD_CLOEXEC);
 	if (!ret && listener->fd < 0)

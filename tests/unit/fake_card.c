@@ -731,13 +731,6 @@ void fake_card_gate(unsigned transfers)
 
 void fake_card_forget(void)
 {
-	while (qps) {
-		struct qp *qp = qps;
-
-		qps = qp->next;
-		object_free(qp->base.send_cq);
-		object_free(qp);
-	}
 	while (mrs) {
 		struct mr *mr = mrs;
 		struct ibv_pd *pd = mr->base.pd;

@@ -53,8 +53,7 @@ void fake_card_lock(void);
 void fake_card_unlock(void);
 /* Sets `gate` while transfers may be blocked by it. */
 void fake_card_gate(unsigned transfers);
-/* Frees memory regions and queue pairs that could not be ended, with their protection domains and
- * completion queues. */
+/* Frees the memory regions that could not be deregistered, and their protection domains. */
 void fake_card_forget(void);
 /* Reports to all listeners that the card was removed. */
 void fake_card_remove(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions that both halves of transport DC_V1 share. */
-#ifndef PST_WIRE_DC_H
-#define PST_WIRE_DC_H
+#ifndef PST_WIRE_MLX5_CARD_H
+#define PST_WIRE_MLX5_CARD_H
 
 #include "wire/card.h"
 #include "wire/mlx5.h"

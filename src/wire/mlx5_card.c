@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements dc.h: finds a card with the dynamically connected transport, and the key. */
-#include "wire/dc.h"
+/* Implements mlx5_card.h: finds a card with the dynamically connected transport, and the key. */
+#include "wire/mlx5_card.h"
 
 #include <errno.h>
 #include <stdlib.h>
