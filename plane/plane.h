@@ -27,7 +27,7 @@ struct pl_options {
 	const char *buckets;	     /* names, separated by commas; NULL: all */
 	bool read_only;
 	/* of the clients and servers of tenants, see penstock_object.h */
-	const char *transports, *address, *device;
+	const char *transports, *address, *device, *networks;
 	bool require_encryption;
 	const unsigned *server_users;
 	unsigned server_user_count;

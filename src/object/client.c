@@ -252,6 +252,8 @@ static int window_open_wire(struct penstock_object_window *window, uint64_t off,
 	struct pst_object_target *target = &window->target;
 	int ret = pst_wire_window_open(wire, window->op, off, len, &target->grant, err);
 
+	target->buffer = wire;
+	target->off = off;
 	target->dev = pst_wire_buffer_device(wire);
 	target->mem = (unsigned char *)pst_wire_buffer_ptr(wire) + off;
 	target->len = len;
@@ -314,6 +316,7 @@ int penstock_object_window_get_info(const struct penstock_object_window *window,
 		found.token = "";
 		found.encrypted = window->plane->encrypted;
 		found.on_host = window->plane->on_host;
+		found.address = found.why = "";
 	} else if (has_no_token(window, &ret)) {
 		return ret;
 	} else {

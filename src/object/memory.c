@@ -12,6 +12,7 @@
 
 #include "core/base/fork.h"
 #include "core/ops.h"
+#include "object/nic.h"
 
 /* Moves bytes between a file and memory of a GPU, by the paths of the library. Opens the file as a
  * storage for each call. */
@@ -70,6 +71,9 @@ static struct pst_wire_devices table = {
 	.dma_buf = dma_buf,
 	.order_writes = order_writes,
 	.file_io = file_io,
+	.nic_find = pst_nic_find,
+	.nic_distance = pst_nic_distance,
+	.nic_is_up = pst_nic_is_up,
 };
 
 /* Runs in a forked child. Another thread of the parent may have held the lock at the fork, and the

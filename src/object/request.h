@@ -29,7 +29,9 @@ struct pst_object_requests {
 struct pst_object_target {
 	struct pst_wire_grant *grant; /* NULL after it has been released */
 	int released;		      /* result of the release, if grant is NULL */
-	struct penstock_device *dev;  /* NULL: host memory */
+	struct pst_wire_buffer *buffer;
+	uint64_t off;		     /* of the window in the buffer */
+	struct penstock_device *dev; /* NULL: host memory */
 	unsigned char *mem;
 	uint64_t len;
 	enum penstock_op op;

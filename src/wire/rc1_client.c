@@ -242,6 +242,9 @@ static int rc1_bind(struct pst_wire_grant *g, struct pst_err *err)
 	/* A window without bytes needs no registration: its server moves nothing. */
 	if (!g->len)
 		return 0;
+	if (atomic_load(&s->gone))
+		return pst_fail_errno(err, ENODEV, PENSTOCK_WHY_NO_DEVICE, "%s was removed",
+				      s->card);
 	if (g->buffer->dev) {
 		g->bound = register_device(s, g, ptr, access, err);
 		return g->bound ? 0 : err->code;
@@ -290,10 +293,11 @@ static bool rc1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
 	const struct pst_wire_client *client = buffer->client;
 
 	(void)off;
+	/* A card that was removed fails to bind, and the next one is tried. */
 	for (unsigned i = 0; i < client->listener_count; i++)
-		if (client->listeners[i].ops == &pst_rc1_client)
-			return !atomic_load(
-				&((struct rc1_state *)client->listeners[i].state)->gone);
+		if (client->listeners[i].ops == &pst_rc1_client &&
+		    !atomic_load(&((struct rc1_state *)client->listeners[i].state)->gone))
+			return true;
 	return false;
 }
 

@@ -339,6 +339,10 @@ static int resolve_addr(struct rdma_cm_id *base, struct sockaddr *src, struct so
 {
 	assert(!src && timeout_ms > 0);
 	((struct id *)base)->dst_port = port_of(dst);
+	if (fake_card.lost && ((const unsigned char *)dst)[7] == fake_card.lost) {
+		errno = EHOSTUNREACH;
+		return -1;
+	}
 	LOCKED(int, resolve((struct id *)base, RDMA_CM_EVENT_ADDR_RESOLVED));
 }
 
