@@ -3,7 +3,8 @@
  * Measures stream-ordered reads. The program submits many reads and then waits for the stream, as
  * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
  * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
- * when the reads are submitted, or wait for a word, so that all reads are queued first. Section
+ * when the reads are submitted, or wait for a word, so that all reads are queued first. Early reads
+ * have the flag PENSTOCK_R_EARLY. Section
  * `stream_beside` measures how much such reads slow a compute kernel on another stream.
  */
 #include <errno.h>
@@ -38,14 +39,25 @@ struct stream_run {
 	uint64_t turn;
 };
 
-enum how { ONE_CALL, QUEUE, STREAM_ONE, STREAM_MANY, STREAM_LATE, STREAM_HELD, HOWS };
-static const char *const names[HOWS] = {"one call",  "queue",	       "1 stream",
-					"8 streams", "8 streams late", "8 streams held"};
+enum how {
+	ONE_CALL,
+	QUEUE,
+	STREAM_ONE,
+	STREAM_ONE_EARLY,
+	STREAM_MANY,
+	STREAM_EARLY,
+	STREAM_LATE,
+	STREAM_HELD,
+	HOWS
+};
+static const char *const names[HOWS] = {"one call",	  "queue",	   "1 stream",
+					"1 stream early", "8 streams",	   "8 streams early",
+					"8 streams late", "8 streams held"};
 
 static void reads_aim(struct bench *b, struct stream_run *r, enum how how, uint64_t len,
 		      unsigned count)
 {
-	bool late = how == STREAM_LATE;
+	bool late = how == STREAM_LATE, one = how == STREAM_ONE || how == STREAM_ONE_EARLY;
 
 	for (unsigned i = 0; i < count; i++) {
 		/* Consecutive reads are far apart, in an order that the kernel's readahead does
@@ -65,7 +77,9 @@ static void reads_aim(struct bench *b, struct stream_run *r, enum how how, uint6
 		r->reqs[i].user = &r->segs[i];
 		if (how < STREAM_ONE)
 			continue;
-		r->reqs[i].stream = r->streams[how == STREAM_ONE ? 0 : i % STREAMS];
+		r->reqs[i].stream = r->streams[one ? 0 : i % STREAMS];
+		if (how == STREAM_ONE_EARLY || how == STREAM_EARLY)
+			r->reqs[i].flags = PENSTOCK_R_EARLY;
 		r->late_len[i] = len;
 		r->late_off[i] = r->late_buf[i] = off;
 		r->late[i] = (struct penstock_late){.size = sizeof(r->late[i]),
@@ -325,7 +339,7 @@ static int beside_row(struct bench *b, struct stream_run *r, struct pst_cu_funct
 
 static int section_stream_beside(struct bench *b)
 {
-	static const int hows[] = {-1, QUEUE, STREAM_MANY, STREAM_LATE, STREAM_HELD};
+	static const int hows[] = {-1, QUEUE, STREAM_MANY, STREAM_EARLY, STREAM_LATE, STREAM_HELD};
 	static struct stream_run r;
 	struct pst_cu_function *burn = NULL;
 	struct pst_cu_module *module = NULL;

@@ -267,8 +267,9 @@ def other_tables(found):
 
 def stream_reads(found):
     """Prints the reads in stream order, and how much they slow kernels on another stream."""
-    columns = ("one call", "queue", "1 stream", "8 streams", "8 streams late", "8 streams held",
-               "limit: copies of pinned memory")
+    columns = ("one call", "queue", "1 stream", "1 stream early", "8 streams", "8 streams early",
+               "8 streams late", "8 streams held", "limit: copies of pinned memory")
+    columns = tuple(name for name in columns if any(key[1] == name for key in found))
     lines = []
     for group in dict.fromkeys(g for g, _ in found if re.fullmatch(r"stream (cold|cached) .*", g)):
         _, cached, kib, _ = group.split()

@@ -89,6 +89,16 @@ static bool signature_check(struct gw_request *req)
 	return result == PST_SIGV4_OK || refuse(req, result);
 }
 
+bool gw_auth_rights(struct gw_request *req)
+{
+	if ((req->bucket && !gw_key_allows(req->identity, req->bucket)) ||
+	    (req->op->write && !req->identity->write)) {
+		gw_fail(req, GW_AccessDenied, NULL);
+		return false;
+	}
+	return true;
+}
+
 bool gw_auth(struct gw_request *req)
 {
 	if (has_double_header(req)) {
@@ -99,12 +109,7 @@ bool gw_auth(struct gw_request *req)
 		atomic_fetch_add(&req->server->metrics.refused_auth, 1);
 		return false;
 	}
-	if ((req->bucket && !gw_key_allows(req->identity, req->bucket)) ||
-	    (req->op->write && !req->identity->write)) {
-		gw_fail(req, GW_AccessDenied, NULL);
-		return false;
-	}
-	return true;
+	return gw_auth_rights(req);
 }
 
 bool gw_auth_may_read(const struct gw_request *req, const char *bucket)

@@ -44,6 +44,7 @@
 	X(NoSuchObjectLockConfiguration, 404, "The object has no lock configuration")           \
 	X(NoSuchPublicAccessBlockConfiguration, 404,                                            \
 	  "The public access block configuration was not found")                                \
+	X(NoSuchRDMASession, 404, "There is no such session of hipobj-rc-v2, or it has ended.") \
 	X(NoSuchTagSet, 404, "The TagSet does not exist")                                       \
 	X(NoSuchUpload, 404, "The specified multipart upload does not exist.")                  \
 	X(NoSuchVersion, 404, "The specified version does not exist.")                          \
@@ -55,6 +56,7 @@
 	X(PreconditionFailed, 412, "At least one of the preconditions did not hold")            \
 	X(ReplicationConfigurationNotFoundError, 404,                                           \
 	  "The replication configuration was not found")                                        \
+	X(RDMATooLarge, 413, "The transfer is longer than this gateway's memory for sessions.") \
 	X(RDMATransferFailed, 500, "The transfer by RDMA failed; nothing is stored.")           \
 	X(RequestTimeTooSkewed, 403, "The request time and the server's time differ too much.") \
 	X(ServerSideEncryptionConfigurationNotFoundError, 404,                                  \

@@ -10,6 +10,7 @@
 #include "access_log.h"
 #include "auth.h"
 #include "core/base/clock.h"
+#include "op_hipobj.h"
 #include "rdma.h"
 #include "route.h"
 #include "upstream.h"
@@ -39,7 +40,19 @@ static bool has_body(const struct gw_http_request *http)
  * token is one of these, because it waits for its transfer. */
 static bool is_long(const struct gw_request *req)
 {
-	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token");
+	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token") || req->session;
+}
+
+/* Finds the operation, and checks signature and rights. Returns false after it has filled the
+ * reply.
+ */
+static bool operation_find(struct gw_request *req)
+{
+	if (!gw_route(req) || !gw_auth(req))
+		return false;
+	/* A READY becomes the request of its session. */
+	return req->op->run != gw_op_ready ||
+	       (gw_hipobj_begin(req) && gw_route(req) && gw_auth_rights(req));
 }
 
 static bool front_head(void *owner, struct gw_http_request *http)
@@ -61,11 +74,13 @@ static bool front_head(void *owner, struct gw_http_request *http)
 	if (!gw_request_parse(req, front->server.domain))
 		return false;
 	gw_header_add(req, "x-amz-request-id", req->id);
+	if (req->control && !gw_hipobj_check(req))
+		return false;
 	if (front->server.upstream) {
 		gw_route_any(req);
 		return gw_auth(req) && gw_upstream_begin(req);
 	}
-	if (!gw_route(req) || !gw_auth(req) || !bucket_open(req))
+	if (!operation_find(req) || !bucket_open(req))
 		return false;
 	if (req->op->check && !req->op->check(req))
 		return false;
@@ -100,6 +115,7 @@ static void front_end(void *owner, struct gw_http_request *http)
 		return;
 	req->op->run(req);
 	gw_rdma_stored(req);
+	gw_hipobj_end(req);
 }
 
 static bool front_is_long(void *owner, struct gw_http_request *http)
@@ -137,6 +153,7 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
 	gw_body_close(req);
 	gw_upstream_done(req);
+	gw_rdma_leave(req);
 	gw_request_close(req);
 	http->user = NULL;
 }

@@ -63,6 +63,33 @@ const char *gw_http_header(const struct gw_http_request *req, const char *name)
 	return NULL;
 }
 
+const char *gw_reply_header_find(const struct gw_reply *reply, const char *name)
+{
+	const char *at = reply->headers.at;
+
+	while (at && at < reply->headers.at + reply->headers.len) {
+		const char *value = at + strlen(at) + 1;
+
+		if (!strcasecmp(at, name))
+			return value;
+		at = value + strlen(value) + 1;
+	}
+	return NULL;
+}
+
+bool gw_http_header_set(struct gw_http_request *req, const char *name, const char *value)
+{
+	unsigned i = 0;
+
+	while (i < req->header_count && strcmp(req->headers[i].name, name) != 0)
+		i++;
+	if (i == PST_SIGV4_HEADERS_MAX)
+		return false;
+	req->headers[i] = (struct pst_header){name, value};
+	req->header_count += i == req->header_count;
+	return true;
+}
+
 /* ---- requests ---- */
 
 /* Called by libmicrohttpd for the first line of a request, before it decodes anything. */

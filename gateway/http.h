@@ -117,7 +117,12 @@ void gw_http_stop(struct gw_http *http);
 
 /* Appends a header to a reply. Values with control characters are left out. */
 void gw_reply_header(struct gw_reply *reply, const char *name, const char *value);
+/* Returns the value of a reply's header, or NULL. */
+const char *gw_reply_header_find(const struct gw_reply *reply, const char *name);
 /* Returns the value of a request's header, or NULL. The name is in lower case. */
 const char *gw_http_header(const struct gw_http_request *req, const char *name);
+/* Changes or adds a header of a request. The strings must live as long as the request. Returns
+ * false if there are too many headers. */
+bool gw_http_header_set(struct gw_http_request *req, const char *name, const char *value);
 
 #endif

@@ -19,6 +19,8 @@
 #include "common/thread.h"
 #include "penstock_object.h"
 #include "s3/crc.h"
+#include "route.h"
+#include "s3/hipobj.h"
 #include "xml_write.h"
 
 #define PIECE (4u << 20) /* maximum number of bytes of a PUT that are in memory at a time */
@@ -36,6 +38,7 @@ struct moved {
 /* A move that a thread waits for. */
 struct ticket {
 	struct ticket *next;
+	bool counted; /* whether it is one of `active`; a session is counted as a whole */
 	sem_t done;
 	struct moved moved;
 };
@@ -45,16 +48,20 @@ struct gw_rdma {
 	bool running;
 	/* device that accesses windows in memory of GPUs; NULL for none */
 	struct penstock_device *device;
-	int stop;			/* eventfd */
+	int stop; /* eventfd */
 	unsigned active_max;
+	bool pairs; /* whether the transports include hipobj-rc-v2 */
+	struct gw_sessions *sessions;
 	/* The server that the thread polls. gw_rdma_cancel ends the thread before it closes the
 	 * server. */
 	struct penstock_object_server *polled;
 
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
-	struct ticket *tickets;		       /* list of the moves that are not complete */
-	unsigned active;		       /* length of this list */
+	struct ticket *tickets;		       /* moves that are not complete */
+	unsigned active;	 /* moves that are counted, and sessions that are carried out */
+	unsigned preparing;	 /* calls of penstock_object_prepare in progress */
+	pthread_cond_t prepared; /* signalled when `preparing` becomes 0 */
 };
 
 /* Stores the result of a move and wakes its worker. Called with the lock. The worker may then
@@ -66,7 +73,7 @@ static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, struct mo
 	while (*at != ticket)
 		at = &(*at)->next;
 	*at = ticket->next;
-	rdma->active--;
+	rdma->active -= ticket->counted;
 	ticket->moved = moved;
 	sem_post(&ticket->done);
 }
@@ -80,31 +87,38 @@ static void *rdma_run(void *arg)
 	struct penstock_object_server *server = rdma->polled;
 
 	for (;;) {
-		struct pollfd fds[2] = {{penstock_object_fd(server), POLLIN, 0},
-					{rdma->stop, POLLIN, 0}};
-		int n = poll(fds, 2, -1);
+		struct pollfd fds[3] = {{penstock_object_fd(server), POLLIN, 0},
+					{rdma->stop, POLLIN, 0},
+					{gw_sessions_fd(rdma->sessions), POLLIN, 0}};
+		int n = poll(fds, 3, -1);
 
 		if (n > 0 && fds[1].revents)
 			return NULL;
+		if (n > 0 && fds[2].revents)
+			gw_sessions_expire(rdma->sessions);
 		n = penstock_object_poll(server, done, BATCH);
 		pthread_mutex_lock(&rdma->lock);
 		for (int i = 0; i < n; i++)
-			ticket_finish(rdma, (struct ticket *)(uintptr_t)done[i].user,
-				      (struct moved){done[i].result, done[i].has_crc64,
-						     done[i].crc64});
+			ticket_finish(
+				rdma, (struct ticket *)(uintptr_t)done[i].user,
+				(struct moved){done[i].result, done[i].has_crc64, done[i].crc64});
 		pthread_mutex_unlock(&rdma->lock);
 	}
 }
 
 /* Passes the names of the transports to the metrics. */
-static void name_transports(const struct penstock_object_server *server, struct gw_metrics *metrics)
+static void name_transports(struct gw_rdma *rdma, struct gw_metrics *metrics)
 {
 	struct penstock_object_server_info info = {.size = sizeof(info)};
 
 	_Static_assert(GW_TRANSPORTS_MAX == PENSTOCK_OBJECT_TRANSPORTS_MAX, "see metrics.h");
-	if (!penstock_object_server_get_info(server, &info))
-		for (unsigned i = 0; i < GW_TRANSPORTS_MAX; i++)
-			metrics->rdma_names[i] = info.traffic[i].transport;
+	if (penstock_object_server_get_info(rdma->server, &info))
+		return;
+	for (unsigned i = 0; i < GW_TRANSPORTS_MAX; i++) {
+		metrics->rdma_names[i] = info.traffic[i].transport;
+		if (metrics->rdma_names[i] && !strcmp(metrics->rdma_names[i], PST_HIPOBJ))
+			rdma->pairs = true;
+	}
 }
 
 struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t why_len)
@@ -118,6 +132,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 		return NULL;
 	}
 	pthread_mutex_init(&rdma->lock, NULL);
+	pthread_cond_init(&rdma->prepared, NULL);
 	rdma->active_max = o->moves_max;
 	opts.channels = CHANNELS;
 	opts.timeout_ms = TIMEOUT_MS;
@@ -127,20 +142,22 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.networks = o->networks;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
+		pthread_cond_destroy(&rdma->prepared);
 		pthread_mutex_destroy(&rdma->lock);
 		free(rdma);
 		return NULL;
 	}
 	opts.device = rdma->device;
 	rdma->stop = eventfd(0, EFD_CLOEXEC);
-	code = rdma->stop < 0 ? errno : 0;
+	rdma->sessions = gw_sessions_open();
+	code = rdma->stop < 0 || !rdma->sessions ? errno : 0;
 	if (!code && !penstock_object_server_open(&opts, &rdma->polled)) {
 		rdma->server = rdma->polled;
 		code = pst_thread_start(&rdma->thread, rdma_run, rdma);
 		rdma->running = !code;
 	}
 	if (rdma->running) {
-		name_transports(rdma->server, o->metrics);
+		name_transports(rdma, o->metrics);
 		return rdma;
 	}
 	snprintf(why, why_len, "cannot start RDMA: %s", code ? strerror(code) : penstock_errmsg());
@@ -158,10 +175,14 @@ void gw_rdma_cancel(struct gw_rdma *rdma)
 	pthread_mutex_lock(&rdma->lock);
 	server = rdma->server;
 	rdma->server = NULL;
+	while (rdma->preparing)
+		pthread_cond_wait(&rdma->prepared, &rdma->lock);
 	pthread_mutex_unlock(&rdma->lock);
 	if (rdma->running && write(rdma->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(rdma->thread, NULL);
 	rdma->running = false;
+	if (rdma->sessions)
+		gw_sessions_stop(rdma->sessions);
 	/* From here on no channel accesses the memory of a move. */
 	penstock_object_server_close(server);
 	pthread_mutex_lock(&rdma->lock);
@@ -175,11 +196,74 @@ void gw_rdma_close(struct gw_rdma *rdma)
 	if (!rdma)
 		return;
 	gw_rdma_cancel(rdma);
+	gw_sessions_close(rdma->sessions);
 	penstock_device_close(rdma->device);
 	if (rdma->stop >= 0)
 		close(rdma->stop);
+	pthread_cond_destroy(&rdma->prepared);
 	pthread_mutex_destroy(&rdma->lock);
 	free(rdma);
+}
+
+/* ---- sessions of hipobj-rc-v2 ---- */
+
+bool gw_rdma_pairs(const struct gw_rdma *rdma)
+{
+	return rdma && rdma->pairs;
+}
+
+int gw_rdma_prepare(struct gw_request *req, const char *token,
+		    struct penstock_object_pairing *pairing, struct gw_session *session,
+		    char id[GW_SESSION_ID])
+{
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+	struct penstock_object_server *server;
+	struct gw_rdma *rdma = req->server->rdma;
+	int ret;
+
+	peer.address = req->http->remote;
+	/* Without the lock, because the network card takes its time. */
+	pthread_mutex_lock(&rdma->lock);
+	server = rdma->server;
+	rdma->preparing += server != NULL;
+	pthread_mutex_unlock(&rdma->lock);
+	if (!server)
+		return -EAGAIN;
+	ret = penstock_object_prepare(server, token, strlen(token), &peer, pairing,
+				      &session->remote);
+	pthread_mutex_lock(&rdma->lock);
+	if (!--rdma->preparing)
+		pthread_cond_broadcast(&rdma->prepared);
+	pthread_mutex_unlock(&rdma->lock);
+	return ret ? ret : gw_sessions_add(rdma->sessions, session, id);
+}
+
+struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner)
+{
+	return gw_sessions_take(rdma->sessions, id, owner);
+}
+
+bool gw_rdma_enter(struct gw_request *req)
+{
+	struct gw_rdma *rdma = req->server->rdma;
+
+	pthread_mutex_lock(&rdma->lock);
+	req->moves = rdma->active < rdma->active_max;
+	rdma->active += req->moves;
+	pthread_mutex_unlock(&rdma->lock);
+	return req->moves;
+}
+
+void gw_rdma_leave(struct gw_request *req)
+{
+	struct gw_rdma *rdma = req->server->rdma;
+
+	if (!req->moves)
+		return;
+	pthread_mutex_lock(&rdma->lock);
+	rdma->active--;
+	pthread_mutex_unlock(&rdma->lock);
+	req->moves = false;
 }
 
 /* ---- one move ---- */
@@ -211,19 +295,19 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 		    const struct penstock_object_seg *seg)
 {
 	struct gw_rdma *rdma = req->server->rdma;
-	struct ticket ticket = {.moved = {.result = 0}};
+	struct ticket ticket = {.counted = !req->session, .moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
 	/* This wait always ends: the server half fails a move at its deadline, and gw_rdma_cancel
 	 * fails all moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
-	if (rdma->server && rdma->active < rdma->active_max)
+	if (rdma->server && (!ticket.counted || rdma->active < rdma->active_max))
 		ret = penstock_object_move(req->remote, op, off, seg, 1, (uintptr_t)&ticket);
 	if (!ret) {
 		ticket.next = rdma->tickets;
 		rdma->tickets = &ticket;
-		rdma->active++;
+		rdma->active += ticket.counted;
 	}
 	pthread_mutex_unlock(&rdma->lock);
 	while (!ret && sem_wait(&ticket.done))
@@ -310,12 +394,34 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
+/* Writes the range of a session. There is no body to fall back on. */
+static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
+				      bool ranged)
+{
+	int64_t moved;
+
+	/* The object has become shorter than the range. */
+	if (seg->len != gw_rdma_window_length(req)) {
+		gw_fail(req, GW_InvalidRange, NULL);
+		return GW_RDMA_FAILED;
+	}
+	moved = move(req, PENSTOCK_READ, 0, seg);
+	if (moved < 0) {
+		gw_rdma_store_fail(req, (int)moved);
+		return GW_RDMA_FAILED;
+	}
+	gw_rdma_sent(req, (uint64_t)moved, ranged);
+	return GW_RDMA_MOVED;
+}
+
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged)
 {
 	struct penstock_object_seg seg = {.len = len, .has_fd = 1, .fd = fd, .fd_off = at};
 	int64_t moved = -EOPNOTSUPP;
 
+	if (req->session)
+		return session_send(req, &seg, ranged);
 	if (!gw_header(req, "x-amz-rdma-token"))
 		return GW_RDMA_BODY;
 	if (!gw_rdma_check_read(req))
@@ -350,12 +456,14 @@ static void put_decline(struct gw_request *req)
 
 void gw_rdma_store_fail(struct gw_request *req, int code)
 {
-	if (code == -EOPNOTSUPP) {
+	if (code == -EOPNOTSUPP && !req->session) {
 		put_decline(req);
 		return;
 	}
 	atomic_fetch_add(&req->server->metrics.rdma_failed, 1);
-	gw_fail(req, GW_RDMATransferFailed, NULL);
+	gw_fail(req, GW_RDMATransferFailed,
+		req->session ? "The transfer by RDMA failed: repeat the request without it."
+			     : NULL);
 }
 
 bool gw_rdma_check(struct gw_request *req)
@@ -403,7 +511,8 @@ bool gw_rdma_receive(struct gw_request *req)
 	struct penstock_object_seg seg = {.len = 0};
 	struct gw_body *body = &req->body;
 
-	if (!req->remote)
+	/* The session of a GET has a window, too, which gets the object. */
+	if (!req->remote || req->op->body != GW_BODY_FILE)
 		return true;
 	if (!gw_rdma_length(req))
 		return false;

@@ -11,6 +11,7 @@
 
 #include "penstock.h"
 #include "request.h"
+#include "session.h"
 
 struct gw_rdma;
 
@@ -33,6 +34,23 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 void gw_rdma_cancel(struct gw_rdma *rdma);
 /* Frees the server half. No other thread uses it. NULL is allowed. */
 void gw_rdma_close(struct gw_rdma *rdma);
+
+/* ---- sessions of hipobj-rc-v2 ---- */
+
+/* Returns whether the transports include hipobj-rc-v2. NULL is allowed. */
+bool gw_rdma_pairs(const struct gw_rdma *rdma);
+/* Opens a session for a PREPARE with a token. `session` has the members of the client; the session
+ * is kept if the result is 0, and `id` receives its ID. Returns 0 or a negative errno of
+ * penstock_object_prepare. */
+int gw_rdma_prepare(struct gw_request *req, const char *token,
+		    struct penstock_object_pairing *pairing, struct gw_session *session,
+		    char id[GW_SESSION_ID]);
+/* Takes the session of an access key away; NULL if there is none. The caller frees it. */
+struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner);
+/* Counts the request of a session as a move, until gw_rdma_leave. Returns false if there are too
+ * many moves. */
+bool gw_rdma_enter(struct gw_request *req);
+void gw_rdma_leave(struct gw_request *req);
 
 /* Checks the token of a request that stores an object, before its body is read. On an error, fills
  * the reply and returns false. If the request has a token, gw_rdma_receive then reads the

@@ -16,7 +16,10 @@
 #include "keypath.h"
 #include "s3/hash.h"
 #include "s3/uri.h"
+#include "session.h"
 #include "xml_write.h"
+
+#define CONTROL "/.hipobj-rc/"
 
 /* ---- replies ---- */
 
@@ -300,21 +303,19 @@ static bool path_parse(struct gw_request *req, const char *domain, char **memory
 	return n > 0;
 }
 
-bool gw_request_parse(struct gw_request *req, const char *domain)
+/* Finds what a target names. `host` is NULL if it cannot name a bucket. */
+static bool target_parse(struct gw_request *req, const char *target, const char *host,
+			 const char *domain)
 {
-	const char *target = req->http->target, *host = gw_header(req, "host"), *query;
-	unsigned char random[8];
+	const char *query = strchr(target, '?');
 	char *memory;
 
-	while (getrandom(random, sizeof(random), 0) != sizeof(random))
-		;
-	pst_hex(random, sizeof(random), req->id);
-	req->query = "";
-	if (!strncmp(target, "http://", 7) || !strncmp(target, "https://", 8)) {
-		target = strchr(strchr(target, ':') + 3, '/');
-		target = target ? target : "/";
-	}
-	query = strchr(target, '?');
+	free(req->path);
+	free(req->memory);
+	req->bucket = req->key = NULL;
+	req->key_len = 0;
+	req->param_count = 0;
+	req->query = query ? query + 1 : "";
 	req->path = strndup(target, query ? (size_t)(query - target) : strlen(target));
 	/* A decoded text is not longer than the encoded text. Each decoded text ends with a NUL. */
 	req->memory = memory = malloc(2 * strlen(target) + (host ? strlen(host) : 0) + 16);
@@ -322,9 +323,8 @@ bool gw_request_parse(struct gw_request *req, const char *domain)
 		gw_fail(req, GW_SlowDown, NULL);
 		return false;
 	}
-	if (query)
-		req->query = query + 1;
-	if (target[0] != '/' || !params_parse(req, &memory) || !path_parse(req, domain, &memory)) {
+	if (target[0] != '/' || !params_parse(req, &memory) ||
+	    !path_parse(req, host ? domain : NULL, &memory)) {
 		gw_fail(req, GW_InvalidURI, NULL);
 		return false;
 	}
@@ -335,12 +335,42 @@ bool gw_request_parse(struct gw_request *req, const char *domain)
 	return true;
 }
 
+bool gw_request_parse(struct gw_request *req, const char *domain)
+{
+	const char *target = req->http->target, *host = gw_header(req, "host");
+	unsigned char random[8];
+
+	while (getrandom(random, sizeof(random), 0) != sizeof(random))
+		;
+	pst_hex(random, sizeof(random), req->id);
+	if (!strncmp(target, "http://", 7) || !strncmp(target, "https://", 8)) {
+		target = strchr(strchr(target, ':') + 3, '/');
+		target = target ? target : "/";
+	}
+	if (!target_parse(req, target, host, domain))
+		return false;
+	/* No bucket has such a name. */
+	if (!strncmp(req->path, CONTROL, strlen(CONTROL))) {
+		req->control = req->path + strlen(CONTROL);
+		req->bucket = req->key = NULL;
+	}
+	return true;
+}
+
+bool gw_request_retarget(struct gw_request *req, const char *method, const char *target)
+{
+	req->control = NULL;
+	req->http->method = method;
+	return target_parse(req, target, NULL, NULL);
+}
+
 void gw_request_close(struct gw_request *req)
 {
 	if (req->bucket_fd >= 0)
 		close(req->bucket_fd);
 	gw_keys_release(req->keys);
 	penstock_object_forget(req->remote);
+	gw_session_free(req->session);
 	if (req->claim) {
 		explicit_bzero(req->claim, sizeof(*req->claim));
 		free(req->claim);

@@ -35,6 +35,8 @@ struct gw_request {
 	const char *query;  /* query of the target, not decoded; "" if there is none */
 	const char *bucket; /* decoded; NULL for requests to the service */
 	const char *key;    /* decoded; NULL for requests to a bucket */
+	/* "prepare" in POST /.hipobj-rc/prepare; NULL for all requests with another path */
+	const char *control;
 	size_t key_len;
 	struct gw_param params[GW_PARAMS_MAX];
 	unsigned param_count;
@@ -53,6 +55,10 @@ struct gw_request {
 	/* Window of the client's memory from which the request's body is read, or into which the
 	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
+	/* Session of hipobj-rc-v2 that the request carries out; NULL if there is none. */
+	struct gw_session *session;
+	char range[64]; /* header Range of a session */
+	bool moves;	/* whether the session is counted as a move */
 	bool has_crc64; /* whether the transport has computed `crc64` */
 	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved by RDMA */
 	enum gw_error error;
@@ -64,6 +70,9 @@ struct gw_request {
 /* Finds bucket, key and parameters in the target and in the header Host. `domain` is the suffix of
  * hosts that name a bucket, or NULL. On an error, fills the reply and returns false. */
 bool gw_request_parse(struct gw_request *req, const char *domain);
+/* Gives a request another method and target, in path style. `target` lives as long as the request.
+ * Returns false after it has filled the reply with an error. */
+bool gw_request_retarget(struct gw_request *req, const char *method, const char *target);
 /* Frees the request. Its body has been closed. */
 void gw_request_close(struct gw_request *req);
 

@@ -7,6 +7,7 @@
 
 #include "op_bucket.h"
 #include "op_copy.h"
+#include "op_hipobj.h"
 #include "op_list.h"
 #include "op_multipart.h"
 #include "op_object.h"
@@ -45,6 +46,10 @@ static const char *const subs[] = {
 /* The first row that matches is used, so rows with more conditions come first. */
 static const struct gw_op ops[] = {
 	{"ListBuckets", "GET", GW_SERVICE, .run = gw_op_list_buckets},
+
+	{"PrepareRDMA", "POST", GW_CONTROL, "prepare", .run = gw_op_prepare},
+	{"ReadyRDMA", "POST", GW_CONTROL, "ready", .run = gw_op_ready},
+	{"CancelRDMA", "POST", GW_CONTROL, "cancel", .run = gw_op_cancel},
 
 	{"GetBucketLocation", "GET", GW_BUCKET, "location", .run = gw_op_location},
 	{"GetBucketVersioning", "GET", GW_BUCKET, "versioning", .run = gw_op_versioning},
@@ -143,6 +148,8 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 {
 	if (op->level != level || strcmp(op->method, req->http->method) != 0)
 		return false;
+	if (level == GW_CONTROL)
+		return !strcmp(op->sub, req->control) && !req->param_count;
 	if (op->sub && !gw_param_find(req, op->sub))
 		return false;
 	if (op->sub2 && !gw_param_find(req, op->sub2))
@@ -160,7 +167,10 @@ static const struct gw_op other_write = {"none", .body = GW_BODY_TEXT, .write = 
 /* Finds req->op. Returns false if the table does not have it. */
 static bool op_find(struct gw_request *req)
 {
-	enum gw_level level = req->key ? GW_OBJECT : req->bucket ? GW_BUCKET : GW_SERVICE;
+	enum gw_level level = req->control  ? GW_CONTROL
+			      : req->key    ? GW_OBJECT
+			      : req->bucket ? GW_BUCKET
+					    : GW_SERVICE;
 
 	req->op_number = OP_COUNT;
 	for (unsigned i = 0; i < OP_COUNT; i++)
@@ -205,7 +215,7 @@ unsigned gw_op_count(void)
 
 bool gw_op_is_long(const struct gw_op *op)
 {
-	return op->write || !strncmp(op->name, "List", 4);
+	return op->write || !strncmp(op->name, "List", 4) || op->level == GW_CONTROL;
 }
 
 const char *gw_op_name(unsigned op)

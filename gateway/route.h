@@ -8,13 +8,14 @@
 
 #include "request.h"
 
-enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT };
+enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
 	const char *name; /* as in the API reference */
 	const char *method;
 	enum gw_level level;
-	/* parameter that must be in the query, such as "uploads"; NULL for none */
+	/* parameter that must be in the query, such as "uploads"; NULL for none. For GW_CONTROL the
+	 * end of the path */
 	const char *sub;
 	const char *sub2;   /* second parameter that must be in the query; NULL for none */
 	const char *header; /* header that the request must have; NULL for none */

@@ -861,11 +861,21 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			library checks that memory, and fails with -EFAULT instead of raising
  *			a signal. This costs a system call for each piece of a segment. The
  *			library sets the flag itself if a segment names no device.
+ * PENSTOCK_R_EARLY	For reads in stream order: the library may read the storage before the
+ *			stream reaches the request. The caller promises that no earlier work of
+ *			the stream changes these bytes. The copy to the segments stays in stream
+ *			order. So the reads of one stream overlap, as the reads of a queue do.
+ *			The result may be stored before the stream reaches the request, but the
+ *			completion comes when the stream has passed it. The addresses row_len,
+ *			off and buf_off of penstock_late must be NULL. The flag has no effect on
+ *			requests that are captured into graphs, or for which too little pinned
+ *			memory is free.
  */
 #define PENSTOCK_R_DURABLE 0x1u
 #define PENSTOCK_R_EXACT 0x2u
 #define PENSTOCK_R_DETACHED 0x4u
 #define PENSTOCK_R_UNSURE 0x8u
+#define PENSTOCK_R_EARLY 0x10u
 
 /* A request: a list of segments to move between one storage and memory */
 struct penstock_req {
@@ -1289,6 +1299,7 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  *   undefined. To run them at the same time, capture the request twice.
  * - A kernel of the library copies the bytes.
  * - penstock_free does not wait for replays. A forked child cannot use the parent's graphs.
+ * - The flag PENSTOCK_R_EARLY has no effect.
  * - While the graph exists, one thread polls for replays every 50 us, or after a second without a
  *   replay every 0.5 ms. The request holds pinned memory, as much as a request in flight.
  *

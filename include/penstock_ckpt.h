@@ -242,14 +242,18 @@ struct penstock_ckpt {
  * links are not followed, and are no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
- *	subfolders are ignored.
+ *	subfolders are ignored. s3://BUCKET/PREFIX, with the options of penstock_open, stands for
+ *	the objects whose keys begin with PREFIX/; penstock_manifest_open, penstock_ckpt_verify and
+ *	penstock_ckpt_prune take such a name, too, and penstock_ckpt.path is then the URL without
+ *	options.
  * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
  *	ends and returns that value.
  * user	Pointer that is passed to `each`.
  *
  * Returns 0, or the value of `each`. Any thread. May block.
  *
- * -ENOENT	the folder does not exist
+ * -ENOENT	the folder or the bucket does not exist
+ * -EOPNOTSUPP	this build has no objects
  */
 PENSTOCK_API int penstock_ckpt_list(const char *dir,
 				    int (*each)(void *user, const struct penstock_ckpt *ckpt),
@@ -323,7 +327,9 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  * if it is older than the marker of its own checkpoint, which must be complete. No running save
  * still writes such files. With PENSTOCK_PRUNE_NEWEST, newer ones are removed, too.
  *
- * The call skips a checkpoint into which a save of penstock.torch is writing. It removes a
+ * The call skips a checkpoint into which a save of penstock.torch is writing. In an object store,
+ * it may also skip one whose job was killed in the last 20 s; with PENSTOCK_PRUNE_NEWEST, it waits
+ * for so long to find out. It removes a
  * checkpoint's marker first, so that an interrupted removal leaves an incomplete
  * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder
  * with other files loses its checkpoint, but is not removed itself. Any thread. May block.

@@ -29,6 +29,11 @@
  * "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of rc1, tcp1 and
  * ofi1 are not encrypted.
  *
+ * Two transports speak protocols of others, are experimental, and are used only if both sides name
+ * them; their bytes are not encrypted either. "hipobj-rc-v2" is that of AMD's hipObject, for RDMA
+ * network cards with RoCE v2. Its requests are not GET and PUT, see penstock_object_exchange.
+ * "DC_V1" is that of NVIDIA's cuObject, for network cards with NVIDIA's dynamically connected
+ * transport. No test has run DC_V1 on such a card.
  * A plane is another process (`penstock plane`) that holds the network card, and for clients also
  * the keys of the object store. The option `plane` of a client or a server names its socket. The
  * calls are then the same, but the plane carries them out, and this process has only its windows.
@@ -49,6 +54,8 @@ extern "C" {
 #define PENSTOCK_OBJECT_SEGS_MAX 32	 /* most segments of a move */
 #define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* most windows of a client */
 #define PENSTOCK_OBJECT_TRANSPORTS_MAX 8 /* most transports of a client or a server */
+#define PENSTOCK_OBJECT_EXCHANGE_MAX 8	 /* most headers of penstock_object_exchange */
+#define PENSTOCK_OBJECT_OFFER_TOKEN 88	 /* characters of a token of hipobj-rc-v2 */
 #define PENSTOCK_OBJECT_REQUESTS_MAX 256 /* most requests of a client in flight */
 
 /* A header of HTTP. Names are compared without regard to case. */
@@ -66,15 +73,15 @@ struct penstock_object_window;
 struct penstock_object_client_opts {
 	size_t size;
 	/* Transports that the client offers, the preferred one first, such as "shm1,tcp1"; NULL:
-	 * all that this machine has but ofi1. The server must be on the same host for shm1, must
-	 * have an RDMA network card for rc1, and must name ofi1. */
+	 * shm1, rc1 and tcp1, as far as this machine has them. The server must be on the same host
+	 * for shm1, must have an RDMA network card for rc1, and must name the others. */
 	const char *transports;
-	/* Numeric address at which servers reach this client by rc1, tcp1 and ofi1, without a
-	 * port. Take the local address of the HTTP connection. For rc1, an RDMA network card must
-	 * have it. Up to 8 addresses, separated by commas, stand for several network cards. A
-	 * window then gets the card that is nearest to its memory among those that have a link and
-	 * have not failed in the last 10 s.
-	 * NULL: 127.0.0.1, and no rc1 */
+	/* Numeric address at which servers reach this client, without a port. Take the local
+	 * address of the HTTP connection. For rc1, hipobj-rc-v2 and DC_V1, an RDMA network card
+	 * must have it. shm1 does not use it. Up to 8 addresses, separated by commas, stand for
+	 * several network cards. A window then gets the card that is nearest to its memory among
+	 * those that have a link and have not failed in the last 10 s.
+	 * NULL: 127.0.0.1, and none of these three */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
@@ -94,11 +101,14 @@ struct penstock_object_client_opts {
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
+	/* Key of DC_V1, which both sides must have; 0: the environment variable PENSTOCK_DC_KEY, a
+	 * number in C's notation, or else 0xffeeddcc */
+	uint64_t dc_key;
 };
 #define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                        \
 	{                                                                                       \
 		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL, \
-			NULL, 0                                                                 \
+			NULL, 0, 0                                                              \
 	}
 
 /*
@@ -253,6 +263,7 @@ PENSTOCK_API int penstock_object_window_get_info(const struct penstock_object_wi
  * encoding and no trailers. Returns the number of headers. Any thread.
  *
  * -E2BIG	`max` is too small
+ * -EINVAL	the window's transport is hipobj-rc-v2: see penstock_object_exchange
  * -EOPNOTSUPP	the client has a plane, which keeps the token: use penstock_object_start
  */
 PENSTOCK_API int penstock_object_headers(const struct penstock_object_window *window,
@@ -479,6 +490,61 @@ struct penstock_object_client_info {
 PENSTOCK_API int penstock_object_client_get_info(const struct penstock_object_client *client,
 						 struct penstock_object_client_info *info);
 
+/* ---- client: requests of hipobj-rc-v2 ------------------------------------------- */
+
+/* A request of hipobj-rc-v2. */
+enum penstock_object_step {
+	PENSTOCK_OBJECT_PREPARE, /* opens a session */
+	PENSTOCK_OBJECT_READY,	 /* moves the bytes, and stands for the GET or PUT */
+	PENSTOCK_OBJECT_CANCEL,	 /* ends a session for which no READY will be sent */
+};
+
+/*
+ * Composes a request of transport hipobj-rc-v2. With this transport, a client sends no GET or PUT
+ * with a token, but a POST without a body for each step: PREPARE, whose response it gives to
+ * penstock_object_paired, and then READY, whose response it gives to penstock_object_judge.
+ *
+ * window	a window whose transport is "hipobj-rc-v2"
+ * step		the request
+ * target	for PREPARE: path of the object on the server, as in the request line of a GET or
+ *		PUT in path style, such as "/bucket/key" or "/bucket/key?partNumber=1&uploadId=x".
+ *It must stay unchanged until the release. The other steps ignore it
+ * offset	for PREPARE of a GET: offset of the window's first byte in the object
+ * path		receives the path of the POST
+ * headers	receives the headers. The signature must cover them. The strings are valid until
+ *		the release
+ * max		length of the array; PENSTOCK_OBJECT_EXCHANGE_MAX is enough
+ *
+ * A request that is lost must not be sent again. Returns the number of headers. One thread at a
+ * time for each window.
+ *
+ * -EINVAL	the window has another transport, or the step must come after another one. A CANCEL
+ *		needs an open session
+ * -E2BIG	`max` is too small
+ */
+PENSTOCK_API int penstock_object_exchange(struct penstock_object_window *window,
+					  enum penstock_object_step step, const char *target,
+					  uint64_t offset, const char **path,
+					  struct penstock_object_header *headers, unsigned max);
+
+/*
+ * Takes the response to a PREPARE. Connects the window to the server. For a PUT, also starts to
+ * write the bytes into the server's memory, so send the READY at once.
+ *
+ * window	the window
+ * reply	the response
+ * verdict	receives the decision. DONE: send the READY. RESEND: send a CANCEL if
+ *		penstock_object_exchange composes one, because then a session is open. Release the
+ *		window, and send the GET or PUT without a token
+ *
+ * One thread at a time for each window.
+ *
+ * -EINVAL	reply->size or verdict->size is not set, or the window waits for no such response
+ */
+PENSTOCK_API int penstock_object_paired(struct penstock_object_window *window,
+					const struct penstock_object_reply *reply,
+					struct penstock_object_verdict *verdict);
+
 /* ---- server: tokens and moves --------------------------------------------------- */
 
 struct penstock_object_server;
@@ -487,7 +553,7 @@ struct penstock_object_remote;
 /* Options of penstock_object_server_open. */
 struct penstock_object_server_opts {
 	size_t size;
-	const char *transports; /* transports that the server accepts; NULL: all but ofi1 */
+	const char *transports; /* transports that the server accepts; NULL: shm1, rc1 and tcp1 */
 	/* number of moves at the same time, 64 at most; 0 means 4 */
 	unsigned channels;
 	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
@@ -507,15 +573,19 @@ struct penstock_object_server_opts {
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
+	/* Most memory of all sessions of hipobj-rc-v2 together, in bytes. Each has memory for all
+	 * bytes of its transfer. 0: 256 MiB */
+	uint64_t staging_max;
+	uint64_t dc_key; /* as in struct penstock_object_client_opts */
 	/* Networks of clients with several network cards, such as "10.1.0.0/16,fd00:7::/32", at
 	 * most 16. A token may name an address of these networks, and not only the address of its
 	 * sender. NULL: none */
 	const char *networks;
 };
-#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                        \
-	{                                                                                       \
-		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0, NULL, 0, \
-			NULL                                                                    \
+#define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
+	{                                                                                          \
+		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, \
+			0, NULL                                                                    \
 	}
 
 /*
@@ -573,9 +643,9 @@ PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *serv
 /* The sender of a token, as the server knows it from the HTTP connection. */
 struct penstock_object_peer {
 	size_t size;
-	/* Numeric address of the HTTP client. rc1, tcp1 and ofi1 connect to this address only, or
-	 * to one in `networks` of the server, so that a token cannot make the server connect to
-	 * another host. All loopback addresses count as one. NULL: loopback addresses
+	/* Numeric address of the HTTP client. All transports but shm1 connect to this address
+	 * only, or to one in `networks` of the server, so that a token cannot make the server
+	 * connect to another host. All loopback addresses count as one. NULL: loopback addresses
 	 * only */
 	const char *address;
 	/* 1: the owner of a window of shm1 must be the user `user` */
@@ -605,6 +675,66 @@ struct penstock_object_peer {
 PENSTOCK_API int penstock_object_resolve(struct penstock_object_server *server, const char *token,
 					 size_t len, const struct penstock_object_peer *peer,
 					 struct penstock_object_remote **out);
+
+/* A session of hipobj-rc-v2. The caller sets the members of the client. */
+struct penstock_object_pairing {
+	size_t size;
+	enum penstock_op op;
+	uint64_t length;
+	uint32_t psn, cookie; /* x-amz-rdma-psn and x-amz-rdma-cookie of the client */
+	/* Set by the library: for the response. */
+	char token[PENSTOCK_OBJECT_OFFER_TOKEN + 1]; /* x-amz-rdma-reply is "200:" and this */
+	uint32_t server_psn, qpn;
+	uint64_t address; /* x-amz-rdma-mr-addr; 0: none, because it is a GET */
+	uint32_t key;	  /* x-amz-rdma-mr-rkey */
+};
+#define PENSTOCK_OBJECT_PAIRING_INIT                                                           \
+	{                                                                                      \
+		sizeof(struct penstock_object_pairing), PENSTOCK_READ, 0, 0, 0, "", 0, 0, 0, 0 \
+	}
+
+/*
+ * Opens a session of hipobj-rc-v2 for the request PREPARE. Allocates memory for all bytes of the
+ * transfer, and connects to the client's queue pair.
+ *
+ * server	the server
+ * token	value of the header x-amz-rdma-token
+ * len		its length in bytes
+ * peer		the sender; NULL means the defaults
+ * pairing	operation, length, and the client's numbers; receives those of the server
+ * out		receives the remote window. penstock_object_forget ends the session
+ *
+ * After penstock_object_ready, moves of this window must have the session's operation. One at a
+ * time, they must cover its bytes once, in their order. The server bounds the sessions in number
+ *and memory; the caller bounds their life. The server must name the transport. Any thread. May
+ *block.
+ *
+ * -EBADMSG	the token or a number is malformed
+ * -EOPNOTSUPP	the server does not serve the client: answer 501 with the header
+ *		x-amz-rdma-protocol-status: unsupported. penstock_errmsg() tells the reason
+ * -EFBIG	the transfer is longer than opts->staging_max or 2 GiB - 1
+ * -EAGAIN	there are too many sessions, or too little memory: answer 503
+ */
+PENSTOCK_API int penstock_object_prepare(struct penstock_object_server *server, const char *token,
+					 size_t len, const struct penstock_object_peer *peer,
+					 struct penstock_object_pairing *pairing,
+					 struct penstock_object_remote **out);
+
+/*
+ * Begins the transfer of a session, for the request READY.
+ *
+ * remote	the remote window of penstock_object_prepare
+ * qpn		x-amz-rdma-qpn: number of the client's queue pair; 0: that of the token
+ * address	x-amz-rdma-mr-addr: address of the client's memory. A PUT does not need it
+ * key		x-amz-rdma-mr-rkey
+ *
+ * Call it once, before penstock_object_move. Any thread.
+ *
+ * -EINVAL	the window is not one of hipobj-rc-v2, or the queue pair is not that of the token,
+ *or a GET has no address
+ */
+PENSTOCK_API int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn,
+				       uint64_t address, uint32_t key);
 
 /* Facts of a remote window. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_remote_info {

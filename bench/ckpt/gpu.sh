@@ -10,8 +10,10 @@
 #   BENCH_SHM     folder on a tmpfs (/dev/shm); needs 34 GB
 #   BENCH_BUDGET  seconds for all steps (570)     BENCH_RUNS   repetitions (3)
 #   BENCH_RANKS   ranks of the model 8b that mlperf.py runs, 14.1 GB each (1)
+#   BENCH_ROUNDS  rounds of mlperf.py (10), of which BENCH_RUNS also run torch
 #   BENCH_SCALE   divides the bytes, for a quick test of this script (1)
 #   BENCH_ONLY    steps to run, such as "disk shm mlperf files parts plain" (all)
+#   CARRIED       folder made by prepare (.carry/ckpt)
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,7 +24,7 @@ shm=${BENCH_SHM:-/dev/shm}/penstock-ckpt.$$
 budget=${BENCH_BUDGET:-570}
 runs=${BENCH_RUNS:-3}
 scale=${BENCH_SCALE:-1}
-carried=$root/.carry/ckpt
+carried=$(realpath -m "${CARRIED:-.carry/ckpt}")
 
 mkdir -p "$out" "$dir" "$shm" || exit 1
 trap 'rm -rf "$dir" "$shm"' EXIT
@@ -52,7 +54,8 @@ plain() {
 # square of its width, so this is the square root of BENCH_SCALE.
 mlperf() {
 	python3 bench/ckpt mlperf --dir "$dir" --csv "$out/ckpt-mlperf.csv" --model 8b \
-		--ranks "${BENCH_RANKS:-1}" --rounds "$runs" --peer torch \
+		--ranks "${BENCH_RANKS:-1}" --rounds "${BENCH_ROUNDS:-10}" --peer torch \
+		--peer-rounds "$runs" \
 		--scale "$(python3 -c "print(max(1, round($scale ** 0.5)))")"
 }
 export -f dcp plain mlperf
@@ -64,7 +67,7 @@ export out dir shm runs scale
 mmap.mmap(-1, 48 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)'
 step disk 200 bash -c 'dcp disk "$dir"'
 step shm 90 bash -c 'dcp shm "$shm" --parts limits,save,load'
-step mlperf 160 bash -c mlperf
+step mlperf 300 bash -c mlperf
 step files 60 python3 tests/gpu/torch_file.py
 step parts 60 tests/gpu/ckpt "$dir"
 step plain 200 bash -c plain

@@ -11,8 +11,8 @@ checkpoint is then removed, so that the drive needs room for only one. The first
 load are compared with what was saved.
 
 Prints a row for each save and load, their medians, and what the whole model would need. Writes
-the rows with --csv. With --peer torch each round also runs torch's FileSystemWriter and
-Reader."""
+the rows with --csv. With --peer torch, the first --peer-rounds rounds also run torch's
+FileSystemWriter and Reader."""
 
 import argparse
 import csv
@@ -251,6 +251,8 @@ class Rank:
             kinds["torch"] = (dcp.FileSystemWriter, dcp.FileSystemReader)
         for number in range(self.args.rounds):
             for who, (writer, reader) in kinds.items():
+                if who != "penstock" and number >= self.args.peer_rounds:
+                    continue
                 path = os.path.join(self.folder, f"{who}-{number}")
                 self.first(os.sync)
 
@@ -341,6 +343,7 @@ def parse():
     parser.add_argument("--device", choices=("cpu", "cuda"),
                         default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peer", choices=("torch", "none"), default="none")
+    parser.add_argument("--peer-rounds", type=int, default=1 << 30)
     parser.add_argument("--scale", type=int, default=1,
                         help="divides the width of the model, for a quick test")
     parser.add_argument("--within", type=float, default=60, help="seconds in which the whole "

@@ -9,6 +9,7 @@
 #   BENCH_DIR     folder on the drive to measure (/var/tmp); needs 12 GB
 #   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (8)
 #   BENCH_LAYERS  layers of its model (8)          BENCH_ONLY    "client zero3" (both)
+#   BENCH_VARIANTS  variants of zero3.py, in the order in which they start
 #   CARRIED       folder made by prepare (.carry/deepspeed)
 set -uo pipefail
 
@@ -18,6 +19,7 @@ out=$(realpath -m "${OUT:-bench/results}")
 carried=$(realpath -m "${CARRIED:-.carry/deepspeed}")
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/penstock-deepspeed.XXXXXX") || exit 1
 budget=${BENCH_BUDGET:-290}
+variants=aio,gds,aio-optimizer,gds-optimizer
 mkdir -p "$out"
 trap 'rm -rf "$work"' EXIT
 log=$out/deepspeed.log
@@ -137,7 +139,7 @@ if wanted zero3; then
 	# The last 50 s are for the last round and for the writers.
 	step zero3 "$(left)" timeout -s INT -k 20 "$(($(left) - 20))" \
 		python3 bench/deepspeed/zero3.py --dir "$work" --logs "$work" \
-		--penstock "$PENSTOCK" --variants aio,gds,aio-optimizer,gds-optimizer --save \
+		--penstock "$PENSTOCK" --variants "${BENCH_VARIANTS:-$variants}" --save \
 		--rounds "${BENCH_ROUNDS:-8}" --seconds "$(($(left) - 50))" \
 		--layers "${BENCH_LAYERS:-8}" --csv "$out/deepspeed.csv" \
 		--table "$out/deepspeed.md" || status=1

@@ -17,7 +17,7 @@ lab_mount data1 "$dir"
 lab_mark_drive=$(lab_drive data1)
 lab_facts data1 cmb1 >"$LAB_OUT/facts"
 penstock=$python
-ip link set lo up
+lab_patience=600
 
 for name in save load control; do
 	lab_drop_caches

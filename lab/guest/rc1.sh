@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests transport rc1 over Soft-RoCE. Without an argument, runs the cases of tests/object/matrix
 # for rc1: the client is in the guest's own network namespace, and the servers are in another one.
-# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back.
+# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back. With
+# the argument hipobj, `penstock cp` does so by transport hipobj-rc-v2.
 #
-# rc1.sh [serve]. tests/lab/rc1 runs this script by lab/run.
+# rc1.sh [serve|hipobj]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 # shellcheck source=lab/guest/lib.sh
@@ -38,6 +39,11 @@ export PENSTOCK_RC1_ADDRESS=10.78.0.1
 if [[ ${1-} == serve ]]; then
 	tap boto3 tests/s3/gateway rdma.py through_a_card
 	tap cp tests/s3/gateway client_rdma.py through_a_card
+elif [[ ${1-} == hipobj ]]; then
+	# Each part has the time limit of a step.
+	tap moves tests/s3/gateway hipobj.py objects ranges
+	tap kills tests/s3/gateway hipobj.py killed
+	tap refusals tests/s3/gateway hipobj.py sessions queue_pair
 else
 	export PENSTOCK_RC1_NETNS=right
 	tap matrix tests/object/matrix rc1

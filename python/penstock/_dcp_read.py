@@ -147,7 +147,7 @@ class StorageReader(FileSystemReader):
         """The checkpoint's folder."""
         return os.fspath(self.path)
 
-    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> "StorageReader":
+    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> Any:
         if cls is StorageReader and is_object(str(path)):
             from ._dcp_object import ObjectStorageReader
             return super().__new__(ObjectStorageReader)

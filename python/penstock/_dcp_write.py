@@ -244,7 +244,7 @@ class StorageWriter(FileSystemWriter):
         self._draft = b""  # the marker of the save that runs
         self._coordinator = False
 
-    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> "StorageWriter":
+    def __new__(cls, path: Any = None, *_args: Any, **_options: Any) -> Any:
         if cls is StorageWriter and is_object(str(path)):
             from ._dcp_object import ObjectStorageWriter
             return super().__new__(ObjectStorageWriter)

@@ -10,9 +10,9 @@
 
 #include "core/machine/sysfs.h"
 #include "core/machine/topo.h"
-#include "http.h"
 #include "result.h"
 #include "storage/blockstack.h"
+#include "store.h"
 
 #define PST_CHECK_SUBJECTS_MAX 256
 
@@ -31,17 +31,6 @@ struct pst_check_nvidia {
 	bool loaded, open;
 	char version[32];
 	unsigned major;
-};
-
-/* The outcome of a connection to the endpoint of an object store. */
-struct pst_check_endpoint {
-	bool given;	/* whether an address was configured */
-	int name_error; /* result of getaddrinfo() */
-	int error;	/* errno of connect(); 0 if connect() succeeded */
-	double connect_ms;
-	bool is_http;
-	struct pst_http_url url;
-	struct pst_http_answer answer;
 };
 
 struct pst_check_facts {
@@ -76,7 +65,7 @@ struct pst_check_facts {
 	bool dio_none; /* whether the file system reports that O_DIRECT is not supported */
 	bool dio_told; /* whether the kernel reports the alignment that O_DIRECT needs */
 
-	struct pst_check_endpoint endpoint;
+	struct pst_check_store store; /* of a URL */
 
 	struct pst_check *check; /* the result, including the measurements of the probe */
 	char probe_error[PENSTOCK_TEXT_MAX];

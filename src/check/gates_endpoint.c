@@ -1,240 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check an object store: the endpoint is reachable, no device between
- * blocks the connection, and the endpoint supports RDMA. The test opens one connection and
- * sends one unsigned request that changes nothing. Called by check.c for URLs on the real
- * machine. The test must never send a credential, nor wait longer than its time limits.
+ * Implements the gates that check an object store: there are keys, the server answers and proves
+ * its identity, no firewall blocks it, it sends ranges of the object, and it moves bytes itself
+ * (S3 over RDMA). Called by check.c. store.c makes the test requests.
  */
 #include "gates_endpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "http.h"
 #include "line.h"
-
-#define CONNECT_MS 3000
-#define ANSWER_MS 3000
-
-static const char *endpoint_url(const struct pst_check_facts *f)
-{
-	const char *target = f->opts->target, *url;
-
-	if (strncmp(target, "s3://", 5))
-		return target;
-	url = getenv("AWS_ENDPOINT_URL_S3");
-	if (!url || !url[0])
-		url = getenv("AWS_ENDPOINT_URL");
-	return url && url[0] ? url : NULL;
-}
-
-static double now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec * 1e-6;
-}
-
-/* Waits until one of `events` occurs on the socket or `deadline` has passed. Returns 0, or an
- * errno. */
-static int socket_wait(int fd, short events, double deadline)
-{
-	struct pollfd p = {.fd = fd, .events = events};
-
-	for (;;) {
-		double left = deadline - now_ms();
-		int n = poll(&p, 1, left > 0 ? (int)left + 1 : 0);
-
-		if (n > 0)
-			return 0;
-		if (n < 0 && errno != EINTR)
-			return errno;
-		if (!n && left <= 0)
-			return ETIMEDOUT;
-	}
-}
-
-/* Returns a connected socket, or -1 with the errno in *error. */
-static int socket_connect(const struct addrinfo *to, double deadline, int *error)
-{
-	int fd = socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-			to->ai_protocol);
-	socklen_t len = sizeof(*error);
-
-	if (fd < 0) {
-		*error = errno;
-		return -1;
-	}
-	*error = connect(fd, to->ai_addr, to->ai_addrlen) < 0 ? errno : 0;
-	if (*error == EINPROGRESS) {
-		*error = socket_wait(fd, POLLOUT, deadline);
-		if (!*error && getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &len) < 0)
-			*error = errno;
-	}
-	if (!*error)
-		return fd;
-	close(fd);
-	return -1;
-}
-
-/* Sends a GET request with an invalid RDMA token. A server that supports S3 over RDMA mentions
- * the token in its response. */
-static void endpoint_query(struct pst_check_facts *f, int fd, const struct pst_http_url *url)
-{
-	char text[8192];
-	double deadline = now_ms() + ANSWER_MS;
-	size_t len = 0;
-	int n = snprintf(text, sizeof(text),
-			 "GET / HTTP/1.1\r\nHost: %s%s%s:%s\r\nUser-Agent: penstock/%s\r\n"
-			 "x-amz-rdma-token: check\r\nConnection: close\r\n\r\n",
-			 strchr(url->host, ':') ? "[" : "", url->host,
-			 strchr(url->host, ':') ? "]" : "", url->port, penstock_version());
-
-	if (send(fd, text, (size_t)n, MSG_NOSIGNAL) != n)
-		return;
-	while (len < sizeof(text) && !socket_wait(fd, POLLIN, deadline)) {
-		ssize_t got = recv(fd, text + len, sizeof(text) - len, 0);
-
-		if (got < 0 && (errno == EINTR || errno == EAGAIN))
-			continue;
-		if (got <= 0)
-			break;
-		len += (size_t)got;
-	}
-	f->endpoint.is_http = !pst_http_answer_parse(text, len, &f->endpoint.answer);
-}
 
 void pst_check_try_endpoint(struct pst_check_facts *f)
 {
-	const char *text = endpoint_url(f);
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL, *at;
-	struct pst_http_url *url = &f->endpoint.url;
-	double start = now_ms();
-	int fd = -1;
-
-	if (!text)
-		return;
-	if (pst_http_url_parse(text, url) < 0) {
-		f->endpoint.error = EINVAL;
-		return;
-	}
-	f->endpoint.given = true;
-	f->endpoint.name_error = getaddrinfo(url->host, url->port, &hints, &list);
-	if (f->endpoint.name_error)
-		return;
-	f->endpoint.error = EHOSTUNREACH;
-	for (at = list; at && fd < 0; at = at->ai_next) {
-		start = now_ms();
-		fd = socket_connect(at, start + CONNECT_MS, &f->endpoint.error);
-	}
-	freeaddrinfo(list);
-	f->endpoint.connect_ms = now_ms() - start;
-	if (fd < 0)
-		return;
-	if (!url->tls)
-		endpoint_query(f, fd, url);
-	close(fd);
+	pst_check_store_try(f->opts->target, &f->store);
 }
 
-/* ---- gates ----------------------------------------------------------------------- */
-
-static void inspect_objects(const struct pst_check_facts *f, struct pst_check_line *line)
+/* Reports a gate of a captured machine. Returns whether it is one. */
+static bool is_captured(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	if (f->is_url)
-		pst_line_no(line, "this version cannot read objects; it only checks the endpoint");
+	if (f->captured)
+		pst_line_unknown(line, "not probed: a captured machine cannot connect");
+	return f->captured;
+}
+
+static void inspect_keys(const struct pst_check_facts *f, struct pst_check_line *line)
+{
+	const struct pst_check_store *s = &f->store;
+
+	if (!f->is_url || f->captured || s->failed < PST_STORE_KEYS)
+		return;
+	if (s->failed == PST_STORE_KEYS)
+		pst_line_no(line, "%s", s->text);
+	else if (s->failed > PST_STORE_NAME)
+		pst_line_ok(line, "%s", s->keys);
 }
 
 static void inspect_endpoint(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct pst_check_endpoint *e = &f->endpoint;
-	char at[300];
+	const struct pst_check_store *s = &f->store;
 
-	if (!f->is_url)
+	if (!f->is_url || is_captured(f, line))
 		return;
-	snprintf(at, sizeof(at), "%.200s port %s", e->url.host, e->url.port);
-	if (f->captured) {
-		pst_line_unknown(line, "not probed: a captured machine cannot connect");
-	} else if (e->error == EINVAL && !e->given) {
-		pst_line_no(line, "the endpoint is not an http:// or https:// address");
-	} else if (!e->given) {
-		pst_line_unknown(line, "no endpoint is configured");
-		pst_line_todo(
-			line,
-			"set AWS_ENDPOINT_URL_S3, or name the endpoint's URL to penstock check");
-	} else if (e->name_error) {
-		pst_line_no(line, "%.150s: %s", e->url.host, gai_strerror(e->name_error));
+	if (s->failed == PST_STORE_KEYS)
+		pst_line_unknown(line, "not probed: there are no keys");
+	else if (s->failed <= PST_STORE_ANSWER)
+		pst_line_no(line, "%s", s->text);
+	else
+		pst_line_ok(line, "%.180s answers %u in %.1f ms", s->server, s->status,
+			    s->answer_ms);
+	if (s->failed == PST_STORE_URL)
+		pst_line_todo(line, "name an object, s3://BUCKET/KEY, or a server, "
+				    "http://HOST:PORT");
+	else if (s->failed == PST_STORE_NAME)
 		pst_line_todo(line, "check the name, and the DNS resolver of this machine");
-	} else if (e->error) {
-		pst_line_no(line, "%s: %s", at, strerror(e->error));
-	} else if (!e->url.tls && !e->is_http) {
-		pst_line_no(line, "%s accepts connections but does not answer HTTP", at);
-	} else if (e->url.tls) {
-		pst_line_ok(line, "%s connects in %.1f ms; TLS, so no request was sent", at,
-			    e->connect_ms);
-	} else {
-		pst_line_ok(line, "%s connects in %.1f ms, HTTP %d%s%s%s", at, e->connect_ms,
-			    e->answer.status, e->answer.server[0] ? ", " : "", e->answer.server,
-			    e->answer.rdma ? ", supports S3 over RDMA" : "");
-	}
+}
+
+static void inspect_tls(const struct pst_check_facts *f, struct pst_check_line *line)
+{
+	const struct pst_check_store *s = &f->store;
+
+	if (!f->is_url || f->captured || !s->tls)
+		return;
+	if (s->failed == PST_STORE_ANSWER && s->code == -EKEYREJECTED)
+		pst_line_no(line, "%s", s->text);
+	else if (s->failed <= PST_STORE_ANSWER)
+		pst_line_unknown(line, "the endpoint did not answer");
+	else if (s->insecure)
+		pst_line_no(line, "the certificate is not verified: insecure=1");
+	else
+		pst_line_ok(line, "the certificate of the endpoint is valid");
 }
 
 static void inspect_firewall(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct pst_check_endpoint *e = &f->endpoint;
+	const struct pst_check_store *s = &f->store;
 
-	if (!f->is_url || f->captured || !e->given || e->name_error)
+	if (!f->is_url || f->captured || s->failed < PST_STORE_ANSWER)
 		return;
-	if (e->error == EPERM || e->error == EACCES)
-		pst_line_no(line, "a firewall rule of this machine forbids port %s", e->url.port);
-	else if (e->error == ETIMEDOUT)
-		pst_line_no(line, "no answer in %d s: a firewall drops packets to port %s",
-			    CONNECT_MS / 1000, e->url.port);
-	else if (e->error == EHOSTUNREACH || e->error == ENETUNREACH)
-		pst_line_no(line, "no network route, or a firewall rejects port %s", e->url.port);
+	if (s->failed > PST_STORE_ANSWER)
+		pst_line_ok(line, "nothing blocks port %u", s->port);
+	else if (s->code == -EPERM || s->code == -EACCES)
+		pst_line_no(line, "a firewall rule of this machine forbids port %u", s->port);
+	else if (s->code == -ETIMEDOUT)
+		pst_line_unknown(line,
+				 "no answer in %d s: the server hangs, or a firewall drops packets "
+				 "to port %u",
+				 PST_STORE_ANSWER_S, s->port);
+	else if (s->code == -EHOSTUNREACH || s->code == -ENETUNREACH)
+		pst_line_no(line, "no network route, or a firewall rejects port %u", s->port);
 	else
-		pst_line_ok(line, "nothing blocks port %s", e->url.port);
+		pst_line_ok(line, "nothing blocks port %u", s->port);
+}
+
+static void inspect_objects(const struct pst_check_facts *f, struct pst_check_line *line)
+{
+	const struct pst_check_store *s = &f->store;
+
+	if (!f->is_url || is_captured(f, line))
+		return;
+	if (s->failed < PST_STORE_FOUND) {
+		pst_line_unknown(line, "not read: the endpoint did not answer");
+	} else if (!s->names_object) {
+		pst_line_unknown(line, "nothing was read");
+		pst_line_todo(line, "name an object: penstock check s3://BUCKET/KEY");
+	} else if (s->failed != PST_STORE_DONE) {
+		pst_line_no(line, "%s", s->text);
+	} else if (!s->bytes) {
+		pst_line_unknown(line, "the object is empty, so nothing was read");
+	} else {
+		pst_line_ok(line, "a range of %.1f MB in %.1f ms, %.2f GB/s, by %s",
+			    (double)s->bytes / 1e6, s->read_ms,
+			    (double)s->bytes / 1e6 / (s->read_ms > 0 ? s->read_ms : 1e-3),
+			    s->engine);
+	}
 }
 
 static void inspect_s3_rdma(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct pst_check_endpoint *e = &f->endpoint;
+	const struct pst_check_store *s = &f->store;
 
-	if (!f->is_url)
+	if (!f->is_url || is_captured(f, line))
 		return;
-	if (!f->nic_count)
-		pst_line_no(line, "this machine has no RDMA NIC");
-	else if (e->answer.rdma)
-		pst_line_ok(line, "the endpoint answers with headers of S3 over RDMA");
-	else
-		pst_line_unknown(line, "%s",
-				 f->captured   ? "not probed: a captured machine cannot connect"
-				 : !e->given   ? "no endpoint is configured"
-				 : e->url.tls  ? "not queried, the endpoint uses TLS"
-				 : !e->is_http ? "the endpoint did not answer"
-				 : e->answer.status == 403
-					 ? "the endpoint does not tell without a signed request"
-					 : "the endpoint does not tell");
+	if (s->by_rdma && s->by_cpu) {
+		pst_line_no(line, "the server moves the bytes itself, by %s, and a CPU copies them",
+			    s->engine);
+		pst_line_todo(line, "use RDMA network cards (rdma-transports=rc1)");
+	} else if (s->by_rdma) {
+		pst_line_ok(line, "the server moves the bytes itself, by %s", s->engine);
+	} else if (!s->bytes) {
+		pst_line_unknown(line, "nothing was read");
+	} else if (s->rdma_not_asked) {
+		pst_line_unknown(line, "%s", s->why_rdma);
+		pst_line_todo(line, "add the option rdma=on to the URL");
+	} else {
+		pst_line_no(line, "%s",
+			    s->why_rdma[0] ? s->why_rdma : "the server sent the bytes by HTTP");
+	}
 }
 
 const struct pst_check_gate pst_check_endpoint_gates[] = {
+	{"keys", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_keys, "the server wants signed requests",
+	 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile of ~/.aws"},
 	{"endpoint", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_endpoint,
 	 "the endpoint serves the objects", "check the address, the port and that the store runs"},
+	{"tls", PST_CHECK_FABRIC, PST_NEED_NOTHING, inspect_tls,
+	 "without a valid certificate, another server could answer",
+	 "name the certificate of its authority in AWS_CA_BUNDLE"},
 	{"firewall", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_firewall,
 	 "a firewall on the way to the endpoint blocks every byte",
 	 "open the port: see nft list ruleset on this machine, and the firewalls on the way"},
-	{"s3-rdma", PST_CHECK_FABRIC, PST_NEED_DIRECT, inspect_s3_rdma,
+	{"s3-rdma", PST_CHECK_FABRIC, PST_NEED_NO_COPY, inspect_s3_rdma,
 	 "with RDMA the store writes the destination itself, without a CPU copy",
-	 "ask the store's operator for S3 over RDMA; the first signed request shows it"},
+	 "ask the store's operator for S3 over RDMA"},
 	{"objects", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_objects,
-	 "Penstock itself must read the objects", "read the objects with another program"},
+	 "Penstock reads ranges of objects",
+	 "name an object that exists, and keys that may read it"},
 	{.name = NULL},
 };

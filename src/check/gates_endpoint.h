@@ -7,8 +7,8 @@
 
 extern const struct pst_check_gate pst_check_endpoint_gates[];
 
-/* Connects to the endpoint, sends one request and stores the outcome in f->endpoint. Must not
- * be called if the facts come from a capture instead of the running machine. */
+/* Makes test requests to the object store and stores the outcome in f->store. Must not be called if
+ * the facts come from a capture instead of the running machine. */
 void pst_check_try_endpoint(struct pst_check_facts *f);
 
 #endif

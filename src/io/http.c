@@ -11,6 +11,7 @@
  */
 #include "io/http.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -211,12 +212,22 @@ static void calls_dispatch(struct reactor *self)
 
 /* ---- the ends of calls, on the reactor's thread ---- */
 
+/* Stores the result of a cancelled call. The text about an attempt that failed before stays. */
+static int call_cancelled(struct pst_http_call *call)
+{
+	if (call->attempts < 2 || !call->err.text[0])
+		pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+	call->err.why = PENSTOCK_WHY_CANCELLED;
+	call->err.code = -ECANCELED;
+	return call->err.code;
+}
+
 static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 {
 	uint64_t now_ns = pst_now_ns();
 
 	if (result < 0 && atomic_load(&call->cancelled))
-		result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+		result = call_cancelled(call);
 	call->result = result;
 	pthread_mutex_lock(&lock);
 	call_leave(call, r, CALL_NOWHERE);
@@ -734,7 +745,7 @@ bool pst_http_cancel(struct pst_http_call *call)
 		if (!call->next)
 			endpoint->waiting_end = at;
 		call->place = CALL_NOWHERE;
-		call->result = pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+		call->result = call_cancelled(call);
 	} else if (call->place != CALL_NOWHERE) {
 		atomic_store(&reactors[call->reactor]->cancels, true);
 		reactor_wake(reactors[call->reactor]);

@@ -74,7 +74,9 @@ struct pst_http_call {
 	unsigned patience_s, slow_s;
 	/* results */
 	int result;		   /* 0 or -errno */
-	struct pst_err err;	   /* reason if the result is negative */
+	/* Reason if the result is negative. If the call was cancelled while it was repeated, the
+	 * text is about an earlier attempt. */
+	struct pst_err err;
 	uint64_t got;		   /* bytes of the response's body that have arrived in `in` */
 	struct pst_http_head head; /* of the last response; its status is 0 if there is none */
 	/* text body of the last response that had one; the owner frees text.at */

@@ -6,6 +6,7 @@
 #include "io/http_head.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
@@ -146,6 +147,30 @@ static void parse_connection(struct part value, struct pst_http_head *out)
 	}
 }
 
+/* Copies the value of a header x-amz-rdma-*. */
+static void parse_rdma(struct part name, struct part value, struct pst_http_head *out)
+{
+#define RDMA(end, member)                                                         \
+	{                                                                         \
+		"x-amz-rdma-" end, offsetof(struct pst_http_head, rdma_##member), \
+			sizeof(out->rdma_##member)                                \
+	}
+	static const struct {
+		const char *name;
+		size_t at, len;
+	} fields[] = {RDMA("reply", reply),	  RDMA("bytes-transferred", bytes),
+		      RDMA("checksum", checksum), RDMA("protocol", protocol),
+		      RDMA("session", session),	  RDMA("psn", psn),
+		      RDMA("qpn", qpn),		  RDMA("cookie", cookie),
+		      RDMA("mr-addr", address),	  RDMA("mr-rkey", key),
+		      RDMA("etag", etag)};
+#undef RDMA
+
+	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		if (part_is(name, fields[i].name))
+			part_copy_from(value, ' ', (char *)out + fields[i].at, fields[i].len);
+}
+
 static int parse_header(struct part name, struct part value, struct pst_http_head *out)
 {
 	uint64_t n;
@@ -172,12 +197,8 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 		part_copy(value, out->crc64nvme, sizeof(out->crc64nvme));
 	else if (part_is(name, "x-amz-checksum-type"))
 		part_copy(value, out->checksum_type, sizeof(out->checksum_type));
-	else if (part_is(name, "x-amz-rdma-reply"))
-		part_copy_from(value, ' ', out->rdma_reply, sizeof(out->rdma_reply));
-	else if (part_is(name, "x-amz-rdma-bytes-transferred"))
-		part_copy_from(value, ' ', out->rdma_bytes, sizeof(out->rdma_bytes));
-	else if (part_is(name, "x-amz-rdma-checksum"))
-		part_copy_from(value, ' ', out->rdma_checksum, sizeof(out->rdma_checksum));
+	else
+		parse_rdma(name, value, out);
 	return 0;
 }
 

@@ -89,7 +89,7 @@ static void target_idle(struct pst_object_target *target)
 static int check_defaults(const struct penstock_object_client_opts *o, struct pst_err *err)
 {
 	if (!o->transports && !o->address && !o->port && !o->user_count && !o->fence_ms &&
-	    !o->ofi_provider)
+	    !o->dc_key && !o->ofi_provider)
 		return 0;
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 			"with a plane, only require_encryption and plane_ms can be set: give the "
@@ -389,6 +389,10 @@ int penstock_object_headers(const struct penstock_object_window *window,
 	if (has_no_token(window, &ret))
 		return ret;
 	pst_wire_window_info(window->target.grant, &info);
+	if (pst_wire_window_exchanges(window->target.grant))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a window of %s needs the requests of penstock_object_exchange",
+				info.transport);
 	if (window->op == PENSTOCK_WRITE)
 		count = 3;
 	if (max < count)
@@ -400,6 +404,54 @@ int penstock_object_headers(const struct penstock_object_window *window,
 	if (count == 3)
 		headers[2] = (struct penstock_object_header){"content-length", "0"};
 	return (int)count;
+}
+
+int penstock_object_exchange(struct penstock_object_window *window, enum penstock_object_step step,
+			     const char *target, uint64_t offset, const char **path,
+			     struct penstock_object_header *headers, unsigned max)
+{
+	const struct pst_wire_step s = {step, target, offset};
+	struct penstock_object_header found[PENSTOCK_OBJECT_EXCHANGE_MAX];
+	struct pst_err err = {0};
+	int n;
+
+	if (!window || !path || !headers)
+		return pst_fail_null(!window ? "the window"
+				     : !path ? "the path"
+					     : "the array of headers");
+	if (has_no_token(window, &n))
+		return n;
+	n = pst_wire_compose(window->target.grant, &s, path, found, &err);
+	if (n < 0)
+		return pst_err_publish(&err);
+	if ((unsigned)n > max)
+		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the request has %d headers, but the array has %u places", n,
+				      max);
+	memcpy(headers, found, (unsigned)n * sizeof(*headers));
+	return n;
+}
+
+int penstock_object_paired(struct penstock_object_window *window,
+			   const struct penstock_object_reply *reply,
+			   struct penstock_object_verdict *verdict)
+{
+	struct penstock_object_verdict found = {.size = sizeof(found)};
+	struct penstock_object_reply r;
+	struct pst_err err = {0};
+	int ret;
+
+	if (!window || !reply)
+		return pst_fail_null(window ? "the reply" : "the window");
+	if (pst_struct_copy_in(&r, sizeof(r), reply, "the reply", &err))
+		return pst_err_publish(&err);
+	if (r.header_count && !r.headers)
+		return pst_fail_null("the array of headers");
+	if (has_no_token(window, &ret))
+		return ret;
+	if (pst_wire_paired(window->target.grant, &r, &found, &err))
+		return pst_err_publish(&err);
+	return pst_struct_copy_out(verdict, &found, sizeof(found));
 }
 
 int penstock_object_judge(const struct penstock_object_window *window,

@@ -51,7 +51,7 @@ static int open_plane(struct penstock_object_server *server,
 	int ret;
 
 	if (o->transports || o->channels || o->moves || o->timeout_ms || o->device || o->rate_min ||
-	    o->networks)
+	    o->staging_max || o->dc_key || o->networks)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"with a plane, only require_encryption and plane_ms can be set: "
 				"give the other options to 'penstock plane'");
@@ -250,6 +250,61 @@ int penstock_object_resolve(struct penstock_object_server *server, const char *t
 		return ret;
 	}
 	*out = remote;
+	return 0;
+}
+
+int penstock_object_prepare(struct penstock_object_server *server, const char *token, size_t len,
+			    const struct penstock_object_peer *peer,
+			    struct penstock_object_pairing *pairing,
+			    struct penstock_object_remote **out)
+{
+	struct penstock_object_pairing found;
+	struct penstock_object_remote *remote;
+	struct penstock_object_peer p;
+	struct pst_err err = {0};
+	int ret;
+
+	if (!server || !token || !pairing || !out)
+		return pst_fail_null(!server	? "the server"
+				     : !token	? "the token"
+				     : !pairing ? "the pairing"
+						: "out");
+	if (pst_struct_copy_in(&p, sizeof(p), peer, "the peer", &err) ||
+	    pst_struct_copy_in(&found, sizeof(found), pairing, "the pairing", &err))
+		return pst_err_publish(&err);
+	if (found.op != PENSTOCK_READ && found.op != PENSTOCK_WRITE)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown",
+				found.op);
+	if (pst_fork_check(server->generation, &err))
+		return pst_err_publish(&err);
+	if (server->link)
+		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED,
+				"a plane does not serve hipobj-rc-v2: open a server without one");
+	remote = calloc(1, sizeof(*remote));
+	if (!remote)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
+	remote->server = server;
+	ret = pst_wire_prepare(server->wire, token, len, &p, &found, &remote->wire, &err);
+	if (ret) {
+		free(remote);
+		pst_err_publish(&err);
+		return ret;
+	}
+	*out = remote;
+	return pst_struct_copy_out(pairing, &found, sizeof(found));
+}
+
+int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn, uint64_t address,
+			  uint32_t key)
+{
+	struct pst_err err = {0};
+
+	if (!remote)
+		return pst_fail_null("the remote window");
+	if (!remote->wire)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "the window has no session");
+	if (pst_wire_ready(remote->wire, qpn, address, key, &err))
+		return pst_err_publish(&err);
 	return 0;
 }
 

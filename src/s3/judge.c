@@ -290,6 +290,31 @@ void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_r
 		judge_get(len, reply, &seen, verdict);
 }
 
+void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
+		     struct penstock_object_verdict *v)
+{
+	const size_t size = v->size;
+	struct seen seen;
+
+	memset(v, 0, sizeof(*v));
+	v->size = size;
+	parse_headers(reply, &seen);
+	if (!reply->status)
+		decide(v, PENSTOCK_OBJECT_ERROR,
+		       "the response was lost: the server may have moved the bytes or not");
+	else if (reply->status == 412)
+		decide(v, PENSTOCK_OBJECT_ERROR, "HTTP status %d", reply->status);
+	else if (!is_success(reply->status))
+		/* Without a session, the server tells whether the request itself is wrong. */
+		decide(v, PENSTOCK_OBJECT_RESEND, "the transfer failed: HTTP status %d %.64s",
+		       reply->status, reply->error ? reply->error : "");
+	else if (!seen.has_bytes || seen.bytes != len)
+		decide(v, PENSTOCK_OBJECT_RESEND,
+		       "the server moved %" PRIu64 " bytes instead of %" PRIu64, seen.bytes, len);
+	else
+		done(v, &seen);
+}
+
 /* ---- the server's answer ---- */
 
 static void answer_header(struct penstock_object_answer *a, const char *name, const char *value)

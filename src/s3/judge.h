@@ -17,6 +17,11 @@
 void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
 	       struct penstock_object_verdict *verdict);
 
+/* The same for the response to the READY of a session of hipobj-rc-v2 (hipobj.h), which moves
+ * exactly `len` bytes. Protocol and cookie are checked elsewhere. */
+void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
+		     struct penstock_object_verdict *verdict);
+
 /* Composes a response: sets the members of *answer from `status` on. The members before,
  * `has_crc64` and `crc64` are the input. Returns 0, or -EINVAL if `op` or `outcome` has no valid
  * value. */

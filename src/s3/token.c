@@ -126,6 +126,7 @@ static int dc_print(const struct pst_token *t, char *out, size_t size)
 static bool hipobj_parse(struct cursor *in, struct pst_token *t)
 {
 	unsigned char raw[HIPOBJ_BYTES];
+	uint64_t again;
 
 	if (!take_bytes(in, raw, sizeof(raw)) || raw[0] > 1)
 		return false;
@@ -137,7 +138,11 @@ static bool hipobj_parse(struct cursor *in, struct pst_token *t)
 	t->size = little_endian(raw + 33, 8);
 	t->hipobj.port = raw[41];
 	t->hipobj.lid = (uint16_t)little_endian(raw + 42, 2);
-	return true;
+	if (in->at == in->end)
+		return true;
+	/* As with DC_V1, the first fields decide. */
+	return take(in, ':') && take_number(in, 1, 16, &again) && take(in, ':') &&
+	       take_number(in, 1, 16, &again);
 }
 
 static int hipobj_print(const struct pst_token *t, char *out, size_t size)
@@ -344,6 +349,14 @@ static enum pst_token_kind named_kind(struct cursor *in, struct pst_token *t)
 	return PST_TOKEN_KINDS;
 }
 
+/* Returns the length of the text before the first colon. */
+static size_t first_field(const struct cursor *in)
+{
+	const char *colon = memchr(in->at, ':', (size_t)(in->end - in->at));
+
+	return (size_t)((colon ? colon : in->end) - in->at);
+}
+
 int pst_token_parse(const char *text, size_t len, struct pst_token *out)
 {
 	struct pst_token t;
@@ -356,8 +369,8 @@ int pst_token_parse(const char *text, size_t len, struct pst_token *out)
 	t.kind = named_kind(&in, &t);
 	if (t.kind == PST_TOKEN_KINDS) {
 		in = start;
-		t.kind = in.end - in.at == 2 * HIPOBJ_BYTES ? PST_TOKEN_HIPOBJ_RC_V2
-							    : PST_TOKEN_DC_V1;
+		t.kind = first_field(&in) == 2 * HIPOBJ_BYTES ? PST_TOKEN_HIPOBJ_RC_V2
+							      : PST_TOKEN_DC_V1;
 	}
 	if (!kinds[t.kind].parse(&in, &t) || in.at != in.end)
 		return -EBADMSG;

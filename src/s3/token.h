@@ -10,7 +10,7 @@
  * DC_V1	<16>:<8>:<8>:<4>:<6>:<1>:<32>, all hex: address, length, memory key, LID, queue
  *		pair, whether there is a GID, GID. Older senders append :<16>:<16>.
  * ofi1		<hex>:<hex>:ofi1:<provider>:<endpoint's name in hex>:<key as hex>
- * hipobj-rc-v2	88 hex digits
+ * hipobj-rc-v2	88 hex digits. Some senders append :<hex>:<hex>, an address and a length.
  * rc1		<hex>:<hex>:rc1:<address>:<port>:<connection, 32 hex>:<memory key, 8 hex>
  * tcp1		<hex>:<hex>:tcp1:<address>:<port>:<capability, 32 hex>
  * shm1		<hex>:<hex>:shm1:<host, 32 hex>:<m or c>:<handle>:<capability, 32 hex>

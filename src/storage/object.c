@@ -43,6 +43,9 @@ struct object_read {
 	struct object_read *next;
 	struct pst_object_grant grant; /* the grant of its window, if the read has one */
 	int64_t result;
+	/* CRC64NVME of all its bytes, if it has been computed. */
+	bool has_crc64;
+	uint64_t crc64;
 };
 
 struct pst_object {
@@ -228,6 +231,18 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		 object->place.server.tls ? "https" : "http", object->place.host, check);
 }
 
+/* Returns 0 if windows can be used for reads. If an answer is lost, its transfer may land in the
+ * window while that of the repetition does. Only If-Match makes sure that both are of the same
+ * bytes. */
+static int window_read_check(const struct pst_object *object, struct pst_err *err)
+{
+	if (etag_is_strong(object->etag))
+		return 0;
+	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+			      "the object has no strong ETag, without which a late transfer could "
+			      "be of other bytes");
+}
+
 static int object_open(struct penstock_storage *st, const char *url, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -253,7 +268,10 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 	}
 	object->windows = pst_object_windows_find(&object->place, &why_windows);
 	if (object->upload)
-		pst_object_upload_windows(object->upload, object->windows, &why_windows);
+		object->windows = pst_object_upload_windows(object->upload, object->windows,
+							    &why_windows);
+	else if (object->windows && window_read_check(object, &why_windows))
+		object->windows = NULL;
 	st->priv = object;
 	facts_set(st, object, &why_windows);
 	return 0;
@@ -301,6 +319,9 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
+	/* A READY names the range that it moves, and its answer has the status 200. */
+	if (call->exchange)
+		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
 		return read_refuse(read, EIO, PENSTOCK_WHY_MALFORMED,
 				   "the server ignores ranges (it answered 200, not 206)");
@@ -382,7 +403,9 @@ static int64_t read_check(struct object_read *read)
 		uint64_t crc;
 
 		pthread_mutex_unlock(&object->lock);
-		crc = pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
+		crc = read->has_crc64 && sum->kind == PST_HASH_CRC64NVME && n == len
+			      ? read->crc64
+			      : pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
 		pthread_mutex_lock(&object->lock);
 		before = sum->state;
 		/* If another read has added some of these bytes meanwhile, pst_object_sum_add
@@ -415,6 +438,8 @@ static int64_t read_check_window(struct object_read *read)
 		return 0;
 	crc = pst_object_sum_of(PST_HASH_CRC64NVME, io->iov, io->iov_count, 0,
 				read->call.http.in_len);
+	read->has_crc64 = true;
+	read->crc64 = crc;
 	if (crc == verdict->crc64)
 		return 0;
 	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -549,13 +574,15 @@ static int object_fill(struct pst_io *io)
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
-		ret = pst_object_grant_open(&read->grant, object->windows, io->window,
-					    PENSTOCK_READ, left, &io->err);
+		ret = window_read_check(object, &io->err); /* after a commit */
+		if (!ret)
+			ret = pst_object_grant_open(&read->grant, object->windows,
+						    io->window, PENSTOCK_READ, left, &io->err);
 		if (ret) {
 			free(read);
 			return ret;
 		}
-		pst_object_call_offer(&read->call, pst_object_grant_token(&read->grant), left);
+		pst_object_grant_offer(&read->grant, &read->call);
 	}
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;

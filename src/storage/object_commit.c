@@ -58,6 +58,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	struct pst_object_grant grant = {.inner = NULL};
 	struct pst_err why;
 	char code[64];
+	bool began;
 	int ret;
 
 	if (!part || !up->far || !object_length(up))
@@ -75,7 +76,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
-	pst_object_call_offer(call, pst_object_grant_token(&grant), object_length(up));
+	pst_object_grant_offer(&grant, call);
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
@@ -85,8 +86,10 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
 		pst_object_grant_judge(&grant, call, code);
+	began = call->exchange && call->exchange->phase == PST_OBJECT_MOVES;
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
+	call->exchange = NULL;
 	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
 	    pst_object_call_lacks_sums(call)) {
 		up->no_sums = true; /* the server may not know this checksum */
@@ -101,7 +104,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	}
 	/* If the reply to an attempt was lost or incomplete, the server may have stored the
 	 * object. */
-	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2';
+	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2' || began;
 	/* A server that does not know tokens has stored an empty object. If the object must be new,
 	 * this empty object must not make the next request fail. */
 	up->must_be_new &= !grant.verdict.stored_empty;
@@ -270,8 +273,7 @@ enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up
 		 (head->status == 200 && head->has_length && head->length != object_length(up)))
 		found = PST_OBJECT_NOT_OURS;
 	else if (head->status == 200 && head->crc64nvme[0] && up->sum[0])
-		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS
-							 : PST_OBJECT_OURS;
+		found = strcmp(head->crc64nvme, up->sum) ? PST_OBJECT_NOT_OURS : PST_OBJECT_OURS;
 	else if (head->status == 200 && head->has_length && etag_expect(up, want, sizeof(want)) &&
 		 !strcmp(head->etag, want))
 		found = PST_OBJECT_OURS;

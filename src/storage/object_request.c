@@ -169,18 +169,19 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and those that it needs. */
-static void put_signature(const struct pst_object_call *call, struct pst_header *headers,
-			  unsigned count, struct pst_text *out)
+/* Appends the header Authorization and those that it needs. `path` is that of a request of an
+ * exchange, or NULL. */
+static void put_signature(const struct pst_object_call *call, const char *path,
+			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
 	const struct pst_object_place *place = call->place;
 	const struct pst_s3_settings *settings = &place->settings;
 	struct pst_sigv4_keys keys = {settings->access_key, settings->secret,
 				      settings->token[0] ? settings->token : NULL, settings->region,
 				      place->day};
-	struct pst_sigv4_request req = {.method = call->method,
-					.path = place->path,
-					.query = call->query,
+	struct pst_sigv4_request req = {.method = path ? "POST" : call->method,
+					.path = path ? path : place->path,
+					.query = path ? "" : call->query,
 					.headers = headers,
 					.payload = PST_SIGV4_UNSIGNED};
 	char date[PST_SIGV4_DATE];
@@ -200,26 +201,15 @@ static void put_signature(const struct pst_object_call *call, struct pst_header 
 	pst_text_put_str(out, "\r\n");
 }
 
-static void object_write_head(struct pst_http_call *http, struct pst_text *out)
+/* Collects the headers of the call's own request. */
+static unsigned headers_put(const struct pst_object_call *call, struct pst_header *headers,
+			    char range[64])
 {
-	const struct pst_object_call *call = (const struct pst_object_call *)http;
-	const struct pst_object_place *place = call->place;
-	struct pst_header headers[PST_OBJECT_HEADERS_MAX + 6];
 	unsigned count = 0;
-	char range[64];
 
-	pst_text_put_str(out, call->method);
-	pst_text_put_str(out, " ");
-	pst_text_put_str(out, place->url.presigned ? place->url.target : place->path);
-	if (call->query[0]) {
-		pst_text_put_str(out, "?");
-		pst_text_put_str(out, call->query);
-	}
-	pst_text_put_str(out, " HTTP/1.1\r\n");
-	headers[count++] = (struct pst_header){"host", place->host};
 	if (call->ranged) {
-		snprintf(range, sizeof(range), "bytes=%llu-%llu",
-			 (unsigned long long)(call->first + http->got),
+		snprintf(range, 64, "bytes=%llu-%llu",
+			 (unsigned long long)(call->first + call->http.got),
 			 (unsigned long long)call->last);
 		headers[count++] = (struct pst_header){"range", range};
 	}
@@ -227,13 +217,49 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 		headers[count++] = call->headers[i];
 	if (call->token)
 		headers[count++] = (struct pst_header){"x-amz-rdma-token", call->token};
+	return count;
+}
+
+/* Collects the headers of a request of an exchange. A READY has those of the GET or PUT, too, such
+ * as conditions, and the protocol's own in place of range and token. */
+static unsigned exchange_put(struct pst_object_call *call, const char **path,
+			     struct pst_header *headers)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < call->header_count && call->exchange->phase == PST_OBJECT_MOVES;
+	     i++)
+		headers[count++] = call->headers[i];
+	return count + call->exchange->ops->compose(call, path, headers + count);
+}
+
+static void object_write_head(struct pst_http_call *http, struct pst_text *out)
+{
+	struct pst_object_call *call = (struct pst_object_call *)http;
+	const struct pst_object_place *place = call->place;
+	struct pst_header headers[PST_OBJECT_HEADERS_MAX + PST_OBJECT_EXCHANGE_MAX + 6];
+	unsigned count = 1;
+	const char *path = NULL;
+	char range[64];
+
+	headers[0] = (struct pst_header){"host", place->host};
+	count += call->exchange ? exchange_put(call, &path, headers + 1)
+				: headers_put(call, headers + 1, range);
+	pst_text_put_str(out, path ? "POST" : call->method);
+	pst_text_put_str(out, " ");
+	pst_text_put_str(out, path ? path : place->url.presigned ? place->url.target : place->path);
+	if (call->query[0] && !path) {
+		pst_text_put_str(out, "?");
+		pst_text_put_str(out, call->query);
+	}
+	pst_text_put_str(out, " HTTP/1.1\r\n");
 	for (unsigned i = 0; i < count; i++)
 		put_header(out, headers[i].name, headers[i].value);
 	if (!place->url.presigned && !place->url.anonymous)
-		put_signature(call, headers, count, out);
-	if (call->sends) {
+		put_signature(call, path, headers, count, out);
+	if (call->sends || path) {
 		pst_text_put_str(out, "content-length: ");
-		pst_text_put_number(out, http->out_len);
+		pst_text_put_number(out, path ? 0 : http->out_len);
 		pst_text_put_str(out, "\r\n");
 	}
 	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
@@ -246,10 +272,36 @@ static bool status_is_passing(unsigned status)
 	       status == 504;
 }
 
+/* Takes the ETag from the header that hipobj-rc-v2 has for it, with quotes. */
+static void etag_take(struct pst_http_head *head)
+{
+	const char *etag = head->rdma_etag, *quote = etag[0] == '"' ? "" : "\"";
+
+	if (!head->etag[0] && etag[0] && strlen(etag) + 2 < sizeof(head->etag))
+		snprintf(head->etag, sizeof(head->etag), "%s%s%s", quote, etag, quote);
+}
+
+/* Judges a response to a request of an exchange. A READY ends its session, unless the server was
+ * too busy to begin. */
+static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
+{
+	const unsigned status = call->http.head.status;
+
+	if (status == 503 ||
+	    (call->exchange->phase != PST_OBJECT_MOVES && status_is_passing(status)))
+		return PST_HTTP_RETRY;
+	if (call->exchange->phase != PST_OBJECT_MOVES)
+		return PST_HTTP_TEXT;
+	etag_take(&call->http.head);
+	return call->judge && status / 100 == 2 ? call->judge(call) : PST_HTTP_TEXT;
+}
+
 static enum pst_http_verdict object_judge(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
+	if (call->exchange)
+		return exchange_judge(call);
 	/* With a token, the status 500 may mean that the transfer has failed. Only the body shows
 	 * whether it does. */
 	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
@@ -259,10 +311,43 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 	return PST_HTTP_TEXT;
 }
 
+/* Makes the next request of an exchange. Returns false if the call has ended. After the result
+ * true, another thread may have freed it. */
+static bool exchange_continue(struct pst_object_call *call)
+{
+	struct pst_object_exchange *exchange = call->exchange;
+	struct pst_http_call *http = &call->http;
+	bool was_cancel = exchange->phase == PST_OBJECT_CANCELS;
+	int ret;
+
+	if (exchange->phase == PST_OBJECT_MOVES || (http->result && !was_cancel))
+		return false;
+	exchange->phase = was_cancel ? PST_OBJECT_REFUSED : exchange->ops->paired(call);
+	if (atomic_load(&http->cancelled)) {
+		http->result = pst_fail(&http->err, PENSTOCK_WHY_CANCELLED, "cancelled");
+		return false;
+	}
+	if (exchange->phase == PST_OBJECT_REFUSED) {
+		http->result = 0;
+		http->head.status = 501;
+		return false;
+	}
+	/* The attempts of the next request are counted anew. */
+	http->tries = http->attempts = 0;
+	memset(&http->head, 0, sizeof(http->head));
+	pst_object_call_clear(call);
+	ret = pst_http_start(http, &http->err);
+	if (ret)
+		http->result = ret;
+	return !ret;
+}
+
 static void object_done(struct pst_http_call *http)
 {
 	struct pst_object_call *call = (struct pst_object_call *)http;
 
+	if (call->exchange && exchange_continue(call))
+		return;
 	call->ended(call);
 }
 
@@ -318,7 +403,7 @@ static bool text_is_error(const struct pst_text *text)
 	}
 }
 
-static bool code_is(const char *code, const char *const *list)
+bool pst_object_code_is(const char *code, const char *const *list)
 {
 	for (; *list; list++)
 		if (!strcmp(code, *list))
@@ -332,7 +417,7 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 					      "ServiceUnavailable", NULL};
 	char code[64];
 
-	if (call->http.result || call->repeats >= REPEATS_MAX ||
+	if (call->http.result || call->exchange || call->repeats >= REPEATS_MAX ||
 	    (call->http.head.status != 400 && call->http.head.status != 200 &&
 	     call->http.head.status != 500))
 		return false;
@@ -341,7 +426,7 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
-	       code_is(code, passing);
+	       pst_object_code_is(code, passing);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
@@ -362,7 +447,7 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	if (call->http.head.status != 400)
 		return call->http.head.status == 501;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	return code_is(code, unknown);
+	return pst_object_code_is(code, unknown);
 }
 
 /* State of a thread that waits in pst_object_call_run. */
@@ -400,9 +485,21 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 	if (ret || pst_now_ns() < until_ns)
 		return ret;
 	return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
-			      "%s: the server did not serve the request within %u s, in %u "
-			      "attempts",
-			      call->place->url.name, call_seconds(call), call->http.attempts);
+			      "%s: the server did not serve the request within %u s",
+			      call->place->url.name, call_seconds(call));
+}
+
+/* Adds to the error of call_check what made the last attempt fail. */
+static int call_late(const struct pst_object_call *call, struct pst_err *err)
+{
+	size_t len = strlen(err->text);
+
+	if (err->code == -ETIMEDOUT)
+		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempts%s%s",
+			 call->http.attempts,
+			 call->http.attempts > 1 && call->http.err.text[0] ? ": " : "",
+			 call->http.attempts > 1 ? call->http.err.text : "");
+	return err->code;
 }
 
 /* Waits for a change of the wait's state, or until the call must be checked. */
@@ -429,14 +526,15 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			return late; /* the call had not begun, so it has ended now */
+			/* The call had not begun, so it has ended now. */
+			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
 	while (!wait->ended)
 		pthread_cond_wait(&wait->changed, &wait->lock);
 	wait->ended = false;
 	pthread_mutex_unlock(&wait->lock);
-	return call->http.result == -ECANCELED ? late : 0;
+	return late && call->http.result == -ECANCELED ? call_late(call, err) : 0;
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end

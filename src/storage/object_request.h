@@ -13,6 +13,7 @@
 #include "storage/object_url.h"
 
 #define PST_OBJECT_HEADERS_MAX 6
+#define PST_OBJECT_EXCHANGE_MAX 8 /* most headers of a request of an exchange */
 
 /* The place of an object: its server, and the settings for the signatures of requests. Constant
  * after it has been opened, so any thread may read it. */
@@ -37,6 +38,31 @@ void pst_object_place_close(struct pst_object_place *place);
  * changed before or the server is not found. */
 int pst_object_place_move(struct pst_object_place *place, const char *region, struct pst_err *err);
 
+struct pst_object_call;
+
+/* Which request of an exchange is made. */
+enum pst_object_phase {
+	PST_OBJECT_PREPARES,
+	PST_OBJECT_MOVES,   /* READY, which the call's functions judge */
+	PST_OBJECT_CANCELS, /* then REFUSED */
+	PST_OBJECT_REFUSED, /* the server has moved nothing */
+};
+
+struct pst_object_exchange_ops {
+	/* Composes the headers of the phase's request, PST_OBJECT_EXCHANGE_MAX at most. Returns
+	 * their number. */
+	unsigned (*compose)(struct pst_object_call *call, const char **path,
+			    struct pst_header *headers);
+	/* Takes the response to a PREPARE, and returns the next phase. */
+	enum pst_object_phase (*paired)(struct pst_object_call *call);
+};
+
+/* Requests that take the place of the call's own request. */
+struct pst_object_exchange {
+	const struct pst_object_exchange_ops *ops;
+	enum pst_object_phase phase;
+};
+
 /* A request to the object's server. */
 struct pst_object_call {
 	struct pst_http_call http; /* must be the first member */
@@ -50,6 +76,9 @@ struct pst_object_call {
 	/* Token of the window through which the server shall move the bytes; NULL if the bytes are
 	 * in the body. judge() may set it to NULL. */
 	const char *token;
+	/* NULL: the request is made as it is. Otherwise, if the server refuses the exchange, the
+	 * call ends with status 501. */
+	struct pst_object_exchange *exchange;
 	bool ranged; /* the request asks for the bytes from `first` to `last` only */
 	uint64_t first, last;
 	bool sends; /* the request has a body, perhaps of 0 bytes */
@@ -79,6 +108,8 @@ void pst_object_call_clear(struct pst_object_call *call);
  * gives some of these errors the status 400, or 200 if it begins to respond before the work is
  * done. */
 bool pst_object_call_may_pass(const struct pst_object_call *call);
+/* Returns whether the code of an error is in the list, which ends with NULL. */
+bool pst_object_code_is(const char *code, const char *const *list);
 /* Starts a call that has ended again. */
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */

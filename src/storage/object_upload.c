@@ -253,20 +253,22 @@ static int part_start(struct part *part, struct pst_err *err);
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
-	bool again = up->windows_only && part->grant.verdict.next == PENSTOCK_OBJECT_ERROR;
+	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
+	bool again = up->windows_only && passing;
 	unsigned repeats = part->call.repeats + 1;
 	struct pst_err why, err;
 	int ret;
 
-	if (part->grant.verdict.next == PENSTOCK_OBJECT_ERROR)
+	if (passing)
 		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
 	else
 		pst_object_grant_why(&part->grant, &why);
+	/* Under the lock, because upload_stop may cancel the call. */
+	pthread_mutex_lock(&up->lock);
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
 	part->call.repeats = again ? repeats : 0;
 	part->offered = !again;
-	pthread_mutex_lock(&up->lock);
 	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
 	      : again	   ? 0
 			   : pst_object_upload_near(up, &why, &err);
@@ -292,8 +294,9 @@ static void part_released(struct pst_object_grant *grant)
 	enum penstock_object_next next = grant->verdict.next;
 
 	part->call.token = NULL;
-	if (next == PENSTOCK_OBJECT_RESEND ||
-	    (next == PENSTOCK_OBJECT_ERROR && pst_object_call_may_pass(&part->call))) {
+	/* An error may also follow the status 200, although the bytes have moved. The request
+	 * cannot be repeated without a token, because it has no body. */
+	if (next == PENSTOCK_OBJECT_RESEND || pst_object_call_may_pass(&part->call)) {
 		part_resend(part);
 		return;
 	}
@@ -334,7 +337,7 @@ static int part_offer(struct part *part, struct pst_err *err)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
 	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
 					part->len, &why)) {
-		pst_object_call_offer(&part->call, pst_object_grant_token(&part->grant), part->len);
+		pst_object_grant_offer(&part->grant, &part->call);
 		return 0;
 	}
 	return pst_object_upload_near(up, &why, err);
@@ -585,9 +588,20 @@ static void upload_pump(struct pst_object_upload *up)
 	}
 }
 
+/* Returns 0 if an object of one part may go through a window. A server that knows nothing of
+ * windows would store an empty object for a moment. */
+static int one_part_check(const struct pst_object_upload *up,
+			  const struct pst_object_windows *windows, struct pst_err *err)
+{
+	if (up->windows_only || up->length > up->part_bytes || pst_object_windows_answered(windows))
+		return 0;
+	return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+			"an object of one part goes by HTTP until the server has moved bytes "
+			"through a window");
+}
+
 /* Returns 0 if the bytes of a write may be announced as going through windows. An object of one
- * part then goes through a window, too, although a server that does not know tokens would store an
- * empty object for a moment. */
+ * part then goes through a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)
@@ -599,12 +613,7 @@ static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 	if (!up->windows_only && pst_object_windows_decline(up->windows))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
 				      "the server has declined the last token");
-	if (up->windows_only || !up->length || up->length > up->part_bytes ||
-	    pst_object_windows_answered(up->windows))
-		return 0;
-	return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
-			"an object of one part goes by HTTP until the server has moved bytes "
-			"through a window");
+	return 0;
 }
 
 int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
@@ -765,13 +774,17 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	return 0;
 }
 
-void pst_object_upload_windows(struct pst_object_upload *up, struct pst_object_windows *windows,
-			       const struct pst_err *why)
+struct pst_object_windows *pst_object_upload_windows(struct pst_object_upload *up,
+						     struct pst_object_windows *windows,
+						     struct pst_err *why)
 {
-	up->windows = windows;
 	up->windows_only = up->place->url.rdma == PST_OBJECT_RDMA_REQUIRE;
+	if (windows && up->length && one_part_check(up, windows, why))
+		windows = NULL;
+	up->windows = windows;
 	if (!windows && up->windows_only)
 		up->err = *why;
+	return windows;
 }
 
 void pst_object_upload_facts(const struct pst_object_upload *up, struct pst_storage_facts *facts)

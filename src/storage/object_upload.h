@@ -19,9 +19,11 @@ struct pst_object_windows;
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err);
 /* Makes the upload offer its parts to the server through windows. `windows` is NULL if that is not
- * possible, for the reason `why`. Called before the first write. */
-void pst_object_upload_windows(struct pst_object_upload *upload, struct pst_object_windows *windows,
-			       const struct pst_err *why);
+ * possible, for the reason `why`. Called before the first write. Returns the windows, or NULL with
+ * the reason in `why` if the upload uses none. */
+struct pst_object_windows *pst_object_upload_windows(struct pst_object_upload *upload,
+						     struct pst_object_windows *windows,
+						     struct pst_err *why);
 /* Stores in the facts how many parts the server has fetched through windows. Called after the
  * commit. */
 void pst_object_upload_facts(const struct pst_object_upload *upload,

@@ -26,6 +26,7 @@
  * example, the server may be busy. */
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
+#define LONG (1u << 20) /* bytes of a window whose release is worth a thread */
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
  * at the same address, and if they use the same transports and the same setting of `encrypt`. */
@@ -199,7 +200,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 	for (windows = all; windows; windows = windows->next)
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
-	if (windows && is_shut(windows)) {
+	/* A pause ends while the storage is open, so the storage has its windows. */
+	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
 	}
@@ -370,18 +372,21 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 	grant->op = op;
 	grant->len = len;
 	grant->judged = NULL;
+	grant->steps.target = NULL;
 	grant->transport = info.transport;
 	grant->dma = pst_wire_window_is_dma(grant->inner);
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
 	return 0;
 }
 
-const char *pst_object_grant_token(const struct pst_object_grant *grant)
+void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	pst_wire_window_info(grant->inner, &info);
-	return info.token;
+	pst_object_call_offer(call, info.token, grant->len);
+	if (pst_wire_window_exchanges(grant->inner))
+		pst_object_steps_open(&grant->steps, grant->inner, call);
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
@@ -409,16 +414,7 @@ unsigned pst_object_reply_fill(const struct pst_http_head *head,
 	}
 	if (head->etag[0])
 		out[count++] = (struct penstock_object_header){"etag", head->etag};
-	if (head->rdma_reply[0])
-		out[count++] =
-			(struct penstock_object_header){"x-amz-rdma-reply", head->rdma_reply};
-	if (head->rdma_bytes[0])
-		out[count++] = (struct penstock_object_header){"x-amz-rdma-bytes-transferred",
-							       head->rdma_bytes};
-	if (head->rdma_checksum[0])
-		out[count++] =
-			(struct penstock_object_header){"x-amz-rdma-checksum", head->rdma_checksum};
-	return count;
+	return count + pst_object_rdma_headers(head, out + count);
 }
 
 /* Records that the server has moved bytes through a window. For a PUT, this shows that the server
@@ -439,12 +435,23 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	static const char *const codes[] = {"BadDigest", "InvalidRequest", "InvalidDigest",
 					    "XAmzContentChecksumMismatch", NULL};
 
-	if (grant->op != PENSTOCK_WRITE || head->status != 400 || head->rdma_reply[0] || !error)
-		return false;
-	for (unsigned i = 0; codes[i]; i++)
-		if (!strcmp(error, codes[i]))
-			return true;
-	return false;
+	return grant->op == PENSTOCK_WRITE && head->status == 400 && !head->rdma_reply[0] &&
+	       error && pst_object_code_is(error, codes);
+}
+
+/* Notes what the verdict tells about the server, and returns its `next`. */
+static enum penstock_object_next grant_note(struct pst_object_grant *grant)
+{
+	struct pst_object_windows *windows = grant->windows;
+
+	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		answered(windows, grant->op);
+	else if (grant->verdict.remember)
+		windows_shut(windows, grant->verdict.text, false);
+	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
+		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
+		windows_shut(windows, grant->verdict.text, true);
+	return grant->verdict.next;
 }
 
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
@@ -458,6 +465,10 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	struct pst_object_reply_texts texts;
 
 	grant->judged = call;
+	if (call->exchange && call->exchange->phase == PST_OBJECT_REFUSED) {
+		grant->verdict = grant->steps.verdict;
+		return grant_note(grant);
+	}
 	reply.status = (int)head->status;
 	reply.headers = headers;
 	reply.header_count = pst_object_reply_fill(head, &texts, headers);
@@ -473,14 +484,15 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 : "got damaged bytes from the window",
 			 error);
 	}
-	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
-		answered(windows, grant->op);
-	else if (grant->verdict.remember)
-		windows_shut(windows, grant->verdict.text, false);
-	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
-		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
-		windows_shut(windows, grant->verdict.text, true);
-	return grant->verdict.next;
+	/* Without an ETag, the bytes may be those of another version. */
+	if (call->exchange && grant->op == PENSTOCK_READ && !head->etag[0] &&
+	    grant->verdict.next == PENSTOCK_OBJECT_DONE) {
+		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
+		grant->verdict.remember = 1;
+		snprintf(grant->verdict.text, sizeof(grant->verdict.text),
+			 "the server does not tell the ETag of what it has moved");
+	}
+	return grant_note(grant);
 }
 
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err)
@@ -502,6 +514,7 @@ void pst_object_grant_wait(struct pst_object_grant *grant)
 		pst_wire_unsettle(grant->inner);
 	grant->result = pst_wire_release(grant->inner, &grant->err);
 	grant->inner = NULL;
+	pst_object_steps_close(&grant->steps);
 	if (!grant->result && !pst_wire_buffer_is_cut(own->buffer))
 		return;
 	atomic_store(&own->window.spoiled, true);
@@ -532,10 +545,13 @@ static void *release_run(void *arg)
 void pst_object_grant_release(struct pst_object_grant *grant,
 			      void (*released)(struct pst_object_grant *grant))
 {
+	bool waits = !pst_wire_revoke(grant->inner) ||
+		     (grant->len >= LONG && pst_wire_window_is_bound(grant->inner));
 	pthread_t thread;
 
 	grant->released = released;
-	if (!pst_wire_revoke(grant->inner) && !pst_thread_start(&thread, release_run, grant)) {
+	/* Taking a long window away from a network card stalls the other requests of a reactor. */
+	if (waits && !pst_thread_start(&thread, release_run, grant)) {
 		pthread_detach(thread);
 		return;
 	}

@@ -13,6 +13,7 @@
 
 #include "core/ops.h"
 #include "penstock_object.h"
+#include "storage/object_exchange.h"
 #include "storage/object_request.h"
 
 struct pst_object_windows;
@@ -49,6 +50,7 @@ struct pst_object_grant {
 	const char *transport;			/* name of the transport; static */
 	bool dma;				/* the bytes move by DMA only */
 	struct penstock_object_verdict verdict; /* result of pst_object_grant_judge */
+	struct pst_object_steps steps;		/* used if the transport has requests of its own */
 	/* the call whose response was judged; NULL if none was */
 	const struct pst_object_call *judged;
 	/* Result of pst_object_grant_wait or _release: 0, or -errno with the reason in `err`. */
@@ -61,8 +63,8 @@ struct pst_object_grant {
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err);
-/* Returns the token of an open grant. */
-const char *pst_object_grant_token(const struct pst_object_grant *grant);
+/* Lets the server move the bytes of the call through the window of an open grant. */
+void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Judges the response to the call that has sent the grant's token. Records what the response shows
  * about the server. `error` is the code in the response's body, or NULL if the body has not
  * arrived. */
@@ -72,7 +74,7 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 /* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
 /* The headers of a response that a judge needs, and memory for their values. */
-#define PST_OBJECT_REPLY_HEADERS 6
+#define PST_OBJECT_REPLY_HEADERS (3 + PST_OBJECT_RDMA_HEADERS)
 struct pst_object_reply_texts {
 	char length[24], range[80];
 };

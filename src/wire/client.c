@@ -148,7 +148,7 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 
 	for (unsigned i = 0; i < count; i++) {
 		g->listener = &c->listeners[order[i]];
-		if (!g->listener->ops->fits(g->buffer, g->off))
+		if (!g->listener->ops->fits(g->listener, g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
@@ -274,7 +274,10 @@ static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant 
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict)
 {
-	pst_judge(grant->op, grant->len, reply, verdict);
+	if (grant->ops->judge)
+		grant->ops->judge(grant, reply, verdict);
+	else
+		pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
 	pst_wire_nic_judge(grant, verdict);
@@ -334,11 +337,11 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		return 0;
 	/* The lock is not held here, because this call may take the time of a system call for each
 	 * page. */
-	if (grant->bound && grant->ops->unbind(grant, err))
-		unbound = -ETIMEDOUT;
+	if (grant->bound)
+		unbound = grant->ops->unbind(grant, err);
 	grant->bound = NULL;
 	pthread_mutex_lock(&client->lock);
-	if (unbound) {
+	if (unbound == -ETIMEDOUT) {
 		grant->buffer->stuck = true;
 		atomic_fetch_add(&client->counts.stuck, 1);
 	}

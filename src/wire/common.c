@@ -15,6 +15,7 @@
 #include "core/base/clock.h"
 #include "wire/common.h"
 
+#define ROCE_PORT 4791 /* UDP port of RoCE v2 */
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
 uint64_t pst_wire_now_ms(void)
@@ -92,6 +93,49 @@ socklen_t pst_wire_sockaddr(const struct pst_token_place *place, struct sockaddr
 	four->sin_port = htons(place->port);
 	inet_pton(AF_INET, place->address, &four->sin_addr);
 	return sizeof(*four);
+}
+
+bool pst_wire_place_of(const struct sockaddr_storage *address, struct pst_token_place *out)
+{
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+	const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+
+	memset(out, 0, sizeof(*out));
+	out->v6 = address->ss_family == AF_INET6;
+	out->port = ntohs(out->v6 ? six->sin6_port : four->sin_port);
+	if (!out->v6 && address->ss_family != AF_INET)
+		return false;
+	return inet_ntop(address->ss_family,
+			 out->v6 ? (const void *)&six->sin6_addr : (const void *)&four->sin_addr,
+			 out->address, sizeof(out->address));
+}
+
+void pst_wire_gid_place(const unsigned char gid[16], struct pst_token_place *out)
+{
+	static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	memset(out, 0, sizeof(*out));
+	out->v6 = memcmp(gid, mapped, sizeof(mapped)) != 0;
+	out->port = ROCE_PORT;
+	inet_ntop(out->v6 ? AF_INET6 : AF_INET, out->v6 ? gid : gid + 12, out->address,
+		  sizeof(out->address));
+}
+
+int pst_wire_route(const struct pst_token_place *client, struct pst_token_place *out,
+		   struct pst_err *err)
+{
+	struct sockaddr_storage address;
+	socklen_t len = pst_wire_sockaddr(client, &address);
+	int fd = socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), ret = 0;
+
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) ||
+	    (len = sizeof(address), getsockname(fd, (struct sockaddr *)&address, &len)) ||
+	    !pst_wire_place_of(&address, out))
+		ret = pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
+				     "this host has no address that reaches %s", client->address);
+	if (fd >= 0)
+		close(fd);
+	return ret;
 }
 
 bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b)
@@ -322,4 +366,18 @@ int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_ob
 		     : pst_wire_copy(devices, seg->dev, seg->ptr, dev, mem, seg->len);
 	return ret ? pst_fail_errno(err, -ret, PENSTOCK_WHY_DEVICE_ERROR, "%s", penstock_errmsg())
 		   : 0;
+}
+
+int pst_wire_stage(struct pst_wire_channel *channel, const struct pst_wire_move *move, uint64_t at,
+		   void *mem, uint64_t len, bool gather, struct pst_err *err)
+{
+	for (uint64_t done = 0; done < len;) {
+		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
+		int ret = pst_wire_seg_copy(channel, &seg, NULL, (char *)mem + done, gather, err);
+
+		if (ret)
+			return ret;
+		done += seg.len;
+	}
+	return 0;
 }

@@ -19,6 +19,13 @@ int pst_wire_own_place(const struct pst_wire_client *client, struct pst_token_pl
 		       struct pst_err *err);
 /* Writes the place as a socket address and returns its length. */
 socklen_t pst_wire_sockaddr(const struct pst_token_place *place, struct sockaddr_storage *out);
+/* The opposite, for IPv4 and IPv6. Returns false for another family. */
+bool pst_wire_place_of(const struct sockaddr_storage *address, struct pst_token_place *out);
+/* Writes the address that a GID of RoCE v2 stands for. */
+void pst_wire_gid_place(const unsigned char gid[16], struct pst_token_place *out);
+/* Finds out by which address this host reaches another one. Nothing is sent. */
+int pst_wire_route(const struct pst_token_place *client, struct pst_token_place *out,
+		   struct pst_err *err);
 bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token_place *b);
 
 /* ---- for channels of a server ---- */
@@ -47,6 +54,10 @@ struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uin
  * of `mem`; NULL stands for host memory. Returns 0 or a negative errno. */
 int pst_wire_seg_copy(struct pst_wire_channel *channel, const struct penstock_object_seg *seg,
 		      struct penstock_device *dev, void *mem, bool gather, struct pst_err *err);
+/* Copies `len` bytes at offset `at` of the move between its segments and host memory: from the
+ * segments, or to them if `gather` is false. Returns 0 or a negative errno. */
+int pst_wire_stage(struct pst_wire_channel *channel, const struct pst_wire_move *move, uint64_t at,
+		   void *mem, uint64_t len, bool gather, struct pst_err *err);
 /* Copies between memory of two devices; NULL stands for host memory. */
 int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device *dst_dev,
 		  void *dst, struct penstock_device *src_dev, const void *src, size_t len);

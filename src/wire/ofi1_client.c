@@ -153,8 +153,10 @@ static void ofi1_fill(const struct pst_wire_grant *grant, struct pst_token *toke
 	memcpy(token->ofi.name, w->name, w->name_len);
 }
 
-static bool ofi1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool ofi1_fits(const struct pst_wire_listener *listener,
+		      const struct pst_wire_buffer *buffer, uint64_t off)
 {
+	(void)listener;
 	(void)off;
 	/* The providers copy by the CPU, which cannot access memory of a GPU. */
 	return !buffer->dev;

@@ -118,20 +118,29 @@ static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN
 	return found;
 }
 
+/* Returns the name of the client's endpoint, or NULL if libfabric does not know it. */
+static const struct client_name *name_find(const struct ofi1_peer *t, const struct pst_token *token)
+{
+	for (unsigned i = 0; i < t->name_count; i++)
+		if (t->names[i].len == token->ofi.name_len &&
+		    !memcmp(t->names[i].bytes, token->ofi.name, t->names[i].len))
+			return &t->names[i];
+	return NULL;
+}
+
 /* Finds the number that libfabric has given the client's endpoint, or passes its name to
  * libfabric. */
 static int number_find(struct ofi1_peer *t, const struct pst_token *token, uint64_t *out,
 		       struct pst_err *err)
 {
-	struct client_name *name = t->names;
+	const struct client_name *known = name_find(t, token);
+	struct client_name *name = &t->names[t->name_count];
 	int ret;
 
-	for (; name < t->names + t->name_count; name++)
-		if (name->len == token->ofi.name_len &&
-		    !memcmp(name->bytes, token->ofi.name, name->len)) {
-			*out = name->number;
-			return 0;
-		}
+	if (known) {
+		*out = known->number;
+		return 0;
+	}
 	/* After this error, the channel closes the endpoint and opens another. */
 	if (t->name_count == NAMES_MAX)
 		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_FULL,
@@ -218,16 +227,7 @@ static int run_wait(struct run *r, struct pst_err *err)
 /* Copies a slot's bytes between the server's memory and the staging memory. */
 static int slot_copy(struct run *r, const struct slot *s, bool gather, struct pst_err *err)
 {
-	for (uint32_t done = 0; done < s->len;) {
-		struct penstock_object_seg seg =
-			pst_wire_seg_at(r->move, s->at + done, s->len - done);
-		int ret = pst_wire_seg_copy(r->channel, &seg, NULL, s->mem + done, gather, err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
+	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
 /* Starts the transfer of the bytes at `at`. */
@@ -314,11 +314,14 @@ static int ofi1_move(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 static bool leads_to(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote)
 {
 	const struct ofi1_peer *t = (const struct ofi1_peer *)peer;
+	const struct pst_token *token = &remote->token;
 	char source[INET6_ADDRSTRLEN];
 	bool v6;
 
-	return !strcmp(t->provider, remote->token.ofi.provider) &&
-	       source_find(&remote->token, source, &v6) && !strcmp(t->source, source);
+	if (strcmp(t->provider, token->ofi.provider) != 0)
+		return false;
+	return name_find(t, token) ||
+	       (source_find(token, source, &v6) && !strcmp(t->source, source));
 }
 
 static int ofi1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *peer,

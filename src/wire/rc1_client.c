@@ -15,16 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wire/card.h"
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/rc1.h"
 #include "wire/verbs.h"
 
 #define BACKLOG 128
-#define PAGE_MASK ((uintptr_t)PST_WIRE_PAGE - 1)
-/* Mask of the random bits in the address of a window. Clear bits at the low end keep the alignment
- * of long pages; a clear bit at the high end keeps a window from overflowing. */
-#define RANDOM_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN)
 
 /* A connection from a channel of a server. */
 struct rc1_conn {
@@ -179,78 +176,17 @@ static void rc1_event(struct pst_wire_client *client, struct pst_wire_listener *
 
 /* ---- windows ---- */
 
-static int register_fail(const struct rc1_state *s, const struct pst_wire_grant *g, int code,
-			 struct pst_err *err)
-{
-	if (code == ENOMEM)
-		return pst_fail_errno(err, code, PENSTOCK_WHY_MEMLOCK,
-				      "%s cannot pin %llu bytes: raise RLIMIT_MEMLOCK", s->card,
-				      (unsigned long long)g->len);
-	return pst_fail_errno(err, code, pst_why_from_errno(code),
-			      "%s cannot register %llu bytes: %s", s->card,
-			      (unsigned long long)g->len, strerror(code));
-}
-
-/* Returns the address that the card uses for a window. Its low bits are the offset of the memory in
- * its page. The other bits are random, for two reasons: they hide the address of the memory; and a
- * card may use the key of an ended region again, and then the address in an old token must not
- * match. */
-static uint64_t card_address(const struct pst_wire_grant *g)
-{
-	uint64_t random;
-
-	memcpy(&random, g->cap, sizeof(random));
-	return (random & RANDOM_MASK) | (((uintptr_t)g->buffer->ptr + g->off) & PAGE_MASK);
-}
-
-/* Registers memory of a GPU: by a dma-buf, or else by the kernel's module for peer memory. */
-static struct ibv_mr *register_device(const struct rc1_state *s, const struct pst_wire_grant *g,
-				      void *ptr, int access, struct pst_err *err)
-{
-	const struct pst_wire_devices *devices = g->buffer->client->devices;
-	struct ibv_mr *mr = NULL;
-	char why[100];
-	uint64_t off;
-	int fd;
-
-	if (!s->v->reg_dmabuf_mr) {
-		snprintf(why, sizeof(why), "libibverbs is older than 34");
-	} else if (devices->dma_buf(g->buffer->dev, ptr, g->len, &fd, &off)) {
-		snprintf(why, sizeof(why), "%.99s", penstock_errmsg());
-	} else {
-		mr = s->v->reg_dmabuf_mr(s->pd, off, g->len, card_address(g), fd, access);
-		snprintf(why, sizeof(why), "%s", strerror(errno));
-		close(fd);
-	}
-	if (!mr)
-		mr = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
-	if (!mr)
-		pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
-			       "%s cannot access the GPU's memory: as dma-buf: %s; as peer memory "
-			       "(module nvidia_peermem): %s; use a buffer in host memory",
-			       s->card, why, strerror(errno));
-	return mr;
-}
-
 static int rc1_bind(struct pst_wire_grant *g, struct pst_err *err)
 {
 	struct rc1_state *s = g->listener->state;
-	unsigned char *ptr = g->buffer->ptr + g->off;
 	const int access = g->op == PENSTOCK_READ ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 						  : IBV_ACCESS_REMOTE_READ;
 
 	/* A window without bytes needs no registration: its server moves nothing. */
 	if (!g->len)
 		return 0;
-	if (atomic_load(&s->gone))
-		return pst_fail_errno(err, ENODEV, PENSTOCK_WHY_NO_DEVICE, "%s was removed",
-				      s->card);
-	if (g->buffer->dev) {
-		g->bound = register_device(s, g, ptr, access, err);
-		return g->bound ? 0 : err->code;
-	}
-	g->bound = s->v->reg_mr_iova(s->pd, ptr, g->len, card_address(g), access);
-	return g->bound ? 0 : register_fail(s, g, errno, err);
+	g->bound = pst_card_register(s->v, s->pd, s->card, g, access, err);
+	return g->bound ? 0 : err->code;
 }
 
 /* Stops the queue pairs of all connections, so that the card drops the messages that it is
@@ -283,29 +219,24 @@ static int rc1_unbind(struct pst_wire_grant *g, struct pst_err *err)
 				      "%s does not end a memory region: %s; a server may still "
 				      "access the window",
 				      s->card, strerror(code));
-	if (g->buffer->dev && g->op == PENSTOCK_READ)
-		return g->buffer->client->devices->order_writes(g->buffer->dev);
-	return 0;
+	return pst_card_order(g, err);
 }
 
-static bool rc1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool rc1_fits(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		     uint64_t off)
 {
-	const struct pst_wire_client *client = buffer->client;
+	const struct rc1_state *s = listener->state;
 
+	(void)buffer;
 	(void)off;
-	/* A card that was removed fails to bind, and the next one is tried. */
-	for (unsigned i = 0; i < client->listener_count; i++)
-		if (client->listeners[i].ops == &pst_rc1_client &&
-		    !atomic_load(&((struct rc1_state *)client->listeners[i].state)->gone))
-			return true;
-	return false;
+	return !atomic_load(&s->gone);
 }
 
 static void rc1_fill(const struct pst_wire_grant *grant, struct pst_token *token)
 {
 	const struct ibv_mr *mr = grant->bound;
 
-	token->base = card_address(grant);
+	token->base = pst_card_address(grant);
 	token->rc.rkey = mr ? mr->rkey : 0;
 }
 

@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "wire/card.h"
 #include "wire/common.h"
 #include "wire/rc1.h"
 #include "wire/verbs.h"
@@ -282,24 +283,6 @@ static int rc1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *peer
 
 /* ---- completions ---- */
 
-static int status_fail(const struct rc1_peer *r, enum ibv_wc_status status, struct pst_err *err)
-{
-	int code = EIO;
-
-	if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR)
-		return pst_fail_errno(
-			err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
-			"the client's network card has refused the access: the token "
-			"is wrong or released, or does not allow range and direction");
-	/* The client has ended the connection, or does not answer. */
-	if (status == IBV_WC_WR_FLUSH_ERR)
-		code = EPIPE;
-	else if (status == IBV_WC_RETRY_EXC_ERR)
-		code = ECONNRESET;
-	return pst_fail_errno(err, code, PENSTOCK_WHY_IO_ERROR, "the client's connection: %s",
-			      r->v->wc_status_str(status));
-}
-
 /* Waits until the card has an event, or the connection ends. */
 static int completion_sleep(struct pst_wire_channel *channel, struct rc1_peer *r,
 			    struct pst_err *err)
@@ -344,7 +327,7 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	}
 	if (n < 0)
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR, "ibv_poll_cq failed");
-	return wc.status == IBV_WC_SUCCESS ? 0 : status_fail(r, wc.status, err);
+	return wc.status == IBV_WC_SUCCESS ? 0 : pst_card_status_fail(r->v, wc.status, err);
 }
 
 /* ---- moves ---- */
@@ -424,16 +407,9 @@ static struct piece piece_next(const struct progress *p)
 static int piece_copy(const struct progress *p, const struct piece *piece, bool gather,
 		      struct pst_err *err)
 {
-	for (uint32_t done = 0; piece->staged && done < piece->len;) {
-		struct penstock_object_seg seg =
-			pst_wire_seg_at(p->move, piece->at + done, piece->len - done);
-		int ret = pst_wire_seg_copy(p->channel, &seg, NULL, piece->mem + done, gather, err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
+	return piece->staged ? pst_wire_stage(p->channel, p->move, piece->at, piece->mem,
+					      piece->len, gather, err)
+			     : 0;
 }
 
 /* Starts the transfer of the next piece. */

@@ -25,6 +25,7 @@
 #define MOVES_MAX 4096
 #define TIMEOUT_MS 10000
 #define RATE_MIN 1024
+#define STAGING_MAX (256u << 20)
 
 /* Makes an eventfd readable. The counter is never near its limit, so the write cannot fail. */
 static void signal_event(int fd)
@@ -39,8 +40,11 @@ static void signal_event(int fd)
 
 static void remote_put(struct pst_wire_remote *remote)
 {
-	if (atomic_fetch_sub(&remote->refs, 1) == 1)
-		free(remote);
+	if (atomic_fetch_sub(&remote->refs, 1) != 1)
+		return;
+	if (remote->state)
+		remote->ops->forget(remote);
+	free(remote);
 }
 
 void pst_wire_forget(struct pst_wire_remote *remote)
@@ -70,35 +74,96 @@ static int token_admit(const struct pst_wire_server *server, const struct pst_to
 	return ops->admit(server, token, peer, err);
 }
 
+/* Parses a token and makes a remote window of it, without asking the transport. */
+static int remote_open(struct pst_wire_server *server, const struct pst_token *token,
+		       const struct penstock_object_peer *peer, struct pst_wire_remote **out,
+		       struct pst_err *err)
+{
+	struct pst_wire_remote *remote = calloc(1, sizeof(*remote));
+
+	if (!remote)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
+	remote->server = server;
+	remote->ops = ops_for(server, token->kind);
+	remote->token = *token;
+	remote->has_user = peer->has_user;
+	remote->user = peer->user;
+	atomic_store(&remote->refs, 1);
+	*out = remote;
+	return 0;
+}
+
+/* Parses a token. The message must not contain it, because it has a capability. */
+static int token_parse(struct pst_wire_server *server, const char *token, size_t len,
+		       struct pst_token *out, struct pst_err *err)
+{
+	if (!pst_token_parse(token, len, out))
+		return 0;
+	atomic_fetch_add(&server->malformed, 1);
+	return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
+			      "the token of %zu characters is malformed", len);
+}
+
 int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t len,
 		     const struct penstock_object_peer *peer, struct pst_wire_remote **out,
 		     struct pst_err *err)
 {
-	struct pst_wire_remote *remote;
 	struct pst_token parsed;
+	int ret = token_parse(server, token, len, &parsed, err);
 
-	/* The message must not contain the token, because the token contains the capability. */
-	if (pst_token_parse(token, len, &parsed)) {
-		atomic_fetch_add(&server->malformed, 1);
-		return pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED,
-				      "the token of %zu characters is malformed", len);
-	}
+	if (ret)
+		return ret;
 	if (token_admit(server, &parsed, peer, err)) {
 		atomic_fetch_add(&server->declined, 1);
 		return -EOPNOTSUPP;
 	}
-	remote = calloc(1, sizeof(*remote));
-	if (!remote)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a remote window");
-	remote->server = server;
-	remote->ops = ops_for(server, parsed.kind);
-	remote->token = parsed;
-	remote->has_user = peer->has_user;
-	remote->user = peer->user;
-	atomic_store(&remote->refs, 1);
+	ret = remote_open(server, &parsed, peer, out, err);
+	if (!ret)
+		atomic_fetch_add(&server->resolved, 1);
+	return ret;
+}
+
+int pst_wire_prepare(struct pst_wire_server *server, const char *token, size_t len,
+		     const struct penstock_object_peer *peer,
+		     struct penstock_object_pairing *pairing, struct pst_wire_remote **out,
+		     struct pst_err *err)
+{
+	const struct pst_wire_server_ops *ops = ops_for(server, PST_TOKEN_HIPOBJ_RC_V2);
+	struct pst_wire_remote *remote;
+	struct pst_token parsed;
+	int ret;
+
+	if (!ops || !ops->prepare)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"this server does not serve hipobj-rc-v2");
+	ret = token_parse(server, token, len, &parsed, err);
+	if (!ret && parsed.kind != PST_TOKEN_HIPOBJ_RC_V2)
+		ret = pst_fail_errno(err, EBADMSG, PENSTOCK_WHY_MALFORMED, "the token is one of %s",
+				     pst_token_name(parsed.kind));
+	if (!ret)
+		ret = remote_open(server, &parsed, peer, &remote, err);
+	if (ret)
+		return ret;
+	remote->token.size = pairing->length;
+	ret = ops->prepare(server, remote, peer, pairing, err);
+	if (ret) {
+		atomic_fetch_add(&server->declined, 1);
+		remote_put(remote);
+		return ret;
+	}
 	atomic_fetch_add(&server->resolved, 1);
 	*out = remote;
 	return 0;
+}
+
+int pst_wire_ready(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
+		   struct pst_err *err)
+{
+	if (!remote->ops->ready)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a window of %s has no sessions: move its bytes",
+				pst_token_name(remote->token.kind));
+	return remote->ops->ready(remote, qpn, address, key, err);
 }
 
 void pst_wire_remote_info(const struct pst_wire_remote *remote,
@@ -348,6 +413,11 @@ static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *mov
 					      strerror(-ret));
 		return;
 	}
+	if (!remote->ops->connect) {
+		ret = remote->ops->move(channel, NULL, move, &move->err);
+		move->result = ret < 0 ? ret : (int64_t)move->len;
+		return;
+	}
 	peer = peer_find(channel, remote);
 	if (peer) {
 		ret = remote->ops->move(channel, peer, move, &move->err);
@@ -476,6 +546,8 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 		s->opts.timeout_ms = TIMEOUT_MS;
 	if (!s->opts.rate_min)
 		s->opts.rate_min = RATE_MIN;
+	if (!s->opts.staging_max)
+		s->opts.staging_max = STAGING_MAX;
 	if (s->opts.channels > CHANNELS_MAX || s->opts.moves > MOVES_MAX ||
 	    s->opts.timeout_ms > INT32_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -543,6 +615,9 @@ void pst_wire_server_close(struct pst_wire_server *s)
 		channel_close(&s->channels[i]);
 	for (struct pst_wire_move *move = s->queue; move; move = move->next)
 		remote_put(move->remote);
+	for (unsigned i = 0; i < s->ops_count; i++)
+		if (s->ops[i]->end)
+			s->ops[i]->end(s);
 	if (s->jobs >= 0)
 		close(s->jobs);
 	if (s->stop >= 0)

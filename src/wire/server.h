@@ -13,6 +13,12 @@ void pst_wire_server_info(struct pst_wire_server *server, struct penstock_object
 int pst_wire_resolve(struct pst_wire_server *server, const char *token, size_t len,
 		     const struct penstock_object_peer *peer, struct pst_wire_remote **out,
 		     struct pst_err *err);
+int pst_wire_prepare(struct pst_wire_server *server, const char *token, size_t len,
+		     const struct penstock_object_peer *peer,
+		     struct penstock_object_pairing *pairing, struct pst_wire_remote **out,
+		     struct pst_err *err);
+int pst_wire_ready(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
+		   struct pst_err *err);
 void pst_wire_remote_info(const struct pst_wire_remote *remote,
 			  struct penstock_object_remote_info *out);
 void pst_wire_forget(struct pst_wire_remote *remote);

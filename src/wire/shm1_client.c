@@ -19,8 +19,10 @@
 #include "wire/client.h"
 #include "wire/common.h"
 
-static bool fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool fits(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		 uint64_t off)
 {
+	(void)listener;
 	/* A release may replace the pages of a window in host memory. So the window must begin at a
 	 * page boundary. */
 	return buffer->shared && (buffer->dev || off % PST_WIRE_PAGE == 0);

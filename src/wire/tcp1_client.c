@@ -323,8 +323,10 @@ static int tcp1_listen(struct pst_wire_client *client, struct pst_wire_listener 
 	return 0;
 }
 
-static bool tcp1_fits(const struct pst_wire_buffer *buffer, uint64_t off)
+static bool tcp1_fits(const struct pst_wire_listener *listener,
+		      const struct pst_wire_buffer *buffer, uint64_t off)
 {
+	(void)listener;
 	(void)buffer;
 	(void)off;
 	return true;

@@ -119,22 +119,6 @@ static unsigned char *frame_at(const struct pst_wire_move *move, uint64_t at, ui
 	return !seg.dev && !seg.has_fd && seg.len == len ? seg.ptr : NULL;
 }
 
-/* Copies the bytes of a frame between the server's memory and the staging memory. */
-static int frame_copy(struct pst_wire_channel *channel, const struct pst_wire_move *move,
-		      uint64_t at, uint32_t len, bool gather, struct pst_err *err)
-{
-	for (uint32_t done = 0; done < len;) {
-		struct penstock_object_seg seg = pst_wire_seg_at(move, at + done, len - done);
-		int ret = pst_wire_seg_copy(channel, &seg, NULL, channel->staging + done, gather,
-					    err);
-
-		if (ret)
-			return ret;
-		done += (uint32_t)seg.len;
-	}
-	return 0;
-}
-
 static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
 			const struct pst_wire_move *move, uint64_t at, void *bytes,
 			struct pst_err *err)
@@ -176,7 +160,7 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 		int ret = piece_begin(channel, err);
 
 		if (!ret && !bytes)
-			ret = frame_copy(channel, move, at, len, true, err);
+			ret = pst_wire_stage(channel, move, at, channel->staging, len, true, err);
 		if (!ret && asked - answered == WRITES_MAX)
 			ret = receive_reply(channel, t->peer.fd, first + answered++, &reply, err);
 		if (!ret)
@@ -213,7 +197,7 @@ static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uin
 	if (!ret && pst_crc32c_finish(pst_crc32c_raw(0, to, len), len) != reply.crc)
 		ret = pst_wire_status_fail(PST_WIRE_CHECKSUM, err);
 	if (!ret && !bytes)
-		ret = frame_copy(channel, move, at, len, false, err);
+		ret = pst_wire_stage(channel, move, at, channel->staging, len, false, err);
 	return ret;
 }
 

@@ -37,6 +37,7 @@
 
 struct pst_wire_conn;
 struct pst_wire_client_ops;
+struct pst_wire_step;
 
 /* Registered memory of a client: `len` bytes at `ptr`. */
 struct pst_wire_buffer {
@@ -97,7 +98,7 @@ struct pst_wire_listener {
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
-	unsigned generation;			 /* fork generation of the process that opened it */
+	unsigned generation; /* fork generation of the process that opened it */
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
 	/* those of one transport are neighbours */
@@ -158,12 +159,14 @@ struct pst_wire_client_ops {
 	/* Prepares the memory of a window, and sets grant->bound. If it fails, the client tries the
 	 * next transport. NULL if no preparation is needed. */
 	int (*bind)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* Ends the access of all servers to the window: after it, no byte gets into the window.
-	 * Fails if this cannot be guaranteed. Not NULL if `bind` is not NULL. */
+	/* Takes the memory away from all servers: after it, no byte gets into the window. The error
+	 * -ETIMEDOUT means that this cannot be guaranteed, and every other one that the bytes in
+	 * the window may be wrong. Not NULL if `bind` is not NULL. */
 	int (*unbind)(struct pst_wire_grant *grant, struct pst_err *err);
 	/* Returns whether the transport can serve a window that begins at offset `off` of the
 	 * buffer. */
-	bool (*fits)(const struct pst_wire_buffer *buffer, uint64_t off);
+	bool (*fits)(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
+		     uint64_t off);
 	/* Adds the fields that identify the window to the token. */
 	void (*fill)(const struct pst_wire_grant *grant, struct pst_token *token);
 	/* Called for a new connection; a negative result closes it. */
@@ -180,6 +183,23 @@ struct pst_wire_client_ops {
 	/* Tells servers that the memory of a buffer is about to be freed. Called with the lock; may
 	 * be NULL. */
 	void (*drop)(struct pst_wire_buffer *buffer);
+	/* The next three belong to a transport with requests of its own, instead of GET and PUT
+	 * with a token; NULL for all others. See penstock_object_exchange and
+	 * penstock_object_paired. */
+	int (*compose)(struct pst_wire_grant *grant, const struct pst_wire_step *step,
+		       const char **path, struct penstock_object_header *headers,
+		       struct pst_err *err);
+	int (*paired)(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		      struct penstock_object_verdict *verdict, struct pst_err *err);
+	void (*judge)(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
+		      struct penstock_object_verdict *verdict);
+};
+
+/* A request of an exchange. */
+struct pst_wire_step {
+	enum penstock_object_step step;
+	const char *target; /* of PREPARE */
+	uint64_t offset;
 };
 
 /* Results of pst_wire_find, which also travel in messages. */
@@ -202,6 +222,7 @@ struct pst_wire_remote {
 	struct pst_wire_server *server;
 	const struct pst_wire_server_ops *ops;
 	struct pst_token token;
+	void *state; /* of the transport; freed by `forget` */
 	bool has_user;
 	unsigned user;
 	_Atomic unsigned refs;
@@ -265,6 +286,7 @@ struct pst_wire_server {
 	_Atomic uint64_t resolved, malformed, declined, moves, failed;
 	/* number of bytes that have moved, by kind of token and direction: out (GET), in (PUT) */
 	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
+	void *state[PST_TOKEN_KINDS]; /* of transports; freed by `end` */
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
@@ -280,9 +302,22 @@ struct pst_wire_server_ops {
 	/* Decides whether the server serves the token. Returns 0 or -errno. */
 	int (*admit)(const struct pst_wire_server *server, const struct pst_token *token,
 		     const struct penstock_object_peer *peer, struct pst_err *err);
+	/* Opens a session with a client, for the request PREPARE. Fills remote->state, and what
+	 * `pairing` receives. NULL: a token is enough. */
+	int (*prepare)(struct pst_wire_server *server, struct pst_wire_remote *remote,
+		       const struct penstock_object_peer *peer,
+		       struct penstock_object_pairing *pairing, struct pst_err *err);
+	/* Begins the session's transfer. */
+	int (*ready)(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
+		     struct pst_err *err);
+	/* Frees remote->state. The server may have been closed. May be NULL. */
+	void (*forget)(struct pst_wire_remote *remote);
+	/* Frees server->state[kind]. May be NULL. */
+	void (*end)(struct pst_wire_server *server);
 	/* Returns whether the connection leads to the client that has the remote window. */
 	bool (*leads_to)(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote);
-	/* Connects to the client. Returns -EOPNOTSUPP if the client cannot be reached. */
+	/* Connects to the client. Returns -EOPNOTSUPP if it cannot be reached. NULL: sessions
+	 * have the connections, and `move` gets no peer. */
 	int (*connect)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		       const struct pst_wire_remote *remote, struct pst_err *err);
 	/* Moves all bytes of `move`. If it fails, the channel closes the connection. */
@@ -297,9 +332,9 @@ struct pst_wire_server_ops {
 /* ---- both ---- */
 
 extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp1_client,
-	pst_ofi1_client;
+	pst_ofi1_client, pst_hipobj_client, pst_dc_client;
 extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server,
-	pst_ofi1_server;
+	pst_ofi1_server, pst_hipobj_server, pst_dc_server;
 
 /* Compares two capabilities in a time that does not depend on their bytes. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)

@@ -9,12 +9,12 @@
 
 /* shm1 comes first: its bytes are copied only once and stay on the host. Then comes rc1, whose
  * bytes the network card moves. ofi1 is used only if the options name it, because to load libfabric
- * takes time and changes the process, for example its signal handlers. */
+ * takes time and changes the process, for example its signal handlers. So are
+ * the two protocols of others, because they are experimental. */
 const struct pst_wire_transport pst_wire_transports[] = {
-	{&pst_shm1_client, &pst_shm1_server},
-	{&pst_rc1_client, &pst_rc1_server},
-	{&pst_tcp1_client, &pst_tcp1_server},
-	{&pst_ofi1_client, &pst_ofi1_server},
+	{&pst_shm1_client, &pst_shm1_server},	  {&pst_rc1_client, &pst_rc1_server},
+	{&pst_tcp1_client, &pst_tcp1_server},	  {&pst_ofi1_client, &pst_ofi1_server},
+	{&pst_hipobj_client, &pst_hipobj_server}, {&pst_dc_client, &pst_dc_server},
 };
 const unsigned pst_wire_transport_count =
 	sizeof(pst_wire_transports) / sizeof(pst_wire_transports[0]);
@@ -36,7 +36,8 @@ int pst_wire_each(const char *list, int (*use)(void *user, unsigned index), void
 			i++;
 		if (i == pst_wire_transport_count)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"there is no transport %.*s; use shm1, rc1, tcp1 or ofi1",
+					"there is no transport %.*s; use shm1, rc1, tcp1, ofi1, "
+					"hipobj-rc-v2 or DC_V1",
 					(int)(len < 32 ? len : 32), list);
 		ret = use(user, i);
 		list += len + (list[len] == ',');

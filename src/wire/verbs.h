@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of libibverbs and librdmacm that transport rc1 calls. The libraries are loaded when
- * they are first needed, so that programs run on machines without them. Calls of the data path,
- * such as ibv_post_send, are inline functions of the headers: they call the card's driver through
- * the context's table, and need no symbol.
+ * The functions of libibverbs and librdmacm that the transports of RDMA network cards call. The
+ * libraries are loaded when they are first needed, so that programs run on machines without them.
+ * Calls of the data path, such as ibv_post_send, are inline functions of the headers: they call the
+ * card's driver through the context's table, and need no symbol.
  *
  * Each member has the signature of the function that it is named after, without the prefix of the
- * library, because some of these names are also macros.
+ * library, because some of these names are also macros. create_qp is that of librdmacm, and
+ * create_plain_qp that of libibverbs.
  */
 #ifndef PST_WIRE_VERBS_H
 #define PST_WIRE_VERBS_H
@@ -29,9 +30,23 @@
 	X(ack_cq_events, ibv_ack_cq_events)               \
 	X(modify_qp, ibv_modify_qp)                       \
 	X(wc_status_str, ibv_wc_status_str)               \
-	X(get_device_name, ibv_get_device_name)
+	X(get_device_name, ibv_get_device_name)           \
+	X(get_device_list, ibv_get_device_list)           \
+	X(free_device_list, ibv_free_device_list)         \
+	X(open_device, ibv_open_device)                   \
+	X(close_device, ibv_close_device)                 \
+	X(query_port, ibv_query_port)                     \
+	X(create_ah, ibv_create_ah)                       \
+	X(destroy_ah, ibv_destroy_ah)                     \
+	X(create_srq, ibv_create_srq)                     \
+	X(destroy_srq, ibv_destroy_srq)                   \
+	X(create_plain_qp, ibv_create_qp)                 \
+	X(destroy_plain_qp, ibv_destroy_qp)
 /* Functions that older versions do not have; their members are then NULL. */
-#define PST_VERBS_OPTIONAL(X) X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+#define PST_VERBS_OPTIONAL(X)                    \
+	X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)      \
+	X(query_gid_table, _ibv_query_gid_table) \
+	X(qp_to_qp_ex, ibv_qp_to_qp_ex)
 #define PST_VERBS_CM(X)                                      \
 	X(create_event_channel, rdma_create_event_channel)   \
 	X(destroy_event_channel, rdma_destroy_event_channel) \

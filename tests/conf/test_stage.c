@@ -2,10 +2,11 @@
 /*
  * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, so long that they
  * use the memory of the stage several times, at unaligned offsets, and beyond the end of the file.
- * Each request is made in three ways. In the first, the copies are queued at submit. In the others,
- * a kernel copies: because the stream is busy, or because the length and the offsets are late
- * values, which the kernel reads when it runs. The bytes around each buffer must not change. With
- * PENSTOCK_STANDIN=0 the test runs against the machine's own driver.
+ * Each request is made in several ways. In the first, the copies are queued at submit. In others, a
+ * kernel copies: because the stream is busy, or because the length and the offsets are late values,
+ * which the kernel reads when it runs. Reads are also made with the flag PENSTOCK_R_EARLY. The
+ * bytes around each buffer must not change. With PENSTOCK_STANDIN=0 the test runs against the
+ * machine's own driver.
  */
 #include "streams.h"
 
@@ -17,7 +18,7 @@
 #define GUARD 0x77
 #define SEGS 40
 
-enum way { QUEUED, BUSY, LATE, WAYS };
+enum way { QUEUED, BUSY, EARLY, EARLY_BUSY, LATE, WAYS };
 
 static struct pst_cu_stream *stream;
 static struct penstock_queue *queue;
@@ -88,8 +89,8 @@ static int stage_teardown(void **state)
 	return teardown(state);
 }
 
-/* Submits a request and returns its result. `way` is one of the three ways that the comment at
- * the top describes. */
+/* Submits a request and returns its result. `way` is one of the ways that the comment at the top
+ * describes. */
 static int64_t run(struct penstock_req *req, enum way way)
 {
 	uint64_t row_len = req->segs[0].row_len, off = req->segs[0].off,
@@ -110,7 +111,9 @@ static int64_t run(struct penstock_req *req, enum way way)
 		segs[0].off = segs[0].buf_off = 0;
 	}
 	req->late = &late;
-	if (way == BUSY)
+	if (req->op == PENSTOCK_READ && (way == EARLY || way == EARLY_BUSY))
+		req->flags |= PENSTOCK_R_EARLY;
+	if (way == BUSY || way == EARLY_BUSY)
 		assert_int_equal(api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn,
 							  PST_CU_WAIT_GEQ),
 				 PST_CU_OK);
@@ -342,6 +345,102 @@ static void too_many_requests(void **state)
 	}
 }
 
+/* Submits a read with flag PENSTOCK_R_EARLY to a stream that waits for the gate, and waits until
+ * the library has stored the result. */
+static void submit_early(struct penstock_req *req, int64_t *result, uint64_t *id)
+{
+	uint64_t until = test_now_ns() + 20000000000u;
+
+	__atomic_store_n(result, -7, __ATOMIC_RELEASE);
+	assert_int_equal(
+		api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn, PST_CU_WAIT_GEQ),
+		PST_CU_OK);
+	if (penstock_submit(queue, req, 1, id) != 1)
+		fail_msg("submit: %s", penstock_errmsg());
+	while (__atomic_load_n(result, __ATOMIC_ACQUIRE) == -7) {
+		if (test_now_ns() > until) {
+			__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+			fail_msg("the storage was not read before the stream reached the read");
+		}
+		usleep(100);
+	}
+	assert_int_equal(*result, req->segs[0].row_len);
+}
+
+/* Lanes read the bytes before the stream reaches the request, so a later change of the file has no
+ * effect. The buffer changes when the stream reaches the request. */
+static void early_reads_do_not_wait_for_the_stream(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};
+	struct penstock_req req = request(&seg, stream);
+	int64_t result;
+	struct penstock_late late = {.size = sizeof(late), .result = &result};
+	struct pst_cu_stream *other;
+	struct penstock_storage *changes;
+	struct penstock_done done;
+	char name[300];
+	int fd;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s-changes", path);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_int_equal(write(fd, want, seg.row_len), seg.row_len);
+	assert_int_equal(penstock_open(name, NULL, &changes), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req.storage = changes;
+	req.flags = PENSTOCK_R_EARLY;
+	req.late = &late;
+	mem_fill(GUARD, seg.row_len);
+	submit_early(&req, &result, NULL);
+	assert_int_equal(pwrite(fd, want + seg.row_len, seg.row_len, 0), seg.row_len);
+	assert_int_equal(penstock_wait(queue, &done, 1, 1, 0), 0);
+	assert_int_equal(api->cuMemcpyDtoHAsync(back, (uintptr_t)mem, seg.row_len, other),
+			 PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(other), PST_CU_OK);
+	for (size_t i = 0; i < seg.row_len; i++)
+		assert_int_equal(back[i], GUARD);
+	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	mem_fetch(seg.row_len);
+	assert_memory_equal(back, want, seg.row_len);
+	api->cuStreamDestroy(other);
+	penstock_close(changes);
+	close(fd);
+	unlink(name);
+}
+
+/* A cancelled early read completes although its stream does not reach it. Its result is an error,
+ * because its bytes are not in the buffer. */
+static void early_reads_can_be_cancelled(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 1u << 20};
+	struct penstock_req req = request_of(&seg, 1);
+	int64_t result;
+	struct penstock_late late = {.size = sizeof(late), .result = &result};
+	struct penstock_done done;
+	uint64_t id;
+
+	(void)state;
+	req.stream = stream;
+	req.flags = PENSTOCK_R_EARLY;
+	req.late = &late;
+	for (unsigned i = 0; i < 30; i++) {
+		int n;
+
+		submit_early(&req, &result, &id);
+		assert_int_equal(penstock_cancel(queue, id), 0);
+		n = penstock_wait(queue, &done, 1, 1, 20000000000);
+		/* A failed case must not leave a stream that waits. */
+		__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+		assert_int_equal(n, 1);
+		assert_int_equal(done.result, -ECANCELED);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	}
+}
+
 static void refused_requests(void **state)
 {
 	struct penstock_seg segs[2] = {{.buf = mem, .dev = gpu, .row_len = 4096}};
@@ -365,8 +464,17 @@ static void refused_requests(void **state)
 	segs[0].pitch = segs[0].buf_pitch = 2;
 	req.late = &late;
 	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -E2BIG);
-	req.late = NULL;
 	segs[0] = (struct penstock_seg){.buf = mem, .dev = gpu, .row_len = 4096};
+	req.flags = PENSTOCK_R_EARLY;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EINVAL);
+	req.late = NULL;
+	req.stream = NULL;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EINVAL);
+	req.stream = stream;
+	req.op = PENSTOCK_WRITE;
+	assert_int_equal(penstock_submit(queue, &req, 1, NULL), -EINVAL);
+	req.op = PENSTOCK_READ;
+	req.flags = 0;
 	assert_true(penstock_device_open("host", NULL, &host) >= 0);
 	segs[1] = (struct penstock_seg){.buf = back, .dev = host, .off = 4096, .row_len = 4096};
 	req.seg_count = 2;
@@ -425,6 +533,8 @@ int main(void)
 		cmocka_unit_test(reads_beyond_the_end),
 		cmocka_unit_test(writes),
 		cmocka_unit_test(too_many_requests),
+		cmocka_unit_test(early_reads_do_not_wait_for_the_stream),
+		cmocka_unit_test(early_reads_can_be_cancelled),
 		cmocka_unit_test(refused_requests),
 		cmocka_unit_test(file_shrinks_after_submit),
 	};

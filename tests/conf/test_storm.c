@@ -146,6 +146,8 @@ static void read_in_stream(struct mover *m, uint64_t off, size_t len, bool late_
 		late.row_len = &late_len;
 		late.off = &late_off;
 		late.buf_off = &buf_off;
+	} else if (len & 1) {
+		req.flags = PENSTOCK_R_EARLY;
 	}
 	api->cuMemsetD8Async((uintptr_t)m->mem, 0x5a, LEN, m->stream);
 	in_stream(m, &req, &late, len, late_values ? "late stream read" : "stream read");

@@ -494,7 +494,7 @@ class Ranks(unittest.TestCase):
     """Several processes."""
 
     def test_both_ways(self):
-        for count, kinds in ((2, ("fsdp",)), (4, ("fsdp", "hsdp", "tp"))):
+        for count, kinds in ((2, ("fsdp",)), (4, ("fsdp", "hsdp", "tp")), (16, ("hsdp",))):
             ranks.run(count, both_ways, count, kinds, folder("x"))
 
     def test_reshard(self):

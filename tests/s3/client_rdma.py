@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 
-from served import ADDRESS, BUILD, KEY, PENSTOCK, SECRET, SEED, Gateway, run_cases, same
+from served import (ADDRESS, BUILD, KEY, PENSTOCK, SECRET, SEED, Gateway, Skip, run_cases,
+                    same)
 
 MIB = 1 << 20
 LEN = 37 * MIB + 4099
@@ -82,8 +83,8 @@ class Setup:
         return int(self.gateway.metric("penstock_rdma_declined_total"))
 
 
-def both_ways(device, transport, length, parts):
-    with Setup() as s:
+def both_ways(device, transport, length, parts, **gateway):
+    with Setup(**gateway) as s:
         url = f"s3://data-1/key?rdma-transports={transport}"
         data = s.source(length)
         report = s.copy(s.path("source"), url, "--via", device)
@@ -112,6 +113,40 @@ if ADDRESS != "127.0.0.1":
     def case_both_ways_through_a_card():
         for device in ("host", "cuda:0"):
             both_ways(device, "rc1", 9 * MIB + 77, 2)
+
+
+def case_both_ways_by_ofi1():
+    """ofi1 moves the bytes if both sides name it, and another transport or HTTP otherwise."""
+    for provider in ("net", "tcp;ofi_rxm"):
+        os.environ["PENSTOCK_OFI_PROVIDER"] = provider
+        with Setup() as s:
+            s.source(MIB)
+            s.copy(s.path("source"), "s3://data-1/key")
+            report = s.copy("s3://data-1/key?rdma-transports=ofi1", s.path("got"))
+            reason = report["read"]["reasons"]["rdma"]["text"]
+            print(f"# a gateway without ofi1, {provider}: {reason}")
+            if "needs libfabric" in reason or "has no ofi1" in reason:
+                raise Skip(reason)
+            same(report["read"]["paths"], {"bounce": MIB}, "paths without ofi1")
+        both_ways("host", "ofi1", LEN, 5, flags=["--rdma", "tcp1,ofi1"])
+    del os.environ["PENSTOCK_OFI_PROVIDER"]
+
+
+def case_check():
+    """penstock check tells how the server moves the bytes, and why not otherwise."""
+    with Setup() as s:
+        s.source(5 * MIB)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for options, state, words in (("", "no", "by shm1, and a CPU copies them"),
+                                      ("?rdma-transports=tcp1", "no", "by tcp1, and a CPU copies"),
+                                      ("?rdma=off", "no", "rdma=off")):
+            done = s.run("check", "--json", "s3://data-1/key" + options)
+            same(done.returncode, 4, f"status: {done.stdout} {done.stderr}")
+            gates = json.loads(done.stdout)["gates"]
+            same(gates["s3-rdma"]["state"], state, "state")
+            true(words in gates["s3-rdma"]["seen"], gates["s3-rdma"]["seen"])
+            same((gates["objects"]["state"], gates["keys"]["state"]), ("ok", "ok"), "others")
+            true("a range of 4.2 MB" in gates["objects"]["seen"], gates["objects"]["seen"])
 
 
 def case_lengths():

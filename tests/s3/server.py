@@ -122,7 +122,8 @@ class Server:
         if "drop" in names:
             return False
         if "refuse" in names:  # like "status", but the server does not execute the request
-            actions = [("status", *action[1:]) for action in actions]
+            actions = [("status", *action[1:]) if action[0] == "refuse" else action
+                       for action in actions]
             status, out, data = 0, {}, b""
         else:
             with self.lock:

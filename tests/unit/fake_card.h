@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fake RDMA network card for tests of transport rc1. It replaces the functions of libibverbs and
- * librdmacm: the linker wraps pst_verbs_get. It connects clients and servers of one process, and
- * executes RDMA reads and writes as copies. Like a real card, it refuses an access with a wrong
- * key, range, direction or protection domain, and an access to a deregistered memory region. Tests
- * can make its calls fail.
+ * A fake RDMA network card for tests of the transports that use one. It replaces the functions of
+ * libibverbs and librdmacm: the linker wraps pst_verbs_get. It connects clients and servers of one
+ * process, by librdmacm or by the numbers of queue pairs, and executes RDMA reads and writes as
+ * copies. Its address is 127.0.0.1. Like a real card, it refuses an access with a wrong key, range,
+ * direction or protection domain, and an access to a deregistered memory region. Tests can make its
+ * calls fail.
  */
 #ifndef TEST_FAKE_CARD_H
 #define TEST_FAKE_CARD_H
@@ -19,12 +20,15 @@ struct fake_card {
 	unsigned fail_at; /* number of the call that fails next, counted from 1; 0: none */
 	/* errno of registrations of host memory for a window; 0: they succeed */
 	int reg_errno;
-	int local_errno;     /* errno of registrations without remote access; 0: they succeed */
-	int dmabuf_errno;    /* errno of registrations of a dma-buf; 0: they succeed */
-	unsigned dereg_fail; /* number of calls of dereg_mr that fail with EBUSY */
+	int local_errno;       /* errno of registrations without remote access; 0: they succeed */
+	int dmabuf_errno;      /* errno of registrations of a dma-buf; 0: they succeed */
+	unsigned dereg_fail;   /* number of calls of dereg_mr that fail with EBUSY */
+	unsigned destroy_fail; /* number of calls of ibv_destroy_qp that fail with EBUSY */
+	bool silent; /* whether the receiver of a write with immediate data gets no completion */
 	/* key of every region with remote access; 0: each region has its own key */
 	uint32_t same_key;
 	bool missing; /* whether there is no card */
+	bool plain;   /* whether the card has no dynamically connected transport */
 	/* last byte of the IPv4 address that no server reaches; 0: servers reach all */
 	unsigned char lost;
 	bool hold;    /* whether transfers do not complete, as if the client were silent */
@@ -51,7 +55,8 @@ void fake_card_lock(void);
 void fake_card_unlock(void);
 /* Sets `gate` while transfers may be blocked by it. */
 void fake_card_gate(unsigned transfers);
-/* Frees the memory regions that could not be deregistered, and their protection domains. */
+/* Frees memory regions and queue pairs that could not be ended, with their protection domains and
+ * completion queues. */
 void fake_card_forget(void);
 /* Reports to all listeners that the card was removed. */
 void fake_card_remove(void);

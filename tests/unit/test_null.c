@@ -388,6 +388,10 @@ static void null_object_servers(void **state)
 	FAILS(penstock_object_wait, server, NULL, 1, 0);
 	FAILS(penstock_object_fd, NULL);
 	FAILS(penstock_object_answer_fill, NULL);
+	FAILS(penstock_object_exchange, NULL, PENSTOCK_OBJECT_PREPARE, NULL, 0, NULL, NULL, 0);
+	FAILS(penstock_object_paired, NULL, NULL, NULL);
+	FAILS(penstock_object_prepare, NULL, NULL, 0, NULL, NULL, NULL);
+	FAILS(penstock_object_ready, NULL, 0, 0, 0);
 	FAILS(penstock_object_server_alloc, NULL, NULL, LEN, &memory);
 	FAILS(penstock_object_server_alloc, server, NULL, LEN, NULL);
 	FAILS(penstock_object_server_free, NULL, buf);

@@ -6,26 +6,27 @@
  */
 #include "test.h"
 
-#include "../../src/storage/object_window.c"
-
+#include "wire/client.h"
 #include "wire/transport.h"
+
+/* The release of a window in object_window.c. */
+static int wire_released(struct pst_wire_grant *grant, struct pst_err *err);
+static bool cut(const struct pst_wire_buffer *buffer);
+#define pst_wire_release wire_released
+#define pst_wire_buffer_is_cut cut
+#include "../../src/storage/object_window.c"
+#undef pst_wire_release
+#undef pst_wire_buffer_is_cut
 
 #define LEN 64u
 
 static const struct pst_wire_client_ops transport;
 static struct pst_wire_grant inner = {.ops = &transport};
 
-/* Judges a response to a GET whose header x-amz-rdma-reply is `reply`. Returns the next step of the
- * request. */
-static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+/* Fills in the response to a GET whose header x-amz-rdma-reply is `reply`. */
+static void answer_fill(struct pst_object_call *call, const char *reply)
 {
-	struct pst_object_grant grant = {.windows = windows,
-					 .inner = &inner,
-					 .op = PENSTOCK_READ,
-					 .len = LEN,
-					 .verdict = PENSTOCK_OBJECT_VERDICT_INIT};
-	struct pst_object_call call = {.method = "GET", .ranged = true, .last = LEN - 1};
-	struct pst_http_head *head = &call.http.head;
+	struct pst_http_head *head = &call->http.head;
 
 	inner.op = PENSTOCK_READ;
 	inner.len = LEN;
@@ -37,6 +38,20 @@ static enum penstock_object_next answer(struct pst_object_windows *windows, cons
 	snprintf(head->rdma_reply, sizeof(head->rdma_reply), "%s", reply);
 	if (!head->length)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
+}
+
+/* Judges a response to a GET whose header x-amz-rdma-reply is `reply`. Returns the next step of the
+ * request. */
+static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+{
+	struct pst_object_grant grant = {.windows = windows,
+					 .inner = &inner,
+					 .op = PENSTOCK_READ,
+					 .len = LEN,
+					 .verdict = PENSTOCK_OBJECT_VERDICT_INIT};
+	struct pst_object_call call = {.method = "GET", .ranged = true, .last = LEN - 1};
+
+	answer_fill(&call, reply);
 	return pst_object_grant_judge(&grant, &call, NULL);
 }
 
@@ -84,11 +99,94 @@ static void ignored(void **state)
 	assert_int_equal(windows.again_ns, 0);
 }
 
+static unsigned releases;
+static bool settled; /* whether the transport could keep its connection at the last release */
+
+static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)
+{
+	(void)err;
+	releases++;
+	settled = atomic_load(&grant->settled);
+	return 0;
+}
+
+static bool cut(const struct pst_wire_buffer *buffer)
+{
+	(void)buffer;
+	return false;
+}
+
+/* A response shows the end of one transfer. After a lost attempt, which may have begun another, the
+ * release must be a fence. */
+static void lost_attempt(void **state)
+{
+	static const struct {
+		const char *reply;
+		unsigned attempts;
+		bool settled;
+	} rows[] = {{"206", 1, true}, {"206", 2, false}, {"501", 1, false}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct pst_http_endpoint endpoint = {.host = "test"};
+		struct pst_object_windows windows = {.endpoint = &endpoint};
+		struct object_window window = {.buffer = NULL};
+		struct pst_object_grant grant = {.windows = &windows,
+						 .window = &window.window,
+						 .inner = &inner,
+						 .op = PENSTOCK_READ,
+						 .len = LEN,
+						 .verdict = PENSTOCK_OBJECT_VERDICT_INIT};
+		struct pst_object_call call = {.method = "GET", .ranged = true, .last = LEN - 1};
+
+		answer_fill(&call, rows[i].reply);
+		call.http.attempts = rows[i].attempts;
+		pst_object_grant_judge(&grant, &call, NULL);
+		releases = 0;
+		pst_object_grant_wait(&grant);
+		print_message("# reply %s after %u attempts: settled %d, expected %d\n",
+			      rows[i].reply, rows[i].attempts, settled, rows[i].settled);
+		assert_int_equal(releases, 1);
+		assert_int_equal(settled, rows[i].settled);
+	}
+}
+
+/* A storage that is opened during the pause has windows when the pause is over. A server that gets
+ * no tokens for good has none. */
+static void opened_in_a_pause(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct hub hub = {.client = NULL};
+	struct pst_object_windows *windows;
+	struct pst_err err = {0};
+
+	(void)state;
+	pthread_mutex_lock(&lock);
+	windows = windows_find(&endpoint, &hub, &err);
+	pthread_mutex_unlock(&lock);
+	assert_non_null(windows);
+	for (unsigned i = 0; i < DECLINES_MAX; i++)
+		answer(windows, "501");
+	expect_shut(windows, PENSTOCK_WHY_DECLINED);
+	assert_ptr_equal(windows_find(&endpoint, &hub, &err), windows);
+	expect_shut(windows, PENSTOCK_WHY_DECLINED);
+	windows->again_ns = pst_now_ns() - 1;
+	expect_shut(windows, PENSTOCK_WHY_NONE);
+	answer(windows, "");
+	assert_null(windows_find(&endpoint, &hub, &err));
+	print_message("# for good: %s\n", err.text);
+	assert_int_equal(err.why, PENSTOCK_WHY_NO_WINDOW);
+	all = windows->next;
+	free(windows);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(declines),
 		cmocka_unit_test(ignored),
+		cmocka_unit_test(lost_attempt),
+		cmocka_unit_test(opened_in_a_pause),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static void unmapped_destination_fails(void **state)
 		segs[1].buf = here;
 		assert_int_equal(penstock_transfer(&req, &report), 2 * 4096);
 	}
-	req.flags = 0x10;
+	req.flags = 0x20;
 	assert_int_equal(penstock_transfer(&req, &report), -EINVAL);
 	munmap(none, 4096);
 	penstock_close(st);

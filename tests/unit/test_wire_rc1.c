@@ -2,7 +2,7 @@
 /*
  * Tests transport rc1 on a machine without an RDMA network card. A client that requires rc1 fails
  * with the reason, other clients use other transports, and servers decline tokens of rc1. Also
- * tests wire/no_rc1.c, which replaces the transport in builds without the verbs headers.
+ * tests wire/no_rc1.c, no_hipobj.c and no_dc.c, which replace transports in builds without headers.
  * tests/lab/rc1 tests transfers.
  */
 #include "test.h"
@@ -11,12 +11,22 @@
 
 #include "penstock_object.h"
 
-/* Renames the tables of no_rc1.c, because the library defines the same names. */
-#define pst_rc1_client missing_client
-#define pst_rc1_server missing_server
+/* Renames the tables of the files, because the library defines the same names. */
+#define pst_rc1_client missing_rc1_client
+#define pst_rc1_server missing_rc1_server
+#define pst_hipobj_client missing_hipobj_client
+#define pst_hipobj_server missing_hipobj_server
+#define pst_dc_client missing_dc_client
+#define pst_dc_server missing_dc_server
+#include "../../src/wire/no_dc.c"
+#include "../../src/wire/no_hipobj.c"
 #include "../../src/wire/no_rc1.c"
 #undef pst_rc1_client
 #undef pst_rc1_server
+#undef pst_hipobj_client
+#undef pst_hipobj_server
+#undef pst_dc_client
+#undef pst_dc_server
 
 #define NUMBER "00112233445566778899aabbccddeeff"
 
@@ -27,19 +37,36 @@ static void need_no_card(void)
 		test_skip("this machine has an rdma_cm device");
 }
 
-static void missing_transport_names_the_reason(void **state)
+static void missing_transports_name_the_reason(void **state)
 {
-	struct pst_err err = {0};
+	static const struct {
+		const struct pst_wire_client_ops *client;
+		const struct pst_wire_server_ops *server;
+		const char *name;
+		enum pst_token_kind kind;
+		bool named;
+	} rows[] = {
+		{&missing_rc1_client, &missing_rc1_server, "rc1", PST_TOKEN_RC1, false},
+		{&missing_hipobj_client, &missing_hipobj_server, "hipobj-rc-v2",
+		 PST_TOKEN_HIPOBJ_RC_V2, true},
+		{&missing_dc_client, &missing_dc_server, "DC_V1", PST_TOKEN_DC_V1, true},
+	};
 
 	(void)state;
-	assert_string_equal(missing_client.name, "rc1");
-	assert_int_equal(missing_server.kind, PST_TOKEN_RC1);
-	assert_int_equal(missing_client.listen(NULL, NULL, &err), -EOPNOTSUPP);
-	assert_int_equal(err.why, PENSTOCK_WHY_NOT_BUILT);
-	assert_non_null(strstr(err.text, "librdmacm-dev"));
-	err = (struct pst_err){0};
-	assert_int_equal(missing_server.admit(NULL, NULL, NULL, &err), -EOPNOTSUPP);
-	assert_int_equal(err.why, PENSTOCK_WHY_NOT_BUILT);
+	for (unsigned i = 0; i < 3; i++) {
+		struct pst_err err = {0};
+
+		assert_string_equal(rows[i].client->name, rows[i].name);
+		assert_int_equal(rows[i].client->named, rows[i].named);
+		assert_int_equal(rows[i].server->kind, rows[i].kind);
+		assert_int_equal(rows[i].client->listen(NULL, NULL, &err), -EOPNOTSUPP);
+		assert_int_equal(err.why, PENSTOCK_WHY_NOT_BUILT);
+		assert_non_null(strstr(err.text, "librdmacm-dev"));
+		assert_non_null(strstr(err.text, rows[i].name));
+		err = (struct pst_err){0};
+		assert_int_equal(rows[i].server->admit(NULL, NULL, NULL, &err), -EOPNOTSUPP);
+		assert_int_equal(err.why, PENSTOCK_WHY_NOT_BUILT);
+	}
 }
 
 static int client_open(const char *transports, const char *address, int require_encryption,
@@ -141,7 +168,7 @@ static void server_declines(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(missing_transport_names_the_reason),
+		cmocka_unit_test(missing_transports_name_the_reason),
 		cmocka_unit_test(client_names_the_reason),
 		cmocka_unit_test(client_uses_others),
 		cmocka_unit_test(server_declines),

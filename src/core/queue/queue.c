@@ -172,14 +172,13 @@ static int queue_check(const struct penstock_queue *q, struct pst_err *err)
  * cancel them. The caller must hold the request. */
 static void req_abandon(struct pst_request *req)
 {
+	bool armed = req->phase == PST_PHASE_ARMED;
 	struct pst_err err;
 
 	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
-	if (req->phase == PST_PHASE_ARMED) {
+	if (armed || (req->stage && req->flags & PENSTOCK_R_EARLY))
 		pst_stream_abandon(req);
-		return;
-	}
-	if (!pst_req_is_abandoned(req, &err))
+	if (armed || !pst_req_is_abandoned(req, &err))
 		return;
 	pst_req_fail_unclaimed(req, &err);
 	if (req->phase == PST_PHASE_SYNC && pst_req_cancelled(req))

@@ -283,6 +283,10 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 		ret = shape_find(req, &shape, err);
 	if (ret)
 		return ret;
+	if (req->flags & PENSTOCK_R_EARLY &&
+	    (req->late.row_len || req->late.off || req->late.buf_off))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a request with flag PENSTOCK_R_EARLY cannot have late values");
 	streams = atomic_load(&req->pump->streams);
 	if (req->late.buf_off && !req->late.buf_len)
 		req->late.buf_len = buffer_end(&req->segs[0]);
@@ -435,8 +439,8 @@ static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 	pst_inbox_push(other, entry);
 }
 
-/* Starts a request that its stream has reached. */
-static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
+/* Starts a request that its stream has reached, or an early one. */
+static void req_start(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
 
@@ -491,8 +495,13 @@ void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
 
-	if (req_abandoned_unstarted(req, &err) && req_disarm(req))
+	if (!req_abandoned_unstarted(req, &err))
+		return;
+	if (req_disarm(req))
 		req_fail_unstarted(req, &err);
+	else if (req->flags & PENSTOCK_R_EARLY && !pst_stage_arrived(req->stage))
+		/* Bytes in the stage must not count as arrived: the stream has not copied them. */
+		pst_req_fail(req, &err);
 }
 
 /* Ends a request of which not all operations could be queued. `begun` is true if some of them are
@@ -598,7 +607,7 @@ static void replay_start(struct pst_lane *lane, struct pst_captured *cap, uint64
 	}
 	atomic_store(&stage->replays, arrivals);
 	if (!pst_captured_begin(cap, lane, &err))
-		req_start_arrived(lane, &cap->req);
+		req_start(lane, &cap->req);
 	else
 		req_refuse_replay(&cap->req, &err);
 }
@@ -633,6 +642,15 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
+/* Returns whether lanes may start the request. If it is early, they may do so before its stream
+ * reaches it, but only if its stage has room for all of its bytes: otherwise chunks would wait for
+ * the stream, which may wait for other requests, and would keep these from starting. */
+static bool stage_may_start(const struct pst_stage *stage)
+{
+	return pst_stage_arrived(stage) ||
+	       (stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces);
+}
+
 /* Starts, fails or finishes one request that the lane watches, if it is time. Returns whether the
  * lane shall drop the request. Adds 1 to *did if the request has started or failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
@@ -644,8 +662,8 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (stage->captured)
 		return captured_poll(lane, pst_captured_of(req), broken, did);
 	if (req->phase == PST_PHASE_ARMED) {
-		if (pst_stage_arrived(stage))
-			req_start_arrived(lane, req);
+		if (stage_may_start(stage))
+			req_start(lane, req);
 		else if (broken && req_disarm(req))
 			req_fail_unstarted(req, broken);
 		else if (req_abandoned_unstarted(req, &err) && req_disarm(req))

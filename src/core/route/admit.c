@@ -22,8 +22,9 @@
 #include "core/request/spans.h"
 #include "core/route/route.h"
 
-#define KNOWN_FLAGS \
-	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
+#define KNOWN_FLAGS                                                                        \
+	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE | \
+	 PENSTOCK_R_EARLY)
 
 /* Checks the fields of the caller's request that can be checked without a route. */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
@@ -48,6 +49,9 @@ static int admit_check(const struct penstock_req *from, unsigned segs_max, struc
 	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"late values and detached requests need a stream");
+	if (from->flags & PENSTOCK_R_EARLY && (from->op == PENSTOCK_WRITE || !from->stream))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"flag PENSTOCK_R_EARLY is for reads in stream order");
 	return pst_fork_check(from->storage->generation, err);
 }
 

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements the requests of hipobj-rc-v2, see op_hipobj.h. */
+#include "op_hipobj.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "auth.h"
+#include "rdma.h"
+#include "s3/hipobj.h"
+#include "session.h"
+
+static const char *header_find(const void *user, const char *name)
+{
+	return gw_header(user, name);
+}
+
+/* Adds the header that tells a client that this server knows the protocol. */
+static void put_protocol(struct gw_request *req)
+{
+	gw_header_add(req, PST_HIPOBJ_H_PROTOCOL, PST_HIPOBJ);
+}
+
+/* Fills the reply that lets clients use HTTP. */
+static void unsupported(struct gw_request *req)
+{
+	gw_fail(req, GW_NotImplemented, "This gateway does not serve hipobj-rc-v2.");
+	gw_header_add(req, PST_HIPOBJ_H_STATUS, "unsupported");
+}
+
+bool gw_hipobj_check(struct gw_request *req)
+{
+	/* With an upstream, the bytes pass through a ring, but a session needs all of them. */
+	if (!req->server->upstream && gw_rdma_pairs(req->server->rdma))
+		return true;
+	unsupported(req);
+	return false;
+}
+
+/* Fills the reply for an error of a message or of penstock_object_prepare. */
+static void message_fail(struct gw_request *req, int code)
+{
+	struct gw_metrics *metrics = &req->server->metrics;
+
+	switch (code) {
+	case -EBADMSG:
+	case -EINVAL:
+		gw_fail(req, GW_InvalidRequest, "A header x-amz-rdma-* is missing or malformed.");
+		put_protocol(req);
+		break;
+	case -EFBIG:
+		gw_fail(req, GW_RDMATooLarge, NULL);
+		put_protocol(req);
+		break;
+	case -EAGAIN:
+	case -ENOMEM:
+		gw_fail(req, GW_SlowDown, NULL);
+		put_protocol(req);
+		break;
+	default:
+		unsupported(req);
+	}
+	atomic_fetch_add(&metrics->rdma_declined, 1);
+}
+
+/* ---- PREPARE ---- */
+
+/* Checks that the access key may do what the session is for. The READY is checked again. */
+static bool target_check(struct gw_request *req, const struct pst_hipobj_prepare *prepare)
+{
+	bool stores = prepare->op == PENSTOCK_WRITE;
+
+	if (!gw_request_retarget(req, stores ? "PUT" : "GET", prepare->target))
+		return false;
+	if (!req->key)
+		return gw_fail(req, GW_InvalidRequest, "x-amz-rdma-target names no object.") == 0;
+	if (gw_key_allows(req->identity, req->bucket) && (!stores || req->identity->write))
+		return true;
+	return gw_fail(req, GW_AccessDenied, NULL) == 0;
+}
+
+/* Fills the reply with what the client needs to connect. */
+static void prepare_reply(struct gw_request *req, const struct penstock_object_pairing *pairing,
+			  const char *id)
+{
+	char text[PST_HIPOBJ_TOKEN + 16];
+
+	gw_reply_empty(req, 200);
+	put_protocol(req);
+	snprintf(text, sizeof(text), "200:%s", pairing->token);
+	gw_header_add(req, PST_HIPOBJ_H_REPLY, text);
+	gw_header_add(req, PST_HIPOBJ_H_SESSION, id);
+	snprintf(text, sizeof(text), "%06x", pairing->server_psn);
+	gw_header_add(req, PST_HIPOBJ_H_PSN, text);
+	snprintf(text, sizeof(text), "%x", pairing->qpn);
+	gw_header_add(req, PST_HIPOBJ_H_QPN, text);
+	if (!pairing->address)
+		return;
+	snprintf(text, sizeof(text), "%llx", (unsigned long long)pairing->address);
+	gw_header_add(req, PST_HIPOBJ_H_ADDR, text);
+	snprintf(text, sizeof(text), "%x", pairing->key);
+	gw_header_add(req, PST_HIPOBJ_H_KEY, text);
+}
+
+void gw_op_prepare(struct gw_request *req)
+{
+	struct penstock_object_pairing pairing = PENSTOCK_OBJECT_PAIRING_INIT;
+	const struct pst_hipobj_source source = {header_find, req};
+	struct pst_hipobj_prepare prepare;
+	struct gw_session *session;
+	char id[GW_SESSION_ID];
+	int ret = pst_hipobj_prepare_parse(&source, &prepare);
+
+	if (ret) {
+		message_fail(req, ret);
+		return;
+	}
+	if (!target_check(req, &prepare)) {
+		put_protocol(req);
+		return;
+	}
+	session = gw_session_make(req->identity->name, prepare.target);
+	if (!session) {
+		message_fail(req, -ENOMEM);
+		return;
+	}
+	session->op = pairing.op = prepare.op;
+	session->len = pairing.length = prepare.len;
+	session->offset = prepare.offset;
+	session->cookie = pairing.cookie = prepare.cookie;
+	pairing.psn = prepare.psn;
+	ret = gw_rdma_prepare(req, prepare.token, &pairing, session, id);
+	if (ret) {
+		gw_session_free(session);
+		message_fail(req, ret);
+		return;
+	}
+	prepare_reply(req, &pairing, id);
+}
+
+/* ---- READY ---- */
+
+/* Finds the session of a request of its owner. Returns NULL after it has filled the reply. */
+static struct gw_session *session_find(struct gw_request *req, const struct pst_hipobj_ready *ready)
+{
+	struct gw_session *session =
+		gw_rdma_session(req->server->rdma, ready->session, req->identity->name);
+
+	if (session && session->cookie == ready->cookie)
+		return session;
+	/* After a wrong cookie, the session has ended, so that none can be guessed. The answer does
+	 * not tell whether another access key has such a session. */
+	gw_session_free(session);
+	gw_fail(req, GW_NoSuchRDMASession, NULL);
+	put_protocol(req);
+	return NULL;
+}
+
+/* Gives the request the headers of a GET or PUT. The signature has been checked with those that the
+ * client has sent. */
+static bool headers_change(struct gw_request *req)
+{
+	const struct gw_session *s = req->session;
+
+	/* The hash is that of the empty body of the READY. */
+	if (!gw_http_header_set(req->http, "x-amz-content-sha256", PST_SIGV4_UNSIGNED) ||
+	    !gw_http_header_set(req->http, "content-length", "0"))
+		return false;
+	if (s->op == PENSTOCK_WRITE)
+		return true;
+	snprintf(req->range, sizeof(req->range), "bytes=%llu-%llu", (unsigned long long)s->offset,
+		 (unsigned long long)(s->offset + s->len - 1));
+	return gw_http_header_set(req->http, "range", req->range);
+}
+
+bool gw_hipobj_begin(struct gw_request *req)
+{
+	const struct pst_hipobj_source source = {header_find, req};
+	struct pst_hipobj_ready ready;
+	struct gw_session *session;
+	int ret = pst_hipobj_ready_parse(&source, &ready);
+
+	if (ret) {
+		message_fail(req, ret);
+		return false;
+	}
+	/* The session stays, so that the client can repeat the READY. */
+	if (!gw_rdma_enter(req)) {
+		message_fail(req, -EAGAIN);
+		return false;
+	}
+	session = session_find(req, &ready);
+	if (!session)
+		return false;
+	/* From here on, the session ends with the request. */
+	req->session = session;
+	req->remote = session->remote;
+	session->remote = NULL;
+	if (penstock_object_ready(req->remote, ready.qpn, ready.address, ready.key)) {
+		message_fail(req, -EINVAL);
+		return false;
+	}
+	if (!headers_change(req))
+		return gw_fail(req, GW_InvalidRequest, "There are too many headers.") == 0;
+	return gw_request_retarget(req, session->op == PENSTOCK_WRITE ? "PUT" : "GET",
+				   session->target);
+}
+
+void gw_hipobj_end(struct gw_request *req)
+{
+	struct gw_reply *reply = &req->http->reply;
+	char cookie[12];
+	const char *etag;
+
+	if (!req->session)
+		return;
+	put_protocol(req);
+	if (req->failed || reply->status / 100 != 2)
+		return;
+	/* A range is a whole transfer. */
+	reply->status = 200;
+	snprintf(cookie, sizeof(cookie), "%08x", req->session->cookie);
+	gw_header_add(req, PST_HIPOBJ_H_COOKIE, cookie);
+	etag = gw_reply_header_find(reply, "ETag");
+	if (etag)
+		gw_header_add(req, PST_HIPOBJ_H_ETAG, etag);
+}
+
+void gw_op_ready(struct gw_request *req)
+{
+	/* gw_hipobj_begin has chosen another operation. */
+	gw_fail(req, GW_InternalError, NULL);
+}
+
+/* ---- CANCEL ---- */
+
+void gw_op_cancel(struct gw_request *req)
+{
+	const struct pst_hipobj_source source = {header_find, req};
+	struct pst_hipobj_ready cancel;
+	int ret = pst_hipobj_cancel_parse(&source, &cancel);
+
+	if (ret) {
+		message_fail(req, ret);
+		return;
+	}
+	/* A session that has ended is no error. */
+	gw_session_free(gw_rdma_session(req->server->rdma, cancel.session, req->identity->name));
+	gw_reply_empty(req, 200);
+	put_protocol(req);
+}

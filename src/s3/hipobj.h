@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The messages of protocol hipobj-rc-v2, in both roles. A transfer is a session of two requests
+ * without a body, whose headers x-amz-rdma-* have the fields. PREPARE names operation, target and
+ * range, and both sides tell each other their queue pairs. READY moves the bytes; its response
+ * stands for that of a GET or PUT. CANCEL ends a session that gets no READY. Pure functions. Called
+ * by src/wire and by the gateway. The headers come from the network, so all fields are bounded.
+ *
+ * PREPARE	protocol, token, psn, cookie, op, target, size, offset if it is not 0
+ *   response	protocol, reply "200:<88 hex>", session, psn, qpn, mr-addr, mr-rkey
+ * READY	protocol, session, cookie, qpn, mr-addr, mr-rkey
+ *   response	protocol, cookie, bytes-transferred, etag
+ * CANCEL	protocol, session, cookie
+ */
+#ifndef PST_S3_HIPOBJ_H
+#define PST_S3_HIPOBJ_H
+
+#include "penstock_object.h"
+#include "s3/token.h"
+
+#define PST_HIPOBJ "hipobj-rc-v2"
+#define PST_HIPOBJ_SESSION 32	     /* length of a session's name, in hex digits */
+#define PST_HIPOBJ_LEN_MAX INT32_MAX /* most bytes of a transfer */
+#define PST_HIPOBJ_PSN_MAX 0xffffffu
+#define PST_HIPOBJ_TOKEN 88    /* length of a token */
+#define PST_HIPOBJ_TARGET 4096 /* longest target that is accepted */
+
+#define PST_HIPOBJ_H_PROTOCOL "x-amz-rdma-protocol"
+#define PST_HIPOBJ_H_STATUS "x-amz-rdma-protocol-status"
+#define PST_HIPOBJ_H_TOKEN "x-amz-rdma-token"
+#define PST_HIPOBJ_H_REPLY "x-amz-rdma-reply"
+#define PST_HIPOBJ_H_SESSION "x-amz-rdma-session"
+#define PST_HIPOBJ_H_PSN "x-amz-rdma-psn"
+#define PST_HIPOBJ_H_COOKIE "x-amz-rdma-cookie"
+#define PST_HIPOBJ_H_OP "x-amz-rdma-op"
+#define PST_HIPOBJ_H_TARGET "x-amz-rdma-target"
+#define PST_HIPOBJ_H_SIZE "x-amz-rdma-size"
+#define PST_HIPOBJ_H_OFFSET "x-amz-rdma-offset"
+#define PST_HIPOBJ_H_QPN "x-amz-rdma-qpn"
+#define PST_HIPOBJ_H_ADDR "x-amz-rdma-mr-addr"
+#define PST_HIPOBJ_H_KEY "x-amz-rdma-mr-rkey"
+#define PST_HIPOBJ_H_ETAG "x-amz-rdma-etag"
+
+/* Returns the value of a header, whose name is in lower case, or NULL. */
+struct pst_hipobj_source {
+	const char *(*find)(const void *user, const char *name);
+	const void *user;
+};
+
+/* A PREPARE. The texts are those of the headers. */
+struct pst_hipobj_prepare {
+	enum penstock_op op;
+	const char *target, *token;
+	uint64_t len, offset;
+	uint32_t psn, cookie; /* of the client */
+};
+
+struct pst_hipobj_ready {
+	char session[PST_HIPOBJ_SESSION + 1];
+	uint32_t cookie;
+	uint32_t qpn, key; /* of the client; 0: missing */
+	uint64_t address;
+};
+
+/* The response to a PREPARE. */
+struct pst_hipobj_offer {
+	char session[PST_HIPOBJ_SESSION + 1];
+	struct pst_token token; /* the server's queue pair */
+	uint32_t psn, key;
+	uint64_t address; /* of the server's memory for a PUT; 0: none */
+};
+
+/* The parsers return 0 or a negative errno, and write *out only on success. -EBADMSG: a field is
+ * missing or malformed. -EPROTO: the header x-amz-rdma-protocol does not name hipobj-rc-v2. */
+/* Also returns -EFBIG: the transfer is longer than PST_HIPOBJ_LEN_MAX. */
+int pst_hipobj_prepare_parse(const struct pst_hipobj_source *in, struct pst_hipobj_prepare *out);
+/* Parses a READY. */
+int pst_hipobj_ready_parse(const struct pst_hipobj_source *in, struct pst_hipobj_ready *out);
+/* Parses a CANCEL; `cookie` is 0 if the header is missing. */
+int pst_hipobj_cancel_parse(const struct pst_hipobj_source *in, struct pst_hipobj_ready *out);
+int pst_hipobj_offer_parse(const struct pst_hipobj_source *in, struct pst_hipobj_offer *out);
+/* Checks the fields of a READY's response that are its own: protocol and cookie. */
+int pst_hipobj_final_parse(const struct pst_hipobj_source *in, uint32_t cookie);
+
+/* Memory of the values of a request's headers. */
+struct pst_hipobj_texts {
+	char psn[8], cookie[12], size[24], offset[24], qpn[12], address[20], key[12];
+};
+#define PST_HIPOBJ_HEADERS_MAX 8
+
+/* Compose the headers of a request. Return their number, PST_HIPOBJ_HEADERS_MAX at most. The values
+ * point to the arguments and to *texts. */
+unsigned pst_hipobj_put_prepare(const struct pst_hipobj_prepare *prepare,
+				struct pst_hipobj_texts *texts, struct penstock_object_header *out);
+/* Without a queue pair (qpn 0) the headers are those of a CANCEL. */
+unsigned pst_hipobj_put_ready(const struct pst_hipobj_ready *ready, struct pst_hipobj_texts *texts,
+			      struct penstock_object_header *out);
+
+#endif

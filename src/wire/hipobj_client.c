@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client half of transport hipobj-rc-v2 (s3/hipobj.h). Each window has a queue pair of its own,
+ * which the responses to PREPARE connect to that of one session, and a memory region of exactly the
+ * window's bytes. GET: the server writes the region, and the client learns of the last byte by a
+ * completion with the session's cookie. PUT: the client writes the region into the server's memory;
+ * no server can access it. A release destroys the queue pair, after which nothing moves.
+ *
+ * Any thread may call the functions of a window, one at a time. The client's thread has no events.
+ * Called by client.c.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+
+#include "s3/hipobj.h"
+#include "s3/judge.h"
+#include "wire/card.h"
+#include "wire/client.h"
+#include "wire/common.h"
+
+#define RC 1 /* value of a token's `transport` */
+#define ARRIVE_MS                                                                      \
+	1000 /* longest wait for the card after the response says that all has arrived \
+	      */
+#define PATH "/.hipobj-rc/"
+
+/* What a window has to do next. */
+enum phase { PREPARING, PAIRED, ENDED };
+
+/* The state of a window. */
+struct exchange {
+	/* The window's own, so that the servers of other windows cannot access it. */
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	enum phase phase;
+	uint32_t psn, cookie;
+	bool open; /* whether the server has a session */
+	struct pst_hipobj_offer offer;
+	struct pst_hipobj_ready ready; /* fields of READY and CANCEL */
+	struct pst_hipobj_texts texts;
+};
+
+/* ---- windows ---- */
+
+/* Frees a window's objects. Returns 0, or the error code of the first object that cannot be
+ * freed. */
+static int exchange_close(const struct pst_card *card, struct exchange *x)
+{
+	/* The queue pair first: after it, the card accesses no memory for the server. */
+	int code = x->qp ? card->v->destroy_plain_qp(x->qp) : 0;
+
+	if (code)
+		return code;
+	x->qp = NULL;
+	if (x->cq)
+		card->v->destroy_cq(x->cq);
+	x->cq = NULL;
+	code = x->mr ? card->v->dereg_mr(x->mr) : 0;
+	if (code)
+		return code;
+	if (x->pd)
+		card->v->dealloc_pd(x->pd);
+	free(x);
+	return 0;
+}
+
+/* Creates the objects of a window. */
+static int exchange_open(const struct pst_card *card, const struct pst_wire_grant *g,
+			 struct exchange *x, struct pst_err *err)
+{
+	const bool get = g->op == PENSTOCK_READ;
+	uint32_t random[2];
+	int ret = pst_wire_random(random, sizeof(random), err);
+
+	if (ret)
+		return ret;
+	x->psn = random[0] % PST_HIPOBJ_PSN_MAX + 1;
+	x->cookie = random[1];
+	/* Some servers refuse the cookie 0. */
+	x->cookie += !x->cookie;
+	x->pd = pst_card_domain(card, err);
+	if (!x->pd)
+		return err->code;
+	x->mr = pst_card_register(card->v, x->pd, card->name, g,
+				  get ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0, err);
+	if (!x->mr)
+		return err->code;
+	x->cq = card->v->create_cq(card->context, 2, NULL, NULL, 0);
+	if (!x->cq)
+		return pst_fail_errno(err, errno, pst_why_from_errno(errno),
+				      "%s has no completion queue left: %m", card->name);
+	x->qp = pst_card_pair_open(card, x->pd, x->cq, get ? IBV_ACCESS_REMOTE_WRITE : 0, err);
+	return x->qp ? 0 : err->code;
+}
+
+static int hipobj_bind(struct pst_wire_grant *g, struct pst_err *err)
+{
+	const struct pst_card *card = g->listener->state;
+	struct exchange *x;
+	int ret;
+
+	if (!g->len || g->len > PST_HIPOBJ_LEN_MAX)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "hipobj-rc-v2 moves between 1 and %d bytes at a time",
+				      PST_HIPOBJ_LEN_MAX);
+	x = calloc(1, sizeof(*x));
+	if (!x)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
+	ret = exchange_open(card, g, x, err);
+	if (ret)
+		exchange_close(card, x);
+	else
+		g->bound = x;
+	return ret;
+}
+
+static int hipobj_unbind(struct pst_wire_grant *g, struct pst_err *err)
+{
+	const struct pst_card *card = g->listener->state;
+	int code = exchange_close(card, g->bound);
+
+	if (code)
+		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
+				      "%s does not end a queue pair or a memory region: %s; a "
+				      "server may still access the window",
+				      card->name, strerror(code));
+	return pst_card_order(g, err);
+}
+
+static bool hipobj_fits(const struct pst_wire_listener *listener,
+			const struct pst_wire_buffer *buffer, uint64_t off)
+{
+	(void)listener;
+	(void)buffer;
+	(void)off;
+	return true;
+}
+
+static void hipobj_fill(const struct pst_wire_grant *g, struct pst_token *token)
+{
+	const struct exchange *x = g->bound;
+
+	token->base = pst_card_address(g);
+	token->hipobj.qpn = x->qp->qp_num;
+	/* No server needs the key of a PUT's memory. */
+	token->hipobj.rkey = g->op == PENSTOCK_READ ? x->mr->rkey : 0;
+}
+
+/* ---- requests ---- */
+
+static int step_fail(struct pst_err *err)
+{
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			"the window waits for another request: first PREPARE, then READY");
+}
+
+/* Composes the PREPARE. */
+static int prepare_put(const struct pst_wire_grant *g, struct exchange *x,
+		       const struct pst_wire_step *step, struct penstock_object_header *headers,
+		       struct pst_err *err)
+{
+	const struct pst_hipobj_prepare prepare = {.op = g->op,
+						   .target = step->target,
+						   .token = g->text,
+						   .len = g->len,
+						   .offset = g->op == PENSTOCK_READ ? step->offset
+										    : 0,
+						   .psn = x->psn,
+						   .cookie = x->cookie};
+
+	if (x->phase != PREPARING)
+		return step_fail(err);
+	if (!step->target || step->target[0] != '/' ||
+	    strnlen(step->target, PST_HIPOBJ_TARGET + 1) > PST_HIPOBJ_TARGET)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the target is no path, or longer than %d bytes",
+				PST_HIPOBJ_TARGET);
+	return (int)pst_hipobj_put_prepare(&prepare, &x->texts, headers);
+}
+
+static int hipobj_compose(struct pst_wire_grant *g, const struct pst_wire_step *step,
+			  const char **path, struct penstock_object_header *headers,
+			  struct pst_err *err)
+{
+	struct exchange *x = g->bound;
+
+	switch (step->step) {
+	case PENSTOCK_OBJECT_PREPARE:
+		*path = PATH "prepare";
+		return prepare_put(g, x, step, headers, err);
+	case PENSTOCK_OBJECT_READY:
+		*path = PATH "ready";
+		if (x->phase != PAIRED)
+			return step_fail(err);
+		x->ready.qpn = x->qp->qp_num;
+		x->ready.address = pst_card_address(g);
+		x->ready.key = g->op == PENSTOCK_READ ? x->mr->rkey : 0;
+		return (int)pst_hipobj_put_ready(&x->ready, &x->texts, headers);
+	case PENSTOCK_OBJECT_CANCEL:
+		*path = PATH "cancel";
+		if (!x->open)
+			return step_fail(err);
+		x->ready.qpn = 0;
+		return (int)pst_hipobj_put_ready(&x->ready, &x->texts, headers);
+	}
+	return step_fail(err);
+}
+
+/* ---- responses ---- */
+
+static const char *reply_find(const void *user, const char *name)
+{
+	const struct penstock_object_reply *reply = user;
+
+	for (unsigned i = 0; i < reply->header_count; i++)
+		if (reply->headers[i].name && !strcasecmp(reply->headers[i].name, name))
+			return reply->headers[i].value;
+	return NULL;
+}
+
+/* Starts the client's part: a receive for the completion of a GET, or the write of a PUT. */
+static int transfer_post(const struct pst_wire_grant *g, struct exchange *x, struct pst_err *err)
+{
+	struct ibv_sge sge = {pst_card_address(g), (uint32_t)g->len, x->mr->lkey};
+	struct ibv_send_wr write = {.sg_list = &sge,
+				    .num_sge = 1,
+				    .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+				    .send_flags = IBV_SEND_SIGNALED,
+				    .imm_data = htobe32(x->cookie)},
+			   *bad_write;
+	struct ibv_recv_wr receive = {.num_sge = 0}, *bad_receive;
+	int code;
+
+	write.wr.rdma.remote_addr = x->offer.address;
+	write.wr.rdma.rkey = x->offer.key;
+	code = g->op == PENSTOCK_READ ? ibv_post_recv(x->qp, &receive, &bad_receive)
+				      : ibv_post_send(x->qp, &write, &bad_write);
+	return code ? pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
+				     "the network card takes no request: %s", strerror(code))
+		    : 0;
+}
+
+/* Connects to the session that the server has opened. */
+static int pair_connect(const struct pst_wire_grant *g, struct exchange *x, struct pst_err *err)
+{
+	const struct pst_card *card = g->listener->state;
+	const struct pst_hipobj_offer *offer = &x->offer;
+	struct pst_card_far far = {
+		.lid = offer->token.hipobj.lid, .qpn = offer->token.hipobj.qpn, .psn = offer->psn};
+	int ret;
+
+	memcpy(&far.gid, offer->token.hipobj.gid, sizeof(far.gid));
+	if (g->op == PENSTOCK_WRITE && (!offer->address || !offer->key))
+		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
+				      "the server has no memory for a PUT");
+	ret = pst_card_pair_connect(card, x->qp, &far, x->psn, err);
+	/* The write of a PUT does not wait for READY: the card repeats it until the server's queue
+	 * pair is connected, which some servers do only then. */
+	return ret ? ret : transfer_post(g, x, err);
+}
+
+static void decide(struct penstock_object_verdict *v, enum penstock_object_next next, bool remember,
+		   const char *text)
+{
+	v->next = next;
+	v->remember = remember;
+	snprintf(v->text, sizeof(v->text), "%s", text);
+}
+
+/* Decides about a response to PREPARE that opens no session. */
+static void refused(const struct penstock_object_reply *reply, bool speaks,
+		    struct penstock_object_verdict *v)
+{
+	char text[PENSTOCK_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "the server answered %d %.64s to hipobj-rc-v2", reply->status,
+		 reply->error ? reply->error : "");
+	/* A server that does not know the protocol takes the path for a bucket and a key. A busy
+	 * one, or one that lacks the memory, may serve others. */
+	decide(v, PENSTOCK_OBJECT_RESEND,
+	       !speaks && reply->status / 100 != 5 && reply->status != 413 && reply->status, text);
+	if (reply->status == 501)
+		v->remember = 1;
+}
+
+static int hipobj_paired(struct pst_wire_grant *g, const struct penstock_object_reply *reply,
+			 struct penstock_object_verdict *verdict, struct pst_err *err)
+{
+	const struct pst_hipobj_source source = {reply_find, reply};
+	struct exchange *x = g->bound;
+	const size_t size = verdict->size;
+	int ret;
+
+	if (x->phase != PREPARING)
+		return step_fail(err);
+	x->phase = ENDED;
+	memset(verdict, 0, sizeof(*verdict));
+	verdict->size = size;
+	ret = pst_hipobj_offer_parse(&source, &x->offer);
+	if (reply->status != 200) {
+		refused(reply, ret != -EPROTO, verdict);
+		return 0;
+	}
+	if (ret) {
+		decide(verdict, PENSTOCK_OBJECT_RESEND, true,
+		       ret == -EPROTO ? "the server does not know hipobj-rc-v2"
+				      : "the server's answer to PREPARE is malformed");
+		return 0;
+	}
+	x->open = true;
+	memcpy(x->ready.session, x->offer.session, sizeof(x->ready.session));
+	x->ready.cookie = x->cookie;
+	if (pair_connect(g, x, err)) {
+		decide(verdict, PENSTOCK_OBJECT_RESEND, false, err->text);
+		*err = (struct pst_err){0};
+		return 0;
+	}
+	x->phase = PAIRED;
+	decide(verdict, PENSTOCK_OBJECT_DONE, false, "the session is open");
+	return 0;
+}
+
+/* Waits until the card has told that all bytes of a GET have arrived. That precedes the server's
+ * response, so there is nothing to wait for in most cases. Returns NULL or what is wrong. */
+static const char *arrival_check(const struct pst_wire_grant *g, struct exchange *x)
+{
+	const uint64_t until = pst_wire_now_ms() + ARRIVE_MS;
+	struct ibv_wc wc;
+	int n;
+
+	while ((n = ibv_poll_cq(x->cq, 1, &wc)) == 0)
+		if (pst_wire_now_ms() > until)
+			return "the network card has received nothing";
+	if (n < 0 || wc.status != IBV_WC_SUCCESS)
+		return "the network card reports an error";
+	if (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !(wc.wc_flags & IBV_WC_WITH_IMM) ||
+	    be32toh(wc.imm_data) != x->cookie)
+		return "the network card has received something else";
+	/* A server may divide the bytes into several writes, of which the last one counts. */
+	return wc.byte_len > g->len ? "the network card has received more bytes" : NULL;
+}
+
+static void hipobj_judge(struct pst_wire_grant *g, const struct penstock_object_reply *reply,
+			 struct penstock_object_verdict *verdict)
+{
+	const struct pst_hipobj_source source = {reply_find, reply};
+	struct exchange *x = g->bound;
+	const bool sent = x->phase == PAIRED;
+	const char *wrong = NULL;
+
+	x->phase = ENDED;
+	x->open = false;
+	pst_judge_final(g->len, reply, verdict);
+	if (verdict->next != PENSTOCK_OBJECT_DONE)
+		return;
+	if (!sent)
+		wrong = "the window has no session";
+	else if (pst_hipobj_final_parse(&source, x->cookie))
+		wrong = "the response belongs to another session";
+	else if (g->op == PENSTOCK_READ)
+		wrong = arrival_check(g, x);
+	if (!wrong)
+		return;
+	verdict->bytes = 0;
+	decide(verdict, PENSTOCK_OBJECT_RESEND, false, wrong);
+}
+
+/* ---- listening ---- */
+
+static void hipobj_unlisten(struct pst_wire_client *client, struct pst_wire_listener *listener)
+{
+	(void)client;
+	pst_card_close(listener->state);
+	free(listener->state);
+	listener->state = NULL;
+}
+
+/* The descriptor never becomes readable. */
+static void hipobj_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
+{
+	(void)client;
+	(void)listener;
+}
+
+static int hipobj_listen(struct pst_wire_client *client, struct pst_wire_listener *listener,
+			 struct pst_err *err)
+{
+	struct pst_token *token = &listener->token;
+	struct pst_card *card;
+	int ret;
+
+	if (!client->opts.address)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"hipobj-rc-v2 needs the address of an RDMA network card: set "
+				"`address`");
+	card = calloc(1, sizeof(*card));
+	if (!card)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a network card");
+	listener->state = card;
+	ret = pst_card_open(card, PST_HIPOBJ, client->opts.address, err);
+	listener->fd = ret ? -1 : eventfd(0, EFD_CLOEXEC);
+	if (!ret && listener->fd < 0)
+		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "eventfd: %m");
+	if (ret) {
+		hipobj_unlisten(client, listener);
+		return ret;
+	}
+	token->kind = PST_TOKEN_HIPOBJ_RC_V2;
+	token->hipobj.transport = RC;
+	token->hipobj.port = card->port;
+	token->hipobj.lid = card->lid;
+	memcpy(token->hipobj.gid, &card->gid, sizeof(token->hipobj.gid));
+	return 0;
+}
+
+const struct pst_wire_client_ops pst_hipobj_client = {
+	.name = PST_HIPOBJ,
+	.named = true,
+	.listen = hipobj_listen,
+	.event = hipobj_event,
+	.unlisten = hipobj_unlisten,
+	.bind = hipobj_bind,
+	.unbind = hipobj_unbind,
+	.fits = hipobj_fits,
+	.fill = hipobj_fill,
+	.compose = hipobj_compose,
+	.paired = hipobj_paired,
+	.judge = hipobj_judge,
+};

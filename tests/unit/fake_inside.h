@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the fake network card share: fake_card.c, fake_cm.c and fake_mlx5.c. */
+#ifndef TEST_FAKE_INSIDE_H
+#define TEST_FAKE_INSIDE_H
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake_card.h"
+
+#define PRIVATE_MAX 56
+#define CQ_MAX 64
+#define FAKE_PORT 1
+#define FAKE_GID_INDEX 3
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+struct event {
+	struct rdma_cm_event base;
+	struct event *next;
+	char data[PRIVATE_MAX];
+};
+
+struct channel {
+	struct rdma_event_channel base;
+	struct event *events;
+	int write_fd;
+};
+
+struct id {
+	struct rdma_cm_id base;
+	struct id *peer, *next;
+	unsigned port, dst_port;
+	bool listening, connected;
+};
+
+struct cq {
+	struct ibv_cq base;
+	struct ibv_wc done[CQ_MAX];
+	unsigned count;
+	bool armed;
+};
+
+struct comp_channel {
+	struct ibv_comp_channel base;
+	int write_fd;
+};
+
+struct qp {
+	struct ibv_qp base;
+	struct id *id; /* of the connection manager; NULL: the numbers below connect it */
+	struct qp *next;
+	uint32_t far_qpn, receive_psn, send_psn;
+	union ibv_gid far_gid;
+	unsigned access, receives; /* receives: number of receives that are posted */
+};
+
+struct mr {
+	struct ibv_mr base;
+	struct mr *next;
+	uint64_t iova;
+	int access;
+	void *mapped; /* of a dma-buf; NULL */
+	size_t mapped_len;
+};
+
+/* All members of the card, and the functions below, need this lock. */
+extern pthread_mutex_t fake_lock;
+extern struct ibv_context fake_context;
+
+#define LOCKED(type, expression)          \
+	pthread_mutex_lock(&fake_lock);   \
+	type result = (expression);       \
+	pthread_mutex_unlock(&fake_lock); \
+	return result
+
+/* Counts a call. Returns true if it is to fail. */
+bool fails(int code);
+/* Allocates an object, or fails on demand. */
+void *object_new(size_t len);
+void object_free(void *object);
+void wake(int fd);
+void unwake(int fd);
+
+/* Appends a completion. */
+void complete(struct ibv_cq *base, struct ibv_wc wc);
+/* Finds the memory of an access, or returns NULL. */
+char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access);
+/* The next number of a queue pair. */
+uint32_t qpn_next(void);
+/* Functions of the dynamically connected transport, which only tests of DC_V1 have. They return
+ * whether the queue pair is theirs. */
+struct fake_dc {
+	bool (*change)(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask, int *ret);
+	bool (*destroy)(struct ibv_qp *qp, int *ret);
+	struct ibv_qp_ex *(*extended)(struct ibv_qp *qp);
+};
+extern const struct fake_dc *fake_dc; /* NULL: none */
+
+/* The functions of the connection manager. */
+#define FAKE_DECLARE(member, symbol) extern __typeof__(symbol) fake_##member;
+PST_VERBS_CM(FAKE_DECLARE)
+#undef FAKE_DECLARE
+
+#endif
